@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use domain::authorization::AuthorizationSnapshot;
-use domain::normalize::{Effect, Judge, Reason, ResultLimits, Verdict};
+use domain::normalize::{Reason, ResultEffect, ResultLimits, ResultValidator, Verdict};
 use protocol::admin::DeltaMode;
 use protocol::resources::StateScope;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     } else {
         DeltaMode::Snapshot
     };
-    let mut judge = Judge::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
+    let mut judge = ResultValidator::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
     let (mut told, mut ended, mut last) = (Vec::new(), false, 0);
     let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
     for line in lines {
@@ -74,8 +74,8 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                     check_sound(usage.get());
                 }
                 match &accepted.effect {
-                    Effect::End(_) => ended = true,
-                    Effect::SetState(update) => {
+                    ResultEffect::End(_) => ended = true,
+                    ResultEffect::SetState(update) => {
                         assert_eq!(
                             (update.scope, update.identity.as_str()),
                             (StateScope::Conversation, "identity")
@@ -87,8 +87,8 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                             "a value that no parser reads"
                         );
                     }
-                    Effect::Ask(_) => panic!("asks are not granted"),
-                    Effect::None | Effect::BindArtifact(_) => {}
+                    ResultEffect::Ask(_) => panic!("asks are not granted"),
+                    ResultEffect::None | ResultEffect::BindArtifact(_) => {}
                 }
             }
             Verdict::Duplicate => duplicates += 1,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use domain::artifact::{Asked, asked_range};
+use domain::artifact::{RequestedRange, requested_range};
 use futures_util::Stream;
 use http::header::{
     ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
@@ -34,16 +34,16 @@ impl RequestedRange {
         let range = single_header(headers, RANGE.as_str())?;
         let same = single_header(headers, IF_RANGE.as_str())?;
         let is_same = same.is_none_or(|tag| tag == etag(artifact));
-        match asked_range(range.filter(|_| is_same), artifact.size) {
-            Asked::Whole => Ok(Self {
+        match requested_range(range.filter(|_| is_same), artifact.size) {
+            RequestedRange::Whole => Ok(Self {
                 status: StatusCode::OK,
                 range: 0..artifact.size,
             }),
-            Asked::Part(range) => Ok(Self {
+            RequestedRange::Part(range) => Ok(Self {
                 status: StatusCode::PARTIAL_CONTENT,
                 range,
             }),
-            Asked::Nothing => Err(no_such_range(artifact.size)),
+            RequestedRange::Nothing => Err(no_such_range(artifact.size)),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::recheck::StreamedBody;
 use runs::artifacts::{ArtifactOwner, ArtifactUpload, MAX_KEEP, NewArtifact, StoredArtifact};
 
 /// Timeout for the next chunk of a body.
-const SILENCE: Duration = Duration::from_secs(30);
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME: &str = "artifact";
 
 /// Name and lifetime of an upload.
@@ -74,7 +74,7 @@ pub(super) async fn read(
 ) -> ApiResult<()> {
     let reading = async {
         loop {
-            let frame = tokio::time::timeout(SILENCE, body.next())
+            let frame = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
                 .await
                 .map_err(|_| slow_body())?;
             let Some(frame) = frame? else { return Ok(()) };

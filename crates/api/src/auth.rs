@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use domain::authorization::{FrozenConversation, NotGranted};
-use domain::state::{KeyFault, check_key};
+use domain::state::{StateKeyFault, check_key};
 use domain::trace::TraceParent;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -17,11 +17,11 @@ use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::ApiState;
-use crate::answers::AnswerMemory;
+use crate::auth_rate_limit::ClientNetwork;
 use crate::error::{ApiError, ApiResult};
-use crate::recheck::{Accepted, Credential, RunAccess};
-use crate::refusals::Source;
-use crate::room::Sender;
+use crate::memory_budget::Sender;
+use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
+use crate::response_memory::ResponseMemory;
 use keys::api::state::ApiState;
 use keys::api_key::prefix_of;
 use runs::denials::DeniedEntry;
@@ -34,7 +34,7 @@ const RESOURCE_CHARS: usize = 200;
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
     pub(super) key: ApiKeyId,
-    pub(super) answer: AnswerMemory,
+    pub(super) answer: ResponseMemory,
 }
 
 /// An operator of a workspace, by an API key of role `admin`.
@@ -42,20 +42,20 @@ pub(super) struct AdminCaller {
     pub(super) workspace: WorkspaceId,
     /// The API key of the request.
     pub(super) key: ApiKeyId,
-    pub(super) answer: AnswerMemory,
+    pub(super) answer: ResponseMemory,
 }
 
 /// An operator of the installation, by an API key of role `owner`. It creates workspaces and has access to none.
 pub(super) struct OwnerCaller {
     /// The API key of the request.
     pub(super) key: ApiKeyId,
-    pub(super) answer: AnswerMemory,
+    pub(super) answer: ResponseMemory,
 }
 
 /// A runner, by the token of a live run. The run may be ending after a cancel.
 pub(super) struct RunCaller {
     pub(super) grant: Arc<Grant>,
-    pub(super) answer: AnswerMemory,
+    pub(super) answer: ResponseMemory,
     /// The span of the caller, when traces are exported.
     pub(super) trace_parent: Option<TraceParent>,
     pub(super) access: RunAccess,
@@ -78,7 +78,7 @@ impl FromRequestParts<ApiState> for ClientCaller {
             KeyRole::Admin | KeyRole::Client => Ok(Self {
                 workspace,
                 key,
-                answer: AnswerMemory::of(&parts.extensions)?,
+                answer: ResponseMemory::of(&parts.extensions)?,
             }),
             KeyRole::Owner => Err(needs("client or admin")),
         }
@@ -93,7 +93,7 @@ impl FromRequestParts<ApiState> for OwnerCaller {
         match record.role {
             KeyRole::Owner => Ok(Self {
                 key: record.id,
-                answer: AnswerMemory::of(&parts.extensions)?,
+                answer: ResponseMemory::of(&parts.extensions)?,
             }),
             KeyRole::Admin | KeyRole::Client => Err(needs("owner")),
         }
@@ -109,7 +109,7 @@ impl FromRequestParts<ApiState> for AdminCaller {
             KeyRole::Admin => Ok(Self {
                 workspace: record.workspace,
                 key: record.id,
-                answer: AnswerMemory::of(&parts.extensions)?,
+                answer: ResponseMemory::of(&parts.extensions)?,
             }),
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
@@ -157,20 +157,20 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
 /// Authenticates the API key of a request. The key is read from the database each time, so a revocation takes
 /// effect at once on all replicas.
 async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
-    let source = Source::of(parts);
+    let source = ClientNetwork::of(parts);
     let now = state.runs.clock().now_seconds();
-    let _place = state.refusals().pass(source, now).await?;
+    let _place = state.auth_rate_limit().pass(source, now).await?;
     let found = find_key(bearer(&parts.headers)?, state).await?;
-    let found = found.ok_or_else(|| state.refusals().refuse(source, now, || {}))?;
+    let found = found.ok_or_else(|| state.auth_rate_limit().refuse(source, now, || {}))?;
     let sender = Sender::Key(found.id);
     parts.extensions.insert(sender);
-    AnswerMemory::of(&parts.extensions)?.is_for(sender);
-    let credential = Credential::Key {
+    ResponseMemory::of(&parts.extensions)?.charge_to(sender);
+    let credential = CallerCredential::Key {
         id: found.id,
         workspace: found.workspace.clone(),
         role: found.role,
     };
-    Accepted::note(parts, credential);
+    AcceptedCredential::note(parts, credential);
     Ok(found)
 }
 
@@ -188,7 +188,7 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
 }
 
 /// Truncates a resource name for the audit log.
-fn beginning(name: &str) -> &str {
+fn truncated_name(name: &str) -> &str {
     let end = name.char_indices().nth(RESOURCE_CHARS);
     end.map_or(name, |(end, _)| &name[..end])
 }
@@ -257,7 +257,7 @@ impl RunCaller {
     }
 
     /// Checks a key of state or storage, and audits a rejected one.
-    pub(super) async fn legal_key(
+    pub(super) async fn checked_key(
         &self,
         state: &ApiState,
         call: Call<'_>,
@@ -265,8 +265,10 @@ impl RunCaller {
     ) -> ApiResult<()> {
         match check_key(key) {
             Ok(()) => Ok(()),
-            Err(fault @ KeyFault::Malformed) => Err(ApiError::invalid_argument(fault.to_string())),
-            Err(fault @ KeyFault::Reserved) => {
+            Err(fault @ StateKeyFault::Malformed) => {
+                Err(ApiError::invalid_argument(fault.to_string()))
+            }
+            Err(fault @ StateKeyFault::Reserved) => {
                 self.record(state, call, Some(&fault.to_string())).await?;
                 Err(ApiError::unauthorized(fault.to_string()))
             }
@@ -303,7 +305,7 @@ impl RunCaller {
             workspace: self.grant.run.workspace.clone(),
             run_id: self.grant.run.id,
             action: call.action,
-            resource: beginning(call.resource).to_owned(),
+            resource: truncated_name(call.resource).to_owned(),
             operation: call.operation,
             allowed: refusal.is_none(),
             rule: match refusal {

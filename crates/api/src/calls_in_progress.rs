@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 /// Idempotent calls in progress in this process. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct CallsThatGoOn(Arc<DashSet<Uuid>>);
+pub(super) struct CallsInProgress(Arc<DashSet<Uuid>>);
 
-impl CallsThatGoOn {
+impl CallsInProgress {
     pub(super) fn insert(&self, call: Uuid) {
         self.0.insert(call);
     }

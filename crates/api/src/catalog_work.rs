@@ -11,7 +11,7 @@ use crate::state::ApiState;
 use runs::grant::Grant;
 
 /// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.
-static ALL: Semaphore = Semaphore::const_new(4);
+static CATALOG_PERMITS: Semaphore = Semaphore::const_new(4);
 
 /// Runs the work on a blocking thread after a permit of the run and of the process.
 pub(super) async fn of_run<T: Send + 'static>(
@@ -20,9 +20,9 @@ pub(super) async fn of_run<T: Send + 'static>(
     work: impl FnOnce(&Grant) -> T + Send + 'static,
 ) -> ApiResult<T> {
     let own = state.runs.calls.catalog_permit(&caller.grant).await;
-    let turn = ALL.acquire().await;
+    let turn = CATALOG_PERMITS.acquire().await;
     let grant = Arc::clone(&caller.grant);
-    aside(move || {
+    run_blocking(move || {
         let _turns = (own, turn);
         work(&grant)
     })
@@ -30,11 +30,11 @@ pub(super) async fn of_run<T: Send + 'static>(
 }
 
 /// Runs the work on a blocking thread after a permit of the process.
-pub(super) async fn in_turn<T: Send + 'static>(
+pub(super) async fn with_permit<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<T> {
-    let turn = ALL.acquire().await;
-    aside(move || {
+    let turn = CATALOG_PERMITS.acquire().await;
+    run_blocking(move || {
         let _turn = turn;
         work()
     })
@@ -42,7 +42,7 @@ pub(super) async fn in_turn<T: Send + 'static>(
 }
 
 /// Runs the work on a blocking thread without a permit; the caller holds one.
-pub(super) async fn aside<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<T> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -12,10 +12,10 @@ pub(super) mod routing;
 pub(super) mod version;
 
 mod api_error;
+mod billing_outcome;
 mod causes;
-mod consumed;
 mod moved;
 mod register;
 
 pub(super) use api_error::{ApiError, ApiResult, ErrorExtension};
-pub(crate) use consumed::Consumed;
+pub(crate) use billing_outcome::BillingOutcome;

@@ -13,21 +13,21 @@ use uuid::Uuid;
 
 use crate::ApiState;
 use crate::auth::{Call, RunCaller};
-use crate::error::{ApiError, ApiResult, Consumed};
+use crate::error::{ApiError, ApiResult, BillingOutcome};
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
-use models::Paid;
+use models::Payment;
 use runs::Runs;
 use runs::call_abort::RowPoll;
 use runs::grant::Grant;
-use telemetry::spans::Begun;
+use telemetry::spans::SpanStart;
 
 mod spending;
 mod traced;
 
-use spending::{Ended, Spending};
+use spending::{EndedCall, Spending};
 pub(super) use spending::{Spend, micros};
-use traced::Traced;
+use traced::CallTrace;
 
 /// A runner's call to a provider. If it is dropped early (the runner disconnected), the audit log records
 /// `abandoned`.
@@ -37,7 +37,7 @@ pub(super) struct HostCall {
     id: Uuid,
     bytes: u64,
     spending: Option<Spending>,
-    traced: Traced,
+    traced: CallTrace,
     ended: bool,
     /// The run's concurrency slot for such calls.
     place: Option<OwnedSemaphorePermit>,
@@ -74,7 +74,7 @@ impl RunCaller {
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
         self.access.check_known(state).await?;
         // Check the memory for the response before the call: its effect cannot be undone.
-        self.answer.has_room()?;
+        self.answer.check_available()?;
         let (id, allowed) = (entry.id, entry.allowed);
         state.runs.store().audit_log().audit(entry).await?;
         Ok(HostCall {
@@ -83,8 +83,8 @@ impl RunCaller {
             id,
             bytes: 0,
             spending: None,
-            traced: Traced {
-                begun: Begun::now(*state.runs.clock()),
+            traced: CallTrace {
+                begun: SpanStart::now(*state.runs.clock()),
                 told: self.trace_parent,
                 span: None,
                 fault: None,
@@ -110,20 +110,20 @@ impl HostCall {
     }
 
     /// Reserves the upper bound of the call's use in each budget that applies. Fails with 429 if it does not
-    /// fit. Embedding and rerank calls need the returned [`Paid`].
-    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Paid> {
+    /// fit. Embedding and rerank calls need the returned [`Payment`].
+    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Payment> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
         self.spending = Some(spending);
-        Ok(Paid::reserved())
+        Ok(Payment::reserved())
     }
 
     /// Counts the tokens of an embedding or rerank call: the provider's count, else the reserved amount, or
     /// nothing if no provider was called.
-    pub(super) fn count_paid(&mut self, paid: &Paid) {
+    pub(super) fn count_paid(&mut self, paid: &Payment) {
         if paid.is_used() {
             self.count(paid.counted());
         } else if let Some(spending) = &mut self.spending {
-            spending.read_nothing();
+            spending.clear_prompt_tokens();
         }
     }
 
@@ -179,23 +179,23 @@ impl HostCall {
     /// Ends the call and records its outcome.
     pub(super) fn end<T>(mut self, result: ApiResult<T>) -> ApiResult<T> {
         let failed = result.as_ref().err();
-        let consumed = failed.map_or(Consumed::WhatCame, ApiError::consumed);
-        self.record(failed.map_or("ok", ApiError::code), consumed);
+        let billing_outcome = failed.map_or(BillingOutcome::Received, ApiError::billing_outcome);
+        self.record(failed.map_or("ok", ApiError::code), billing_outcome);
         result
     }
 
-    fn record(&mut self, outcome: &'static str, consumed: Consumed) {
+    fn record(&mut self, outcome: &'static str, billing_outcome: BillingOutcome) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         let wall_ms = u64::try_from(self.traced.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         let run_id = self.grant.run.id;
-        let ended = Ended {
+        let ended = EndedCall {
             id: self.id,
             workspace: self.grant.run.workspace.clone(),
             run_id,
             outcome,
-            consumed,
+            billing_outcome,
             wall_ms,
             at: self.runs.clock().now_ms(),
         };
@@ -204,7 +204,7 @@ impl HostCall {
         let of_model = of_model.filter(|call| call.kind == "model");
         let counted =
             of_model.map(|call| (call.prompt_tokens, call.completion_tokens, call.is_estimate));
-        self.tell(outcome, counted);
+        self.export(outcome, counted);
         let outcome = AuditOutcome {
             id: self.id,
             run_id,
@@ -218,6 +218,6 @@ impl HostCall {
 
 impl Drop for HostCall {
     fn drop(&mut self) {
-        self.record("abandoned", Consumed::Unheard);
+        self.record("abandoned", BillingOutcome::Unconfirmed);
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use files::affordable_connections;
 use telemetry::metrics;
 
-use peers::{Peers, Place};
+use peers::{ConnectionSlot, Peers};
 
 pub(crate) use peers::network_of;
 use stall::StallGuard;
@@ -37,13 +37,13 @@ use stall::StallGuard;
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 const BACKLOG: u32 = 1024;
 /// Limit of request line and headers, in bytes. Beyond it the status is 431.
-const MOST_HEAD_BYTES: usize = 32 * 1024;
+const MAX_HEAD_BYTES: usize = 32 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Backoff after a failed accept. The usual cause is a lack of file descriptors, which closing connections
 /// release.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Minimum interval between warnings about failed accepts.
-const SAID_AGAIN: Duration = Duration::from_mins(1);
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Limits of [`serve`].
 #[derive(Clone, Debug)]
@@ -53,9 +53,9 @@ pub struct ServerOptions {
     /// Maximum number of connections per address; more are closed. 0 is unlimited.
     pub max_per_peer: usize,
     /// Whether loopback connections are exempt from `max_per_peer`.
-    pub spares_loopback: bool,
+    pub exempt_loopback: bool,
     /// Addresses exempt from `max_per_peer`, such as proxies.
-    pub spared: Arc<[IpAddr]>,
+    pub exempt_addresses: Arc<[IpAddr]>,
     /// Timeout for the headers of a request, from the start of the connection or the previous response.
     pub header_timeout: Duration,
     /// Timeout for a write without progress.
@@ -69,8 +69,8 @@ impl Default for ServerOptions {
         Self {
             max_connections: 10_000,
             max_per_peer: 0,
-            spares_loopback: false,
-            spared: Arc::new([]),
+            exempt_loopback: false,
+            exempt_addresses: Arc::new([]),
             header_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -80,9 +80,10 @@ impl Default for ServerOptions {
 
 impl ServerOptions {
     /// Maximum number of connections for an address; 0 is unlimited.
-    fn most_of(&self, peer: IpAddr) -> usize {
+    fn max_connections_of(&self, peer: IpAddr) -> usize {
         let peer = peer.to_canonical();
-        let is_spared = self.spares_loopback && peer.is_loopback() || self.spared.contains(&peer);
+        let is_spared =
+            self.exempt_loopback && peer.is_loopback() || self.exempt_addresses.contains(&peer);
         if is_spared { 0 } else { self.max_per_peer }
     }
 }
@@ -129,18 +130,18 @@ async fn accept_until_stop(
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = peers.enter(peer.ip(), options.most_of(peer.ip())) else {
+                    let Some(place) = peers.enter(peer.ip(), options.max_connections_of(peer.ip())) else {
                         tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
                         continue;
                     };
-                    let app = Peered::new(app.clone(), peer);
+                    let app = PeerService::new(app.clone(), peer);
                     let connection =
                         serve_connection(stream, place, app, options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
-                Err(error) if is_of_the_peer(&error) => {}
+                Err(error) if is_peer_error(&error) => {}
                 Err(error) => {
-                    if told.is_none_or(|told| told.elapsed() >= SAID_AGAIN) {
+                    if told.is_none_or(|told| told.elapsed() >= WARNING_INTERVAL) {
                         told = Some(Instant::now());
                         tracing::warn!(%error, "connections cannot be accepted, retrying");
                     }
@@ -152,19 +153,19 @@ async fn accept_until_stop(
 }
 
 /// The app of one connection. It adds the peer address to each request.
-struct Peered {
+struct PeerService {
     app: TowerToHyperService<Router>,
     peer: SocketAddr,
 }
 
-impl Peered {
+impl PeerService {
     fn new(app: Router, peer: SocketAddr) -> Self {
         let app = TowerToHyperService::new(app);
         Self { app, peer }
     }
 }
 
-impl Service<hyper::Request<Incoming>> for Peered {
+impl Service<hyper::Request<Incoming>> for PeerService {
     type Response = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Response;
     type Error = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Error;
     type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
@@ -177,8 +178,8 @@ impl Service<hyper::Request<Incoming>> for Peered {
 
 async fn serve_connection(
     stream: TcpStream,
-    _place: Place,
-    app: Peered,
+    _place: ConnectionSlot,
+    app: PeerService,
     options: ServerOptions,
     stop: CancellationToken,
 ) {
@@ -190,7 +191,7 @@ async fn serve_connection(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)
-        .max_header_size(MOST_HEAD_BYTES)
+        .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
         .serve_connection(io, app);
     let mut connection = pin!(connection);
@@ -207,7 +208,7 @@ async fn serve_connection(
 }
 
 /// The peer caused the error, so accept the next connection at once.
-fn is_of_the_peer(error: &io::Error) -> bool {
+fn is_peer_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(
         error.kind(),
@@ -241,7 +242,7 @@ async fn drain(mut connections: JoinSet<()>, patience: Duration) {
 fn log_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "the task of a connection panicked");
-        metrics::panicked(metrics::Task::Connection);
+        metrics::panicked(metrics::PanickedTask::Connection);
     }
 }
 
@@ -266,8 +267,8 @@ mod tests {
         ServerOptions {
             max_connections: 100,
             max_per_peer: 0,
-            spares_loopback: false,
-            spared: Arc::new([]),
+            exempt_loopback: false,
+            exempt_addresses: Arc::new([]),
             header_timeout: LONG,
             write_timeout: LONG,
             drain: LONG,
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_answered_and_the_connection_lives_on() {
+    async fn keeps_connection_alive_after_response() {
         let server = TestServer::start(hello(), options());
         let mut client = server.connect("").await;
         for _ in 0..2 {
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_head_is_cut_and_so_is_silence() {
+    async fn closes_connections_with_incomplete_or_no_headers() {
         let server = TestServer::start(
             hello(),
             ServerOptions {
@@ -386,11 +387,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_that_is_too_large_is_refused() {
+    async fn rejects_oversized_headers() {
         let server = TestServer::start(hello(), options());
         let head = format!(
             "GET / HTTP/1.1\r\nX-Large: {}\r\n\r\n",
-            "a".repeat(MOST_HEAD_BYTES)
+            "a".repeat(MAX_HEAD_BYTES)
         );
         let mut client = server.connect(&head).await;
         assert!(
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_never_reads_is_dropped() {
+    async fn drops_clients_that_never_read() {
         let (frames, inbox) = mpsc::channel(1);
         let server = TestServer::start(
             streaming(inbox),
@@ -425,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_stream_outlives_the_write_timeout() {
+    async fn idle_streams_outlive_write_timeout() {
         let (frames, inbox) = mpsc::channel(1);
         let server = TestServer::start(
             streaming(inbox),
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_in_flight_ends_after_stop_and_nobody_new_is_served() {
+    async fn shutdown_finishes_responses_and_accepts_no_connections() {
         let (frames, inbox) = mpsc::channel(1);
         let mut server = TestServer::start(streaming(inbox), options());
         let mut idle = server.connect("").await;
@@ -468,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stalled_connection_does_not_hold_the_stop_beyond_the_drain() {
+    async fn drain_timeout_drops_stalled_connections() {
         let (_frames, inbox) = mpsc::channel(1);
         let server = TestServer::start(
             streaming(inbox),
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_most_wait_until_one_ends() {
+    async fn excess_connections_wait_for_a_free_slot() {
         let server = TestServer::start(
             hello(),
             ServerOptions {
@@ -508,29 +509,29 @@ mod tests {
     }
 
     #[test]
-    fn bounds_peers_but_proxies_and_this_machine() {
+    fn limits_peers_except_proxies_and_loopback() {
         let [here, here_too, proxy, other] =
             ["127.0.0.1", "::ffff:127.0.0.2", "10.0.0.5", "10.0.0.6"]
                 .map(|text| text.parse::<IpAddr>().unwrap());
         let bounded = ServerOptions {
             max_per_peer: 7,
-            spares_loopback: true,
-            spared: Arc::new([proxy]),
+            exempt_loopback: true,
+            exempt_addresses: Arc::new([proxy]),
             ..options()
         };
         assert_eq!(
-            [here, here_too, proxy, other].map(|ip| bounded.most_of(ip)),
+            [here, here_too, proxy, other].map(|ip| bounded.max_connections_of(ip)),
             [0, 0, 0, 7]
         );
         let all = ServerOptions {
-            spares_loopback: false,
+            exempt_loopback: false,
             ..bounded
         };
-        assert_eq!(all.most_of(here), 7);
+        assert_eq!(all.max_connections_of(here), 7);
     }
 
     #[tokio::test]
-    async fn connections_of_one_address_beyond_its_most_are_closed() {
+    async fn closes_connections_over_address_limit() {
         let server = TestServer::start(
             hello(),
             ServerOptions {

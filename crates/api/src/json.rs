@@ -14,18 +14,18 @@ use protocol::admin::Fault;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
-use crate::drain::drain;
+use crate::discard_body::discard_body;
 use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
-use crate::recheck::{Accepted, ChecksSenders};
-use crate::room::{BodyRoom, Held, Sender, Taken};
+use crate::memory_budget::{BodyMemory, BufferedBody, MemoryPermit, Sender};
+use crate::recheck::{AcceptedCredential, ChecksCredentials};
 use telemetry::tolerance::{Peer, tolerated};
 
 /// Timeout for reading a body. An extension of every request.
 #[derive(Clone, Copy)]
-pub(super) struct BodyPatience(pub(super) Duration);
+pub(super) struct BodyTimeout(pub(super) Duration);
 
-impl Default for BodyPatience {
+impl Default for BodyTimeout {
     fn default() -> Self {
         Self(Duration::from_secs(30))
     }
@@ -36,17 +36,17 @@ pub(super) const BODY_BYTES: usize = 1024 * 1024;
 
 /// Body limit of a route, in bytes. An extension of every request.
 #[derive(Clone, Copy)]
-pub(super) struct MostBytes(usize);
+pub(super) struct BodyLimit(usize);
 
 /// Sets the body limit of routes. The innermost layer wins.
-pub(super) fn most_bytes(bytes: usize) -> Extension<MostBytes> {
-    Extension(MostBytes(bytes))
+pub(super) fn body_limit(bytes: usize) -> Extension<BodyLimit> {
+    Extension(BodyLimit(bytes))
 }
 
 /// A JSON object body. The credential is checked again after the body is complete, see [`crate::recheck`].
 pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<S: ChecksSenders, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+impl<S: ChecksCredentials, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -56,17 +56,20 @@ impl<S: ChecksSenders, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 }
 
 /// Reads a body with `Content-Type: application/json`.
-pub(super) async fn json_bytes(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
-    let most = most_of(&request);
+pub(super) async fn json_bytes(
+    request: Request,
+    state: &impl ChecksCredentials,
+) -> ApiResult<BufferedBody> {
+    let most = body_limit_of(&request);
     json_bytes_of(request, state, most).await
 }
 
 /// Like `json_bytes`, with a configured limit.
 pub(super) async fn json_bytes_of(
     request: Request,
-    state: &impl ChecksSenders,
+    state: &impl ChecksCredentials,
     most: usize,
-) -> ApiResult<Held> {
+) -> ApiResult<BufferedBody> {
     if media_type(request.headers()) != "application/json" {
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
@@ -90,23 +93,29 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// Reads a body within its limits of size, time and memory, then checks the credential again.
-pub(super) async fn read_body(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
-    let most = most_of(&request);
+pub(super) async fn read_body(
+    request: Request,
+    state: &impl ChecksCredentials,
+) -> ApiResult<BufferedBody> {
+    let most = body_limit_of(&request);
     read_body_of(request, state, most).await
 }
 
 /// Reads a JSON body of any media type, and skips a byte order mark.
-pub(super) async fn read_json(request: Request, state: &impl ChecksSenders) -> ApiResult<Held> {
-    let most = most_of(&request);
+pub(super) async fn read_json(
+    request: Request,
+    state: &impl ChecksCredentials,
+) -> ApiResult<BufferedBody> {
+    let most = body_limit_of(&request);
     read_json_of(request, state, most).await
 }
 
 /// Like `read_json`, with a configured limit.
 pub(super) async fn read_json_of(
     request: Request,
-    state: &impl ChecksSenders,
+    state: &impl ChecksCredentials,
     most: usize,
-) -> ApiResult<Held> {
+) -> ApiResult<BufferedBody> {
     let sender = sender_of(&request);
     let body = read_body_of(request, state, most).await?;
     in_utf8(body, sender)
@@ -116,7 +125,7 @@ fn sender_of(request: &Request) -> Sender {
     extension(request).unwrap_or(Sender::Nobody)
 }
 
-fn in_utf8(mut body: Held, sender: Sender) -> ApiResult<Held> {
+fn in_utf8(mut body: BufferedBody, sender: Sender) -> ApiResult<BufferedBody> {
     const MARK: &[u8] = b"\xEF\xBB\xBF";
     if body.starts_with(MARK) {
         body.bytes.advance(MARK.len());
@@ -136,21 +145,21 @@ fn in_utf8(mut body: Held, sender: Sender) -> ApiResult<Held> {
     }
 }
 
-fn most_of(request: &Request) -> usize {
-    let MostBytes(most) = extension(request).unwrap_or(MostBytes(BODY_BYTES));
+fn body_limit_of(request: &Request) -> usize {
+    let BodyLimit(most) = extension(request).unwrap_or(BodyLimit(BODY_BYTES));
     most
 }
 
 async fn read_body_of(
     request: Request,
-    state: &impl ChecksSenders,
+    state: &impl ChecksCredentials,
     most: usize,
-) -> ApiResult<Held> {
-    let BodyPatience(patience) = extension(&request).unwrap_or_default();
+) -> ApiResult<BufferedBody> {
+    let BodyTimeout(patience) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
-    let accepted = extension::<Accepted>(&request);
-    let budget = extension::<BodyRoom>(&request);
-    let mut permit = budget.map(|budget| budget.part_of(sender));
+    let accepted = extension::<AcceptedCredential>(&request);
+    let budget = extension::<BodyMemory>(&request);
+    let mut permit = budget.map(|budget| budget.permit_for(sender));
     let announced = announced(request.headers()).unwrap_or(0);
     if announced > most && request.headers().contains_key(EXPECT) {
         // The client waits for `100 Continue` and has not sent the body.
@@ -159,7 +168,7 @@ async fn read_body_of(
     let mut frames = request.into_body().into_data_stream();
     let reading = async {
         if announced > most {
-            return Err(Unread::Refused(too_large(most)));
+            return Err(BodyReadError::Refused(too_large(most)));
         }
         read_frames(&mut frames, &mut permit, most).await
     };
@@ -167,16 +176,16 @@ async fn read_body_of(
     match read.map_err(|_| slow_body())? {
         Ok(bytes) => {
             state.check_again(accepted.as_ref()).await?;
-            Ok(Held {
+            Ok(BufferedBody {
                 bytes,
-                _room: permit,
+                _permit: permit,
             })
         }
-        Err(Unread::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
-        Err(Unread::Refused(refused)) => {
+        Err(BodyReadError::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
+        Err(BodyReadError::Refused(refused)) => {
             drop(permit);
             // Clients read no response while they send, so discard the rest of the body within limits.
-            drain(&mut frames).await;
+            discard_body(&mut frames).await;
             Err(refused)
         }
     }
@@ -198,7 +207,7 @@ fn too_large(most: usize) -> ApiError {
 }
 
 /// The reason why a body could not be read.
-enum Unread {
+enum BodyReadError {
     /// The body ended early.
     Broken,
     Refused(ApiError),
@@ -209,19 +218,19 @@ const LARGE_BYTES: usize = 1024 * 1024;
 
 async fn read_frames(
     frames: &mut BodyDataStream,
-    permit: &mut Option<Taken>,
+    permit: &mut Option<MemoryPermit>,
     most: usize,
-) -> Result<Bytes, Unread> {
+) -> Result<Bytes, BodyReadError> {
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) = frames.next().await {
-        let frame = frame.map_err(|_| Unread::Broken)?;
+        let frame = frame.map_err(|_| BodyReadError::Broken)?;
         let bytes = first.len() + whole.len() + frame.len();
         if bytes > most {
-            return Err(Unread::Refused(too_large(most)));
+            return Err(BodyReadError::Refused(too_large(most)));
         }
         if let Some(permit) = permit {
-            permit.grow_to(bytes).map_err(Unread::Refused)?;
+            permit.grow_to(bytes).map_err(BodyReadError::Refused)?;
         }
         // Avoid a copy when the body arrives in one piece.
         if bytes == frame.len() {
@@ -257,11 +266,11 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
     // Tracking the path is slower, so parse again for it only after a failure.
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
-        Err(_) => parse_with_places(bytes),
+        Err(_) => parse_with_pointers(bytes),
     }
 }
 
-fn parse_with_places<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+fn parse_with_pointers<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let message = plain_message(error.inner());
@@ -338,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_is_named_by_its_pointer() {
+    async fn faults_have_json_pointers() {
         check("{}", "/event_type").await;
         check(r#"{"event_type":1}"#, "/event_type").await;
         check(r#"{"event_type":"a","nope":1}"#, "/nope").await;
@@ -360,11 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn skips_byte_order_mark_and_names_other_encodings() {
+    fn skips_byte_order_mark_and_rejects_other_encodings() {
         let read = |bytes: &[u8]| {
-            let held = Held {
+            let held = BufferedBody {
                 bytes: Bytes::copy_from_slice(bytes),
-                _room: None,
+                _permit: None,
             };
             in_utf8(held, Sender::Nobody)
                 .map(|held| held.to_vec())
@@ -386,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_speaks_of_json_and_not_of_types() {
+    fn fault_messages_use_json_terms() {
         let fault = |body: &str| parse_part::<EventEnvelope>(body.as_bytes()).unwrap_err();
         let fault = |body: &str| fault(body).message;
         assert_eq!(

@@ -6,41 +6,41 @@
 
 pub mod http_server;
 pub mod metrics_page;
+pub mod mock_host;
 pub mod openapi;
-pub mod rehearsal;
 
 mod admin;
-mod answers;
 mod artifact_content;
 mod artifact_upload;
 mod auth;
+mod auth_rate_limit;
 mod calls_in_progress;
 mod catalog_work;
 mod client;
+mod discard_body;
 mod docs;
-mod drain;
 mod error;
-mod gate;
 mod health;
 mod host;
+mod host_allowlist;
 mod host_call;
+mod idempotent_call;
 mod json;
-mod kept_call;
+mod key_revocation;
 mod knowledge;
-mod large_result;
-mod names;
+mod memory_budget;
+mod middleware;
 mod query;
 mod recheck;
-mod refusals;
-mod room;
+mod response_memory;
+mod result_offload;
 mod run_pages;
 mod skill_registrar;
 mod state;
 mod stream;
-mod stream_places;
+mod stream_limit;
 mod transcript;
 mod view;
-mod watched_keys;
 
 use std::sync::Arc;
 
@@ -48,18 +48,18 @@ pub use axum::Router;
 use axum::middleware::from_fn_with_state;
 
 use error::routing::{no_method, no_route};
-use gate::Gate;
-pub use names::OwnNames;
-pub use state::{Api, ApiState};
+pub use host_allowlist::OwnNames;
+use middleware::RequestMiddleware;
+pub use state::{ApiOptions, ApiState};
 
 /// Builds the router of all routes. Errors outside handlers use the common error body, too.
 pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
-    let gate = Arc::new(Gate::before(&document, &state));
+    let middleware = Arc::new(RequestMiddleware::before(&document, &state));
     router
         .merge(docs::page())
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
-        .layer(from_fn_with_state(gate, gate::pass))
+        .layer(from_fn_with_state(middleware, middleware::pass))
         .with_state(state)
 }

@@ -13,7 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics_exporter_prometheus::PrometheusHandle;
 use utoipa::openapi::{OpenApi, PathItem};
 
-use crate::names::{OwnNames, refuse_foreign};
+use crate::host_allowlist::{OwnNames, check_host_and_origin};
 use crate::query::without_wildcards;
 use runs::Runs;
 use telemetry::process;
@@ -22,9 +22,9 @@ const TEXT_FORMAT: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Methods of each route template in the document.
-pub(super) struct Served(BTreeMap<String, Vec<Method>>);
+pub(super) struct ServedMethods(BTreeMap<String, Vec<Method>>);
 
-impl Served {
+impl ServedMethods {
     pub(super) fn of(document: &OpenApi) -> Self {
         let methods = |item: &PathItem| {
             let all = [
@@ -55,22 +55,29 @@ impl Served {
     }
 }
 
-/// Serves `GET /metrics` alone. With `names`, only under these hosts.
-pub fn router(runs: Runs, handle: PrometheusHandle, names: Option<OwnNames>) -> Router {
+/// Serves `GET /metrics` alone. With `host_allowlist`, only under these hosts.
+pub fn router(runs: Runs, handle: PrometheusHandle, host_allowlist: Option<OwnNames>) -> Router {
     let page = async move || {
         runs.gauges.process_gauges().show();
         let text = handle.render() + &process::render();
         ([(CONTENT_TYPE, TEXT_FORMAT)], text)
     };
     let router = Router::new().route("/metrics", get(page));
-    match names {
-        Some(names) => router.layer(from_fn_with_state(Arc::new(names), only_under)),
+    match host_allowlist {
+        Some(host_allowlist) => router.layer(from_fn_with_state(
+            Arc::new(host_allowlist),
+            check_allowlist,
+        )),
         None => router,
     }
 }
 
-async fn only_under(State(names): State<Arc<OwnNames>>, request: Request, next: Next) -> Response {
-    match refuse_foreign(&names, &request) {
+async fn check_allowlist(
+    State(host_allowlist): State<Arc<OwnNames>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check_host_and_origin(&host_allowlist, &request) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }

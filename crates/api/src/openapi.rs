@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use axum::body::Bytes;
 use axum::response::IntoResponse;
 use domain::interaction::SUBMISSION_BYTES;
-use domain::knowledge::MOST_DOCUMENT_BYTES;
+use domain::knowledge::MAX_DOCUMENT_BYTES;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -20,13 +20,13 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::json::most_bytes;
+use crate::json::body_limit;
 use crate::state::ApiState;
 use crate::{admin, client, health, host};
 
 /// All routes with their documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
-    OpenApiRouter::with_openapi(Gateway::openapi())
+    OpenApiRouter::with_openapi(GatewayDocument::openapi())
         .merge(client_routes())
         .merge(admin_routes())
         .merge(host_routes())
@@ -79,7 +79,7 @@ fn interaction_routes() -> OpenApiRouter<ApiState> {
             client::answer_page::show_interaction_page,
             client::answer_page::submit_interaction_page
         ))
-        .layer(most_bytes(SUBMISSION_BYTES))
+        .layer(body_limit(SUBMISSION_BYTES))
 }
 
 fn admin_routes() -> OpenApiRouter<ApiState> {
@@ -138,7 +138,7 @@ fn knowledge_routes() -> OpenApiRouter<ApiState> {
             admin::knowledge::put_document,
             admin::knowledge::delete_document
         ))
-        .layer(most_bytes(MOST_DOCUMENT_BYTES));
+        .layer(body_limit(MAX_DOCUMENT_BYTES));
     documents
         .routes(routes!(admin::knowledge::list_documents))
         .routes(routes!(admin::knowledge::reindex_knowledge_base))
@@ -206,7 +206,7 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::openai::get_openai_model))
         .merge(host::messages::routes())
         .merge(host::responses::routes())
-        .layer(most_bytes(host::models::room::BODY_BYTES))
+        .layer(body_limit(host::models::room::BODY_BYTES))
 }
 
 /// The document of the gateway, committed as `openapi/gateway.json`.
@@ -218,7 +218,7 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .into_iter()
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
-    general::add_refusals(&mut document);
+    general::add_shared_errors(&mut document);
     bounds::bound(&mut document);
     if let Some(components) = &mut document.components {
         refer_to_items(&mut components.schemas);
@@ -294,7 +294,7 @@ fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
 
 /// The document of a runner endpoint, committed as `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {
-    runner::Runner::openapi()
+    runner::RunnerDocument::openapi()
 }
 
 #[derive(OpenApi)]
@@ -311,13 +311,13 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         (name = "host", description = "Calls by runners. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),
-    modifiers(&Credentials),
+    modifiers(&SecuritySchemes),
 )]
-struct Gateway;
+struct GatewayDocument;
 
-struct Credentials;
+struct SecuritySchemes;
 
-impl Modify for Credentials {
+impl Modify for SecuritySchemes {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let components = document.components.get_or_insert_default();
         let bearer = |format: &str, description: &str| {

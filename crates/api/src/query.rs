@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 
 use axum::extract::{FromRequestParts, Path, Query, Request};
-use domain::history::MOST_NAMES;
+use domain::history::MAX_NAMES;
 use http::header::IF_MATCH;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
@@ -18,7 +18,7 @@ use crate::error::{ApiError, ApiResult};
 
 /// Default and maximum page size, in items.
 const DEFAULT_LIMIT: u64 = 50;
-const MOST: u64 = 100;
+const MAX_LIMIT: u64 = 100;
 
 /// A query string. An empty parameter counts as absent, except `bot_id`, `name` and `thread_id`.
 pub(super) struct QueryOf<T>(pub(super) T);
@@ -29,7 +29,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
         let query = parts.uri.query();
         refuse_nul(query)?;
-        refuse_no_text(query)?;
+        check_query_utf8(query)?;
         let (said, empty) = without_empty(query.unwrap_or_default());
         if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
             return Err(invalid_query(&unknown));
@@ -104,8 +104,8 @@ pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<Str
     let mut found = Vec::new();
     for (place, name) in names.map(str::trim).enumerate() {
         let pointer = format!("/{parameter}/{place}");
-        if place >= MOST_NAMES {
-            let message = format!("is one too many: at most {MOST_NAMES} names may be joined");
+        if place >= MAX_NAMES {
+            let message = format!("is one too many: at most {MAX_NAMES} names may be joined");
             return Err(ApiError::invalid(pointer, message));
         }
         if name.is_empty() {
@@ -228,7 +228,7 @@ fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
 }
 
 // A replacement character would change the search text silently.
-fn refuse_no_text(query: Option<&str>) -> Result<(), ApiError> {
+fn check_query_utf8(query: Option<&str>) -> Result<(), ApiError> {
     if query.is_some_and(|query| percent_decode_str(query).decode_utf8().is_err()) {
         return Err(ApiError::invalid_argument(
             "the query must be percent-encoded UTF-8",
@@ -241,7 +241,7 @@ fn refuse_no_text(query: Option<&str>) -> Result<(), ApiError> {
 pub(super) fn page_limit(limit: Option<u64>) -> Result<u64, ApiError> {
     match limit {
         None => Ok(DEFAULT_LIMIT),
-        Some(limit) if (1..=MOST).contains(&limit) => Ok(limit),
+        Some(limit) if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
         Some(_) => Err(ApiError::invalid_argument("`limit` must be 1 to 100")),
     }
 }
@@ -297,7 +297,7 @@ mod tests {
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Asked {
+    struct TestQuery {
         after: Option<u64>,
         bot_id: Option<String>,
         #[serde(default)]
@@ -309,11 +309,11 @@ mod tests {
         let read = async |query: &str| {
             let request = http::Request::get(format!("/x?{query}")).body(()).unwrap();
             let (mut parts, ()) = request.into_parts();
-            let read = QueryOf::<Asked>::from_request_parts(&mut parts, &()).await;
+            let read = QueryOf::<TestQuery>::from_request_parts(&mut parts, &()).await;
             read.map(|QueryOf(asked)| asked)
                 .map_err(|error| error.message().to_owned())
         };
-        let asked = |after, bot_id: Option<&str>, label: &str| Asked {
+        let asked = |after, bot_id: Option<&str>, label: &str| TestQuery {
             after,
             bot_id: bot_id.map(str::to_owned),
             label: label.to_owned(),

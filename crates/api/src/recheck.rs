@@ -14,7 +14,7 @@ use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
 
 use crate::ApiState;
-use crate::drain::drain;
+use crate::discard_body::discard_body;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
 use runs::call_abort::{AbortReason, LocalRunState};
@@ -22,18 +22,18 @@ use runs::grant::Grant;
 
 /// Lifetime of a database check. A body that arrives together with its headers needs no second query. Its check
 /// is then no older than that of a call without a body.
-const FRESH: Duration = Duration::from_millis(5);
+const CHECK_LIFETIME: Duration = Duration::from_millis(5);
 
 /// A credential that passed the first check. An extension of the request; without it no body is read.
 #[derive(Clone)]
-pub(super) struct Accepted {
-    credential: Credential,
+pub(super) struct AcceptedCredential {
+    credential: CallerCredential,
     at: Instant,
 }
 
 /// The credential to check again.
 #[derive(Clone)]
-pub(super) enum Credential {
+pub(super) enum CallerCredential {
     Run(RunAccess),
     Key {
         id: ApiKeyId,
@@ -62,9 +62,9 @@ pub(super) struct RunAccess {
     pub(super) driven_here: bool,
 }
 
-impl Accepted {
+impl AcceptedCredential {
     /// Stores the credential and the time of its check in the request.
-    pub(super) fn note(parts: &mut Parts, credential: Credential) {
+    pub(super) fn note(parts: &mut Parts, credential: CallerCredential) {
         parts.extensions.insert(Self {
             credential,
             at: Instant::now(),
@@ -72,12 +72,12 @@ impl Accepted {
     }
 
     async fn check_again(&self, state: &ApiState) -> ApiResult<()> {
-        let is_fresh = self.at.elapsed() < FRESH;
+        let is_fresh = self.at.elapsed() < CHECK_LIFETIME;
         match &self.credential {
-            Credential::Run(run) if is_fresh => run.check_known(state).await,
-            Credential::Run(run) => run.check(state).await,
+            CallerCredential::Run(run) if is_fresh => run.check_known(state).await,
+            CallerCredential::Run(run) => run.check(state).await,
             _ if is_fresh => Ok(()),
-            Credential::Key {
+            CallerCredential::Key {
                 id,
                 workspace,
                 role,
@@ -87,7 +87,7 @@ impl Accepted {
                 let is_valid = key.is_some_and(|key| key.revoked_at.is_none() && key.role == *role);
                 is_valid.then_some(()).ok_or_else(ApiError::unauthenticated)
             }
-            Credential::Link { token_sha256 } => {
+            CallerCredential::Link { token_sha256 } => {
                 let store = state.runs.store();
                 let found = store
                     .interactions()
@@ -130,16 +130,16 @@ impl RunAccess {
 }
 
 /// A server whose routes accept bodies.
-pub(super) trait ChecksSenders: Send + Sync {
+pub(super) trait ChecksCredentials: Send + Sync {
     /// Checks the credential of a request again. `accepted` is the record of the first check.
     fn check_again(
         &self,
-        accepted: Option<&Accepted>,
+        accepted: Option<&AcceptedCredential>,
     ) -> impl Future<Output = ApiResult<()>> + Send;
 }
 
-impl ChecksSenders for ApiState {
-    async fn check_again(&self, accepted: Option<&Accepted>) -> ApiResult<()> {
+impl ChecksCredentials for ApiState {
+    async fn check_again(&self, accepted: Option<&AcceptedCredential>) -> ApiResult<()> {
         let accepted = accepted.ok_or_else(ApiError::unauthenticated)?;
         accepted.check_again(self).await
     }
@@ -148,7 +148,7 @@ impl ChecksSenders for ApiState {
 /// A streamed body. It reports its end only while the credential is valid.
 pub(super) struct StreamedBody {
     frames: BodyDataStream,
-    accepted: Option<Accepted>,
+    accepted: Option<AcceptedCredential>,
     state: ApiState,
 }
 
@@ -178,7 +178,7 @@ impl StreamedBody {
     }
 
     /// Discards the rest of the body: clients read no response while they send.
-    pub(super) async fn drain(&mut self) {
-        drain(&mut self.frames).await;
+    pub(super) async fn discard_body(&mut self) {
+        discard_body(&mut self.frames).await;
     }
 }

@@ -9,16 +9,16 @@ use serde_json::value::RawValue;
 use store::{PAGE_BYTES, ReadBudget, RunFilter, RunPosition, RunWindow, RunsFound, StoreError};
 use uuid::Uuid;
 
-use crate::answers::AnswerMemory;
 use crate::error::cursor::{cursor_expired, cursor_past_end};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{names_of, page_limit};
+use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use crate::view::Direction;
 use keys::cursor::{InvalidCursor, Kind};
 
 /// Cursor, direction and size of a page of runs.
-pub(super) struct RunsPart {
+pub(super) struct RunsRange {
     pub(super) before: Option<String>,
     pub(super) after: Option<String>,
     pub(super) direction: Direction,
@@ -31,7 +31,7 @@ pub(super) async fn list_part(
     workspace: &WorkspaceId,
     list: &str,
     filter: &RunFilter,
-    (part, memory): (&RunsPart, &AnswerMemory),
+    (part, memory): (&RunsRange, &ResponseMemory),
 ) -> ApiResult<(Vec<Run>, Page<AgentRun>)> {
     let limit = page_limit(part.limit)?;
     let place = |cursor: &Option<String>| {
@@ -89,7 +89,7 @@ pub(super) fn statuses(text: Option<&str>) -> ApiResult<Vec<RunStatus>> {
 }
 
 /// Bounds of a page of events: between two sequences, both excluded.
-pub(super) struct EventsPart {
+pub(super) struct RunEventsRange {
     pub(super) before: Option<u64>,
     pub(super) after: u64,
     pub(super) direction: Direction,
@@ -114,7 +114,7 @@ fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
 }
 
 /// The rest of a run's event stream.
-pub(super) enum GoesOn {
+pub(super) enum StreamRest {
     /// Events after this sequence.
     Behind(u64),
     /// No events: the client has seen the terminal event.
@@ -122,23 +122,23 @@ pub(super) enum GoesOn {
 }
 
 /// Finds the rest of the stream for a client that has seen event `after`.
-pub(super) fn goes_on(run: &Run, after: u64) -> ApiResult<GoesOn> {
+pub(super) fn stream_rest(run: &Run, after: u64) -> ApiResult<StreamRest> {
     if after > run.last_sequence {
         return Err(cursor_past_end(run.last_sequence));
     }
     if run.status.is_terminal() && after == run.last_sequence {
-        return Ok(GoesOn::Over);
+        return Ok(StreamRest::Over);
     }
     kept_after(run, after)?;
-    Ok(GoesOn::Behind(after))
+    Ok(StreamRest::Behind(after))
 }
 
 /// Reads a page of run events. Cursors are sequences.
 pub(super) async fn page_run_events(
     state: &ApiState,
     run: &Run,
-    part: &EventsPart,
-    memory: &AnswerMemory,
+    part: &RunEventsRange,
+    memory: &ResponseMemory,
 ) -> ApiResult<Json<RawPage>> {
     let limit = usize::try_from(page_limit(part.limit)?).unwrap_or(usize::MAX);
     if part.after > run.last_sequence {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::calls_in_progress::CallsThatGoOn;
-use crate::host::models::room::room_for_models;
+use crate::calls_in_progress::CallsInProgress;
+use crate::host::models::room::model_memory_budget;
+use crate::key_revocation::RevocationCache;
 use crate::names::OwnNames;
-use crate::refusals::Refusals;
-use crate::room::Room;
-use crate::stream_places::KeyPlaces;
-use crate::watched_keys::WatchedKeys;
+use crate::refusals::AuthRateLimit;
+use crate::room::MemoryBudget;
+use crate::stream_limit::KeyConcurrencyLimit;
 use ::knowledge::Knowledge;
 use models::Models;
 use runs::Runs;
@@ -49,49 +49,49 @@ pub struct Api {
 
 struct Shared {
     api: Api,
-    refusals: Refusals,
-    watched_keys: WatchedKeys,
-    stream_places: KeyPlaces,
-    upload_places: KeyPlaces,
-    calls_that_go_on: CallsThatGoOn,
-    model_room: Room,
+    refusals: AuthRateLimit,
+    key_revocation: RevocationCache,
+    stream_limit: KeyConcurrencyLimit,
+    upload_limit: KeyConcurrencyLimit,
+    calls_in_progress: CallsInProgress,
+    model_memory: MemoryBudget,
 }
 
 impl ApiState {
     pub fn new(api: Api) -> Self {
         Self(Arc::new(Shared {
-            refusals: Refusals::new(api.most_refusals),
-            watched_keys: WatchedKeys::default(),
-            stream_places: KeyPlaces::of(api.connections),
-            upload_places: KeyPlaces::of_uploads(),
-            calls_that_go_on: CallsThatGoOn::default(),
-            model_room: room_for_models(api.model_bytes),
+            refusals: AuthRateLimit::new(api.most_refusals),
+            key_revocation: RevocationCache::default(),
+            stream_limit: KeyConcurrencyLimit::of(api.connections),
+            upload_limit: KeyConcurrencyLimit::of_uploads(),
+            calls_in_progress: CallsInProgress::default(),
+            model_memory: model_memory_budget(api.model_bytes),
             api,
         }))
     }
 
-    pub(super) fn refusals(&self) -> &Refusals {
+    pub(super) fn refusals(&self) -> &AuthRateLimit {
         &self.0.refusals
     }
 
-    pub(super) fn calls_that_go_on(&self) -> &CallsThatGoOn {
-        &self.0.calls_that_go_on
+    pub(super) fn calls_in_progress(&self) -> &CallsInProgress {
+        &self.0.calls_in_progress
     }
 
-    pub(super) fn model_room(&self) -> &Room {
-        &self.0.model_room
+    pub(super) fn model_memory(&self) -> &MemoryBudget {
+        &self.0.model_memory
     }
 
-    pub(super) fn watched_keys(&self) -> &WatchedKeys {
-        &self.0.watched_keys
+    pub(super) fn key_revocation(&self) -> &RevocationCache {
+        &self.0.key_revocation
     }
 
-    pub(super) fn stream_places(&self) -> &KeyPlaces {
-        &self.0.stream_places
+    pub(super) fn stream_limit(&self) -> &KeyConcurrencyLimit {
+        &self.0.stream_limit
     }
 
-    pub(super) fn upload_places(&self) -> &KeyPlaces {
-        &self.0.upload_places
+    pub(super) fn upload_limit(&self) -> &KeyConcurrencyLimit {
+        &self.0.upload_limit
     }
 }
 

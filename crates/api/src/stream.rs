@@ -8,9 +8,9 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue}
 use protocol::id::RunId;
 
 use crate::auth::ClientCaller;
+use crate::key_revocation::until_revoked;
 use crate::state::ApiState;
-use crate::stream_places::KeyPlace;
-use crate::watched_keys::until_revoked;
+use crate::stream_limit::ConcurrencySlot;
 use runs::watch::WatchFrom;
 
 /// Whether `Accept` prefers server-sent events over JSON.
@@ -55,10 +55,10 @@ pub(super) fn stream_run(
     caller: &ClientCaller,
     run: RunId,
     from: WatchFrom,
-    place: KeyPlace,
+    place: ConcurrencySlot,
 ) -> Response {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
-    let (keys, runs) = (state.watched_keys().clone(), state.runs.clone());
+    let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
     let revoked = until_revoked(keys, runs, caller.workspace.clone(), caller.key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
         let _place = &place;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_for_who_wants_it_and_json_not_more() {
+    fn streams_only_when_accept_prefers_event_stream() {
         for (accept, expected) in [
             (&["text/event-stream"][..], true),
             (&["Text/Event-Stream; charset=utf-8"], true),

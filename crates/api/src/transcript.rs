@@ -1,19 +1,19 @@
 //! Pages and searches of a conversation transcript, for runners and clients.
 
 use domain::authorization::FrozenConversation;
-use domain::history::SoundSearch;
+use domain::history::ValidSearch;
 use protocol::history::{HistorySearchResult, TranscriptItem};
 use protocol::id::WorkspaceId;
 use protocol::run::Page;
 use store::{HistoryMatch, HistoryQuery as StoreQuery, ListPage, ReadBudget, TranscriptRecord};
 
 use crate::ApiState;
-use crate::answers::AnswerMemory;
 use crate::error::ApiResult;
 use crate::query::page_limit;
+use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use crate::view::{Direction, transcript_item};
-use keys::cursor::{InvalidCursor, history_place};
+use keys::cursor::{InvalidCursor, history_position};
 
 /// Cursors, direction and size of a page.
 #[derive(Debug, Default)]
@@ -26,14 +26,14 @@ pub(super) struct TranscriptQuery {
 }
 
 /// A conversation of a workspace. Without a conversation there are no items.
-pub(super) struct Transcript<'a> {
+pub(super) struct ConversationTranscript<'a> {
     pub(super) state: &'a ApiState,
     pub(super) workspace: &'a WorkspaceId,
     pub(super) conversation: Option<&'a FrozenConversation>,
-    pub(super) memory: &'a AnswerMemory,
+    pub(super) memory: &'a ResponseMemory,
 }
 
-impl Transcript<'_> {
+impl ConversationTranscript<'_> {
     /// Reads a page. `next_cursor` continues in the direction of the page, `prev_cursor` reverses it.
     pub(super) async fn page(&self, query: &TranscriptQuery) -> ApiResult<Page<TranscriptItem>> {
         let page = StoreQuery {
@@ -73,7 +73,7 @@ impl Transcript<'_> {
     pub(super) async fn search(
         &self,
         query: String,
-        sound: SoundSearch,
+        sound: ValidSearch,
     ) -> ApiResult<HistorySearchResult> {
         let wanted = HistoryMatch {
             before: self.place(sound.filters.before_cursor.as_deref())?,
@@ -119,7 +119,7 @@ impl Transcript<'_> {
         };
         let conversation = self.conversation.ok_or(InvalidCursor)?;
         let cursors = self.state.runs.cursors();
-        history_place(cursors, self.workspace, conversation, cursor).map(Some)
+        history_position(cursors, self.workspace, conversation, cursor).map(Some)
     }
 
     fn items(&self, records: Vec<TranscriptRecord>) -> Vec<TranscriptItem> {

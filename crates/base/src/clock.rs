@@ -35,7 +35,7 @@ mod tests {
     use super::Clock;
 
     #[test]
-    fn seconds_and_milliseconds_tell_the_same_time() {
+    fn seconds_match_milliseconds() {
         let clock = Clock::system();
         let before = clock.now_ms() / 1000;
         let seconds = clock.now_seconds();

@@ -103,7 +103,7 @@ impl MasterKey {
 
     /// An HMAC of `purpose` as 32 hex digits. Equal for all processes with the same key, unpredictable for
     /// others.
-    pub fn mark(&self, purpose: &str) -> String {
+    pub fn fingerprint(&self, purpose: &str) -> String {
         let purpose = format!("runnel mark: {purpose}");
         let tag = hmac::sign(&self.marking, purpose.as_bytes());
         let mut hex = String::new();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_again_also_after_the_key_was_stored() {
+    fn sealed_text_opens_with_the_reloaded_key() {
         let (key, stored) = MasterKey::generate();
         let sealed = key.seal("signing_keys.secret", b"plain");
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn another_purpose_or_another_key_does_not_open() {
+    fn refuses_other_purposes_and_keys() {
         let (key, _) = MasterKey::generate();
         let (other, _) = MasterKey::generate();
         let sealed = key.seal("one", b"plain");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn bent_or_cut_bytes_do_not_open() {
+    fn rejects_tampered_and_truncated_text() {
         let (key, _) = MasterKey::generate();
         let sealed = key.seal("purpose", b"plain");
         let bytes = URL_SAFE_NO_PAD
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_hex_or_base64_of_32_bytes_and_nothing_else() {
+    fn parses_hex_and_base64_of_32_bytes_only() {
         let bytes: [u8; 32] = std::array::from_fn(|i| u8::try_from(i * 7 % 256).unwrap() ^ 0xfb);
         let base64 = STANDARD.encode(bytes);
         let url_safe = URL_SAFE_NO_PAD.encode(bytes);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_keys_are_refused_and_no_key_prints() {
+    fn refuses_sample_keys_and_hides_keys() {
         let counting: [u8; 32] = std::array::from_fn(|i| u8::try_from(i).unwrap());
         for bytes in [[0; 32], [0xff; 32], counting, *KNOWN_KEYS[0]] {
             assert_eq!(parse(&encode_hex(&bytes)).unwrap_err(), SealError::Weak);

@@ -13,7 +13,7 @@ use url::Url;
 use egress::{Egress, EgressError};
 
 /// Timeout from a request to the head of its response.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Provides the guarded client as a connector.
 #[derive(Debug)]
@@ -21,15 +21,15 @@ pub(super) struct GuardedConnector(pub(super) Egress);
 
 impl HttpConnector for GuardedConnector {
     fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Guarded(self.0.clone())))
+        Ok(HttpClient::new(GuardedHttpService(self.0.clone())))
     }
 }
 
 #[derive(Debug)]
-struct Guarded(Egress);
+struct GuardedHttpService(Egress);
 
 #[async_trait::async_trait]
-impl HttpService for Guarded {
+impl HttpService for GuardedHttpService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
         let url = Url::parse(&parts.uri.to_string())
@@ -38,7 +38,7 @@ impl HttpService for Guarded {
         let request = request
             .headers(parts.headers)
             .body(egress::Body::wrap(body));
-        let sent = tokio::time::timeout(PATIENCE, self.0.send(request));
+        let sent = tokio::time::timeout(TIMEOUT, self.0.send(request));
         let sent = sent.await.unwrap_or(Err(EgressError::Timeout));
         let response: http::Response<egress::Body> = sent.map_err(http_error)?.into();
         let (parts, body) = response.into_parts();

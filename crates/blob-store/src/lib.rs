@@ -25,7 +25,7 @@ const PART_BYTES: usize = 5 * 1024 * 1024;
 
 /// The configured storage.
 #[derive(Clone, Debug)]
-pub enum ArtifactPlace {
+pub enum ArtifactLocation {
     Directory(PathBuf),
     Bucket(BucketSettings),
 }
@@ -45,7 +45,7 @@ pub struct BucketSettings {
 
 /// Failure to read or write a content. Shows no credential.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum ArtifactStoreError {
     #[error("the bytes are not there")]
     Gone,
     #[error("no artifact store is configured; set artifacts.url")]
@@ -56,7 +56,7 @@ pub enum PlaceError {
     Failed(#[source] object_store::Error),
 }
 
-impl From<object_store::Error> for PlaceError {
+impl From<object_store::Error> for ArtifactStoreError {
     fn from(error: object_store::Error) -> Self {
         match error {
             object_store::Error::NotFound { .. } => Self::Gone,
@@ -79,16 +79,16 @@ pub struct ArtifactStore {
 impl ArtifactStore {
     /// Opens the storage. Aborted uploads are cleaned up in `tasks`.
     pub fn open(
-        place: &ArtifactPlace,
+        place: &ArtifactLocation,
         egress: &Egress,
         tasks: &TaskTracker,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, ArtifactStoreError> {
         let tasks = tasks.clone();
         match place {
-            ArtifactPlace::Directory(directory) => {
+            ArtifactLocation::Directory(directory) => {
                 make_private(directory)
-                    .map_err(|error| PlaceError::Directory(directory.clone(), error))?;
-                if let Err(error) = hide_all(directory) {
+                    .map_err(|error| ArtifactStoreError::Directory(directory.clone(), error))?;
+                if let Err(error) = make_all_private(directory) {
                     let (error, directory) =
                         (&error as &dyn std::error::Error, directory.display());
                     tracing::warn!(
@@ -104,7 +104,7 @@ impl ArtifactStore {
                     tasks,
                 })
             }
-            ArtifactPlace::Bucket(settings) => Ok(Self {
+            ArtifactLocation::Bucket(settings) => Ok(Self {
                 objects: Some(Arc::new(bucket(settings, egress)?)),
                 directory: None,
                 prefix: settings.prefix.clone(),
@@ -123,12 +123,12 @@ impl ArtifactStore {
         }
     }
 
-    fn objects(&self) -> Result<&Arc<dyn ObjectStore>, PlaceError> {
-        self.objects.as_ref().ok_or(PlaceError::Nowhere)
+    fn objects(&self) -> Result<&Arc<dyn ObjectStore>, ArtifactStoreError> {
+        self.objects.as_ref().ok_or(ArtifactStoreError::Nowhere)
     }
 
     /// Checks access by writing and deleting a few bytes.
-    pub async fn probe(&self) -> Result<(), PlaceError> {
+    pub async fn probe(&self) -> Result<(), ArtifactStoreError> {
         let place = format!("probe/{}", uuid::Uuid::now_v7().simple());
         let mut writing = self.begin(&place);
         writing.write(b"probe").await?;
@@ -137,8 +137,8 @@ impl ArtifactStore {
     }
 
     /// Starts an upload. The content becomes visible when the upload finishes.
-    pub fn begin(&self, place: &str) -> Writing {
-        Writing {
+    pub fn begin(&self, place: &str) -> ArtifactWriter {
+        ArtifactWriter {
             store: self.clone(),
             place: self.path(place),
             pending: BytesMut::new(),
@@ -151,7 +151,10 @@ impl ArtifactStore {
         &self,
         place: &str,
         part: Range<u64>,
-    ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
+    ) -> Result<
+        impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
+        ArtifactStoreError,
+    > {
         // Some stores refuse an empty range, the only range of an empty content.
         let range = (!part.is_empty()).then_some(GetRange::Bounded(part));
         let options = GetOptions {
@@ -161,11 +164,11 @@ impl ArtifactStore {
         let found = self.objects()?.get_opts(&self.path(place), options).await?;
         Ok(found
             .into_stream()
-            .map(|chunk| chunk.map_err(PlaceError::from)))
+            .map(|chunk| chunk.map_err(ArtifactStoreError::from)))
     }
 
     /// Whether a content exists.
-    pub async fn has(&self, place: &str) -> Result<bool, PlaceError> {
+    pub async fn has(&self, place: &str) -> Result<bool, ArtifactStoreError> {
         match self.objects()?.head(&self.path(place)).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
@@ -174,14 +177,14 @@ impl ArtifactStore {
     }
 
     /// Deletes a content and a partial upload of it. Deleting a missing content succeeds.
-    pub async fn delete(&self, place: &str) -> Result<(), PlaceError> {
+    pub async fn delete(&self, place: &str) -> Result<(), ArtifactStoreError> {
         if let Some(directory) = &self.directory {
             // Each path is written once, so no other upload has this name.
             let left = directory.join(format!("{place}#1"));
             if let Err(error) = tokio::fs::remove_file(&left).await
                 && error.kind() != std::io::ErrorKind::NotFound
             {
-                return Err(PlaceError::Directory(left, error));
+                return Err(ArtifactStoreError::Directory(left, error));
             }
         }
         match self.objects()?.delete(&self.path(place)).await {
@@ -202,7 +205,7 @@ fn make_private(directory: &FilePath) -> std::io::Result<()> {
 }
 
 /// Makes existing content directories private, whatever their mode.
-fn hide_all(directory: &FilePath) -> std::io::Result<()> {
+fn make_all_private(directory: &FilePath) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -220,7 +223,7 @@ fn hide_all(directory: &FilePath) -> std::io::Result<()> {
 fn bucket(
     settings: &BucketSettings,
     egress: &Egress,
-) -> Result<object_store::aws::AmazonS3, PlaceError> {
+) -> Result<object_store::aws::AmazonS3, ArtifactStoreError> {
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&settings.bucket)
         .with_region(&settings.region)
@@ -236,16 +239,16 @@ fn bucket(
 }
 
 /// An upload in progress.
-pub struct Writing {
+pub struct ArtifactWriter {
     store: ArtifactStore,
     place: Path,
     pending: BytesMut,
     upload: Option<Box<dyn MultipartUpload>>,
 }
 
-impl Writing {
+impl ArtifactWriter {
     /// Buffers bytes and sends them in parts.
-    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), PlaceError> {
+    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), ArtifactStoreError> {
         while !bytes.is_empty() {
             let room = PART_BYTES - self.pending.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
@@ -259,16 +262,17 @@ impl Writing {
     }
 
     /// Only the operator's root directory may be readable by others; directories of contents are private.
-    fn hide(&self) -> Result<(), PlaceError> {
+    fn hide(&self) -> Result<(), ArtifactStoreError> {
         let Some(directory) = &self.store.directory else {
             return Ok(());
         };
         let file = directory.join(self.place.as_ref());
         let hidden = file.parent().unwrap_or(directory);
-        make_private(hidden).map_err(|error| PlaceError::Directory(hidden.to_owned(), error))
+        make_private(hidden)
+            .map_err(|error| ArtifactStoreError::Directory(hidden.to_owned(), error))
     }
 
-    async fn send_part(&mut self) -> Result<(), PlaceError> {
+    async fn send_part(&mut self) -> Result<(), ArtifactStoreError> {
         let part = self.pending.split().freeze();
         if self.upload.is_none() {
             self.hide()?;
@@ -282,7 +286,7 @@ impl Writing {
     }
 
     /// Writes the rest of the buffer. The content is visible when this returns.
-    pub async fn finish(mut self) -> Result<(), PlaceError> {
+    pub async fn finish(mut self) -> Result<(), ArtifactStoreError> {
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
             self.hide()?;
@@ -300,7 +304,7 @@ impl Writing {
     }
 }
 
-impl Drop for Writing {
+impl Drop for ArtifactWriter {
     /// Aborts the upload: the provider bills its parts until then.
     fn drop(&mut self) {
         if let Some(mut upload) = self.upload.take() {
@@ -327,7 +331,7 @@ mod tests {
 
     fn store(directory: &FilePath) -> ArtifactStore {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
-        let place = ArtifactPlace::Directory(directory.to_owned());
+        let place = ArtifactLocation::Directory(directory.to_owned());
         ArtifactStore::open(&place, &egress, &TaskTracker::new()).unwrap()
     }
 
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_in_parts_is_read_in_ranges_and_gone_when_deleted() {
+    async fn reads_ranges_of_multipart_uploads_until_deleted() {
         let directory = std::env::temp_dir().join(format!("runnel-{}", uuid::Uuid::new_v4()));
         let store = store(&directory);
         store.probe().await.unwrap();
@@ -372,7 +376,7 @@ mod tests {
         }
         assert!(matches!(
             store.read("ab/one", 0..1).await.err(),
-            Some(PlaceError::Gone)
+            Some(ArtifactStoreError::Gone)
         ));
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -2,43 +2,43 @@
 
 use url::{Host, Url};
 
-use super::kit::Kit;
-use super::report::{Book, Check};
-use api::rehearsal::{CallOutcome, HostCall};
+use super::check_harness::CheckHarness;
+use super::report::{ContractCheck, FindingCollector};
+use api::mock_host::{CallOutcome, RecordedCall};
 
-const TOKEN: Check = Check {
+const TOKEN: ContractCheck = ContractCheck {
     id: "callbacks.token",
     expected: "each call carries the run's token: Authorization: Bearer {host.token}",
     advice: "take host.token from this run's request; do not keep tokens across runs",
 };
-const ROUTES: Check = Check {
+const ROUTES: ContractCheck = ContractCheck {
     id: "callbacks.routes",
     expected: "each call goes to a route of the host API below host.base_url",
     advice: "append the path to host.base_url as it is; openapi/gateway.json lists the routes under /host/v1",
 };
-const BODIES: Check = Check {
+const BODIES: ContractCheck = ContractCheck {
     id: "callbacks.bodies",
     expected: "paths, queries and bodies are those of the route",
     advice: "compare the call with openapi/gateway.json; state keys that begin with host. are the gateway's",
 };
-const GRANTED: Check = Check {
+const GRANTED: ContractCheck = ContractCheck {
     id: "callbacks.granted",
     expected: "calls are made where ctx.context.available_apis says that they are open",
     advice: "look into available_apis first: an agent's policy may close what your manifest asks for",
 };
-const AFTER_END: Check = Check {
+const AFTER_END: ContractCheck = ContractCheck {
     id: "callbacks.none_after_terminal",
     expected: "no call comes after the run's terminal",
     advice: "await what you call before you send the terminal: the token dies with it",
 };
 
-pub(super) const ALL: [&Check; 5] = [&TOKEN, &ROUTES, &BODIES, &GRANTED, &AFTER_END];
+pub(super) const ALL: [&ContractCheck; 5] = [&TOKEN, &ROUTES, &BODIES, &GRANTED, &AFTER_END];
 
 /// Checks the calls after index `seen`.
-pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
-    let calls = kit.host.calls_after(seen);
+pub(super) fn check(check_harness: &CheckHarness, seen: usize, book: &mut FindingCollector<'_>) {
+    let calls = check_harness.host.calls_after(seen);
     if calls.is_empty() {
-        book.skip_open(&[&ALL], &never_called(kit));
+        book.skip_open(&[&ALL], &never_called(check_harness));
         return;
     }
     for check in ALL {
@@ -51,10 +51,10 @@ pub(super) fn check(kit: &Kit, seen: usize, book: &mut Book<'_>) {
     }
 }
 
-fn never_called(kit: &Kit) -> String {
-    let endpoint = &kit.options.endpoint.base_url;
-    let told = &kit.callback_url;
-    if is_here(endpoint) || kit.options.callback_url.is_some() {
+fn never_called(check_harness: &CheckHarness) -> String {
+    let endpoint = &check_harness.options.endpoint.base_url;
+    let told = &check_harness.callback_url;
+    if is_here(endpoint) || check_harness.options.callback_url.is_some() {
         format!("the runner never called {told}")
     } else {
         format!(
@@ -72,7 +72,7 @@ fn is_here(url: &Url) -> bool {
     }
 }
 
-fn breaks(call: &HostCall, check: &Check) -> bool {
+fn breaks(call: &RecordedCall, check: &ContractCheck) -> bool {
     let broken = match call.outcome {
         CallOutcome::Open | CallOutcome::Answered(_) => return false,
         CallOutcome::Unauthenticated => &TOKEN,
@@ -84,8 +84,8 @@ fn breaks(call: &HostCall, check: &Check) -> bool {
     broken == check
 }
 
-fn in_words(call: &HostCall) -> String {
-    let HostCall { method, path, .. } = call;
+fn in_words(call: &RecordedCall) -> String {
+    let RecordedCall { method, path, .. } = call;
     match &call.outcome {
         CallOutcome::Invalid(why) | CallOutcome::NotGranted(why) => {
             format!("{method} {path}: {why}")

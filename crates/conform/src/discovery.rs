@@ -1,55 +1,55 @@
 //! Checks of discovery.
 
 use domain::json_text::check_json_text;
-use domain::manifest::{AcceptedManifest, Discovered, judge_answer, judge_list};
+use domain::manifest::{AcceptedManifest, Discovered, validate_manifest_list, validate_manifests};
 use protocol::admin::{EndpointMode, Fault};
 use serde_json::Value;
 
 use super::ConformError;
-use super::kit::{Kit, Signing, in_words};
-use super::report::{Book, Check};
+use super::check_harness::{CheckHarness, SignatureKind, in_words};
+use super::report::{ContractCheck, FindingCollector};
 use egress::EgressError;
 use egress::read_at_most;
 use runner_client::LIST_TIMEOUT;
 
-const LISTS: Check = Check {
+const LISTS: ContractCheck = ContractCheck {
     id: "discovery.lists",
     expected: "a signed list call is answered 200 with {\"runners\": [manifest…]}, at least one",
     advice: "serve GET {base}/runners, or the action list_runners at a single URL; an endpoint that \
              cannot list is registered with its manifests (--manifests)",
 };
-const RUNNER_IDS: Check = Check {
+const RUNNER_IDS: ContractCheck = ContractCheck {
     id: "discovery.runner_ids",
     expected: "each id is plugin:{author}/{plugin}/{runner} and is listed once",
     advice: "give each runner an id of three parts that are not empty and hold no white space",
 };
-const MANIFESTS: Check = Check {
+const MANIFESTS: ContractCheck = ContractCheck {
     id: "discovery.manifests",
     expected: "each manifest fits AgentRunnerManifest",
     advice: "mend the field at the pointer; openapi/runner.json has the schema",
 };
-const PROTOCOL_VERSION: Check = Check {
+const PROTOCOL_VERSION: ContractCheck = ContractCheck {
     id: "discovery.protocol_version",
     expected: "protocol_version is \"1\", or absent",
     advice: "serve protocol 1: the gateway lists other versions as incompatible and binds none of them",
 };
-const KNOWN_WORDS: Check = Check {
+const KNOWN_WORDS: ContractCheck = ContractCheck {
     id: "discovery.known_words",
     expected: "capabilities and permissions are those that the gateway knows",
     advice: "correct the name: the gateway ignores an unknown capability and never grants an unknown permission",
 };
-const STABLE: Check = Check {
+const STABLE: ContractCheck = ContractCheck {
     id: "discovery.stable",
     expected: "two list calls name the same ids",
     advice: "keep the ids of runners for ever: agents are bound to them",
 };
-const HEALTH: Check = Check {
+const HEALTH: ContractCheck = ContractCheck {
     id: "discovery.health",
     expected: "GET {base}/healthz is answered 2xx, where it is served",
     advice: "answer 200 without asking for a signature, or do not serve the route",
 };
 
-pub(super) const ALL: [&Check; 7] = [
+pub(super) const ALL: [&ContractCheck; 7] = [
     &LISTS,
     &RUNNER_IDS,
     &MANIFESTS,
@@ -58,29 +58,29 @@ pub(super) const ALL: [&Check; 7] = [
     &STABLE,
     &HEALTH,
 ];
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// Checks the list. Returns the bindable runners.
 pub(super) async fn check(
-    kit: &Kit,
-    book: &mut Book<'_>,
+    check_harness: &CheckHarness,
+    book: &mut FindingCollector<'_>,
 ) -> Result<Vec<AcceptedManifest>, ConformError> {
-    let answer = match list(kit).await {
+    let answer = match list(check_harness).await {
         Err(ListFault::Unreachable(error)) => return Err(ConformError::Unreachable(error)),
         Err(ListFault::Refused(error)) => return Err(ConformError::Refused(error)),
         Err(ListFault::Told(seen)) => Err(seen),
         Ok(answer) => Ok(answer),
     };
-    let discovered = match (&kit.options.manifests, &answer) {
+    let discovered = match (&check_harness.options.manifests, &answer) {
         (Some(manifests), _) => {
             book.skip(&LISTS, "the manifests were given with --manifests");
             book.skip(&STABLE, "the manifests were given with --manifests");
-            judge_list(manifests)
+            validate_manifests(manifests)
         }
         (None, Ok(answer)) => {
-            let found = judge_answer(answer);
+            let found = validate_manifest_list(answer);
             check_list(answer, book);
-            check_stable(kit, answer, book).await;
+            check_stable(check_harness, answer, book).await;
             found
         }
         (None, Err(seen)) => {
@@ -88,10 +88,10 @@ pub(super) async fn check(
             Discovered::default()
         }
     };
-    if answer.is_ok() || kit.options.manifests.is_some() {
+    if answer.is_ok() || check_harness.options.manifests.is_some() {
         check_manifests(&discovered, book);
     }
-    check_health(kit, book).await;
+    check_health(check_harness, book).await;
     book.skip_open(&[&ALL], "the endpoint has no list");
     Ok(discovered.accepted)
 }
@@ -103,17 +103,17 @@ enum ListFault {
 }
 
 /// With the timeout of a registration.
-async fn list(kit: &Kit) -> Result<Value, ListFault> {
-    let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(kit)).await;
+async fn list(check_harness: &CheckHarness) -> Result<Value, ListFault> {
+    let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(check_harness)).await;
     listed.unwrap_or_else(|_| {
         let seconds = LIST_TIMEOUT.as_secs();
         Err(ListFault::Told(format!("no whole list within {seconds} s")))
     })
 }
 
-async fn list_unbounded(kit: &Kit) -> Result<Value, ListFault> {
-    let call = kit.options.endpoint.list_call();
-    let answer = kit.send(&call, &Signing::Right).await;
+async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault> {
+    let call = check_harness.options.endpoint.list_call();
+    let answer = check_harness.send(&call, &SignatureKind::Right).await;
     let answer = answer.map_err(|error| match error {
         EgressError::Connect(_) => ListFault::Unreachable(error),
         EgressError::Blocked { .. } => ListFault::Refused(error),
@@ -129,16 +129,16 @@ async fn list_unbounded(kit: &Kit) -> Result<Value, ListFault> {
         }
         _ => return Err(told(format!("HTTP {status}"))),
     }
-    let body = read_at_most(answer, MOST_BYTES + 1).await;
+    let body = read_at_most(answer, MAX_BYTES + 1).await;
     let body = body.map_err(|error| told(in_words(&error)))?;
-    if body.len() > MOST_BYTES {
+    if body.len() > MAX_BYTES {
         return Err(told("the body is larger than 4 MiB".to_owned()));
     }
     check_json_text(&body).map_err(|fault| told(format!("the body {fault}")))?;
     serde_json::from_slice(&body).map_err(|error| told(format!("the body is no JSON: {error}")))
 }
 
-fn check_list(answer: &Value, book: &mut Book<'_>) {
+fn check_list(answer: &Value, book: &mut FindingCollector<'_>) {
     match answer.get("runners").and_then(Value::as_array) {
         None => book.fail(&LISTS, "the answer has no list `runners`"),
         Some(runners) if runners.is_empty() => book.fail(&LISTS, "the list is empty"),
@@ -146,7 +146,7 @@ fn check_list(answer: &Value, book: &mut Book<'_>) {
     }
 }
 
-fn check_manifests(discovered: &Discovered, book: &mut Book<'_>) {
+fn check_manifests(discovered: &Discovered, book: &mut FindingCollector<'_>) {
     let all = discovered.rejected.iter();
     let (ids, others): (Vec<_>, Vec<_>) = all.partition(|fault| fault.pointer.ends_with("/id"));
     // A missing list is reported already.
@@ -189,8 +189,12 @@ fn told<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-async fn check_stable(kit: &Kit, first: &Value, book: &mut Book<'_>) {
-    match list(kit).await {
+async fn check_stable(
+    check_harness: &CheckHarness,
+    first: &Value,
+    book: &mut FindingCollector<'_>,
+) {
+    match list(check_harness).await {
         Err(ListFault::Told(seen)) => book.fail(&STABLE, format!("the second call: {seen}")),
         Err(ListFault::Unreachable(error) | ListFault::Refused(error)) => {
             book.fail(&STABLE, format!("the second call: {}", in_words(&error)));
@@ -214,12 +218,12 @@ fn ids(answer: &Value) -> Vec<&str> {
     ids
 }
 
-async fn check_health(kit: &Kit, book: &mut Book<'_>) {
-    if kit.options.endpoint.mode == EndpointMode::SingleUrl {
+async fn check_health(check_harness: &CheckHarness, book: &mut FindingCollector<'_>) {
+    if check_harness.options.endpoint.mode == EndpointMode::SingleUrl {
         book.skip(&HEALTH, "a single URL has no such route");
         return;
     }
-    match kit.get("healthz").await {
+    match check_harness.get("healthz").await {
         Ok(status) if status.is_success() => {
             book.pass(&HEALTH, format!("HTTP {}", status.as_u16()));
         }

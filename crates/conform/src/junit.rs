@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Finding, Outcome, Report};
+use super::report::{ConformReport, Finding, Outcome};
 
 /// The report as XML. Warnings pass and appear in `system-out`.
-pub fn junit(report: &Report) -> String {
+pub fn junit(report: &ConformReport) -> String {
     let (tests, failures) = (report.findings.len(), report.count(Outcome::Fail));
     let skipped = report.count(Outcome::Skip);
     let endpoint = escape(&report.endpoint);

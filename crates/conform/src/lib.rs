@@ -8,15 +8,15 @@ pub mod report;
 
 mod callbacks;
 mod cancel;
+mod check_harness;
 mod concurrency;
 mod deadline;
 mod discovery;
-mod kit;
+mod recording;
 mod requests;
+mod run_text;
 mod signature;
-mod speech;
 mod streams;
-mod trace;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,14 +32,14 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use api::http_server;
+use check_harness::CheckHarness;
 use egress::EgressError;
-use kit::Kit;
-use report::{Book, Check, Redaction, Report};
+use report::{ConformReport, ContractCheck, FindingCollector, Redaction};
 use runner_client::Endpoint;
 use runs::RunLimits;
 
 /// Settings of a conformance test.
-pub struct Options {
+pub struct ConformOptions {
     pub endpoint: Endpoint,
     /// Secrets to redact: the signing secret and the values of static headers.
     pub secrets: Vec<SecretString>,
@@ -79,7 +79,7 @@ pub enum ConformError {
 }
 
 /// All checks, in report order.
-fn all_checks() -> [&'static [&'static Check]; 8] {
+fn all_checks() -> [&'static [&'static ContractCheck]; 8] {
     [
         &discovery::ALL,
         &signature::ALL,
@@ -93,14 +93,14 @@ fn all_checks() -> [&'static [&'static Check]; 8] {
 }
 
 /// Tests an endpoint. Faults of the endpoint are findings, not errors.
-pub async fn conform(options: Options) -> Result<Report, ConformError> {
+pub async fn conform(options: ConformOptions) -> Result<ConformReport, ConformError> {
     let listen = options.callback_listen;
     let listener =
         http_server::bind(listen).map_err(|error| ConformError::Listen(listen, error))?;
     let address = listener
         .local_addr()
         .map_err(|error| ConformError::Listen(listen, error))?;
-    let kit = Kit::new(options, address)?;
+    let check_harness = CheckHarness::new(options, address)?;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let server = http_server::ServerOptions {
         drain: Duration::from_millis(200),
@@ -108,50 +108,54 @@ pub async fn conform(options: Options) -> Result<Report, ConformError> {
     };
     tasks.spawn(http_server::serve(
         listener,
-        kit.host.router(),
+        check_harness.host.router(),
         server,
         stop.clone(),
     ));
-    let report = test(&kit).await;
+    let report = test(&check_harness).await;
     stop.cancel();
     tasks.close();
     tasks.wait().await;
     report
 }
 
-async fn test(kit: &Kit) -> Result<Report, ConformError> {
-    let redaction = Redaction::new(&kit.options.secrets);
-    let mut book = Book::new(&redaction);
-    let found = discovery::check(kit, &mut book).await?;
-    let runners = chosen(kit, found)?;
+async fn test(check_harness: &CheckHarness) -> Result<ConformReport, ConformError> {
+    let redaction = Redaction::new(&check_harness.options.secrets);
+    let mut book = FindingCollector::new(&redaction);
+    let found = discovery::check(check_harness, &mut book).await?;
+    let runners = chosen(check_harness, found)?;
     for runner in &runners {
-        kit.check_config(runner)?;
+        check_harness.check_config(runner)?;
     }
     let Some(first) = runners.first() else {
         book.skip_open(
             &all_checks(),
             "no runner can be tested: mend the discovery first",
         );
-        return Ok(Report::new(kit, book));
+        return Ok(ConformReport::new(check_harness, book));
     };
-    signature::check(kit, first, &mut book).await;
+    signature::check(check_harness, first, &mut book).await;
     for runner in &runners {
-        book.turn_to(&runner.manifest.id);
-        test_runner(kit, runner, &mut book).await;
+        book.set_runner(&runner.manifest.id);
+        test_runner(check_harness, runner, &mut book).await;
     }
-    Ok(Report::new(kit, book))
+    Ok(ConformReport::new(check_harness, book))
 }
 
-async fn test_runner(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
-    let seen = kit.host.call_count();
-    let plain = streams::check(kit, runner, book).await;
+async fn test_runner(
+    check_harness: &CheckHarness,
+    runner: &AcceptedManifest,
+    book: &mut FindingCollector<'_>,
+) {
+    let seen = check_harness.host.call_count();
+    let plain = streams::check(check_harness, runner, book).await;
     if plain.is_sound() {
-        requests::check(kit, runner, book).await;
-        cancel::check(kit, runner, book).await;
-        deadline::check(kit, runner, book).await;
-        concurrency::check(kit, runner, book).await;
+        requests::check(check_harness, runner, book).await;
+        cancel::check(check_harness, runner, book).await;
+        deadline::check(check_harness, runner, book).await;
+        concurrency::check(check_harness, runner, book).await;
     } else {
-        let rest: [&[&Check]; 4] = [
+        let rest: [&[&ContractCheck]; 4] = [
             &requests::ALL,
             &cancel::ALL,
             &deadline::ALL,
@@ -162,11 +166,14 @@ async fn test_runner(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) 
             "a plain run is not sound yet: mend the checks above first",
         );
     }
-    callbacks::check(kit, seen, book);
+    callbacks::check(check_harness, seen, book);
 }
 
-fn chosen(kit: &Kit, found: Vec<AcceptedManifest>) -> Result<Vec<AcceptedManifest>, ConformError> {
-    let Some(wanted) = &kit.options.runner else {
+fn chosen(
+    check_harness: &CheckHarness,
+    found: Vec<AcceptedManifest>,
+) -> Result<Vec<AcceptedManifest>, ConformError> {
+    let Some(wanted) = &check_harness.options.runner else {
         return Ok(found);
     };
     let listed: Vec<_> = found
@@ -191,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_has_a_name_of_its_own_and_says_what_to_do() {
+    fn checks_have_unique_ids_and_advice() {
         let mut ids = HashSet::new();
         for check in all_checks().into_iter().flatten() {
             assert!(ids.insert(check.id), "{} stands twice", check.id);

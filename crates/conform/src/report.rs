@@ -6,15 +6,15 @@ use protocol::id::RunnerId;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use super::kit::Kit;
-use api::rehearsal::TOKEN_PREFIX;
+use super::check_harness::CheckHarness;
+use api::mock_host::TOKEN_PREFIX;
 
 /// Maximum length of quoted endpoint text, in characters.
-const MOST_SHOWN: usize = 400;
+const MAX_SHOWN: usize = 400;
 
 /// A rule of the contract.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct ContractCheck {
     /// Stable id, `group.name`.
     pub id: &'static str,
     pub expected: &'static str,
@@ -56,7 +56,7 @@ impl Outcome {
 /// The result of a check on an endpoint or runner.
 #[derive(Debug)]
 pub struct Finding {
-    pub check: &'static Check,
+    pub check: &'static ContractCheck,
     /// The tested runner; `None` for the endpoint as a whole.
     pub runner: Option<String>,
     pub outcome: Outcome,
@@ -65,13 +65,13 @@ pub struct Finding {
 }
 
 /// Collects findings.
-pub(super) struct Book<'a> {
+pub(super) struct FindingCollector<'a> {
     redaction: &'a Redaction,
     runner: Option<String>,
     findings: Vec<Finding>,
 }
 
-impl<'a> Book<'a> {
+impl<'a> FindingCollector<'a> {
     pub(super) fn new(redaction: &'a Redaction) -> Self {
         Self {
             redaction,
@@ -81,28 +81,28 @@ impl<'a> Book<'a> {
     }
 
     /// Assigns the following findings to this runner.
-    pub(super) fn turn_to(&mut self, runner: &RunnerId) {
+    pub(super) fn set_runner(&mut self, runner: &RunnerId) {
         self.runner = Some(self.redaction.clean(&runner.to_string()));
     }
 
-    pub(super) fn pass(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+    pub(super) fn pass(&mut self, check: &'static ContractCheck, seen: impl AsRef<str>) {
         self.add(check, Outcome::Pass, seen.as_ref());
     }
 
-    pub(super) fn fail(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+    pub(super) fn fail(&mut self, check: &'static ContractCheck, seen: impl AsRef<str>) {
         self.add(check, Outcome::Fail, seen.as_ref());
     }
 
-    pub(super) fn warn(&mut self, check: &'static Check, seen: impl AsRef<str>) {
+    pub(super) fn warn(&mut self, check: &'static ContractCheck, seen: impl AsRef<str>) {
         self.add(check, Outcome::Warn, seen.as_ref());
     }
 
-    pub(super) fn skip(&mut self, check: &'static Check, reason: impl AsRef<str>) {
+    pub(super) fn skip(&mut self, check: &'static ContractCheck, reason: impl AsRef<str>) {
         self.add(check, Outcome::Skip, reason.as_ref());
     }
 
     /// Skips the checks of `groups` without a finding for this runner or the endpoint.
-    pub(super) fn skip_open(&mut self, groups: &[&[&'static Check]], reason: &str) {
+    pub(super) fn skip_open(&mut self, groups: &[&[&'static ContractCheck]], reason: &str) {
         for check in groups.iter().copied().flatten() {
             if !self.has(check) {
                 self.skip(check, reason);
@@ -110,13 +110,13 @@ impl<'a> Book<'a> {
         }
     }
 
-    fn has(&self, check: &Check) -> bool {
+    fn has(&self, check: &ContractCheck) -> bool {
         let about = |finding: &&Finding| finding.runner == self.runner;
         let mut own = self.findings.iter().filter(about);
         own.any(|finding| finding.check == check)
     }
 
-    fn add(&mut self, check: &'static Check, outcome: Outcome, seen: &str) {
+    fn add(&mut self, check: &'static ContractCheck, outcome: Outcome, seen: &str) {
         self.findings.push(Finding {
             check,
             runner: self.runner.clone(),
@@ -150,7 +150,7 @@ impl Redaction {
         let text = without_tokens(&text);
         let mut shown = String::new();
         for (count, letter) in text.chars().enumerate() {
-            if count == MOST_SHOWN {
+            if count == MAX_SHOWN {
                 shown.push('…');
                 break;
             }
@@ -184,7 +184,7 @@ fn without_tokens(text: &str) -> String {
 
 /// All findings about one endpoint.
 #[derive(Debug)]
-pub struct Report {
+pub struct ConformReport {
     /// The endpoint's URL without its query, which may hold a secret.
     pub endpoint: String,
     pub mode: &'static str,
@@ -193,9 +193,9 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
-impl Report {
-    pub(super) fn new(kit: &Kit, book: Book<'_>) -> Self {
-        let endpoint = &kit.options.endpoint;
+impl ConformReport {
+    pub(super) fn new(check_harness: &CheckHarness, book: FindingCollector<'_>) -> Self {
+        let endpoint = &check_harness.options.endpoint;
         let mut url = endpoint.base_url.clone();
         url.set_query(None);
         Self {
@@ -204,7 +204,7 @@ impl Report {
                 protocol::admin::EndpointMode::Standard => "standard",
                 protocol::admin::EndpointMode::SingleUrl => "single_url",
             },
-            callbacks: kit.callback_url.clone(),
+            callbacks: check_harness.callback_url.clone(),
             findings: book.findings,
         }
     }
@@ -266,7 +266,7 @@ impl Report {
 }
 
 fn finding_json(finding: &Finding) -> Value {
-    let Check {
+    let ContractCheck {
         id,
         expected,
         advice,
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_endpoint_said_is_shown_in_plain_characters_and_without_secrets() {
+    fn endpoint_text_is_plain_and_redacted() {
         let secret = SecretString::from("whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
         let redaction = Redaction::new(&[secret, SecretString::from("abc")]);
         for (said, shown) in [
@@ -300,6 +300,6 @@ mod tests {
             assert_eq!(redaction.clean(said), shown, "{said:?}");
         }
         let long = redaction.clean(&"x".repeat(10_000));
-        assert_eq!(long.chars().count(), MOST_SHOWN + 1);
+        assert_eq!(long.chars().count(), MAX_SHOWN + 1);
     }
 }

@@ -4,59 +4,72 @@ use domain::manifest::AcceptedManifest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::kit::{Kit, Plan};
-use super::report::{Book, Check};
-use super::trace::{self, Fault, FaultKind, Trace};
+use super::check_harness::{CheckHarness, RunPlan};
+use super::recording::{self, Fault, FaultKind, RunRecording};
+use super::report::{ContractCheck, FindingCollector};
 
-const UNKNOWN_FIELDS: Check = Check {
+const UNKNOWN_FIELDS: ContractCheck = ContractCheck {
     id: "request.unknown_fields",
     expected: "a run whose request and context hold unknown fields ends like any other",
     advice: "ignore fields that you do not know: new ones come without a new protocol version",
 };
-const BARE_EVENT: Check = Check {
+const BARE_EVENT: ContractCheck = ContractCheck {
     id: "request.bare_event",
     expected: "a run for an event without conversation, actor, subject and text ends with a terminal",
     advice: "treat them as absent or null, and say run.failed when you need one",
 };
-const CHARSET: Check = Check {
+const CHARSET: ContractCheck = ContractCheck {
     id: "request.content_type",
     expected: "Content-Type: application/json; charset=utf-8 is taken as well",
     advice: "compare the media type without its parameters: a proxy may add them",
 };
 
-pub(super) const ALL: [&Check; 3] = [&UNKNOWN_FIELDS, &BARE_EVENT, &CHARSET];
+pub(super) const ALL: [&ContractCheck; 3] = [&UNKNOWN_FIELDS, &BARE_EVENT, &CHARSET];
 
 /// Sends runs with variations that a runner must ignore.
-pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
-    let plan = Plan {
-        bend: add_fields,
-        ..kit.message(&kit.options.text)
+pub(super) async fn check(
+    check_harness: &CheckHarness,
+    runner: &AcceptedManifest,
+    book: &mut FindingCollector<'_>,
+) {
+    let plan = RunPlan {
+        modify: add_fields,
+        ..check_harness.message(&check_harness.options.text)
     };
-    judge(&UNKNOWN_FIELDS, &kit.play(runner, &plan).await, book);
-    check_bare_event(&kit.play(runner, &Kit::bare_event()).await, book);
-    check_charset(kit, runner, book).await;
+    judge(
+        &UNKNOWN_FIELDS,
+        &check_harness.play(runner, &plan).await,
+        book,
+    );
+    check_bare_event(
+        &check_harness
+            .play(runner, &CheckHarness::bare_event())
+            .await,
+        book,
+    );
+    check_charset(check_harness, runner, book).await;
 }
 
-fn judge(check: &'static Check, trace: &Trace, book: &mut Book<'_>) {
-    if trace.is_sound() {
-        book.pass(check, trace.in_words());
+fn judge(check: &'static ContractCheck, recording: &RunRecording, book: &mut FindingCollector<'_>) {
+    if recording.is_sound() {
+        book.pass(check, recording.in_words());
     } else {
-        book.fail(check, trace.in_words());
+        book.fail(check, recording.in_words());
     }
 }
 
 /// State without a matching scope in the event is rejected; the run continues.
-fn check_bare_event(trace: &Trace, book: &mut Book<'_>) {
+fn check_bare_event(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     let is_scope = |fault: &Fault| fault.kind == FaultKind::StateKey;
-    match trace.faults.first() {
-        Some(first) if trace.survives() && trace.faults.iter().all(is_scope) => {
+    match recording.faults.first() {
+        Some(first) if recording.survives() && recording.faults.iter().all(is_scope) => {
             let seen = format!(
                 "the run goes on without a result that was refused: {}",
                 first.seen
             );
             book.warn(&BARE_EVENT, seen);
         }
-        _ => judge(&BARE_EVENT, trace, book),
+        _ => judge(&BARE_EVENT, recording, book),
     }
 }
 
@@ -86,16 +99,21 @@ fn add_fields(request: &mut Value) {
     }
 }
 
-async fn check_charset(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) {
-    let mut opened = kit.open(runner, &kit.message(&kit.options.text));
-    Kit::with_charset(&mut opened);
-    let posted = kit.post(&opened).await;
-    let until = Instant::now() + kit.options.timeout;
-    let trace = trace::read(kit, &opened, posted, until).await;
-    kit.host.cut(&opened.token);
-    if trace.is_sound() {
-        book.pass(&CHARSET, trace.in_words());
+async fn check_charset(
+    check_harness: &CheckHarness,
+    runner: &AcceptedManifest,
+    book: &mut FindingCollector<'_>,
+) {
+    let mut opened =
+        check_harness.open(runner, &check_harness.message(&check_harness.options.text));
+    CheckHarness::with_charset(&mut opened);
+    let posted = check_harness.post(&opened).await;
+    let until = Instant::now() + check_harness.options.timeout;
+    let recording = recording::read(check_harness, &opened, posted, until).await;
+    check_harness.host.cut(&opened.token);
+    if recording.is_sound() {
+        book.pass(&CHARSET, recording.in_words());
     } else {
-        book.warn(&CHARSET, trace.in_words());
+        book.warn(&CHARSET, recording.in_words());
     }
 }

@@ -5,137 +5,137 @@ use std::time::Duration;
 use domain::manifest::AcceptedManifest;
 use domain::run::is_reserved_code;
 
-use super::kit::Kit;
-use super::report::{Book, Check};
-use super::trace::{Answer, End, FaultKind, Trace};
+use super::check_harness::CheckHarness;
+use super::recording::{End, FaultKind, RecordedResponse, RunRecording};
+use super::report::{ContractCheck, FindingCollector};
 use runner_client::ResultFormat;
 use runs::reader::Deviation;
 
-const ACCEPTS: Check = Check {
+const ACCEPTS: ContractCheck = ContractCheck {
     id: "signature.accepts_signed",
     expected: "a run with a right signature is taken",
     advice: "check secret and clock: HMAC-SHA256 over {webhook-id}.{webhook-timestamp}.{body} with the \
              bytes behind whsec_, as base64 behind v1,",
 };
-const FIRST_BYTE: Check = Check {
+const FIRST_BYTE: ContractCheck = ContractCheck {
     id: "stream.first_byte",
     expected: "the answer begins within 30 s",
     advice: "send the head and a comment line at once, then work",
 };
-const STATUS: Check = Check {
+const STATUS: ContractCheck = ContractCheck {
     id: "stream.status",
     expected: "a run is answered with 200, or with 202 if results are appended",
     advice: "answer 200 and tell what went wrong as run.failed; 429 or 503 with Retry-After when you are full",
 };
-const CONTENT_TYPE: Check = Check {
+const CONTENT_TYPE: ContractCheck = ContractCheck {
     id: "stream.content_type",
     expected: "text/event-stream, application/x-ndjson or application/json, with no content encoding",
     advice: "set Content-Type, and do not compress: the request says Accept-Encoding: identity",
 };
-const RESULTS: Check = Check {
+const RESULTS: ContractCheck = ContractCheck {
     id: "stream.results",
     expected: "each event is one AgentRunResult: UTF-8, JSON, run_id, type, data",
     advice: "write one JSON object on one data line; openapi/runner.json has the schema",
 };
-const FRAMING: Check = Check {
+const FRAMING: ContractCheck = ContractCheck {
     id: "stream.framing",
     expected: "the body is framed as Content-Type says: events end with an empty line, heartbeats are comment lines",
     advice: "write `data: ` and the result on one line, then an empty line; for a heartbeat write `: hi` and an empty line",
 };
-const TEXT: Check = Check {
+const TEXT: ContractCheck = ContractCheck {
     id: "stream.text",
     expected: "texts hold whole characters: no half of a surrogate pair, no U+0000, UTF-8 throughout",
     advice: "cut texts between characters, not between bytes or UTF-16 units",
 };
-const FAILURE_CODE: Check = Check {
+const FAILURE_CODE: ContractCheck = ContractCheck {
     id: "stream.failure_code",
     expected: "run.failed has a code of the runner's own",
     advice: "choose another code: host., timeout, cancelled and the gateway's runner. codes are reserved",
 };
-const LIMITS: Check = Check {
+const LIMITS: ContractCheck = ContractCheck {
     id: "stream.limits",
     expected: "lines, events and the run stay within ctx.runtime.metadata.limits",
     advice: "split long texts into pieces; keep large results outside and send a reference",
 };
-const RUN_ID: Check = Check {
+const RUN_ID: ContractCheck = ContractCheck {
     id: "stream.run_id",
     expected: "each result names the run: context.run_id",
     advice: "take run_id from this request's context, never from a variable that runs share",
 };
-const SEQUENCE: Check = Check {
+const SEQUENCE: ContractCheck = ContractCheck {
     id: "stream.sequence",
     expected: "sequences, where they are sent, rise strictly",
     advice: "count from 1 for each run, or leave sequence out",
 };
-const DENSE: Check = Check {
+const DENSE: ContractCheck = ContractCheck {
     id: "stream.sequence_dense",
     expected: "sequences are 1, 2, 3 … without hole and repetition",
     advice: "count from 1 for each run: the gateway notes holes and drops repetitions",
 };
-const PAYLOADS: Check = Check {
+const PAYLOADS: ContractCheck = ContractCheck {
     id: "stream.payloads",
     expected: "the data of each known type fits its schema",
     advice: "compare the payload with openapi/runner.json",
 };
-const STATE_KEYS: Check = Check {
+const STATE_KEYS: ContractCheck = ContractCheck {
     id: "stream.state_keys",
     expected: "state.updated writes to a granted scope, to keys that do not begin with host.",
     advice: "choose another key; look into ctx.context.available_apis.state and the event's parties",
 };
-const NO_TOKEN: Check = Check {
+const NO_TOKEN: ContractCheck = ContractCheck {
     id: "stream.no_token",
     expected: "the run token stands nowhere in the answer",
     advice: "never echo the request's host object, not in errors either",
 };
-const TERMINAL: Check = Check {
+const TERMINAL: ContractCheck = ContractCheck {
     id: "stream.terminal",
     expected: "the stream ends with run.completed or run.failed",
     advice: "end every run with one of the two, also when your code throws",
 };
-const ONE_TERMINAL: Check = Check {
+const ONE_TERMINAL: ContractCheck = ContractCheck {
     id: "stream.one_terminal",
     expected: "there is one terminal",
     advice: "return after the first run.completed or run.failed",
 };
-const NOTHING_AFTER: Check = Check {
+const NOTHING_AFTER: ContractCheck = ContractCheck {
     id: "stream.nothing_after_terminal",
     expected: "no result follows the terminal",
     advice: "send everything before run.completed: what comes later is dropped",
 };
-const CLOSES: Check = Check {
+const CLOSES: ContractCheck = ContractCheck {
     id: "stream.closes",
     expected: "the body ends within 2 s after the terminal",
     advice: "close the response after the terminal; the gateway cuts it",
 };
-const SILENCE: Check = Check {
+const SILENCE: ContractCheck = ContractCheck {
     id: "stream.silence",
     expected: "the stream is never silent for 60 s; a runner that appends renews its lease in time",
     advice: "send a comment line (`: hi`) every 15 s while you work; behind a 202, POST {base_url}/run/results or \
              /run/heartbeat",
 };
-const OUTPUT: Check = Check {
+const OUTPUT: ContractCheck = ContractCheck {
     id: "stream.output",
     expected: "a message is answered by a message",
     advice: "send message.delta or message.completed before run.completed, or end with run.failed",
 };
-const COMPLETES: Check = Check {
+const COMPLETES: ContractCheck = ContractCheck {
     id: "stream.completes",
     expected: "the test message ends in run.completed",
     advice: "try another --text or --config; a runner that needs models or tools has none here",
 };
-const PIECES: Check = Check {
+const PIECES: ContractCheck = ContractCheck {
     id: "stream.pieces",
     expected: "the pieces of message.delta make the text of message.completed",
     advice: "send increments in chunk.content; where they are the whole text so far, register the \
              endpoint with delta_mode = \"snapshot\" (--delta-mode snapshot)",
 };
-const STREAMING: Check = Check {
+const STREAMING: ContractCheck = ContractCheck {
     id: "stream.capability",
     expected: "message.delta comes from runners with the capability streaming",
     advice: "say \"streaming\": true in the manifest",
 };
 
-pub(super) const ALL: [&Check; 24] = [
+pub(super) const ALL: [&ContractCheck; 24] = [
     &ACCEPTS,
     &FIRST_BYTE,
     &STATUS,
@@ -163,43 +163,49 @@ pub(super) const ALL: [&Check; 24] = [
 ];
 
 /// Checks a plain run. Returns its recording.
-pub(super) async fn check(kit: &Kit, runner: &AcceptedManifest, book: &mut Book<'_>) -> Trace {
-    let trace = kit.play(runner, &kit.message(&kit.options.text)).await;
-    if check_head(&trace, book) {
-        check_framing(&trace, book);
-        check_faults(&trace, book);
-        check_end(&trace, book);
-        check_speech(&trace, runner, book);
+pub(super) async fn check(
+    check_harness: &CheckHarness,
+    runner: &AcceptedManifest,
+    book: &mut FindingCollector<'_>,
+) -> RunRecording {
+    let recording = check_harness
+        .play(runner, &check_harness.message(&check_harness.options.text))
+        .await;
+    if check_head(&recording, book) {
+        check_framing(&recording, book);
+        check_faults(&recording, book);
+        check_end(&recording, book);
+        check_speech(&recording, runner, book);
     }
     book.skip_open(&[&ALL], "the run was not taken");
-    trace
+    recording
 }
 
 /// Whether there is a body to check.
-fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
-    let (format, after) = match &trace.answer {
-        Answer::Started(format, after) => (Some(format), *after),
-        Answer::Deferred(after) => (None, *after),
-        Answer::Silent(after) => {
+fn check_head(recording: &RunRecording, book: &mut FindingCollector<'_>) -> bool {
+    let (format, after) = match &recording.answer {
+        RecordedResponse::Started(format, after) => (Some(format), *after),
+        RecordedResponse::Deferred(after) => (None, *after),
+        RecordedResponse::Silent(after) => {
             book.fail(&FIRST_BYTE, format!("nothing in {}", seconds(*after)));
             return false;
         }
-        Answer::Refused(status, _) if matches!(status.as_u16(), 401 | 403) => {
+        RecordedResponse::Refused(status, _) if matches!(status.as_u16(), 401 | 403) => {
             book.fail(&ACCEPTS, format!("HTTP {}", status.as_u16()));
             return false;
         }
-        Answer::Refused(status, wait) => {
+        RecordedResponse::Refused(status, wait) => {
             let wait = wait.map_or(String::new(), |wait| {
                 format!(", Retry-After {}", seconds(wait))
             });
             book.fail(&STATUS, format!("HTTP {}{wait}", status.as_u16()));
             return false;
         }
-        Answer::BadContentType(told) => {
+        RecordedResponse::BadContentType(told) => {
             book.fail(&CONTENT_TYPE, told);
             return false;
         }
-        Answer::Broken(error) => {
+        RecordedResponse::Broken(error) => {
             book.fail(&STATUS, format!("no answer: {error}"));
             return false;
         }
@@ -222,25 +228,30 @@ fn check_head(trace: &Trace, book: &mut Book<'_>) -> bool {
 }
 
 /// Deviations that the gateway accepts.
-fn check_framing(trace: &Trace, book: &mut Book<'_>) {
+fn check_framing(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     let of_framing = |deviation: &&Deviation| **deviation != Deviation::Text;
-    let notes = trace.deviations.iter().filter(of_framing);
+    let notes = recording.deviations.iter().filter(of_framing);
     let notes: Vec<_> = notes.map(|deviation| deviation.note()).collect();
-    match trace.framing_fault.filter(|_| trace.end == End::Truncated) {
-        _ if trace.is_deferred() => book.skip(&FRAMING, "results that are appended are in no body"),
+    match recording
+        .framing_fault
+        .filter(|_| recording.end == End::Truncated)
+    {
+        _ if recording.is_deferred() => {
+            book.skip(&FRAMING, "results that are appended are in no body")
+        }
         Some(fault) => book.fail(&FRAMING, fault),
         None if notes.is_empty() => book.pass(&FRAMING, "it is"),
         None => book.warn(&FRAMING, notes.join("; ")),
     }
-    if trace.deviations.contains(&Deviation::Text) {
+    if recording.deviations.contains(&Deviation::Text) {
         book.warn(&TEXT, Deviation::Text.note());
     } else {
         book.pass(&TEXT, "they do");
     }
 }
 
-fn check_faults(trace: &Trace, book: &mut Book<'_>) {
-    let good = format!("{} results", trace.taken);
+fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
+    let good = format!("{} results", recording.taken);
     for (check, kind) in [
         (&RESULTS, FaultKind::Result),
         (&RUN_ID, FaultKind::RunId),
@@ -252,58 +263,58 @@ fn check_faults(trace: &Trace, book: &mut Book<'_>) {
         (&OUTPUT, FaultKind::NoOutput),
     ] {
         let of_terminal = [&ONE_TERMINAL, &NOTHING_AFTER, &OUTPUT].contains(&check);
-        match trace.faults.iter().find(|fault| fault.kind == kind) {
+        match recording.faults.iter().find(|fault| fault.kind == kind) {
             Some(fault) => book.fail(check, &fault.seen),
-            None if of_terminal && !trace.has_ended() => book.skip(check, "the run has no end"),
+            None if of_terminal && !recording.has_ended() => book.skip(check, "the run has no end"),
             None => book.pass(check, &good),
         }
     }
-    let fault = |kind| trace.faults.iter().find(|fault| fault.kind == kind);
-    match (fault(FaultKind::Limit), fault(FaultKind::Shortened)) {
+    let fault = |kind| recording.faults.iter().find(|fault| fault.kind == kind);
+    match (fault(FaultKind::Limit), fault(FaultKind::TruncatedPart)) {
         (Some(fault), _) => book.fail(&LIMITS, &fault.seen),
         (None, Some(fault)) => book.warn(&LIMITS, &fault.seen),
         (None, None) => book.pass(&LIMITS, &good),
     }
-    match (trace.gaps, trace.duplicates) {
+    match (recording.gaps, recording.duplicates) {
         (0, 0) => book.pass(&DENSE, &good),
         (gaps, twice) => book.warn(&DENSE, format!("{gaps} holes, {twice} repetitions")),
     }
-    if trace.leaked {
+    if recording.leaked {
         book.fail(&NO_TOKEN, "it stands there");
     } else {
         book.pass(&NO_TOKEN, "it does not");
     }
 }
 
-fn check_end(trace: &Trace, book: &mut Book<'_>) {
-    let silence = if trace.is_deferred() {
+fn check_end(recording: &RunRecording, book: &mut FindingCollector<'_>) {
+    let silence = if recording.is_deferred() {
         "heard of in time".to_owned()
     } else {
-        format!("at most {}", seconds(trace.longest_silence))
+        format!("at most {}", seconds(recording.longest_silence))
     };
-    match trace.end {
+    match recording.end {
         End::Idle => book.fail(
             &SILENCE,
-            format!("silent for {}", seconds(trace.longest_silence)),
+            format!("silent for {}", seconds(recording.longest_silence)),
         ),
-        End::Going if trace.is_deferred() => {
+        End::Going if recording.is_deferred() => {
             book.skip(&SILENCE, "it was left before its lease could be over");
         }
         _ => book.pass(&SILENCE, silence),
     }
-    match &trace.end {
-        End::Completed | End::Failed { .. } => book.pass(&TERMINAL, trace.in_words()),
-        End::Truncated | End::Going => book.fail(&TERMINAL, trace.in_words()),
+    match &recording.end {
+        End::Completed | End::Failed { .. } => book.pass(&TERMINAL, recording.in_words()),
+        End::Truncated | End::Going => book.fail(&TERMINAL, recording.in_words()),
         End::Idle | End::Violation | End::NotStarted => {
             book.skip(&TERMINAL, "the gateway would have ended the run before");
         }
     }
-    match &trace.end {
+    match &recording.end {
         End::Completed => book.pass(&COMPLETES, "it did"),
-        End::Failed { .. } => book.warn(&COMPLETES, trace.in_words()),
+        End::Failed { .. } => book.warn(&COMPLETES, recording.in_words()),
         _ => book.skip(&COMPLETES, "the run has no end"),
     }
-    match &trace.end {
+    match &recording.end {
         End::Failed { code, .. } if is_reserved_code(code) => {
             book.warn(
                 &FAILURE_CODE,
@@ -312,18 +323,24 @@ fn check_end(trace: &Trace, book: &mut Book<'_>) {
         }
         _ => book.pass(&FAILURE_CODE, "it has, where it failed"),
     }
-    match trace.has_ended() {
-        _ if trace.is_deferred() => book.skip(&CLOSES, "results that are appended are in no body"),
+    match recording.has_ended() {
+        _ if recording.is_deferred() => {
+            book.skip(&CLOSES, "results that are appended are in no body")
+        }
         false => book.skip(&CLOSES, "the run has no end"),
-        true if trace.closed => book.pass(&CLOSES, "it does"),
+        true if recording.closed => book.pass(&CLOSES, "it does"),
         true => book.warn(&CLOSES, "the body was still open"),
     }
 }
 
-fn check_speech(trace: &Trace, runner: &AcceptedManifest, book: &mut Book<'_>) {
-    let speech = &trace.speech;
-    match speech.disagreement() {
-        None if speech.compared() > 0 => book.pass(&PIECES, "they do"),
+fn check_speech(
+    recording: &RunRecording,
+    runner: &AcceptedManifest,
+    book: &mut FindingCollector<'_>,
+) {
+    let run_text = &recording.run_text;
+    match run_text.disagreement() {
+        None if run_text.compared() > 0 => book.pass(&PIECES, "they do"),
         None => book.skip(&PIECES, "no message came both in pieces and whole"),
         Some(found) => {
             let seen = format!("pieces {:?}, whole {:?}", found.pieces, found.whole);
@@ -337,7 +354,7 @@ fn check_speech(trace: &Trace, runner: &AcceptedManifest, book: &mut Book<'_>) {
             }
         }
     }
-    match (speech.deltas(), runner.manifest.capabilities.streaming) {
+    match (run_text.deltas(), runner.manifest.capabilities.streaming) {
         (0, _) => book.skip(&STREAMING, "no message.delta came"),
         (_, true) => book.pass(&STREAMING, "it is said"),
         (count, false) => {

@@ -4,9 +4,9 @@ use protocol::admin::Concurrency;
 use protocol::id::RunId;
 
 /// Maximum queued runs per conversation and agent.
-pub const MOST_QUEUED: u64 = 100;
+pub const MAX_QUEUED_RUNS: u64 = 100;
 /// Maximum absorbed events that wait for a pull of one run.
-pub const MOST_STEERING: u64 = 100;
+pub const MAX_STEERING_EVENTS: u64 = 100;
 
 /// An active run of the same agent in the event's conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub struct ActiveRun {
 
 /// Load of the conversation for this agent, read under the conversation's lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Occupancy {
+pub struct ConversationLoad {
     /// Active runs, oldest first.
     pub active: Vec<ActiveRun>,
     /// Runs queued behind the active runs.
     pub queued: u64,
 }
 
-impl Occupancy {
+impl ConversationLoad {
     /// Returns true if runs are queued, or if a cancelled run will leave absorbed events.
-    fn is_waited_for(&self) -> bool {
+    fn has_pending_events(&self) -> bool {
         let leaves_some = |run: &ActiveRun| run.cancel_requested && run.steering > 0;
         self.queued > 0 || self.active.iter().any(leaves_some)
     }
@@ -76,14 +76,14 @@ impl Admission {
 }
 
 /// Applies the agent's concurrency policy. `steerable`: the event is a message and the runner can pull it.
-pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Admission {
+pub fn admit(policy: Concurrency, steerable: bool, occupancy: &ConversationLoad) -> Admission {
     let Some(oldest) = occupancy.active.first() else {
         return Admission::Start;
     };
     match policy {
         Concurrency::Concurrent => Admission::Start,
         Concurrency::Reject => Admission::Busy(oldest.run_id),
-        Concurrency::Enqueue | Concurrency::Interrupt if occupancy.queued >= MOST_QUEUED => {
+        Concurrency::Enqueue | Concurrency::Interrupt if occupancy.queued >= MAX_QUEUED_RUNS => {
             Admission::QueueFull
         }
         Concurrency::Enqueue => Admission::Queue,
@@ -93,13 +93,13 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &Occupancy) -> Adm
         }
         Concurrency::Steer => {
             let takes = |run: &&ActiveRun| {
-                run.running && !run.cancel_requested && run.steering < MOST_STEERING
+                run.running && !run.cancel_requested && run.steering < MAX_STEERING_EVENTS
             };
             match occupancy.active.iter().find(takes).filter(|_| steerable) {
                 Some(run) => Admission::Absorb(run.run_id),
                 // Earlier events wait for a run that is ending. Queue to keep the order.
-                None if steerable && occupancy.is_waited_for() => {
-                    if occupancy.queued >= MOST_QUEUED {
+                None if steerable && occupancy.has_pending_events() => {
+                    if occupancy.queued >= MAX_QUEUED_RUNS {
                         Admission::QueueFull
                     } else {
                         Admission::Queue
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn check(policy: Concurrency, active: &[ActiveRun], queued: u64, expected: &Admission) {
-        let occupancy = Occupancy {
+        let occupancy = ConversationLoad {
             active: active.to_vec(),
             queued,
         };
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_conversation_takes_every_event() {
+    fn starts_run_in_idle_conversation() {
         for policy in [
             Concurrency::Concurrent,
             Concurrency::Reject,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_is_reached_by_its_last_run_and_without_a_bound_never() {
+    fn reports_capacity_limit_only_when_reached() {
         let reached = |live, most| Capacity { live, most }.reached();
         assert_eq!(reached(1, Some(2)), None);
         assert_eq!(reached(2, Some(2)), Some(2));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_answers_a_busy_conversation_in_its_own_way() {
+    fn applies_each_concurrency_policy_to_busy_conversations() {
         let (one, two) = (run(1), run(2));
         let both = [one, two];
         check(Concurrency::Concurrent, &both, 0, &Admission::Start);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_absorbs_only_while_it_can_still_pull() {
+    fn steers_only_into_runs_that_can_pull() {
         let one = run(1);
         check(
             Concurrency::Steer,
@@ -250,7 +250,7 @@ mod tests {
             0,
             &Admission::Start,
         );
-        let occupancy = Occupancy {
+        let occupancy = ConversationLoad {
             active: vec![one],
             queued: 0,
         };

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_names_all_its_faults() {
+    fn reports_all_faults_of_agent_specs() {
         check(&json!({}), &[]);
         check(&json!({"event_types": ["*", "group.*", "a.b"]}), &[]);
         check(

@@ -80,7 +80,7 @@ pub fn data_url(url: &str) -> Option<&str> {
 
 /// Media type detected from the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown<'a> {
+pub enum DetectedType<'a> {
     /// A signature of this type.
     Type(&'a str),
     /// UTF-8 text, or empty.
@@ -90,20 +90,20 @@ pub enum Shown<'a> {
 
 /// Returns the media type of a content. The declared type is kept unless the content contradicts it.
 /// `has_signature`: contents of the declared type begin with a known signature.
-pub fn media_type(declared: Option<&str>, shown: Shown<'_>, has_signature: bool) -> String {
+pub fn media_type(declared: Option<&str>, shown: DetectedType<'_>, has_signature: bool) -> String {
     let declared = declared.map(essence);
     let declared = declared.filter(|kind| is_media_type(kind) && kind != ANY_TYPE);
     match (declared, shown) {
-        (Some(declared), Shown::Type(found)) if fits(&declared, found) => declared,
-        (_, Shown::Type(found)) => found.to_owned(),
-        (Some(declared), Shown::Text) if declared.starts_with("text/") || !has_signature => {
+        (Some(declared), DetectedType::Type(found)) if fits(&declared, found) => declared,
+        (_, DetectedType::Type(found)) => found.to_owned(),
+        (Some(declared), DetectedType::Text) if declared.starts_with("text/") || !has_signature => {
             declared
         }
-        (_, Shown::Text) => TEXT_TYPE.to_owned(),
-        (Some(declared), Shown::Unknown) if !has_signature && !declared.starts_with("text/") => {
+        (_, DetectedType::Text) => TEXT_TYPE.to_owned(),
+        (Some(declared), DetectedType::Unknown) if !has_signature && !declared.starts_with("text/") => {
             declared
         }
-        (_, Shown::Unknown) => ANY_TYPE.to_owned(),
+        (_, DetectedType::Unknown) => ANY_TYPE.to_owned(),
     }
 }
 
@@ -153,7 +153,7 @@ pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
 
 /// Requested range of a content, from a `Range` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestedRange {
     /// Everything: no range, several ranges, another unit, or an invalid header, which is ignored.
     Whole,
     /// A range, never empty.
@@ -163,10 +163,10 @@ pub enum Asked {
 }
 
 /// Parses a `Range` header for a content of `size` bytes.
-pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
+pub fn requested_range(header: Option<&str>, size: u64) -> RequestedRange {
     let spec = header.and_then(|header| header.trim().strip_prefix("bytes="));
     let Some((first, last)) = spec.and_then(|spec| spec.split_once('-')) else {
-        return Asked::Whole;
+        return RequestedRange::Whole;
     };
     let number = |text: &str| {
         let text = text.trim();
@@ -175,16 +175,16 @@ pub fn asked_range(header: Option<&str>, size: u64) -> Asked {
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
     let range = match (number(first), number(last), first.trim().is_empty()) {
-        (Some(first), Some(last), _) if first > last => return Asked::Whole,
+        (Some(first), Some(last), _) if first > last => return RequestedRange::Whole,
         (Some(first), Some(last), _) => first..last.saturating_add(1).min(size),
         (Some(first), None, _) if last.trim().is_empty() => first..size,
         (None, Some(count), true) => size.saturating_sub(count)..size,
-        _ => return Asked::Whole,
+        _ => return RequestedRange::Whole,
     };
     if range.start < range.end {
-        Asked::Part(range)
+        RequestedRange::Part(range)
     } else {
-        Asked::Nothing
+        RequestedRange::Nothing
     }
 }
 
@@ -199,31 +199,31 @@ pub struct Provenance<'a> {
 
 /// Access of a run to an artifact of its workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum ArtifactAccess {
     Open,
     /// An event file: open if the run, or an earlier run of its runner and conversation, received the event.
-    IfEventWasHad,
+    IfEventReceived,
     Closed,
 }
 
 /// Decides the access of `reader`. A run can access its own artifacts and event files, and those of earlier runs
 /// of its runner and conversation.
-pub fn reach(reader: Provenance<'_>, artifact: Provenance<'_>) -> Reach {
+pub fn artifact_access(reader: Provenance<'_>, artifact: Provenance<'_>) -> ArtifactAccess {
     let same = |ours: Option<&str>, theirs: Option<&str>| ours.is_some() && ours == theirs;
     if artifact.run_id.is_none() {
         return match artifact.event_id {
-            None => Reach::Closed,
-            event if same(reader.event_id, event) => Reach::Open,
-            _ => Reach::IfEventWasHad,
+            None => ArtifactAccess::Closed,
+            event if same(reader.event_id, event) => ArtifactAccess::Open,
+            _ => ArtifactAccess::IfEventReceived,
         };
     }
     let is_own = same(reader.run_id, artifact.run_id);
     let is_of_the_talk = same(reader.conversation_key, artifact.conversation_key)
         && same(reader.runner_id, artifact.runner_id);
     if is_own || is_of_the_talk {
-        Reach::Open
+        ArtifactAccess::Open
     } else {
-        Reach::Closed
+        ArtifactAccess::Closed
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_path() {
+    fn rejects_paths_as_artifact_names() {
         for name in ["a.txt", "größer.png", "a b", "..a", "x"] {
             assert!(is_name(name), "{name}");
         }
@@ -251,18 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_type_is_kept_where_the_content_does_not_contradict_it() {
+    fn keeps_declared_media_type_unless_content_contradicts() {
         let check = |declared, shown, has_signature, expected: &str| {
             let found = media_type(declared, shown, has_signature);
             assert_eq!(found, expected, "{declared:?} {shown:?}");
         };
-        let png = Shown::Type("image/png");
+        let png = DetectedType::Type("image/png");
         check(Some("image/png"), png, true, "image/png");
         check(Some("Image/PNG; x=1"), png, true, "image/png");
         check(Some("image/jpeg"), png, true, "image/png");
         check(Some("text/html"), png, false, "image/png");
         check(None, png, false, "image/png");
-        let zip = Shown::Type("application/zip");
+        let zip = DetectedType::Type("application/zip");
         check(
             Some("application/epub+zip"),
             zip,
@@ -276,29 +276,29 @@ mod tests {
             true,
             "application/zip",
         );
-        check(Some("text/csv"), Shown::Text, false, "text/csv");
+        check(Some("text/csv"), DetectedType::Text, false, "text/csv");
         check(
             Some("application/json"),
-            Shown::Text,
+            DetectedType::Text,
             false,
             "application/json",
         );
-        check(Some("application/pdf"), Shown::Text, true, "text/plain");
-        check(None, Shown::Text, false, "text/plain");
+        check(Some("application/pdf"), DetectedType::Text, true, "text/plain");
+        check(None, DetectedType::Text, false, "text/plain");
         check(
             Some("application/x-mine"),
-            Shown::Unknown,
+            DetectedType::Unknown,
             false,
             "application/x-mine",
         );
-        check(Some("text/plain"), Shown::Unknown, false, ANY_TYPE);
-        check(Some("image/png"), Shown::Unknown, true, ANY_TYPE);
-        check(Some("nonsense"), Shown::Unknown, false, ANY_TYPE);
-        check(Some("a/b\r\nx: y"), Shown::Unknown, false, ANY_TYPE);
+        check(Some("text/plain"), DetectedType::Unknown, false, ANY_TYPE);
+        check(Some("image/png"), DetectedType::Unknown, true, ANY_TYPE);
+        check(Some("nonsense"), DetectedType::Unknown, false, ANY_TYPE);
+        check(Some("a/b\r\nx: y"), DetectedType::Unknown, false, ANY_TYPE);
     }
 
     #[test]
-    fn programs_are_taken_by_name_alone() {
+    fn allows_executables_only_by_exact_type() {
         let rules = |rules: &[&str]| {
             rules
                 .iter()
@@ -322,26 +322,26 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_a_slice_or_nothing_or_passed_over() {
+    fn parses_valid_ranges_and_ignores_invalid_ones() {
         let check = |header, size, expected| {
             assert_eq!(
-                asked_range(Some(header), size),
+                requested_range(Some(header), size),
                 expected,
                 "{header} of {size}"
             );
         };
-        check("bytes=0-0", 10, Asked::Part(0..1));
-        check("bytes=2-4", 10, Asked::Part(2..5));
-        check("bytes=2-", 10, Asked::Part(2..10));
-        check("bytes=-3", 10, Asked::Part(7..10));
-        check("bytes=-30", 10, Asked::Part(0..10));
-        check("bytes=9-99", 10, Asked::Part(9..10));
-        check("bytes=0-18446744073709551615", 10, Asked::Part(0..10));
-        check("bytes=0-99999999999999999999999", 10, Asked::Part(0..10));
-        check("bytes=10-", 10, Asked::Nothing);
-        check("bytes=99999999999999999999999-", 10, Asked::Nothing);
-        check("bytes=-0", 10, Asked::Nothing);
-        check("bytes=0-0", 0, Asked::Nothing);
+        check("bytes=0-0", 10, RequestedRange::Part(0..1));
+        check("bytes=2-4", 10, RequestedRange::Part(2..5));
+        check("bytes=2-", 10, RequestedRange::Part(2..10));
+        check("bytes=-3", 10, RequestedRange::Part(7..10));
+        check("bytes=-30", 10, RequestedRange::Part(0..10));
+        check("bytes=9-99", 10, RequestedRange::Part(9..10));
+        check("bytes=0-18446744073709551615", 10, RequestedRange::Part(0..10));
+        check("bytes=0-99999999999999999999999", 10, RequestedRange::Part(0..10));
+        check("bytes=10-", 10, RequestedRange::Nothing);
+        check("bytes=99999999999999999999999-", 10, RequestedRange::Nothing);
+        check("bytes=-0", 10, RequestedRange::Nothing);
+        check("bytes=0-0", 0, RequestedRange::Nothing);
         for header in [
             "bytes=4-2",
             "bytes=-",
@@ -353,13 +353,13 @@ mod tests {
             "bytes=--1",
             "",
         ] {
-            check(header, 10, Asked::Whole);
+            check(header, 10, RequestedRange::Whole);
         }
-        assert_eq!(asked_range(None, 10), Asked::Whole);
+        assert_eq!(requested_range(None, 10), RequestedRange::Whole);
     }
 
     #[test]
-    fn a_run_reaches_its_own_and_that_of_its_runner_in_its_conversation() {
+    fn limits_artifact_access_to_runner_and_conversation() {
         let of = |run, runner, talk, event| Provenance {
             run_id: run,
             runner_id: runner,
@@ -367,29 +367,29 @@ mod tests {
             event_id: event,
         };
         let reader = of(Some("r2"), Some("p"), Some("c"), Some("e2"));
-        let check = |artifact, expected| assert_eq!(reach(reader, artifact), expected);
+        let check = |artifact, expected| assert_eq!(artifact_access(reader, artifact), expected);
         check(
             of(Some("r2"), Some("p"), Some("c"), Some("e2")),
-            Reach::Open,
+            ArtifactAccess::Open,
         );
         check(
             of(Some("r1"), Some("p"), Some("c"), Some("e1")),
-            Reach::Open,
+            ArtifactAccess::Open,
         );
         check(
             of(Some("r1"), Some("q"), Some("c"), Some("e1")),
-            Reach::Closed,
+            ArtifactAccess::Closed,
         );
         check(
             of(Some("r1"), Some("p"), Some("d"), Some("e1")),
-            Reach::Closed,
+            ArtifactAccess::Closed,
         );
-        check(of(Some("r1"), Some("p"), None, Some("e2")), Reach::Closed);
-        check(of(None, None, None, Some("e2")), Reach::Open);
-        check(of(None, None, None, Some("e1")), Reach::IfEventWasHad);
-        check(of(None, None, None, None), Reach::Closed);
+        check(of(Some("r1"), Some("p"), None, Some("e2")), ArtifactAccess::Closed);
+        check(of(None, None, None, Some("e2")), ArtifactAccess::Open);
+        check(of(None, None, None, Some("e1")), ArtifactAccess::IfEventReceived);
+        check(of(None, None, None, None), ArtifactAccess::Closed);
         let alone = of(Some("r2"), Some("p"), None, Some("e2"));
         let of_another = of(Some("r1"), Some("p"), None, Some("e1"));
-        assert_eq!(reach(alone, of_another), Reach::Closed);
+        assert_eq!(artifact_access(alone, of_another), ArtifactAccess::Closed);
     }
 }

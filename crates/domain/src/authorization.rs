@@ -21,26 +21,26 @@ use protocol::resources::{
 use serde::{Deserialize, Serialize};
 
 use crate::event::ConversationIdentity;
-use crate::state::Owner;
+use crate::state::StateOwner;
 
-pub use granted::{Considered, EventScope, Granted};
+pub use granted::{GrantCandidates, EventScope, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
 
-mod asking;
+mod questions;
 pub mod denials;
 mod granted;
 #[cfg(test)]
-mod lessening;
+mod monotonicity;
 mod named;
 mod parent;
-mod trimming;
+mod layers;
 
 /// Version of snapshots that this binary writes and reads. A snapshot of another version grants nothing.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
 /// Resources that the operator declares: the upper bound of all agents.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog {
+pub struct ResourceCatalog {
     /// `operations`: the capabilities of the model.
     pub models: Vec<ModelResource>,
     pub tools: Vec<ToolResource>,
@@ -62,7 +62,7 @@ pub struct ModelLimits {
     pub max_output_tokens: Option<u64>,
 }
 
-impl Catalog {
+impl ResourceCatalog {
     /// Returns the limits of the run's first model with `invoke` or `stream`.
     pub fn first_limits(&self, resources: &AgentResources) -> ModelLimits {
         let answers = |model: &&ModelResource| {
@@ -94,7 +94,7 @@ pub struct Subject<'a> {
     pub peers: &'a [AgentResource],
     /// Grant of the parent, for a child run.
     pub parent: Option<&'a ParentGrant<'a>>,
-    pub owner: Owner<'a>,
+    pub owner: StateOwner<'a>,
 }
 
 /// Frozen authorization of one run. Its canonical JSON is hashed and stored.
@@ -295,18 +295,18 @@ impl AuthorizationSnapshot {
 
 /// Authorizes a run: passes every catalog entry through the layers and records each decision.
 pub fn authorize(
-    catalog: &Catalog,
+    catalog: &ResourceCatalog,
     manifest: &AgentRunnerManifest,
     agent: &AgentSpec,
     subject: &Subject<'_>,
 ) -> AuthorizationSnapshot {
-    let considered = Considered {
+    let considered = GrantCandidates {
         catalog,
         registered_skills: subject.registered_skills,
         peers: subject.peers,
         parent: subject.parent,
     };
-    Granted::to(considered, manifest, agent, EventScope::of(subject)).snapshot(subject)
+    SharedGrants::to(considered, manifest, agent, EventScope::of(subject)).snapshot(subject)
 }
 
 /// Returns the agents that the policy of `own` lists by id or name, sorted by name. `"*"` lists all agents
@@ -346,8 +346,8 @@ mod tests {
 
     use super::*;
 
-    pub(super) fn catalog() -> Catalog {
-        Catalog {
+    pub(super) fn catalog() -> ResourceCatalog {
+        ResourceCatalog {
             models: serde_json::from_value(json!([
                 {"model_id": "m1", "operations": ["invoke", "stream"]},
                 {"model_id": "m2", "operations": ["invoke"]},
@@ -426,7 +426,7 @@ mod tests {
     ) -> AuthorizationSnapshot {
         let agent = agent(policy, config);
         let workspace = WorkspaceId("default".to_owned());
-        let owner = Owner {
+        let owner = StateOwner {
             workspace: &workspace,
             runner: &manifest.id,
             agent: AgentId(uuid::Uuid::nil()),
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metadata_of_a_manifest_decides_nothing() {
+    fn ignores_manifest_metadata_in_authorization() {
         let plain = manifest(&json!({"history": ["page"]}));
         let mut boasting = plain.clone();
         let claims = json!({"permissions": everything(), "capabilities": {"steering": true}});
@@ -462,11 +462,11 @@ mod tests {
     }
 
     #[test]
-    fn only_an_event_that_brings_a_prompt_opens_it() {
+    fn grants_prompt_only_if_event_supplies_one() {
         let (manifest, agent) = (manifest(&json!({})), agent(&json!({}), &json!({})));
         let workspace = WorkspaceId("default".to_owned());
         let with = |has_prompt| {
-            let owner = Owner {
+            let owner = StateOwner {
                 workspace: &workspace,
                 runner: &manifest.id,
                 agent: AgentId(uuid::Uuid::nil()),
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_trims_and_says_so() {
+    fn records_denying_layer_and_rule() {
         let talk = ConversationIdentity {
             bot_id: String::new(),
             conversation_id: "c".to_owned(),
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_opened_by_manifest_and_policy_for_each_operation() {
+    fn grants_history_per_operation_by_manifest_and_policy() {
         let talk = ConversationIdentity {
             bot_id: String::new(),
             conversation_id: "c".to_owned(),
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_skill_is_granted_by_name_and_never_in_the_place_of_the_operators() {
+    fn operator_skills_take_precedence_over_registered_skills() {
         let mut manifest = manifest(&json!({}));
         manifest.capabilities.skill_authoring = true;
         for (named, granted) in [
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_named_for_it_registers_skills_and_each_layer_can_say_no() {
+    fn grants_skill_registration_only_by_name() {
         for (authoring, policy, config, layer) in [
             (true, json!(["register_skill"]), json!({}), None),
             (
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_skill_has_the_tools_that_read_skills() {
+    fn grants_skill_tools_with_any_skill() {
         let names = |skills: &serde_json::Value, authoring: bool| {
             let mut manifest = manifest(&json!({}));
             manifest.capabilities.skill_authoring = authoring;
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn artifacts_and_files_are_opened_by_manifest_and_policy() {
+    fn grants_artifacts_and_files_by_manifest_and_policy() {
         let wants = json!({"artifacts": ["metadata", "read"], "files": ["config"]});
         let allows = json!({"artifacts": ["read", "create"], "files": "*"});
         let both = snapshot(&wants, &allows, &json!({}), None);
@@ -688,7 +688,7 @@ mod tests {
                 registered_skills: &[],
                 peers: &[],
                 parent: None,
-                owner: Owner {
+                owner: StateOwner {
                     workspace: &workspace,
                     runner: &manifest.id,
                     agent: AgentId(uuid::Uuid::nil()),
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_policy_grants_no_resource() {
+    fn empty_policy_grants_no_resources() {
         let snapshot = snapshot(&everything(), &json!({}), &json!({"model": "m1"}), None);
         assert_eq!(*snapshot.resources, AgentResources::default());
         for &operation in HistoryOperation::ALL {

@@ -8,23 +8,23 @@ use protocol::event::EventEnvelope;
 pub enum Resolution<'a, A> {
     Winner(&'a A),
     /// No agent matches.
-    Nobody,
+    NoMatch,
     /// Several agents match with equal precedence: their names, sorted.
     Tie(Vec<String>),
 }
 
 /// Result of one agent in a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AgentMatch {
     Wins,
     /// Matches with the same precedence as another agent, so that no agent gets the event.
     Ties,
-    Loses(Loss),
+    Loses(MismatchReason),
 }
 
 /// Reason for which an agent does not get an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum MismatchReason {
     Disabled,
     EventType,
     Scope,
@@ -39,7 +39,7 @@ pub enum Loss {
     LowerPriority,
 }
 
-impl Loss {
+impl MismatchReason {
     /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,13 +94,13 @@ pub fn resolve<'a, A>(
     spec: impl Fn(&A) -> &AgentSpec,
     event: &EventEnvelope,
 ) -> Resolution<'a, A> {
-    let standings = standings(agents, &spec, event);
-    let ranked = agents.iter().zip(standings);
+    let agent_matches = agent_matches(agents, &spec, event);
+    let ranked = agents.iter().zip(agent_matches);
     let mut first = ranked
-        .filter(|(_, standing)| !matches!(standing, Standing::Loses(_)))
+        .filter(|(_, standing)| !matches!(standing, AgentMatch::Loses(_)))
         .map(|(agent, _)| agent);
     match (first.next(), first.next()) {
-        (None, _) => Resolution::Nobody,
+        (None, _) => Resolution::NoMatch,
         (Some(winner), None) => Resolution::Winner(winner),
         (one, two) => {
             let tied = one.into_iter().chain(two).chain(first);
@@ -112,11 +112,11 @@ pub fn resolve<'a, A>(
 }
 
 /// Returns the result of each agent, in input order. Either one agent wins, or agents tie, or all lose.
-pub fn standings<A>(
+pub fn agent_matches<A>(
     agents: &[A],
     spec: impl Fn(&A) -> &AgentSpec,
     event: &EventEnvelope,
-) -> Vec<Standing> {
+) -> Vec<AgentMatch> {
     let rank = |agent: &A| (spec(agent).scope.kind, spec(agent).priority);
     let refusals: Vec<_> = agents
         .iter()
@@ -129,12 +129,12 @@ pub fn standings<A>(
         .collect();
     let best = ranks.iter().copied().max();
     let is_shared = ranks.iter().filter(|rank| Some(**rank) == best).count() > 1;
-    let standing = |(agent, refusal): (&A, &Option<Loss>)| match (refusal, best) {
-        (Some(loss), _) => Standing::Loses(*loss),
-        (None, Some(best)) if rank(agent).0 < best.0 => Standing::Loses(Loss::WiderScope),
-        (None, Some(best)) if rank(agent) < best => Standing::Loses(Loss::LowerPriority),
-        (None, _) if is_shared => Standing::Ties,
-        (None, _) => Standing::Wins,
+    let standing = |(agent, refusal): (&A, &Option<MismatchReason>)| match (refusal, best) {
+        (Some(loss), _) => AgentMatch::Loses(*loss),
+        (None, Some(best)) if rank(agent).0 < best.0 => AgentMatch::Loses(MismatchReason::WiderScope),
+        (None, Some(best)) if rank(agent) < best => AgentMatch::Loses(MismatchReason::LowerPriority),
+        (None, _) if is_shared => AgentMatch::Ties,
+        (None, _) => AgentMatch::Wins,
     };
     agents.iter().zip(&refusals).map(standing).collect()
 }
@@ -152,28 +152,28 @@ fn actor_id(event: &EventEnvelope) -> Option<&str> {
 }
 
 /// Returns the reason for which an agent does not match. `None`: it matches.
-fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<Loss> {
+fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<MismatchReason> {
     let covered = |pattern: &String| covers(pattern, &event.event_type);
     let filters = &spec.filters;
     let checks = [
-        (spec.enabled, Loss::Disabled),
-        (spec.event_types.iter().any(covered), Loss::EventType),
-        (in_scope(spec, event), Loss::Scope),
+        (spec.enabled, MismatchReason::Disabled),
+        (spec.event_types.iter().any(covered), MismatchReason::EventType),
+        (in_scope(spec, event), MismatchReason::Scope),
         (
             passes(filters.source.as_deref(), Some(&event.source)),
-            Loss::Source,
+            MismatchReason::Source,
         ),
         (
             passes(filters.bot_id.as_deref(), event.bot_id.as_deref()),
-            Loss::Bot,
+            MismatchReason::Bot,
         ),
         (
             passes(filters.actor_id.as_deref(), actor_id(event)),
-            Loss::Actor,
+            MismatchReason::Actor,
         ),
         (
             passes(filters.pipeline_id.as_deref(), pipeline_id(event)),
-            Loss::Pipeline,
+            MismatchReason::Pipeline,
         ),
     ];
     let failed = checks.into_iter().find(|(holds, _)| !holds);
@@ -231,7 +231,7 @@ mod tests {
         .unwrap();
         let found = match resolve(agents, |agent| agent, &event) {
             Resolution::Winner(agent) => Ok(Some(agent.name.as_str())),
-            Resolution::Nobody => Ok(None),
+            Resolution::NoMatch => Ok(None),
             Resolution::Tie(ref names) => {
                 assert_eq!(expected, &Err(names.iter().map(String::as_str).collect()));
                 return;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_scope_wins_then_priority_and_a_tie_names_both() {
+    fn resolves_by_scope_then_priority_and_reports_ties() {
         let wide = agent("wide", json!({"priority": 9}));
         let bot = agent("bot", json!({"scope": {"kind": "bot", "bot_id": "b"}}));
         let other = agent("other", json!({"scope": {"kind": "bot", "bot_id": "x"}}));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_must_all_hold_and_a_disabled_agent_wants_nothing() {
+    fn matches_all_filters_and_skips_disabled_agents() {
         check(
             &[agent(
                 "a",
@@ -297,17 +297,17 @@ mod tests {
     }
 
     #[test]
-    fn every_agent_is_told_why_it_loses() {
+    fn reports_mismatch_reason_of_every_agent() {
         let event: EventEnvelope = serde_json::from_value(json!({
             "event_type": "message.received", "source": "webui", "bot_id": "b",
             "conversation": {"conversation_id": "c"},
         }))
         .unwrap();
         let bot = json!({"kind": "bot", "bot_id": "b"});
-        let check = |agents: &[AgentSpec], expected: &[Standing]| {
-            assert_eq!(standings(agents, |agent| agent, &event), expected);
+        let check = |agents: &[AgentSpec], expected: &[AgentMatch]| {
+            assert_eq!(agent_matches(agents, |agent| agent, &event), expected);
         };
-        let lost = |loss| Standing::Loses(loss);
+        let lost = |loss| AgentMatch::Loses(loss);
         check(
             &[
                 agent("off", json!({"enabled": false})),
@@ -321,27 +321,27 @@ mod tests {
                 agent("high", json!({"scope": bot, "priority": 1})),
             ],
             &[
-                lost(Loss::Disabled),
-                lost(Loss::EventType),
-                lost(Loss::Scope),
-                lost(Loss::Source),
-                lost(Loss::Bot),
-                lost(Loss::Actor),
-                lost(Loss::WiderScope),
-                lost(Loss::LowerPriority),
-                Standing::Wins,
+                lost(MismatchReason::Disabled),
+                lost(MismatchReason::EventType),
+                lost(MismatchReason::Scope),
+                lost(MismatchReason::Source),
+                lost(MismatchReason::Bot),
+                lost(MismatchReason::Actor),
+                lost(MismatchReason::WiderScope),
+                lost(MismatchReason::LowerPriority),
+                AgentMatch::Wins,
             ],
         );
         let twins = [agent("one", json!({})), agent("two", json!({}))];
-        check(&twins, &[Standing::Ties, Standing::Ties]);
+        check(&twins, &[AgentMatch::Ties, AgentMatch::Ties]);
         check(&[], &[]);
         let spec = agent("actor", json!({"filters": {"actor_id": ["u"]}}));
-        let detail = Loss::Actor.detail(&spec, &event);
+        let detail = MismatchReason::Actor.detail(&spec, &event);
         assert_eq!(
             detail,
             "filters.actor_id is set and the event has no actor_id"
         );
-        let detail = Loss::EventType.detail(&spec, &event);
+        let detail = MismatchReason::EventType.detail(&spec, &event);
         assert_eq!(
             detail,
             "event_types message.* do not cover message.received"

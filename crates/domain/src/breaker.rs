@@ -9,7 +9,7 @@ pub struct BreakerPolicy {
     /// probe.
     pub wait_ms: i64,
     /// Maximum delay, in milliseconds.
-    pub longest_wait_ms: i64,
+    pub max_wait_ms: i64,
 }
 
 /// State of a circuit.
@@ -36,7 +36,7 @@ impl Circuit {
 
 /// Decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum BreakerPermit {
     Free,
     /// The request may pass as a probe; its outcome decides.
     Probe,
@@ -46,9 +46,9 @@ pub enum Passage {
 
 /// Outcome of a request for the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum RequestEvidence {
     /// The endpoint answered, with any status.
-    Life,
+    Answered,
     /// The endpoint is unreachable, fails, or times out.
     Failure,
     /// The request ended without evidence.
@@ -57,14 +57,14 @@ pub enum Sign {
 
 /// Transition of the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum CircuitChange {
     Opened,
     Closed,
 }
 
 /// Circuit breaker of one endpoint. Times are milliseconds of a monotonic clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Breaker {
+pub struct EndpointBreaker {
     failures: u32,
     opened: Option<Opened>,
 }
@@ -79,18 +79,18 @@ struct Opened {
     probing: bool,
 }
 
-impl Breaker {
-    /// Requests permission to send. After [`Passage::Probe`], the caller must report the outcome to
-    /// [`Breaker::note`].
-    pub fn ask(&mut self, now: i64) -> Passage {
+impl EndpointBreaker {
+    /// Requests permission to send. After [`BreakerPermit::Probe`], the caller must report the outcome to
+    /// [`EndpointBreaker::note`].
+    pub fn acquire(&mut self, now: i64) -> BreakerPermit {
         match &mut self.opened {
-            None => Passage::Free,
+            None => BreakerPermit::Free,
             Some(opened) if now < opened.retry_at || opened.probing => {
-                Passage::Blocked(opened.retry_at.max(now))
+                BreakerPermit::Blocked(opened.retry_at.max(now))
             }
             Some(opened) => {
                 opened.probing = true;
-                Passage::Probe
+                BreakerPermit::Probe
             }
         }
     }
@@ -98,20 +98,20 @@ impl Breaker {
     /// Records the outcome of a request that passed. `jitter`: 0 to 1.
     pub fn note(
         &mut self,
-        passage: Passage,
-        sign: Sign,
+        passage: BreakerPermit,
+        sign: RequestEvidence,
         now: i64,
         jitter: f64,
         policy: &BreakerPolicy,
-    ) -> Option<Change> {
-        let is_probe = passage == Passage::Probe;
+    ) -> Option<CircuitChange> {
+        let is_probe = passage == BreakerPermit::Probe;
         match (sign, &mut self.opened) {
-            (Sign::Life, opened) => {
-                let closed = opened.take().map(|_| Change::Closed);
+            (RequestEvidence::Answered, opened) => {
+                let closed = opened.take().map(|_| CircuitChange::Closed);
                 self.failures = 0;
                 closed
             }
-            (Sign::Failure, None) => {
+            (RequestEvidence::Failure, None) => {
                 self.failures = self.failures.saturating_add(1);
                 if policy.failures == 0 || self.failures < policy.failures {
                     return None;
@@ -122,21 +122,21 @@ impl Breaker {
                     probes: 0,
                     probing: false,
                 });
-                Some(Change::Opened)
+                Some(CircuitChange::Opened)
             }
-            (Sign::Failure, Some(opened)) if is_probe => {
+            (RequestEvidence::Failure, Some(opened)) if is_probe => {
                 self.failures = self.failures.saturating_add(1);
                 opened.probes = opened.probes.saturating_add(1);
                 opened.retry_at = now + wait(opened.probes, jitter, policy);
                 opened.probing = false;
                 None
             }
-            (Sign::Nothing, Some(opened)) if is_probe => {
+            (RequestEvidence::Nothing, Some(opened)) if is_probe => {
                 opened.probing = false;
                 None
             }
             // The request was sent before the circuit opened and adds no evidence.
-            (Sign::Failure, Some(_)) | (Sign::Nothing, _) => None,
+            (RequestEvidence::Failure, Some(_)) | (RequestEvidence::Nothing, _) => None,
         }
     }
 
@@ -165,7 +165,7 @@ impl Breaker {
     }
 
     /// Returns true if the breaker has no state to keep.
-    pub fn is_calm(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -174,7 +174,7 @@ impl Breaker {
 /// same time.
 fn wait(probes: u32, jitter: f64, policy: &BreakerPolicy) -> i64 {
     let grown = policy.wait_ms.saturating_mul(1 << probes.min(20));
-    let whole = grown.min(policy.longest_wait_ms).max(1);
+    let whole = grown.min(policy.max_wait_ms).max(1);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -191,65 +191,65 @@ mod tests {
     const POLICY: BreakerPolicy = BreakerPolicy {
         failures: 3,
         wait_ms: 1_000,
-        longest_wait_ms: 3_000,
+        max_wait_ms: 3_000,
     };
 
     /// Fails `times` requests at `now`.
-    fn fail(breaker: &mut Breaker, times: u32, now: i64) -> Option<Change> {
+    fn fail(breaker: &mut EndpointBreaker, times: u32, now: i64) -> Option<CircuitChange> {
         let mut change = None;
         for _ in 0..times {
-            let passage = breaker.ask(now);
-            change = breaker.note(passage, Sign::Failure, now, 1.0, &POLICY);
+            let passage = breaker.acquire(now);
+            change = breaker.note(passage, RequestEvidence::Failure, now, 1.0, &POLICY);
         }
         change
     }
 
-    fn opened() -> Breaker {
-        let mut breaker = Breaker::default();
-        assert_eq!(fail(&mut breaker, 3, 0), Some(Change::Opened));
+    fn opened() -> EndpointBreaker {
+        let mut breaker = EndpointBreaker::default();
+        assert_eq!(fail(&mut breaker, 3, 0), Some(CircuitChange::Opened));
         breaker
     }
 
     #[test]
-    fn failures_in_a_row_open_the_circuit_and_a_sign_of_life_begins_anew() {
-        let mut breaker = Breaker::default();
+    fn opens_after_consecutive_failures_and_resets_on_answer() {
+        let mut breaker = EndpointBreaker::default();
         assert_eq!(fail(&mut breaker, 2, 0), None);
         assert_eq!(
-            breaker.note(Passage::Free, Sign::Life, 0, 1.0, &POLICY),
+            breaker.note(BreakerPermit::Free, RequestEvidence::Answered, 0, 1.0, &POLICY),
             None
         );
-        assert!(breaker.is_calm());
+        assert!(breaker.is_idle());
         assert_eq!(fail(&mut breaker, 2, 0), None);
         assert_eq!(
-            breaker.note(Passage::Free, Sign::Nothing, 0, 1.0, &POLICY),
+            breaker.note(BreakerPermit::Free, RequestEvidence::Nothing, 0, 1.0, &POLICY),
             None
         );
-        assert_eq!(fail(&mut breaker, 1, 7), Some(Change::Opened));
+        assert_eq!(fail(&mut breaker, 1, 7), Some(CircuitChange::Opened));
         assert_eq!(breaker.circuit(7), Circuit::Open);
         assert_eq!((breaker.failures(), breaker.opened_at()), (3, Some(7)));
-        assert_eq!(breaker.ask(8), Passage::Blocked(1_007));
+        assert_eq!(breaker.acquire(8), BreakerPermit::Blocked(1_007));
     }
 
     #[test]
-    fn after_the_wait_one_request_probes_and_its_life_closes_the_circuit() {
+    fn half_open_admits_one_probe_that_closes_circuit() {
         let mut breaker = opened();
-        assert_eq!(breaker.ask(999), Passage::Blocked(1_000));
+        assert_eq!(breaker.acquire(999), BreakerPermit::Blocked(1_000));
         assert_eq!(breaker.circuit(1_000), Circuit::HalfOpen);
-        assert_eq!(breaker.ask(1_000), Passage::Probe);
-        assert_eq!(breaker.ask(1_000), Passage::Blocked(1_000));
-        let change = breaker.note(Passage::Probe, Sign::Life, 1_001, 1.0, &POLICY);
-        assert_eq!(change, Some(Change::Closed));
-        assert!(breaker.is_calm());
-        assert_eq!(breaker.ask(1_001), Passage::Free);
+        assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
+        assert_eq!(breaker.acquire(1_000), BreakerPermit::Blocked(1_000));
+        let change = breaker.note(BreakerPermit::Probe, RequestEvidence::Answered, 1_001, 1.0, &POLICY);
+        assert_eq!(change, Some(CircuitChange::Closed));
+        assert!(breaker.is_idle());
+        assert_eq!(breaker.acquire(1_001), BreakerPermit::Free);
     }
 
     #[test]
-    fn each_failed_probe_doubles_the_wait_up_to_the_longest() {
+    fn failed_probes_double_delay_up_to_maximum() {
         let mut breaker = opened();
         let mut now = 1_000;
         for wait in [2_000, 3_000, 3_000] {
-            assert_eq!(breaker.ask(now), Passage::Probe);
-            breaker.note(Passage::Probe, Sign::Failure, now, 1.0, &POLICY);
+            assert_eq!(breaker.acquire(now), BreakerPermit::Probe);
+            breaker.note(BreakerPermit::Probe, RequestEvidence::Failure, now, 1.0, &POLICY);
             assert_eq!(breaker.retry_at(), Some(now + wait));
             now += wait;
         }
@@ -257,32 +257,32 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_shows_nothing_lets_another_try() {
+    fn inconclusive_probe_admits_another_probe() {
         let mut breaker = opened();
-        assert_eq!(breaker.ask(1_000), Passage::Probe);
-        breaker.note(Passage::Probe, Sign::Nothing, 1_000, 1.0, &POLICY);
-        assert_eq!(breaker.ask(1_000), Passage::Probe);
+        assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
+        breaker.note(BreakerPermit::Probe, RequestEvidence::Nothing, 1_000, 1.0, &POLICY);
+        assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
     }
 
     #[test]
-    fn what_was_on_its_way_before_may_close_the_circuit_and_not_prolong_it() {
+    fn in_flight_requests_close_but_never_extend_circuit() {
         let mut breaker = opened();
-        breaker.note(Passage::Free, Sign::Failure, 900, 1.0, &POLICY);
+        breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 900, 1.0, &POLICY);
         assert_eq!(breaker.retry_at(), Some(1_000));
-        assert_eq!(breaker.ask(1_000), Passage::Probe);
-        breaker.note(Passage::Free, Sign::Failure, 1_000, 1.0, &POLICY);
-        breaker.note(Passage::Free, Sign::Nothing, 1_000, 1.0, &POLICY);
+        assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
+        breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 1_000, 1.0, &POLICY);
+        breaker.note(BreakerPermit::Free, RequestEvidence::Nothing, 1_000, 1.0, &POLICY);
         assert_eq!(
-            breaker.ask(1_000),
-            Passage::Blocked(1_000),
+            breaker.acquire(1_000),
+            BreakerPermit::Blocked(1_000),
             "the probe is on its way"
         );
-        let change = breaker.note(Passage::Free, Sign::Life, 1_000, 1.0, &POLICY);
-        assert_eq!(change, Some(Change::Closed));
+        let change = breaker.note(BreakerPermit::Free, RequestEvidence::Answered, 1_000, 1.0, &POLICY);
+        assert_eq!(change, Some(CircuitChange::Closed));
     }
 
     #[test]
-    fn the_jitter_takes_half_of_the_wait_at_most_and_never_all() {
+    fn jitter_keeps_delay_between_half_and_full() {
         assert_eq!(wait(0, 0.0, &POLICY), 500);
         assert_eq!(wait(0, 1.0, &POLICY), 1_000);
         assert_eq!(wait(u32::MAX, 7.0, &POLICY), 3_000);
@@ -294,18 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_no_failures_never_opens() {
+    fn zero_threshold_never_opens() {
         let never = BreakerPolicy {
             failures: 0,
             ..POLICY
         };
-        let mut breaker = Breaker::default();
+        let mut breaker = EndpointBreaker::default();
         for _ in 0..100 {
             assert_eq!(
-                breaker.note(Passage::Free, Sign::Failure, 0, 1.0, &never),
+                breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 0, 1.0, &never),
                 None
             );
         }
-        assert_eq!(breaker.ask(0), Passage::Free);
+        assert_eq!(breaker.acquire(0), BreakerPermit::Free);
     }
 }

@@ -52,7 +52,7 @@ pub struct Budget {
 
 /// A limit that a call would exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exceeded {
+pub struct BudgetExceeded {
     pub budget: String,
     /// `calls`, `tokens`, `cost` or `seconds`.
     pub what: &'static str,
@@ -70,7 +70,7 @@ impl Budget {
         used: Amount,
         more: Amount,
         resets_at: Option<i64>,
-    ) -> Result<(), Exceeded> {
+    ) -> Result<(), BudgetExceeded> {
         let bounds = [
             ("calls", self.calls, used.calls, more.calls),
             ("tokens", self.tokens, used.tokens, more.tokens),
@@ -80,7 +80,7 @@ impl Budget {
         for (what, limit, used, more) in bounds {
             let Some(limit) = limit else { continue };
             if used.saturating_add(more) > limit {
-                return Err(Exceeded {
+                return Err(BudgetExceeded {
                     budget: self.name.clone(),
                     what,
                     limit,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_begin_and_end_by_utc() {
+    fn budget_windows_follow_utc() {
         let now = at("2024-02-29T13:45:10Z");
         for (window, begin, end) in [
             (
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_says_which_and_how_far() {
+    fn reports_exceeded_budget_and_usage() {
         let budget = Budget {
             name: "b".to_owned(),
             scope: BudgetScope::Run,

@@ -10,12 +10,12 @@ use serde_json::ser::{Formatter, Serializer};
 
 /// Serializes a value as canonical JSON.
 pub fn canonical_json<T: Serialize>(value: &T) -> String {
-    let page = Page::default();
-    let mut serializer = Serializer::with_formatter(&page, Sorting::on(&page));
+    let page = OutputBuffer::default();
+    let mut serializer = Serializer::with_formatter(&page, SortedFormatter::on(&page));
     let written = value.serialize(&mut serializer);
     written.expect("our own types have string keys only");
-    let mut text = if page.is_odd.get() {
-        slowly(value)
+    let mut text = if page.needs_fallback.get() {
+        canonical_by_value(value)
     } else {
         page.text.into_inner()
     };
@@ -25,31 +25,31 @@ pub fn canonical_json<T: Serialize>(value: &T) -> String {
 }
 
 /// Output buffer, shared by the serializer and the sorter.
-struct Page {
+struct OutputBuffer {
     text: RefCell<Vec<u8>>,
-    /// True if the output has a case that the sorter does not handle; [`slowly`] handles it.
-    is_odd: Cell<bool>,
+    /// True if the output has a case that the sorter does not handle; [`canonical_by_value`] handles it.
+    needs_fallback: Cell<bool>,
 }
 
 /// Initial capacity. Most documents have a few kilobytes.
-const ROOM: usize = 2048;
+const INITIAL_CAPACITY: usize = 2048;
 
-impl Default for Page {
+impl Default for OutputBuffer {
     fn default() -> Self {
         Self {
-            text: RefCell::new(Vec::with_capacity(ROOM)),
-            is_odd: Cell::default(),
+            text: RefCell::new(Vec::with_capacity(INITIAL_CAPACITY)),
+            needs_fallback: Cell::default(),
         }
     }
 }
 
-impl Page {
+impl OutputBuffer {
     fn len(&self) -> usize {
         self.text.borrow().len()
     }
 }
 
-impl Write for &Page {
+impl Write for &OutputBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.borrow_mut().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -61,8 +61,8 @@ impl Write for &Page {
 }
 
 /// Sorts the members of each object at its end.
-struct Sorting<'a> {
-    page: &'a Page,
+struct SortedFormatter<'a> {
+    page: &'a OutputBuffer,
     /// Members of the open objects.
     members: Vec<Member>,
     /// Start of each open object, in the text and in `members`.
@@ -84,8 +84,8 @@ impl Member {
     }
 }
 
-impl<'a> Sorting<'a> {
-    fn on(page: &'a Page) -> Self {
+impl<'a> SortedFormatter<'a> {
+    fn on(page: &'a OutputBuffer) -> Self {
         Self {
             page,
             members: Vec::new(),
@@ -109,7 +109,7 @@ impl<'a> Sorting<'a> {
             members.sort_unstable_by(|a, b| text[a.key()].cmp(&text[b.key()]));
             // Duplicate key: the last one wins.
             if !is_sorted(&text, members) {
-                self.page.is_odd.set(true);
+                self.page.needs_fallback.set(true);
             }
             let end = text.len();
             for (place, member) in members.iter().enumerate() {
@@ -125,7 +125,7 @@ impl<'a> Sorting<'a> {
     }
 }
 
-impl Formatter for Sorting<'_> {
+impl Formatter for SortedFormatter<'_> {
     fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
         writer.write_all(b"{")?;
         self.open.push((self.page.len(), self.members.len()));
@@ -153,7 +153,7 @@ impl Formatter for Sorting<'_> {
             // The order is by characters, not by escapes.
             let member = *member;
             if self.is_escaped(member) {
-                self.page.is_odd.set(true);
+                self.page.needs_fallback.set(true);
             }
         }
         Ok(())
@@ -180,13 +180,13 @@ impl Formatter for Sorting<'_> {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        self.page.is_odd.set(true);
+        self.page.needs_fallback.set(true);
         writer.write_all(fragment.as_bytes())
     }
 }
 
 /// Canonical JSON by way of a `Value`, for keys with escapes, duplicate keys and raw JSON.
-fn slowly<T: Serialize>(value: &T) -> Vec<u8> {
+fn canonical_by_value<T: Serialize>(value: &T) -> Vec<u8> {
     let value = serde_json::to_value(value).expect("our own types have string keys only");
     let mut text = Vec::with_capacity(256);
     write(&value, &mut text);
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_sorted_at_every_depth_and_nothing_is_spaced() {
+    fn sorts_keys_at_every_depth_without_spaces() {
         let value = json!({"b": [{"z": 1, "a": "\n"}], "a": null});
         assert_eq!(
             canonical_json(&value),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_kept_holds_no_more_than_itself() {
+    fn canonical_text_has_no_spare_capacity() {
         let text = canonical_json(&json!({"scope": "global"}));
         assert_eq!(text.capacity(), text.len());
     }
@@ -281,19 +281,19 @@ mod tests {
     }
 
     #[test]
-    fn text_that_came_as_it_is_is_sorted_too() {
+    fn sorts_raw_json_fragments() {
         let raw = RawValue::from_string(r#"{ "b": 1, "a": 2 }"#.to_owned()).unwrap();
         assert_eq!(canonical_json(&[raw]), r#"[{"a":2,"b":1}]"#);
     }
 
     proptest! {
         #[test]
-        fn text_that_is_sorted_is_what_a_value_would_be(
+        fn matches_serialization_of_sorted_value(
             zebra in any_json(), second in any_json(), bee in any::<f64>(), more in any_json(),
         ) {
             let more = more.as_object().cloned().unwrap_or_default();
             let value = Unsorted { zebra, second, bee, more };
-            let slow = String::from_utf8(slowly(&value)).unwrap();
+            let slow = String::from_utf8(canonical_by_value(&value)).unwrap();
             prop_assert_eq!(canonical_json(&value), slow);
         }
     }

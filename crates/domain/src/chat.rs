@@ -14,8 +14,8 @@ pub mod responses;
 mod stream;
 
 pub use assembled::Assembler;
-pub use calls::{CallTracker, tell_calls_apart};
-pub use carried::{carried_texts, mark_model, merge_carried};
+pub use calls::{CallTracker, assign_call_ids};
+pub use carried::{provider_member_texts, mark_model, merge_provider_members};
 pub use counted::{add_usage, count, usage, usage_of};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
@@ -28,7 +28,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
     let content = match &message.content {
         None => Value::Null,
         Some(MessageContent::Text(text)) if message.role == "assistant" => {
-            json!(without_shown_thoughts(text))
+            json!(without_reasoning_block(text))
         }
         Some(MessageContent::Text(text)) => json!(text),
         Some(MessageContent::Parts(parts)) => parts.iter().map(chat_part).collect(),
@@ -55,7 +55,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
 }
 
 /// Removes the leading reasoning block that the gateway adds to the assistant's text.
-fn without_shown_thoughts(text: &str) -> &str {
+fn without_reasoning_block(text: &str) -> &str {
     let Some(thoughts) = text.strip_prefix("<think>\n") else {
         return text;
     };
@@ -128,7 +128,7 @@ pub fn chat_tool(tool: &LlmTool) -> Value {
 pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
     let choice = completion.get("choices")?.get(0)?;
     let said = choice.get("message")?;
-    let text = text_said(said);
+    let text = text_or_refusal(said);
     let thought = reasoning(said);
     let text = match thought {
         _ if remove_think => without_thinking(&text),
@@ -190,7 +190,7 @@ pub(crate) fn arguments_of(function: &Value) -> String {
 }
 
 /// Returns the text of a message or delta. A refusal is in a member of its own.
-pub(crate) fn text_said(said: &Value) -> String {
+pub(crate) fn text_or_refusal(said: &Value) -> String {
     let text = said.get("content").map(plain_text).unwrap_or_default();
     if text.is_empty() {
         text_of(said, "refusal").unwrap_or_default()
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_keeps_its_parts_calls_and_answers() {
+    fn chat_messages_keep_parts_calls_and_results() {
         let message: Message = serde_json::from_value(json!({
             "role": "assistant", "content": [
                 {"type": "text", "text": "see"}, {"type": "image_base64", "image_base64": "AAAA"},
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_text_calls_and_usage_and_no_nulls_in_calls() {
+    fn answers_have_text_usage_and_calls_without_nulls() {
         let completion = object(
             json!({"id": "r1", "choices": [{"finish_reason": "tool_calls", "message": {
             "role": "assistant", "content": null, "reasoning_content": "hm",

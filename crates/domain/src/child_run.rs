@@ -61,7 +61,7 @@ fn is_empty(input: &AgentInput) -> bool {
 
 /// The parent run, as the child run sees it.
 #[derive(Clone, Debug)]
-pub struct Asking<'a> {
+pub struct ParentRun<'a> {
     pub run_id: RunId,
     pub agent_id: AgentId,
     /// Name of the agent, if known.
@@ -70,7 +70,7 @@ pub struct Asking<'a> {
 
 /// Creates the event of the child run: a message of the parent's agent without a conversation. `now`: epoch
 /// seconds.
-pub fn child_event(request: ChildRunRequest, asking: &Asking<'_>, now: i64) -> EventEnvelope {
+pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -> EventEnvelope {
     let mut data = JsonObject::new();
     data.insert("parent_run_id".to_owned(), json!(asking.run_id));
     if !request.context.is_empty() {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_all_its_faults() {
+    fn reports_all_faults_of_child_run_requests() {
         for (changes, expected) in [
             (json!({}), vec![]),
             (json!({"deadline_seconds": 1, "grants": {}}), vec![]),
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn the_event_of_a_child_run_has_no_conversation() {
-        let asking = Asking {
+    fn child_run_events_have_no_conversation() {
+        let asking = ParentRun {
             run_id: RunId(uuid::Uuid::nil()),
             agent_id: AgentId(uuid::Uuid::nil()),
             agent_name: Some("planner"),

@@ -15,7 +15,7 @@ use crate::form::escape_pointer;
 use crate::manifest::{AcceptedManifest, Discovered};
 
 /// Maximum changed fields listed for one manifest.
-pub const MOST_FIELDS: usize = 200;
+pub const MAX_CHANGED_FIELDS: usize = 200;
 
 /// A runner that the endpoint serves before the discovery.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct KnownRunner {
 
 /// State before a discovery.
 #[derive(Clone, Debug, Default)]
-pub struct Before {
+pub struct KnownState {
     pub known: Vec<KnownRunner>,
     /// Runners of the new list that other endpoints serve, with the endpoint names.
     pub elsewhere: BTreeMap<RunnerId, String>,
@@ -38,20 +38,20 @@ pub struct Before {
     pub replaces: Option<String>,
 }
 
-impl Before {
+impl KnownState {
     fn is_replaced(&self, holder: &str) -> bool {
         self.replaces.as_deref() == Some(holder)
     }
 
     /// Returns true for a runner that stays at another endpoint.
-    fn is_left(&self, id: &RunnerId) -> bool {
+    fn stays_elsewhere(&self, id: &RunnerId) -> bool {
         let holder = self.elsewhere.get(id);
         holder.is_some_and(|holder| !self.is_replaced(holder))
     }
 }
 
 /// Compares the discovered runners with the known runners. [`affected_agents`] computes the agents of the diff.
-pub fn compare(before: &Before, found: &Discovered) -> DiscoveryDiff {
+pub fn compare(before: &KnownState, found: &Discovered) -> DiscoveryDiff {
     let mut diff = DiscoveryDiff {
         rejected: found.rejected.clone(),
         ..DiscoveryDiff::default()
@@ -62,7 +62,7 @@ pub fn compare(before: &Before, found: &Discovered) -> DiscoveryDiff {
     for one in found
         .incompatible
         .iter()
-        .filter(|one| !before.is_left(&one.id))
+        .filter(|one| !before.stays_elsewhere(&one.id))
     {
         diff.incompatible.push(IncompatibleRunner {
             id: one.id.clone(),
@@ -94,9 +94,9 @@ pub fn compare(before: &Before, found: &Discovered) -> DiscoveryDiff {
     diff
 }
 
-fn compare_runner(before: &Before, accepted: &AcceptedManifest, diff: &mut DiscoveryDiff) {
+fn compare_runner(before: &KnownState, accepted: &AcceptedManifest, diff: &mut DiscoveryDiff) {
     let id = &accepted.manifest.id;
-    if before.is_left(id) {
+    if before.stays_elsewhere(id) {
         return;
     }
     let known = before
@@ -116,8 +116,8 @@ fn compare_runner(before: &Before, accepted: &AcceptedManifest, diff: &mut Disco
         diff.unchanged.push(id.clone());
         return;
     }
-    let more_fields = fields.len().saturating_sub(MOST_FIELDS) as u64;
-    fields.truncate(MOST_FIELDS);
+    let more_fields = fields.len().saturating_sub(MAX_CHANGED_FIELDS) as u64;
+    fields.truncate(MAX_CHANGED_FIELDS);
     diff.changed.push(ChangedRunner {
         id: id.clone(),
         fields,
@@ -182,7 +182,7 @@ fn effect_on(diff: &DiscoveryDiff, runner: &RunnerId) -> Option<&'static str> {
 }
 
 /// Returns the runners whose agents may be affected.
-pub fn touched_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
+pub fn affected_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
     let conflicts = diff.conflicts.iter().filter(|one| one.replaced);
     let touched: BTreeSet<_> = diff
         .removed
@@ -240,7 +240,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::manifest::judge_list;
+    use crate::manifest::validate_manifests;
 
     fn id(name: &str) -> RunnerId {
         format!("plugin:a/b/{name}").parse().unwrap()
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_place_is_told_with_both_values() {
+    fn lists_changed_fields_with_old_and_new_values() {
         let check = |old: Value, new: Value, expected: Value| {
             let found = serde_json::to_value(changed_fields(&old, &new)).unwrap();
             assert_eq!(found, expected, "{old} {new}");
@@ -301,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn runners_come_change_stay_and_go() {
-        let found = judge_list(&[
+    fn diffs_added_changed_unchanged_and_removed_runners() {
+        let found = validate_manifests(&[
             manifest("new", &json!({})),
             manifest("same", &json!({})),
             manifest("other", &json!({"capabilities": {"steering": true}})),
@@ -319,7 +319,7 @@ mod tests {
             listed: false,
             ..known("long-gone", &json!({}))
         };
-        let before = Before {
+        let before = KnownState {
             known: vec![
                 known("same", &json!({})),
                 known("other", &json!({})),
@@ -329,7 +329,7 @@ mod tests {
                 back,
                 long_gone,
             ],
-            ..Before::default()
+            ..KnownState::default()
         };
         let diff = compare(&before, &found);
         let added: Vec<_> = diff.added.iter().map(|one| one.id.clone()).collect();
@@ -351,12 +351,12 @@ mod tests {
     }
 
     #[test]
-    fn what_another_endpoint_serves_stays_there_unless_it_is_replaced() {
-        let found = judge_list(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
-        let mut before = Before {
+    fn runners_stay_at_other_endpoints_unless_replaced() {
+        let found = validate_manifests(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
+        let mut before = KnownState {
             elsewhere: BTreeMap::from([(id("taken"), "holder".to_owned())]),
             replaces: Some("another".to_owned()),
-            ..Before::default()
+            ..KnownState::default()
         };
         let added = |diff: &DiscoveryDiff| diff.added.len();
         let diff = compare(&before, &found);
@@ -370,18 +370,18 @@ mod tests {
     }
 
     #[test]
-    fn agents_hear_of_runners_that_go_and_of_forms_that_refuse_them() {
+    fn reports_agents_of_removed_runners_and_invalid_configs() {
         let form = json!({"config_schema": [{"type": "string", "name": "tone", "required": true}]});
-        let found = judge_list(&[
+        let found = validate_manifests(&[
             manifest("formed", &form),
             manifest("same", &json!({})),
             manifest("newer", &json!({"protocol_version": "2"})),
         ]);
-        let before = Before {
+        let before = KnownState {
             known: ["formed", "same", "newer", "gone"]
                 .map(|name| known(name, &json!({})))
                 .into(),
-            ..Before::default()
+            ..KnownState::default()
         };
         let diff = compare(&before, &found);
         let agents = [
@@ -408,7 +408,7 @@ mod tests {
         );
         assert_eq!(affected[1].faults[0].pointer, "/config/tone");
         assert_eq!(
-            touched_runners(&diff),
+            affected_runners(&diff),
             [id("formed"), id("gone"), id("newer")]
         );
     }

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_names_all_its_faults() {
+    fn reports_all_faults_of_envelopes() {
         check(json!({"event_type": "a.b"}), &[]);
         check(json!({"event_type": "message.received"}), &["/input"]);
         check(
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adapters_write_cannot_be_posted() {
+    fn rejects_posted_adapter_data() {
         let body = json!({"event_type": "a.b", "adapter": {"extra": {"params": {}}}});
         let event: EventEnvelope = serde_json::from_value(body).unwrap();
         assert_eq!(check_event(&event), []);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_made_from_text_and_a_conversation_needs_its_id() {
+    fn derives_contents_from_text_and_requires_conversation_id() {
         let event: EventEnvelope = serde_json::from_value(
             json!({"event_type": "a", "input": {"text": "hi"}, "conversation": {"thread_id": "t"}}),
         )

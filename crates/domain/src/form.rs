@@ -110,7 +110,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 
 /// Values of a form's selectors. `None`: the form has no selector of that kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selected {
+pub struct SelectorValues {
     pub models: Option<Vec<SelectedModel>>,
     pub knowledge_bases: Option<Vec<String>>,
     pub tools: Option<Vec<String>>,
@@ -131,8 +131,8 @@ const CHAT: &[ModelOperation] = &[
 const RERANK: &[ModelOperation] = &[ModelOperation::Rerank];
 
 /// Reads the selectors of a form: layer `config_selector` of the authorization.
-pub fn selected(schema: &[FormItem], config: &JsonObject) -> Selected {
-    let mut selected = Selected::default();
+pub fn selected(schema: &[FormItem], config: &JsonObject) -> SelectorValues {
+    let mut selected = SelectorValues::default();
     for item in schema {
         let value = config.get(&item.name).unwrap_or(&Value::Null);
         match item.kind.as_str() {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_named_by_its_pointer() {
+    fn reports_config_faults_by_pointer() {
         check(&json!({"model": "m"}), &[]);
         check(
             &json!({"model": {"primary": "m", "fallbacks": []}, "timeout": 2.5}),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_say_which_models_and_bases_were_picked() {
+    fn reads_models_and_knowledge_bases_from_selectors() {
         let config = json!({"model": {"primary": "m", "fallbacks": ["n", "__none__"]}, "rerank": "r", "bases": ["k"]});
         let selected = selected(&schema(), config.as_object().unwrap());
         let models: Vec<_> = selected

@@ -9,28 +9,28 @@ use crate::text_index::TextQuery;
 
 /// Default and maximum number of results.
 const DEFAULT_TOP: u64 = 10;
-const MOST_TOP: u64 = 100;
+const MAX_TOP: u64 = 100;
 /// Maximum names of one filter.
-pub const MOST_NAMES: usize = 16;
+pub const MAX_NAMES: usize = 16;
 /// Maximum characters of a filter name.
-const MOST_NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 
 /// A validated search. The cursors of its filters are not decoded yet.
 #[derive(Clone, Debug)]
-pub struct SoundSearch {
+pub struct ValidSearch {
     pub query: TextQuery,
     pub top: u64,
     pub filters: HistoryFilters,
 }
 
 /// Validates a search. Returns all faults with JSON pointers.
-pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
+pub fn check_search(search: &HistorySearch) -> Result<ValidSearch, Vec<Fault>> {
     let mut faults = Vec::new();
     let query = TextQuery::parse(&search.query)
         .inspect_err(|fault| faults.push(Fault::new("/query", fault.to_string())));
     let top = search.top_k.unwrap_or(DEFAULT_TOP);
-    if !(1..=MOST_TOP).contains(&top) {
-        faults.push(Fault::new("/top_k", format!("must be 1 to {MOST_TOP}")));
+    if !(1..=MAX_TOP).contains(&top) {
+        faults.push(Fault::new("/top_k", format!("must be 1 to {MAX_TOP}")));
     }
     let mut filters = search.filters.clone().unwrap_or_default();
     check_names("/filters/roles", &filters.roles, &mut faults);
@@ -40,7 +40,7 @@ pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
         names.retain(|name| seen.insert(name.clone()));
     }
     match query {
-        Ok(query) if faults.is_empty() => Ok(SoundSearch {
+        Ok(query) if faults.is_empty() => Ok(ValidSearch {
             query,
             top,
             filters,
@@ -50,18 +50,18 @@ pub fn check_search(search: &HistorySearch) -> Result<SoundSearch, Vec<Fault>> {
 }
 
 fn check_names(pointer: &str, names: &[String], faults: &mut Vec<Fault>) {
-    if names.len() > MOST_NAMES {
-        let message = format!("must have at most {MOST_NAMES} items");
+    if names.len() > MAX_NAMES {
+        let message = format!("must have at most {MAX_NAMES} items");
         faults.push(Fault::new(pointer, message));
         return;
     }
     let is_name = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        (1..=MOST_NAME).contains(&name.len()) && name.bytes().all(plain)
+        (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(plain)
     };
     for (place, name) in names.iter().enumerate() {
         if !is_name(name) {
-            let message = format!("must be 1 to {MOST_NAME} letters, digits or any of `._-`");
+            let message = format!("must be 1 to {MAX_NAME_CHARS} letters, digits or any of `._-`");
             faults.push(Fault::new(format!("{pointer}/{place}"), message));
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsound_search_is_told_all_its_faults() {
+    fn reports_all_faults_of_searches() {
         check(json!({"query": "a"}), &[]);
         check(json!({"query": "a", "filters": null, "top_k": null}), &[]);
         check(json!({"query": "a", "top_k": 100}), &[]);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_are_found_unless_told_otherwise() {
+    fn defaults_to_ten_results() {
         let search = HistorySearch {
             query: "a".to_owned(),
             ..HistorySearch::default()

@@ -26,7 +26,7 @@ pub const SUBMISSION_BYTES: usize = 256 * 1024;
 pub const DEFAULT_SECONDS: i64 = 30 * 60;
 
 /// Maximum lifetime of a question, in seconds.
-pub const MOST_SECONDS: i64 = 24 * 60 * 60;
+pub const MAX_SECONDS: i64 = 24 * 60 * 60;
 
 /// Returns all faults of a question. `now`: epoch seconds; `None`: its expiry was checked before.
 pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Fault> {
@@ -47,7 +47,7 @@ pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Faul
         faults.text(&format!("/actions/{index}/label"), label, 1, 512);
     }
     if let Some((expires_at, now)) = request.expires_at.zip(now)
-        && (expires_at <= now || expires_at > now.saturating_add(MOST_SECONDS))
+        && (expires_at <= now || expires_at > now.saturating_add(MAX_SECONDS))
     {
         faults.add("/expires_at", "must be later than now, by 24 hours at most");
     }

@@ -5,7 +5,7 @@
 //! recursion. The output has at most six times the bytes of the input.
 //!
 //! A text that arrives in increments can be cut within a surrogate pair. [`repair_json_part`] keeps such halves
-//! as placeholders through the parser. A [`HalfJoiner`] for each text joins adjacent halves.
+//! as placeholders through the parser. A [`SurrogateJoiner`] for each text joins adjacent halves.
 
 use std::borrow::Cow;
 
@@ -30,8 +30,8 @@ pub fn repair_json_text(text: &[u8]) -> Cow<'_, [u8]> {
 pub struct JsonPart<'a> {
     /// `Owned`: the text was repaired, which the caller reports.
     pub text: Cow<'a, [u8]>,
-    /// True if some strings begin or end with a placeholder. Pass each such string through its [`HalfJoiner`],
-    /// and all others through [`seal_halves`].
+    /// True if some strings begin or end with a placeholder. Pass each such string through its [`SurrogateJoiner`],
+    /// and all others through [`replace_halves`].
     pub has_halves: bool,
 }
 
@@ -158,12 +158,12 @@ fn half_of(character: char) -> Option<u16> {
 
 /// Joins the surrogate halves of one text that arrives in increments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HalfJoiner {
+pub struct SurrogateJoiner {
     /// A high half at the end of the last increment.
     high: Option<u16>,
 }
 
-impl HalfJoiner {
+impl SurrogateJoiner {
     /// Processes the next increment: joins a half at its start with the previous increment, and buffers a half
     /// at its end. `has_halves`: see its [`JsonPart`].
     pub fn push(&mut self, text: &mut String, has_halves: bool) {
@@ -200,10 +200,10 @@ impl HalfJoiner {
 
 /// Replaces the placeholders in all strings of a value by U+FFFD. Only for values of a part that `has_halves`,
 /// after the check of their depth.
-pub fn seal_halves(value: &mut Value) {
+pub fn replace_halves(value: &mut Value) {
     match value {
         Value::String(text) => seal(text),
-        Value::Array(items) => items.iter_mut().for_each(seal_halves),
+        Value::Array(items) => items.iter_mut().for_each(replace_halves),
         Value::Object(members) => {
             let has_half = |name: &String| name.chars().any(|one| half_of(one).is_some());
             if members.keys().any(has_half) {
@@ -213,7 +213,7 @@ pub fn seal_halves(value: &mut Value) {
                     (name, value)
                 }));
             }
-            members.values_mut().for_each(seal_halves);
+            members.values_mut().for_each(replace_halves);
         }
         _ => {}
     }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_characters_that_no_string_may_hold() {
+    fn replaces_invalid_characters_in_strings() {
         for (text, expected) in [
             (&br#"{"a":"x\ud83d"}"#[..], json!({"a": "x\u{FFFD}"})),
             (br#"{"a":"\ude00x"}"#, json!({"a": "\u{FFFD}x"})),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_sound_text_as_it_is() {
+    fn leaves_valid_text_unchanged() {
         for text in [
             &br#"{"a":"\ud83d\ude00 \u00e9 \" \\ud83d \/"}"#[..],
             b"{\n\t\"a\": [1, \"\xC3\xA9\"]\n}",
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn increments(parts: &[&str]) -> String {
-        let mut joiner = HalfJoiner::default();
+        let mut joiner = SurrogateJoiner::default();
         let mut whole = String::new();
         for part in parts {
             let JsonPart { text, has_halves } = repair_json_part(part.as_bytes());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_halves_of_consecutive_increments() {
+    fn joins_surrogate_halves_of_consecutive_increments() {
         for (parts, expected) in [
             (&[r#""a\ud83d""#, r#""\ude00b""#][..], "a😀b"),
             (&[r#""\ud83d""#, r#""""#, r#""\ude00""#], "😀"),
@@ -310,11 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn seals_halves_that_no_joiner_takes() {
+    fn replaces_unjoined_surrogate_halves() {
         let part = repair_json_part(br#"{"\ud83d":["a\ud83d",{"b":"\ude00"}]}"#);
         assert!(part.has_halves);
         let mut value = serde_json::from_slice(&part.text).unwrap();
-        seal_halves(&mut value);
+        replace_halves(&mut value);
         assert_eq!(value, json!({"\u{FFFD}": ["a\u{FFFD}", {"b": "\u{FFFD}"}]}));
     }
 

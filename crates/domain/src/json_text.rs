@@ -15,7 +15,7 @@ const SHORT_NUMBER: usize = 300;
 
 /// Reason to reject a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JsonFault {
+pub enum JsonTextFault {
     #[error("is nested deeper than 64 levels")]
     TooDeep,
     #[error("holds more than 100,000 values")]
@@ -29,7 +29,7 @@ pub enum JsonFault {
 }
 
 /// Checks valid JSON for these faults. Invalid JSON may pass; the parser rejects it.
-pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
+pub fn check_json_text(text: &[u8]) -> Result<(), JsonTextFault> {
     let (mut depth, mut values, mut at) = (0_usize, 0_usize, 0_usize);
     while let Some(byte) = text.get(at) {
         match byte {
@@ -41,7 +41,7 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
                 depth += 1;
                 values += 1;
                 if depth > DEPTH {
-                    return Err(JsonFault::TooDeep);
+                    return Err(JsonTextFault::TooDeep);
                 }
             }
             b'}' | b']' => depth = depth.saturating_sub(1),
@@ -53,7 +53,7 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
             _ => {}
         }
         if values > VALUES {
-            return Err(JsonFault::TooManyValues);
+            return Err(JsonTextFault::TooManyValues);
         }
         at += 1;
     }
@@ -61,7 +61,7 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonFault> {
 }
 
 /// Checks a string from after its opening quote to after its closing quote.
-fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
+fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonTextFault> {
     // True after a high surrogate, until its low surrogate.
     let mut waits = false;
     loop {
@@ -71,7 +71,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
         }
         let half = match text.get(at) {
             None => return Ok(at),
-            Some(b'"') if waits => return Err(JsonFault::LoneSurrogate),
+            Some(b'"') if waits => return Err(JsonTextFault::LoneSurrogate),
             Some(b'"') => return Ok(at + 1),
             Some(b'\\') => {
                 let unit = code_unit(text, at);
@@ -84,10 +84,10 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonFault> {
             }
         };
         waits = match (waits, half) {
-            (_, Some(0)) => return Err(JsonFault::Nul),
+            (_, Some(0)) => return Err(JsonTextFault::Nul),
             (false, Some(0xD800..=0xDBFF)) => true,
             (true, Some(0xDC00..=0xDFFF)) => false,
-            (true, _) | (false, Some(0xDC00..=0xDFFF)) => return Err(JsonFault::LoneSurrogate),
+            (true, _) | (false, Some(0xDC00..=0xDFFF)) => return Err(JsonTextFault::LoneSurrogate),
             (false, _) => false,
         };
     }
@@ -102,7 +102,7 @@ pub(crate) fn code_unit(text: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Checks a number and returns the offset after it.
-fn check_number(text: &[u8], at: usize) -> Result<usize, JsonFault> {
+fn check_number(text: &[u8], at: usize) -> Result<usize, JsonTextFault> {
     let is_of_number =
         |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
     let length = text[at..]
@@ -115,7 +115,7 @@ fn check_number(text: &[u8], at: usize) -> Result<usize, JsonFault> {
             .ok()
             .and_then(|text| text.parse::<f64>().ok());
         if value.is_some_and(f64::is_infinite) {
-            return Err(JsonFault::HugeNumber);
+            return Err(JsonTextFault::HugeNumber);
         }
     }
     Ok(at + length)
@@ -128,13 +128,13 @@ mod tests {
 
     use super::*;
 
-    fn check(text: &str, expected: Result<(), JsonFault>) {
+    fn check(text: &str, expected: Result<(), JsonTextFault>) {
         assert_eq!(check_json_text(text.as_bytes()), expected, "{text:.80}");
     }
 
     #[test]
-    fn what_parsers_and_databases_disagree_about_is_refused() {
-        use JsonFault::*;
+    fn rejects_json_that_parsers_or_databases_reject() {
+        use JsonTextFault::*;
         let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         for (text, fault) in [
             (nested(65).as_str(), TooDeep),
@@ -182,7 +182,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
-        fn what_is_written_by_us_passes_and_what_passes_and_is_json_is_a_value(
+        fn accepts_own_output_and_only_parseable_json(
             text in "[\\[\\]{}\",:0-9eE+.\\-a\\\\u dD8fFc]{0,40}",
             any in ".{0,20}",
         ) {

@@ -8,7 +8,7 @@ use crate::json_text::DEPTH;
 
 /// One step of a path to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// A member of an object.
     Member(&'static str),
     /// Each element of a list.
@@ -16,7 +16,7 @@ pub enum Step {
 }
 
 /// State of the scan within one object or list.
-enum Level {
+enum ScanLevel {
     Object {
         name: Range<usize>,
         /// True if the next text is a member name.
@@ -27,36 +27,36 @@ enum Level {
 
 /// Returns the texts of at least `least` bytes at one of `places`, in document order, without quotes. The scan
 /// ends at invalid JSON. A name with escapes matches no step.
-pub fn large_texts<P: AsRef<[Step]>>(json: &[u8], places: &[P], least: usize) -> Vec<Range<usize>> {
-    let mut levels: Vec<Level> = Vec::new();
+pub fn large_texts<P: AsRef<[PathStep]>>(json: &[u8], places: &[P], least: usize) -> Vec<Range<usize>> {
+    let mut levels: Vec<ScanLevel> = Vec::new();
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(byte) = json.get(at) {
         match byte {
             b'"' => {
                 let text = at + 1..end_of_text(json, at + 1);
                 at = text.end + 1;
-                if let Some(Level::Object {
+                if let Some(ScanLevel::Object {
                     name,
                     is_name: true,
                 }) = levels.last_mut()
                 {
                     *name = text;
-                } else if text.len() >= least && stands_at(json, &levels, places) {
+                } else if text.len() >= least && matches_path(json, &levels, places) {
                     found.push(text);
                 }
                 continue;
             }
             b'{' | b'[' if levels.len() == DEPTH => return found,
-            b'{' => levels.push(Level::Object {
+            b'{' => levels.push(ScanLevel::Object {
                 name: 0..0,
                 is_name: true,
             }),
-            b'[' => levels.push(Level::List),
+            b'[' => levels.push(ScanLevel::List),
             b'}' | b']' => {
                 levels.pop();
             }
             b',' | b':' => {
-                if let Some(Level::Object { is_name, .. }) = levels.last_mut() {
+                if let Some(ScanLevel::Object { is_name, .. }) = levels.last_mut() {
                     *is_name = *byte == b',';
                 }
             }
@@ -79,25 +79,25 @@ fn end_of_text(json: &[u8], mut at: usize) -> usize {
     json.len()
 }
 
-fn stands_at<P: AsRef<[Step]>>(json: &[u8], levels: &[Level], places: &[P]) -> bool {
-    let is_step = |(level, step): (&Level, &Step)| match (level, step) {
-        (Level::Object { name, .. }, Step::Member(member)) => {
+fn matches_path<P: AsRef<[PathStep]>>(json: &[u8], levels: &[ScanLevel], places: &[P]) -> bool {
+    let is_step = |(level, step): (&ScanLevel, &PathStep)| match (level, step) {
+        (ScanLevel::Object { name, .. }, PathStep::Member(member)) => {
             &json[name.clone()] == member.as_bytes()
         }
-        (Level::List, Step::Each) => true,
+        (ScanLevel::List, PathStep::Each) => true,
         _ => false,
     };
     let is_place =
-        |place: &[Step]| place.len() == levels.len() && levels.iter().zip(place).all(is_step);
+        |place: &[PathStep]| place.len() == levels.len() && levels.iter().zip(place).all(is_step);
     places.iter().any(|place| is_place(place.as_ref()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Step::{Each, Member};
+    use super::PathStep::{Each, Member};
     use super::*;
 
-    const PLACES: &[&[Step]] = &[
+    const PLACES: &[&[PathStep]] = &[
         &[Member("input"), Member("contents"), Each, Member("image")],
         &[Member("data")],
     ];
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_large_texts_at_their_places() {
+    fn finds_large_texts_at_known_paths() {
         check(
             r#"{"input": {"contents": [{"image": "AAAA"}, {"image":"BBBB", "x": 1}]}}"#,
             &["AAAA", "BBBB"],
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_other_places_and_small_texts() {
+    fn skips_other_paths_and_small_texts() {
         for json in [
             r#"{"data":"AAA"}"#,
             r#"{"other":"AAAA","data":{"data":"AAAA"}}"#,

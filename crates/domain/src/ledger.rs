@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 /// Author of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum LedgerSource {
     Runner,
     Host,
 }
@@ -24,13 +24,13 @@ pub struct LedgerEvent<'a> {
     pub usage: Option<&'a RawValue>,
     /// Creation time, in epoch seconds.
     pub created_at: i64,
-    pub source: Source,
+    pub source: LedgerSource,
     /// An object or null.
     pub metadata: &'a Value,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LedgerLine<'a> {
     run_id: RunId,
     sequence: u64,
     r#type: &'a str,
@@ -56,7 +56,7 @@ impl LedgerEvent<'_> {
     }
 
     fn write_line(&self, line: &mut Vec<u8>) {
-        let event = Line {
+        let event = LedgerLine {
             run_id: self.run_id,
             sequence: self.sequence,
             r#type: self.kind,
@@ -64,8 +64,8 @@ impl LedgerEvent<'_> {
             usage: self.usage,
             created_at: self.created_at,
             source: match self.source {
-                Source::Runner => "runner",
-                Source::Host => "host",
+                LedgerSource::Runner => "runner",
+                LedgerSource::Host => "host",
             },
             metadata: self.metadata,
         };
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_keys_of_the_contract_in_order_and_a_frame_holds_it() {
+    fn frames_contain_ledger_lines_with_ordered_keys() {
         let run_id: RunId = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61".parse().unwrap();
         let data = RawValue::from_string(
             r#"{"chunk":{"role":"assistant","content":"hello "}}"#.to_owned(),
@@ -126,7 +126,7 @@ mod tests {
             data: &data,
             usage: None,
             created_at: 1_795_291_200,
-            source: Source::Runner,
+            source: LedgerSource::Runner,
             metadata: &Value::Null,
         };
         let mut frames = Vec::new();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn runner_text_never_stands_in_the_event_field() {
+    fn sse_event_field_never_contains_runner_text() {
         let mut frames = Vec::new();
         write_frame(&mut frames, 2, "x\ndata: forged", "{}");
         assert_eq!(frames, b"id: 2\nevent: unknown\ndata: {}\n\n");

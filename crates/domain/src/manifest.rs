@@ -13,12 +13,12 @@ use protocol::resources::{
 use serde_json::{Map, Value};
 
 use crate::form::escape_pointer;
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 
 /// Maximum manifests of one endpoint.
-pub const MOST_RUNNERS: usize = 256;
+pub const MAX_RUNNERS: usize = 256;
 /// Maximum warnings for one manifest.
-const MOST_WARNINGS: usize = 50;
+const MAX_WARNINGS: usize = 50;
 /// Known manifest fields. Other fields are ignored with a warning, because peers may be newer.
 const FIELDS: [&str; 13] = [
     "id",
@@ -65,9 +65,9 @@ pub struct IncompatibleManifest {
 }
 
 /// Validates a complete answer `{"runners": […]}`.
-pub fn judge_answer(answer: &Value) -> Discovered {
+pub fn validate_manifest_list(answer: &Value) -> Discovered {
     match answer.get("runners").and_then(Value::as_array) {
-        Some(runners) => judge_list(runners),
+        Some(runners) => validate_manifests(runners),
         None => Discovered {
             rejected: vec![Fault::new("/runners", "must be a list of manifests")],
             ..Discovered::default()
@@ -76,11 +76,11 @@ pub fn judge_answer(answer: &Value) -> Discovered {
 }
 
 /// Validates a list of manifests from an answer or a registration.
-pub fn judge_list(runners: &[Value]) -> Discovered {
+pub fn validate_manifests(runners: &[Value]) -> Discovered {
     let mut discovered = Discovered::default();
     for (index, raw) in runners.iter().enumerate() {
         let place = format!("/runners/{index}");
-        if index >= MOST_RUNNERS {
+        if index >= MAX_RUNNERS {
             discovered.rejected.push(Fault::new(
                 place,
                 "an endpoint may list at most 256 runners",
@@ -88,16 +88,16 @@ pub fn judge_list(runners: &[Value]) -> Discovered {
             break;
         }
         match judge_manifest(index, raw) {
-            Ok(Verdict::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
+            Ok(ManifestResult::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
                 let message = "is listed twice by this endpoint";
                 discovered.rejected.push(Fault::new(place + "/id", message));
             }
-            Ok(Verdict::Accepted(accepted)) => discovered.accepted.push(*accepted),
-            Ok(Verdict::Incompatible(found)) if discovered.has(&found.id) => {
+            Ok(ManifestResult::Accepted(accepted)) => discovered.accepted.push(*accepted),
+            Ok(ManifestResult::Incompatible(found)) if discovered.has(&found.id) => {
                 let message = "is listed twice by this endpoint";
                 discovered.rejected.push(Fault::new(place + "/id", message));
             }
-            Ok(Verdict::Incompatible(incompatible)) => discovered.incompatible.push(incompatible),
+            Ok(ManifestResult::Incompatible(incompatible)) => discovered.incompatible.push(incompatible),
             Err(fault) => discovered.rejected.push(fault.under(&place)),
         }
     }
@@ -129,12 +129,12 @@ impl Discovered {
     }
 }
 
-enum Verdict {
+enum ManifestResult {
     Accepted(Box<AcceptedManifest>),
     Incompatible(IncompatibleManifest),
 }
 
-fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
+fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
@@ -154,7 +154,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
     if version.split('.').next() != Some(PROTOCOL_VERSION) {
         let version = shown(&version);
         let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
-        return Ok(Verdict::Incompatible(IncompatibleManifest {
+        return Ok(ManifestResult::Incompatible(IncompatibleManifest {
             index,
             id,
             reason,
@@ -202,15 +202,15 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<Verdict, Fault> {
         metadata: optional(object, "metadata", "must be an object")?.unwrap_or_default(),
         id,
     };
-    if warnings.len() > MOST_WARNINGS {
-        let more = warnings.len() - MOST_WARNINGS;
-        warnings.truncate(MOST_WARNINGS);
+    if warnings.len() > MAX_WARNINGS {
+        let more = warnings.len() - MAX_WARNINGS;
+        warnings.truncate(MAX_WARNINGS);
         warnings.push(Fault::new(
             "",
             format!("{more} more places were ignored or dropped"),
         ));
     }
-    Ok(Verdict::Accepted(Box::new(AcceptedManifest {
+    Ok(ManifestResult::Accepted(Box::new(AcceptedManifest {
         index,
         manifest,
         warnings,
@@ -405,7 +405,7 @@ mod tests {
     }
 
     fn check_rejected(changes: Value, pointer: &str) {
-        let found = judge_list(&[manifest(changes)]);
+        let found = validate_manifests(&[manifest(changes)]);
         let pointers: Vec<_> = found
             .rejected
             .iter()
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_manifest_is_named_by_its_pointer() {
+    fn reports_invalid_manifests_by_pointer() {
         check_rejected(json!({"id": "-"}), "/id");
         check_rejected(json!({"id": "plugin:a/b"}), "/id");
         check_rejected(json!({"name": "-"}), "/name");
@@ -442,8 +442,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_manifest_leaves_out_is_what_the_protocol_says() {
-        let found = judge_list(&[manifest(json!({"component_kind": "Runner"}))]);
+    fn absent_manifest_fields_use_protocol_defaults() {
+        let found = validate_manifests(&[manifest(json!({"component_kind": "Runner"}))]);
         let accepted = &found.accepted[0];
         assert_eq!(accepted.warnings, []);
         let told = serde_json::to_value(&accepted.manifest).unwrap();
@@ -476,23 +476,23 @@ mod tests {
     #[test]
     fn warnings_are_bounded() {
         let flags: Map<_, _> = (0..500).map(|n| (format!("c{n}"), json!(true))).collect();
-        let found = judge_list(&[manifest(json!({"capabilities": flags}))]);
+        let found = validate_manifests(&[manifest(json!({"capabilities": flags}))]);
         let warnings = &found.accepted[0].warnings;
-        assert_eq!(warnings.len(), MOST_WARNINGS + 1);
+        assert_eq!(warnings.len(), MAX_WARNINGS + 1);
         assert_eq!(
-            warnings[MOST_WARNINGS].message,
+            warnings[MAX_WARNINGS].message,
             "450 more places were ignored or dropped"
         );
     }
 
     #[test]
-    fn neighbours_of_a_bad_manifest_are_accepted() {
+    fn accepts_manifests_next_to_invalid_ones() {
         let list = [
             json!(7),
             manifest(json!({})),
             manifest(json!({"protocol_version": "2", "id": "plugin:a/b/d"})),
         ];
-        let found = judge_list(&list);
+        let found = validate_manifests(&list);
         assert_eq!(
             found.rejected,
             [Fault::new("/runners/0", "must be an object")]
@@ -505,8 +505,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_dropped_with_a_warning_and_never_granted() {
-        let found = judge_list(&[manifest(json!({
+    fn drops_unknown_permissions_with_warning() {
+        let found = validate_manifests(&[manifest(json!({
             "capabilities": {"flying": true}, "permissions": {"models": ["invoke", "own"], "moon": ["x"]},
             "context": {"ownership": "hybrid"}, "plugin_version": "7", "a/b": 1,
         }))]);
@@ -535,9 +535,9 @@ mod tests {
     }
 
     #[test]
-    fn bounds_text_of_manifests_in_reasons() {
+    fn limits_manifest_text_in_reasons() {
         let version = format!("9\u{1b}[31m{}", "9".repeat(3_000_000));
-        let found = judge_list(&[manifest(json!({"protocol_version": version}))]);
+        let found = validate_manifests(&[manifest(json!({"protocol_version": version}))]);
         let reason = &found.incompatible[0].reason;
         assert!(
             reason.starts_with("speaks protocol 9\\u{1b}[31m999"),
@@ -545,7 +545,7 @@ mod tests {
         );
         assert!(reason.chars().count() < 300, "{}", reason.len());
         let long = "n".repeat(3_000_000);
-        let found = judge_list(&[manifest(
+        let found = validate_manifests(&[manifest(
             json!({(long.clone()): 1, "capabilities": {(long): true}}),
         )]);
         for warning in &found.accepted[0].warnings {

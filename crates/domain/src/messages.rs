@@ -2,7 +2,7 @@
 //! its format.
 //!
 //! A provider with this API receives the validated request ([`check_request`]), and its answers pass through a
-//! [`Relay`]. Other providers receive a [`chat_request`]; [`message`] and [`EventWriter`] convert their answers.
+//! [`MessageRelay`]. Other providers receive a [`chat_request`]; [`message`] and [`MessageEventWriter`] convert their answers.
 
 mod answer;
 mod chat;
@@ -14,17 +14,17 @@ mod json_end;
 mod pass;
 mod relay;
 mod sources;
-mod spoken;
+mod visible_text;
 
 pub use answer::message;
 pub use chat::chat_request;
-pub use check::{MOST_MESSAGES, MOST_TOOLS, check_request};
+pub use check::{MAX_MESSAGES, MAX_TOOLS, check_request};
 pub use counted::{counted_request, other_texts};
 pub use errors::{ErrorKind, error_kind};
-pub use events::EventWriter;
+pub use events::MessageEventWriter;
 pub use pass::{betas, pass_request};
-pub use relay::Relay;
-pub use sources::{Source, has_document, sources};
+pub use relay::MessageRelay;
+pub use sources::{MediaSource, has_document, sources};
 
 use serde_json::Value;
 
@@ -38,7 +38,7 @@ fn own_signature(model: &str) -> String {
 }
 
 /// Returns the model in the signature of the gateway's own thinking block. `None`: a provider signed it.
-fn own_thinker(block: &Value) -> Option<&str> {
+fn own_signature_model(block: &Value) -> Option<&str> {
     block
         .get("signature")?
         .as_str()?

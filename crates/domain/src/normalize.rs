@@ -7,36 +7,36 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
-use protocol::result::{FINISH_REASON, RUNNER_ERROR, ResultType};
+use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::authorization::AuthorizationSnapshot;
-use crate::json_repair::HalfJoiner;
+use crate::json_repair::SurrogateJoiner;
 use crate::run::{FailureCode, is_reserved_code};
 use ending::Unfinished;
-use places::Place;
-use reading::Envelope;
+use sequences::SequencePosition;
+use reading::ResultEnvelope;
 
 mod announced;
 mod bounds;
 mod ending;
 mod payload;
-mod places;
+mod sequences;
 mod reading;
-mod recall;
+mod replay;
 mod rejection;
 mod text;
 mod verdict;
 
-pub use announced::{announced_artifact, is_result, is_terminal_result, says_cancelled};
-pub use bounds::Shortened;
-pub use payload::{Question, StateUpdate};
+pub use announced::{announced_artifact, is_result, is_terminal_result, reports_cancelled};
+pub use bounds::TruncatedPart;
+pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{Reason, Rejection};
-pub use text::Said;
-pub use verdict::{Accepted, Effect, RunnerEnding, Tally, Verdict};
+pub use text::RunMessages;
+pub use verdict::{AcceptedResult, ResultEffect, RunnerEnding, ResultCounts, Verdict};
 
 /// Limits of a run's results. The runner receives them in `ctx.runtime.metadata.limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +48,14 @@ pub struct ResultLimits {
 }
 
 /// Validates the results of one run in order.
-pub struct Judge<'a> {
+pub struct ResultValidator<'a> {
     snapshot: &'a AuthorizationSnapshot,
     run_id: String,
     limits: ResultLimits,
     expects_message: bool,
     events: u64,
     bytes: usize,
-    taken: places::Places,
+    taken: sequences::AcceptedSequences,
     strikes: u32,
     /// Reason of the first rejection.
     refused: Option<String>,
@@ -65,15 +65,15 @@ pub struct Judge<'a> {
     cancelled: bool,
     messages: text::Messages,
     /// Half of a surrogate pair, which the next delta may complete.
-    halves: HalfJoiner,
+    halves: SurrogateJoiner,
     /// Reason of a rejected complete message without a replacement.
-    lost_message: Option<String>,
-    tally: Tally,
+    rejected_message: Option<String>,
+    tally: ResultCounts,
     /// Uploaded artifacts that the run may announce. `None`: any announcement is accepted.
     artifacts: Option<HashSet<Uuid>>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> ResultValidator<'a> {
     /// `expects_message`: the event was a message, so a run without a message fails.
     pub fn new(
         snapshot: &'a AuthorizationSnapshot,
@@ -88,23 +88,23 @@ impl<'a> Judge<'a> {
             expects_message,
             events: 0,
             bytes: 0,
-            taken: places::Places::default(),
+            taken: sequences::AcceptedSequences::default(),
             strikes: 0,
             refused: None,
             asked: HashSet::new(),
             ended: false,
             cancelled: false,
             messages: text::Messages::new(delta_mode, limits.event_bytes),
-            halves: HalfJoiner::default(),
-            lost_message: None,
-            tally: Tally::default(),
+            halves: SurrogateJoiner::default(),
+            rejected_message: None,
+            tally: ResultCounts::default(),
             artifacts: None,
         }
     }
 
     /// Restricts announcements to artifacts from [`Self::know_artifact`].
     #[must_use]
-    pub fn knowing_artifacts(mut self) -> Self {
+    pub fn with_known_artifacts(mut self) -> Self {
         self.artifacts = Some(HashSet::new());
         self
     }
@@ -120,12 +120,12 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the counts so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> ResultCounts {
         self.tally
     }
 
     /// Returns the complete messages, for the transcript of a run that the gateway ends.
-    pub fn said(&self) -> Said {
+    pub fn said(&self) -> RunMessages {
         self.messages.said().clone()
     }
 
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
             Verdict::Accept(accepted) => {
                 self.tally.gaps += u64::from(accepted.gap);
                 self.tally.rejected += accepted.shortened.len() as u64;
-                self.ended |= matches!(accepted.effect, Effect::End(_));
+                self.ended |= matches!(accepted.effect, ResultEffect::End(_));
             }
             Verdict::Duplicate => self.tally.duplicates += 1,
             Verdict::Reject(_) | Verdict::Fail(..) => self.tally.rejected += 1,
@@ -150,7 +150,7 @@ impl<'a> Judge<'a> {
 
     fn judge_envelope<'r>(
         &mut self,
-        envelope: Envelope<'r>,
+        envelope: ResultEnvelope<'r>,
         (raw, now): (&[u8], Option<i64>),
     ) -> Verdict<'r> {
         if envelope.run_id != self.run_id {
@@ -173,9 +173,9 @@ impl<'a> Judge<'a> {
             }
         };
         let gap = match self.taken.place(number, raw) {
-            Place::Next { gap } => gap,
-            Place::Duplicate => return Verdict::Duplicate,
-            Place::Refused(reason, message) => {
+            SequencePosition::Next { gap } => gap,
+            SequencePosition::Duplicate => return Verdict::Duplicate,
+            SequencePosition::Refused(reason, message) => {
                 // A terminal result is the last, so the run ends.
                 if ResultType::parse(&envelope.kind).is_some_and(ResultType::is_terminal) {
                     let message = "the sequence of a terminal does not rise";
@@ -189,7 +189,7 @@ impl<'a> Judge<'a> {
 
     fn judge_payload<'r>(
         &mut self,
-        envelope: Envelope<'r>,
+        envelope: ResultEnvelope<'r>,
         (number, gap): (Option<u64>, bool),
         raw: &[u8],
         now: Option<i64>,
@@ -209,19 +209,19 @@ impl<'a> Judge<'a> {
                 let most = self.limits.state_value_bytes;
                 payload::check(kind, data, self.snapshot, most, now)
             }
-            None => Ok(payload::Checked::Plain),
+            None => Ok(payload::CheckedPayload::Plain),
         };
         let mut checked = match payload {
             Ok(checked) => checked,
             Err(fault) => return self.refuse(known, (fault.reason, fault.message), number, raw),
         };
-        if let payload::Checked::Artifact(id) = checked
+        if let payload::CheckedPayload::Artifact(id) = checked
             && !self.may_announce(id)
         {
             let message = "artifact.created names no artifact that this run has uploaded";
             return self.strike(Reason::UnknownArtifact, number, raw, message);
         }
-        if let payload::Checked::Question(question) = &checked
+        if let payload::CheckedPayload::RunQuestion(question) = &checked
             && !self.is_new(question)
         {
             let message = "a run may request each interaction_id once, and at most 100 in total";
@@ -237,25 +237,25 @@ impl<'a> Judge<'a> {
         };
         let message_omitted = matches!(
             told,
-            Told::WithoutMessage
-                | Told::AsStopped {
+            ClientForm::WithoutMessage
+                | ClientForm::AsStopped {
                     without_message: true,
                     ..
                 }
         );
         let data = match told {
-            Told::AsSent => envelope
+            ClientForm::AsSent => envelope
                 .data
                 .map_or_else(|| Cow::Owned(text::nothing()), text::one_line),
-            Told::WithoutMessage => Cow::Owned(text::without_message(data)),
-            Told::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
-            Told::AsRunnerError(own) => Cow::Owned(text::as_runner_error(data, &own)),
-            Told::AsStopped {
+            ClientForm::WithoutMessage => Cow::Owned(text::without_message(data)),
+            ClientForm::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
+            ClientForm::AsRunnerError(own) => Cow::Owned(text::as_runner_error(data, &own)),
+            ClientForm::AsStopped {
                 own,
                 without_message,
             } => Cow::Owned(text::as_stopped(data, &own, without_message)),
         };
-        Verdict::Accept(Accepted {
+        Verdict::Accept(AcceptedResult {
             kind: envelope.kind,
             data,
             usage: (envelope.usage).map(|usage| bounds::usage(usage, &mut shortened)),
@@ -276,34 +276,34 @@ impl<'a> Judge<'a> {
     /// `bytes`: size of its data.
     fn apply(
         &mut self,
-        checked: payload::Checked<'_>,
+        checked: payload::CheckedPayload<'_>,
         bytes: usize,
-    ) -> Result<(Effect, Told), Unfinished> {
-        let mut told = Told::AsSent;
+    ) -> Result<(ResultEffect, ClientForm), Unfinished> {
+        let mut told = ClientForm::AsSent;
         let effect = match checked {
-            payload::Checked::Plain => Effect::None,
-            payload::Checked::Delta(delta) => {
+            payload::CheckedPayload::Plain => ResultEffect::None,
+            payload::CheckedPayload::Delta(delta) => {
                 if let Some(shown) = self.messages.add_delta(delta) {
-                    told = Told::Snapshot(shown);
+                    told = ClientForm::Snapshot(shown);
                 }
-                Effect::None
+                ResultEffect::None
             }
-            payload::Checked::Message(message) => {
+            payload::CheckedPayload::Message(message) => {
                 self.messages.complete(*message, bytes);
-                self.halves = HalfJoiner::default();
-                self.lost_message = None;
-                Effect::None
+                self.halves = SurrogateJoiner::default();
+                self.rejected_message = None;
+                ResultEffect::None
             }
-            payload::Checked::State(update) => Effect::SetState(update),
-            payload::Checked::Artifact(id) => id.map_or(Effect::None, Effect::BindArtifact),
-            payload::Checked::Question(question) => Effect::Ask(question),
-            payload::Checked::Completed {
+            payload::CheckedPayload::State(update) => ResultEffect::SetState(update),
+            payload::CheckedPayload::Artifact(id) => id.map_or(ResultEffect::None, ResultEffect::BindArtifact),
+            payload::CheckedPayload::RunQuestion(question) => ResultEffect::Ask(question),
+            payload::CheckedPayload::Completed {
                 finish_reason,
                 message,
                 outcome,
             } => {
                 if message.is_some() && self.messages.said().last() == message.as_ref() {
-                    told = Told::WithoutMessage;
+                    told = ClientForm::WithoutMessage;
                 }
                 let said = self.final_messages(message)?;
                 // `cancelled` is correct for a run whose cancel was accepted.
@@ -311,14 +311,14 @@ impl<'a> Judge<'a> {
                 let is_reserved = !is_cancel && is_reserved_code(&finish_reason);
                 let mut reason = finish_reason;
                 if is_reserved {
-                    let own = std::mem::replace(&mut reason, FINISH_REASON.to_owned());
-                    let without_message = matches!(told, Told::WithoutMessage);
-                    told = Told::AsStopped {
+                    let own = std::mem::replace(&mut reason, DEFAULT_FINISH_REASON.to_owned());
+                    let without_message = matches!(told, ClientForm::WithoutMessage);
+                    told = ClientForm::AsStopped {
                         own,
                         without_message,
                     };
                 }
-                Effect::End(Box::new(RunnerEnding {
+                ResultEffect::End(Box::new(RunnerEnding {
                     status: RunStatus::Completed,
                     reason,
                     outcome,
@@ -326,7 +326,7 @@ impl<'a> Judge<'a> {
                     said,
                 }))
             }
-            payload::Checked::Failed {
+            payload::CheckedPayload::Failed {
                 code,
                 message,
                 retryable,
@@ -336,9 +336,9 @@ impl<'a> Judge<'a> {
                 if !is_cancel && is_reserved_code(&code) {
                     error["code"] = json!(RUNNER_ERROR);
                     error["details"] = json!({"code": code});
-                    told = Told::AsRunnerError(code);
+                    told = ClientForm::AsRunnerError(code);
                 }
-                Effect::End(Box::new(RunnerEnding {
+                ResultEffect::End(Box::new(RunnerEnding {
                     status: if is_cancel {
                         RunStatus::Cancelled
                     } else {
@@ -354,17 +354,17 @@ impl<'a> Judge<'a> {
         Ok((effect, told))
     }
 
-    fn is_new(&mut self, question: &Question) -> bool {
+    fn is_new(&mut self, question: &RunQuestion) -> bool {
         self.asked.len() < payload::QUESTIONS && self.asked.insert(question.interaction_id.clone())
     }
 }
 
 /// Form in which clients receive the data of a result.
-enum Told {
+enum ClientForm {
     AsSent,
     /// Without its message, which was delivered before.
     WithoutMessage,
-    Snapshot(text::Shown),
+    Snapshot(text::SnapshotDelta),
     /// As `runner.error`: its code, this one, is reserved.
     AsRunnerError(String),
     /// As `stop`: its finish reason, this one, is reserved.

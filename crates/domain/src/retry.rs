@@ -8,14 +8,14 @@ pub enum AttemptFailure {
     /// The connection failed, so the runner received nothing.
     NotConnected,
     /// 429 or 503 with `Retry-After`: the runner asks for a retry.
-    AskedToWait(Duration),
+    Throttled(Duration),
     /// Any other failure. The runner may have started, so the POST is never repeated.
     Uncertain,
 }
 
 /// Decision after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RetryDecision {
     RetryAfter(Duration),
     Fail,
 }
@@ -27,23 +27,23 @@ pub fn after_failure(
     failure: AttemptFailure,
     left: Duration,
     jitter: f64,
-) -> Decision {
+) -> RetryDecision {
     if attempt > most_retries {
-        return Decision::Fail;
+        return RetryDecision::Fail;
     }
     let wait = match failure {
-        AttemptFailure::Uncertain => return Decision::Fail,
+        AttemptFailure::Uncertain => return RetryDecision::Fail,
         // Jitter, so that clients with the same `Retry-After` do not retry together.
-        AttemptFailure::AskedToWait(wait) => wait + wait.mul_f64(jitter.clamp(0.0, 1.0) / 10.0),
+        AttemptFailure::Throttled(wait) => wait + wait.mul_f64(jitter.clamp(0.0, 1.0) / 10.0),
         AttemptFailure::NotConnected => {
             let ceiling = Duration::from_millis(100 << attempt.min(6));
             ceiling.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
         }
     };
     if wait < left {
-        Decision::RetryAfter(wait)
+        RetryDecision::RetryAfter(wait)
     } else {
-        Decision::Fail
+        RetryDecision::Fail
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     const LEFT: Duration = Duration::from_secs(10);
 
-    fn check(attempt: u32, failure: AttemptFailure, expected: Decision) {
+    fn check(attempt: u32, failure: AttemptFailure, expected: RetryDecision) {
         assert_eq!(
             after_failure(attempt, 2, failure, LEFT, 1.0),
             expected,
@@ -62,24 +62,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_surely_did_not_start_is_tried_again_and_only_twice() {
+    fn retries_only_unstarted_runs_up_to_limit() {
         check(
             1,
             AttemptFailure::NotConnected,
-            Decision::RetryAfter(Duration::from_millis(200)),
+            RetryDecision::RetryAfter(Duration::from_millis(200)),
         );
         check(
             2,
             AttemptFailure::NotConnected,
-            Decision::RetryAfter(Duration::from_millis(400)),
+            RetryDecision::RetryAfter(Duration::from_millis(400)),
         );
-        check(3, AttemptFailure::NotConnected, Decision::Fail);
-        check(1, AttemptFailure::Uncertain, Decision::Fail);
+        check(3, AttemptFailure::NotConnected, RetryDecision::Fail);
+        check(1, AttemptFailure::Uncertain, RetryDecision::Fail);
         check(
             1,
-            AttemptFailure::AskedToWait(Duration::ZERO),
-            Decision::RetryAfter(Duration::ZERO),
+            AttemptFailure::Throttled(Duration::ZERO),
+            RetryDecision::RetryAfter(Duration::ZERO),
         );
-        check(1, AttemptFailure::AskedToWait(LEFT), Decision::Fail);
+        check(1, AttemptFailure::Throttled(LEFT), RetryDecision::Fail);
     }
 }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_always_set_and_never_past_the_cap() {
+    fn deadlines_are_always_set_and_capped() {
         let most = 86_400_000;
         let check = |timeout: Option<Value>, expected| {
             assert_eq!(

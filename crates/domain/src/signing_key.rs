@@ -7,7 +7,7 @@
 pub const LEAD_MS: i64 = 10 * MINUTE;
 
 /// Maximum keys of one purpose for an explicit rotation, because each cursor is tried with all keys.
-pub const MOST_KEYS: usize = 40;
+pub const MAX_KEYS: usize = 40;
 
 const MINUTE: i64 = 60_000;
 const DAY: i64 = 24 * 60 * MINUTE;
@@ -62,11 +62,11 @@ pub struct KeyTimes {
 
 impl KeyTimes {
     fn may_sign(&self, now: i64) -> bool {
-        self.sign_until.is_none_or(|until| now < until) && !self.is_over(now)
+        self.sign_until.is_none_or(|until| now < until) && !self.is_expired(now)
     }
 
     /// Returns true if the key no longer verifies.
-    pub fn is_over(&self, now: i64) -> bool {
+    pub fn is_expired(&self, now: i64) -> bool {
         self.verify_until.is_some_and(|until| until <= now)
     }
 }
@@ -79,7 +79,7 @@ pub enum KeyPhase {
     Signing,
     /// No longer signing.
     Verifying,
-    Over,
+    Expired,
 }
 
 impl KeyPhase {
@@ -89,7 +89,7 @@ impl KeyPhase {
             Self::Waiting => "waiting",
             Self::Signing => "signing",
             Self::Verifying => "verifying",
-            Self::Over => "over",
+            Self::Expired => "over",
         }
     }
 }
@@ -98,8 +98,8 @@ impl KeyPhase {
 pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
     let signing = keys.iter().position(|key| key.may_sign(now));
     let phase = |(index, key): (usize, &KeyTimes)| {
-        if key.is_over(now) {
-            KeyPhase::Over
+        if key.is_expired(now) {
+            KeyPhase::Expired
         } else if Some(index) == signing {
             KeyPhase::Signing
         } else if signing.is_some_and(|signing| index > signing) {
@@ -113,26 +113,26 @@ pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
 
 /// Cause of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occasion {
+pub enum RotationCause {
     /// The newest key has this age in milliseconds, or no key signs.
     Age(i64),
     /// An operator requested it.
-    Asked,
+    Requested,
     /// A key may be compromised: all existing keys stop verifying at once.
-    Leak,
+    Compromised,
 }
 
-/// Result of an [`Occasion`].
+/// Result of an [`RotationCause`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RotationPlan {
     /// The newest key is recent.
     NotDue,
     /// A published key will sign soon.
-    UnderWay { kid: String, signs_from: i64 },
-    /// More than [`MOST_KEYS`] keys would verify.
+    AlreadyScheduled { kid: String, signs_from: i64 },
+    /// More than [`MAX_KEYS`] keys would verify.
     TooMany,
     /// Create a key that signs from `signs_from`, and retire the existing keys.
-    Succeed {
+    ScheduleSuccessor {
         signs_from: i64,
         retired: Vec<KeyTimes>,
     },
@@ -144,32 +144,32 @@ pub enum RotationPlan {
 pub fn plan_rotation(
     purpose: KeyPurpose,
     keys: &[KeyTimes],
-    occasion: Occasion,
+    occasion: RotationCause,
     now: i64,
 ) -> RotationPlan {
     let phases = key_phases(keys, now);
     let signing = phases.iter().position(|phase| *phase == KeyPhase::Signing);
     match occasion {
-        Occasion::Leak => {
+        RotationCause::Compromised => {
             let withdrawn = keys.iter().map(|key| key.kid.clone()).collect();
             return RotationPlan::Replace { withdrawn };
         }
-        Occasion::Age(most) => {
+        RotationCause::Age(most) => {
             let is_young = |key: &KeyTimes| now < key.created_at.saturating_add(most);
             if signing.is_some() && keys.last().is_some_and(is_young) {
                 return RotationPlan::NotDue;
             }
         }
-        Occasion::Asked => {
+        RotationCause::Requested => {
             if let Some(newest) = keys.last()
                 && phases.last() == Some(&KeyPhase::Waiting)
                 && let Some(signs_from) = signing.and_then(|signing| keys[signing].sign_until)
             {
                 let kid = newest.kid.clone();
-                return RotationPlan::UnderWay { kid, signs_from };
+                return RotationPlan::AlreadyScheduled { kid, signs_from };
             }
-            let verifying = phases.iter().filter(|phase| **phase != KeyPhase::Over);
-            if verifying.count() >= MOST_KEYS {
+            let verifying = phases.iter().filter(|phase| **phase != KeyPhase::Expired);
+            if verifying.count() >= MAX_KEYS {
                 return RotationPlan::TooMany;
             }
         }
@@ -182,7 +182,7 @@ pub fn plan_rotation(
         ..key.clone()
     };
     let endless = keys.iter().filter(|key| key.sign_until.is_none());
-    RotationPlan::Succeed {
+    RotationPlan::ScheduleSuccessor {
         signs_from,
         retired: endless.map(retire).collect(),
     }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     const NOW: i64 = 1_795_291_200_000;
-    const MONTH: Occasion = Occasion::Age(30 * DAY);
+    const MONTH: RotationCause = RotationCause::Age(30 * DAY);
     const TAIL: i64 = 17 * MINUTE;
 
     /// A key by its age, and the ends of its signing and verifying, relative to `NOW`.
@@ -211,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_key_that_may_sign_signs_and_a_newer_one_waits() {
-        use KeyPhase::{Over, Signing, Verifying, Waiting};
+    fn oldest_usable_key_signs_and_newer_key_waits() {
+        use KeyPhase::{Expired, Signing, Verifying, Waiting};
         let young = key("new", MINUTE, None, None);
         check_phases(&[], &[]);
         check_phases(&[key("a", 9 * DAY, None, None)], &[Signing]);
@@ -225,21 +225,21 @@ mod tests {
         let old = key("old", DAY, Some(-TAIL), Some(1));
         check_phases(&[old, young.clone()], &[Verifying, Signing]);
         let old = key("old", DAY, Some(-TAIL), Some(0));
-        check_phases(&[old, young.clone()], &[Over, Signing]);
+        check_phases(&[old, young.clone()], &[Expired, Signing]);
         // An expired key never signs.
-        check_phases(&[key("x", DAY, None, Some(0)), young], &[Over, Signing]);
+        check_phases(&[key("x", DAY, None, Some(0)), young], &[Expired, Signing]);
         check_phases(&[key("x", DAY, Some(0), Some(1))], &[Verifying]);
     }
 
     #[track_caller]
-    fn check_plan(keys: &[KeyTimes], occasion: Occasion, expected: &RotationPlan) {
+    fn check_plan(keys: &[KeyTimes], occasion: RotationCause, expected: &RotationPlan) {
         let plan = plan_rotation(KeyPurpose::RunToken, keys, occasion, NOW);
         assert_eq!(plan, *expected, "{occasion:?} {keys:?}");
     }
 
     #[test]
-    fn a_key_is_made_when_the_newest_is_of_age_and_only_then() {
-        let first = RotationPlan::Succeed {
+    fn creates_key_only_when_newest_reaches_age() {
+        let first = RotationPlan::ScheduleSuccessor {
             signs_from: NOW,
             retired: vec![],
         };
@@ -248,7 +248,7 @@ mod tests {
         check_plan(&[young], MONTH, &RotationPlan::NotDue);
         let old = key("a", 30 * DAY, None, None);
         let retired = key("a", 30 * DAY, Some(LEAD_MS), Some(LEAD_MS + TAIL));
-        let succeed = RotationPlan::Succeed {
+        let succeed = RotationPlan::ScheduleSuccessor {
             signs_from: NOW + LEAD_MS,
             retired: vec![retired.clone()],
         };
@@ -264,55 +264,55 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_gets_a_key_whatever_the_age_but_not_two_at_a_time() {
+    fn requested_rotation_ignores_age_but_never_overlaps() {
         let signing = key("a", MINUTE, None, None);
         let retired = key("a", MINUTE, Some(LEAD_MS), Some(LEAD_MS + TAIL));
-        let succeed = RotationPlan::Succeed {
+        let succeed = RotationPlan::ScheduleSuccessor {
             signs_from: NOW + LEAD_MS,
             retired: vec![retired.clone()],
         };
-        check_plan(&[signing], Occasion::Asked, &succeed);
+        check_plan(&[signing], RotationCause::Requested, &succeed);
         let waiting = key("b", 0, None, None);
-        let under_way = RotationPlan::UnderWay {
+        let under_way = RotationPlan::AlreadyScheduled {
             kid: "b".to_owned(),
             signs_from: NOW + LEAD_MS,
         };
-        check_plan(&[retired, waiting], Occasion::Asked, &under_way);
+        check_plan(&[retired, waiting], RotationCause::Requested, &under_way);
 
-        let mut many: Vec<_> = (0..MOST_KEYS - 1)
+        let mut many: Vec<_> = (0..MAX_KEYS - 1)
             .map(|n| key(&n.to_string(), DAY, Some(-1), Some(TAIL)))
             .collect();
         many.push(key("signs", DAY, None, None));
-        check_plan(&many, Occasion::Asked, &RotationPlan::TooMany);
+        check_plan(&many, RotationCause::Requested, &RotationPlan::TooMany);
         many[0].verify_until = Some(NOW);
-        let plan = plan_rotation(KeyPurpose::RunToken, &many, Occasion::Asked, NOW);
-        assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
+        let plan = plan_rotation(KeyPurpose::RunToken, &many, RotationCause::Requested, NOW);
+        assert!(matches!(plan, RotationPlan::ScheduleSuccessor { .. }), "{plan:?}");
     }
 
     #[test]
-    fn after_a_leak_no_key_before_is_left() {
+    fn compromise_withdraws_all_earlier_keys() {
         let keys = [
             key("old", DAY, Some(-1), Some(TAIL)),
             key("signs", DAY, Some(LEAD_MS), Some(LEAD_MS + TAIL)),
             key("waits", 0, None, None),
         ];
         let withdrawn = ["old", "signs", "waits"].map(str::to_owned).to_vec();
-        check_plan(&keys, Occasion::Leak, &RotationPlan::Replace { withdrawn });
+        check_plan(&keys, RotationCause::Compromised, &RotationPlan::Replace { withdrawn });
         let withdrawn = vec![];
-        check_plan(&[], Occasion::Leak, &RotationPlan::Replace { withdrawn });
+        check_plan(&[], RotationCause::Compromised, &RotationPlan::Replace { withdrawn });
     }
 
     /// For every minute of two rotations, each signature verifies until it expires.
     #[test]
-    fn what_a_key_signed_verifies_until_it_is_over_by_itself() {
+    fn signatures_verify_until_they_expire_during_rotation() {
         const LIFE: i64 = 15 * MINUTE + 5_000;
         let mut keys: Vec<KeyTimes> = Vec::new();
         let mut signed: Vec<(String, i64)> = Vec::new();
         for minute in 0..3_000 {
             let now = NOW + minute * MINUTE;
             let made = format!("made {minute}");
-            let plan = plan_rotation(KeyPurpose::RunToken, &keys, Occasion::Age(DAY), now);
-            if let RotationPlan::Succeed { retired, .. } = plan {
+            let plan = plan_rotation(KeyPurpose::RunToken, &keys, RotationCause::Age(DAY), now);
+            if let RotationPlan::ScheduleSuccessor { retired, .. } = plan {
                 for key in &mut keys {
                     let new = retired.iter().find(|retired| retired.kid == key.kid);
                     *key = new.unwrap_or(key).clone();
@@ -324,7 +324,7 @@ mod tests {
                     verify_until: None,
                 });
             }
-            keys.retain(|key| !key.is_over(now));
+            keys.retain(|key| !key.is_expired(now));
             let phases = key_phases(&keys, now);
             let signs = phases.iter().position(|phase| *phase == KeyPhase::Signing);
             let signer = &keys[signs.expect("one signs at all times")];

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_is_sound_or_each_of_its_faults_has_a_place() {
+    fn reports_skill_faults_by_pointer() {
         check(&json!({}), &[]);
         for name in ["a", "a-b_c", "7", &"a".repeat(64)] {
             check(&json!({ "skill_name": name }), &[]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn files_stay_within_their_skill() {
+    fn rejects_file_paths_outside_skill() {
         let file = |path: &str| json!({"path": path, "content": ""});
         for path in ["a", "a/b.md", "A_-/0.b", "x..y"] {
             check(&json!({"files": [file(path)]}), &[]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_skill_counts_for_its_size() {
+    fn skill_size_includes_all_files() {
         let with = |bytes: usize| {
             let half = "a".repeat(bytes / 2);
             json!({"description": "d", "content": half, "files": [{"path": "f", "content": half}]})
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_cannot_break_out_of_its_front_matter() {
+    fn description_never_escapes_front_matter() {
         let text = skill_md("brief", "One.\n---\nname: \"other\"", "Cut.");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(

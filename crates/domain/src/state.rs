@@ -16,7 +16,7 @@ pub const ACTIVATED_SKILLS: &str = "host.activated_skills";
 
 /// Reason for which a runner cannot use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyFault {
+pub enum StateKeyFault {
     #[error("keys have 1 to 255 bytes of A-Z a-z 0-9 . _ : / -")]
     Malformed,
     #[error("keys that begin with `host.` belong to the gateway")]
@@ -24,29 +24,29 @@ pub enum KeyFault {
 }
 
 /// Checks a key from a runner.
-pub fn check_key(key: &str) -> Result<(), KeyFault> {
+pub fn check_key(key: &str) -> Result<(), StateKeyFault> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
     if key.is_empty() || key.len() > 255 || !key.bytes().all(legal) {
-        return Err(KeyFault::Malformed);
+        return Err(StateKeyFault::Malformed);
     }
     if key.starts_with(RESERVED_PREFIX) {
-        Err(KeyFault::Reserved)
+        Err(StateKeyFault::Reserved)
     } else {
         Ok(())
     }
 }
 
 /// Checks a key prefix for a list. It may be empty or reserved.
-pub fn check_prefix(prefix: &str) -> Result<(), KeyFault> {
+pub fn check_prefix(prefix: &str) -> Result<(), StateKeyFault> {
     match check_key(prefix) {
-        Err(KeyFault::Malformed) if !prefix.is_empty() => Err(KeyFault::Malformed),
+        Err(StateKeyFault::Malformed) if !prefix.is_empty() => Err(StateKeyFault::Malformed),
         _ => Ok(()),
     }
 }
 
 /// Owner of an event's state.
 #[derive(Clone, Copy, Debug)]
-pub struct Owner<'a> {
+pub struct StateOwner<'a> {
     pub workspace: &'a WorkspaceId,
     pub runner: &'a RunnerId,
     pub agent: AgentId,
@@ -86,7 +86,7 @@ struct Identity<'a> {
 struct Bot<'a>(Option<&'a str>);
 
 /// Returns the canonical owner of a scope for this event. `None`: the event has no such party.
-pub fn scope_identity(scope: StateScope, owner: &Owner<'_>) -> Option<String> {
+pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<String> {
     let mut identity = Identity {
         agent_id: Some(owner.agent),
         bot_id: Some(Bot(owner.bot_id)),
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_says_whose_state_it_is_and_no_more() {
+    fn state_identity_contains_only_owner_fields() {
         let workspace = WorkspaceId("w".to_owned());
         let runner = "plugin:a/b/c".parse().unwrap();
         let conversation = ConversationIdentity {
@@ -142,7 +142,7 @@ mod tests {
             actor_name: None,
             metadata: JsonObject::default(),
         };
-        let owner = Owner {
+        let owner = StateOwner {
             workspace: &workspace,
             runner: &runner,
             agent: AgentId(uuid::Uuid::nil()),
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_plain_and_not_reserved() {
+    fn rejects_malformed_and_reserved_keys() {
         for good in ["a", "external.session_id", "a/b:c-d_e", "hostname"] {
             assert_eq!(check_key(good), Ok(()), "{good}");
         }
         for bad in ["", "a b", "é", &"k".repeat(256)] {
-            assert_eq!(check_key(bad), Err(KeyFault::Malformed), "{bad}");
+            assert_eq!(check_key(bad), Err(StateKeyFault::Malformed), "{bad}");
         }
-        assert_eq!(check_key("host.activated_skills"), Err(KeyFault::Reserved));
+        assert_eq!(check_key("host.activated_skills"), Err(StateKeyFault::Reserved));
     }
 }

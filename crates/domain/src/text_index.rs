@@ -11,13 +11,13 @@ mod units;
 
 use std::collections::BTreeSet;
 
-pub use ranked::{Counted, RankedQuery, passage_terms};
+pub use ranked::{TermCounts, RankedQuery, passage_terms};
 use units::{Unit, units};
 
 /// Maximum characters of a query.
-pub const MOST_CHARACTERS: usize = 1000;
+pub const MAX_CHARACTERS: usize = 1000;
 /// Maximum words of a query. Each character of a script without spaces is one word.
-pub const MOST_WORDS: usize = 64;
+pub const MAX_WORDS: usize = 64;
 
 /// A query: phrases that must all occur.
 ///
@@ -33,9 +33,9 @@ pub struct TextQuery {
 pub enum QueryFault {
     #[error("must not be empty; page the history to read all of it")]
     Empty,
-    #[error("must have at most {MOST_CHARACTERS} characters")]
+    #[error("must have at most {MAX_CHARACTERS} characters")]
     TooLong,
-    #[error("must have at most {MOST_WORDS} words; each Chinese or Japanese character is one")]
+    #[error("must have at most {MAX_WORDS} words; each Chinese or Japanese character is one")]
     TooManyWords,
 }
 
@@ -45,7 +45,7 @@ impl TextQuery {
         if text.trim().is_empty() {
             return Err(QueryFault::Empty);
         }
-        if text.chars().count() > MOST_CHARACTERS {
+        if text.chars().count() > MAX_CHARACTERS {
             return Err(QueryFault::TooLong);
         }
         let parts: Vec<&str> = text.split(is_quote).collect();
@@ -59,7 +59,7 @@ impl TextQuery {
             }
         }
         phrases.retain(|phrase| !phrase.is_empty());
-        if phrases.iter().map(Vec::len).sum::<usize>() > MOST_WORDS {
+        if phrases.iter().map(Vec::len).sum::<usize>() > MAX_WORDS {
             return Err(QueryFault::TooManyWords);
         }
         Ok(Self { phrases })
@@ -67,7 +67,7 @@ impl TextQuery {
 
     /// Returns the terms that every matching text contains, sorted. Empty: the query finds nothing.
     pub fn terms(&self, scope: &str) -> Vec<String> {
-        let scope = Scope::new(scope);
+        let scope = TermScope::new(scope);
         let mut terms = BTreeSet::new();
         for phrase in &self.phrases {
             match phrase.as_slice() {
@@ -95,7 +95,7 @@ impl TextQuery {
 /// Returns the terms of a text, sorted: each unit, and each pair of adjacent units. `scope`: owner of the text;
 /// equal words of two scopes are different terms.
 pub fn index_terms(scope: &str, text: &str) -> Vec<String> {
-    let scope = Scope::new(scope);
+    let scope = TermScope::new(scope);
     let units = units(text);
     let alone = units.iter().map(|unit| scope.term(&[&unit.text]));
     let mut terms: Vec<_> = scope.pairs(&units).chain(alone).collect();
@@ -113,9 +113,9 @@ fn words(word: &str) -> Vec<Vec<Unit>> {
     let mut phrases: Vec<Vec<Unit>> = Vec::new();
     for unit in units(word) {
         match phrases.last_mut() {
-            Some(phrase) if !unit.parted => phrase.push(unit),
+            Some(phrase) if !unit.follows_gap => phrase.push(unit),
             _ => phrases.push(vec![Unit {
-                parted: false,
+                follows_gap: false,
                 ..unit
             }]),
         }
@@ -129,14 +129,14 @@ fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
         .iter()
         .zip(text)
         .enumerate()
-        .all(|(at, (one, unit))| one.text == unit.text && (at == 0 || one.parted || !unit.parted))
+        .all(|(at, (one, unit))| one.text == unit.text && (at == 0 || one.follows_gap || !unit.follows_gap))
 }
 
 /// A term has twelve letters: four for its scope, so that terms of one scope are adjacent in an index, and eight
 /// for its words. A collision costs one additional comparison.
-struct Scope(u64);
+struct TermScope(u64);
 
-impl Scope {
+impl TermScope {
     fn new(scope: &str) -> Self {
         Self(fingerprint(&[scope]) >> 44)
     }

@@ -4,7 +4,7 @@ use protocol::resources::ToolEffect;
 
 /// State of an earlier call with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Earlier {
+pub enum EarlierCall {
     /// Its result is stored.
     Done,
     /// The call is in progress.
@@ -15,7 +15,7 @@ pub enum Earlier {
 
 /// Decision on the next call with the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum RepeatedCallDecision {
     /// Call the tool again, which has no further effect.
     Call,
     /// Return the stored result.
@@ -32,13 +32,13 @@ pub fn is_repeatable(effect: Option<ToolEffect>) -> bool {
 }
 
 /// Decides on a call with a known key.
-pub fn decide(earlier: Earlier, same_request: bool, effect: Option<ToolEffect>) -> Decision {
+pub fn decide(earlier: EarlierCall, same_request: bool, effect: Option<ToolEffect>) -> RepeatedCallDecision {
     match earlier {
-        _ if !same_request => Decision::Mismatch,
-        Earlier::Done => Decision::Answer,
-        Earlier::GoesOn => Decision::InProgress,
-        Earlier::Unknown if is_repeatable(effect) => Decision::Call,
-        Earlier::Unknown => Decision::OutcomeUnknown,
+        _ if !same_request => RepeatedCallDecision::Mismatch,
+        EarlierCall::Done => RepeatedCallDecision::Answer,
+        EarlierCall::GoesOn => RepeatedCallDecision::InProgress,
+        EarlierCall::Unknown if is_repeatable(effect) => RepeatedCallDecision::Call,
+        EarlierCall::Unknown => RepeatedCallDecision::OutcomeUnknown,
     }
 }
 
@@ -47,23 +47,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_have_been_written_is_never_called_again() {
+    fn never_repeats_calls_with_possible_side_effects() {
         let (read, write) = (Some(ToolEffect::Read), Some(ToolEffect::Write));
         for (earlier, same, effect, expected) in [
-            (Earlier::Done, true, write, Decision::Answer),
-            (Earlier::Done, false, read, Decision::Mismatch),
-            (Earlier::GoesOn, true, read, Decision::InProgress),
-            (Earlier::GoesOn, false, read, Decision::Mismatch),
-            (Earlier::Unknown, true, read, Decision::Call),
-            (Earlier::Unknown, true, write, Decision::OutcomeUnknown),
-            (Earlier::Unknown, true, None, Decision::OutcomeUnknown),
+            (EarlierCall::Done, true, write, RepeatedCallDecision::Answer),
+            (EarlierCall::Done, false, read, RepeatedCallDecision::Mismatch),
+            (EarlierCall::GoesOn, true, read, RepeatedCallDecision::InProgress),
+            (EarlierCall::GoesOn, false, read, RepeatedCallDecision::Mismatch),
+            (EarlierCall::Unknown, true, read, RepeatedCallDecision::Call),
+            (EarlierCall::Unknown, true, write, RepeatedCallDecision::OutcomeUnknown),
+            (EarlierCall::Unknown, true, None, RepeatedCallDecision::OutcomeUnknown),
             (
-                Earlier::Unknown,
+                EarlierCall::Unknown,
                 true,
                 Some(ToolEffect::Irreversible),
-                Decision::OutcomeUnknown,
+                RepeatedCallDecision::OutcomeUnknown,
             ),
-            (Earlier::Unknown, false, read, Decision::Mismatch),
+            (EarlierCall::Unknown, false, read, RepeatedCallDecision::Mismatch),
         ] {
             assert_eq!(decide(earlier, same, effect), expected, "{earlier:?}");
         }

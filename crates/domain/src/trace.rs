@@ -176,7 +176,7 @@ mod tests {
     const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_header_is_read_as_it_is_written_and_nothing_else_is_one() {
+    fn parses_only_valid_traceparent_headers() {
         let parent = TraceParent::parse(HEADER).unwrap();
         assert!(parent.is_sampled);
         assert_eq!(parent.to_string(), HEADER);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_a_child_of_what_its_event_came_with_else_the_root_of_its_own_trace() {
+    fn runs_join_event_trace_or_start_their_own() {
         let run = RunId(Uuid::from_u128(0x01a1_ffb1_ba00_7c3a_9b1e_5f0c_2a7d_4e61));
         let root = RunTrace::of(run, None);
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_keeps_about_that_part() {
+    fn samples_given_ratio_of_traces() {
         // Evenly distributed over the random part of an id.
         let run = |n: u128| RunId(Uuid::from_u128(1 << 120 | n << 48));
         let kept = |ratio: f64| {
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_the_reader_fail(text in "\\PC{0,80}") {
+        fn parser_never_panics(text in "\\PC{0,80}") {
             if let Some(parent) = TraceParent::parse(&text) {
                 prop_assert_eq!(&parent.to_string()[3..52], &text[3..52]);
             }

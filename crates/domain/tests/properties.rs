@@ -111,7 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn whatever_lines_a_runner_sends_what_is_accepted_is_sound_and_nothing_follows_the_end(
+    fn accepted_results_are_valid_and_end_is_final(
         kind in any::<u8>(),
         lines in prop::collection::vec(line(), 0..12),
     ) {
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_client_posts_what_is_accepted_is_read_again_as_it_was(
+    fn accepted_events_round_trip(
         words in prop::collection::vec(prop::sample::select(&WORDS[..]), 0..24),
         members in prop::collection::vec((prop::sample::select(&WORDS[7..]), prop::sample::select(&WORDS[..])), 0..6),
     ) {
@@ -131,7 +131,7 @@ proptest! {
 }
 
 #[test]
-fn the_seeds_of_the_fuzz_targets_hold() {
+fn fuzz_seeds_pass() {
     for (target, check) in [
         ("judge", judge::check as fn(&[u8])),
         ("event", event::check),

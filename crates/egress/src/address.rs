@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ipv4_is_not_public_up_to_both_ends_of_each_range() {
+    fn special_ipv4_ranges_are_not_public() {
         check(
             false,
             &[
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_those_ranges_is_public() {
+    fn addresses_beside_special_ranges_are_public() {
         check(
             true,
             &[
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ipv6_and_ipv4_in_disguise_are_not_public() {
+    fn special_ipv6_and_mapped_ipv4_are_not_public() {
         check(
             false,
             &[

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_is_refused() {
+    fn rejects_ambiguous_rules() {
         for (text, error) in [
             ("", AllowRuleError::NoPort),
             ("localhost", AllowRuleError::NoPort),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_opens_what_it_says_and_nothing_beside_it() {
+    fn rule_allows_exactly_its_target() {
         let rule = |text: &str| text.parse::<AllowRule>().unwrap();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
 

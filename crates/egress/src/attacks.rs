@@ -96,7 +96,7 @@ fn in_disguise(address: SocketAddr) -> SocketAddr {
 }
 
 #[test]
-fn no_url_of_the_corpus_may_be_registered_or_asked() {
+fn rejects_every_url_of_the_corpus() {
     let corpus = include_str!("../../../tests/fixtures/ssrf.txt");
     let egress = egress(&[], Lookup::of_the_system());
     let urls = corpus.lines().filter(|line| !line.starts_with('#'));
@@ -122,7 +122,7 @@ fn no_url_of_the_corpus_may_be_registered_or_asked() {
 
 /// `127.0.0.2` stands for the public address of a name, `127.0.0.1` for a forbidden one.
 #[tokio::test]
-async fn a_name_that_changes_its_addresses_never_leads_where_it_may_not() {
+async fn dns_rebinding_never_reaches_forbidden_addresses() {
     let inside = Server::at(loopback(1, 0), OK).await;
     let port = inside.address.port();
     let closing = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
@@ -151,7 +151,7 @@ async fn a_name_that_changes_its_addresses_never_leads_where_it_may_not() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_kept_leads_where_it_led_whatever_the_name_says_now() {
+async fn kept_connections_stay_at_their_checked_address() {
     let inside = Server::at(loopback(1, 0), OK).await;
     let outside = Server::at(loopback(2, inside.address.port()), OK).await;
     let answers = vec![vec![loopback(2, 0)], vec![loopback(1, 0)]];
@@ -170,7 +170,7 @@ async fn a_connection_that_is_kept_leads_where_it_led_whatever_the_name_says_now
 }
 
 #[tokio::test]
-async fn the_gateway_does_not_ask_itself_whatever_is_allowed() {
+async fn gateway_never_calls_itself() {
     let ours = Server::at(loopback(1, 0), OK).await;
     let port = ours.address.port();
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -236,7 +236,7 @@ async fn the_gateway_does_not_ask_itself_whatever_is_allowed() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_ahead_of_a_question_answers_none() {
+async fn early_response_bytes_answer_no_request() {
     let answer = [OK, "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison"].concat();
     let server = Server::at(loopback(1, 0), answer).await;
     let guarded = egress(&["127.0.0.1/32"], Lookup::of_the_system());
@@ -255,7 +255,7 @@ async fn what_a_server_says_ahead_of_a_question_answers_none() {
 }
 
 #[tokio::test]
-async fn a_connection_that_spoke_no_proper_http_is_not_used_again() {
+async fn drops_connections_after_malformed_http() {
     let fifty = "HTTP/1.1 100 Continue\r\n\r\n".repeat(50);
     for (answer, again) in [
         (OK, true),

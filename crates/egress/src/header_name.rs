@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_may_be_added_and_framing_may_not() {
+    fn allows_credential_headers_and_refuses_framing_headers() {
         for name in [
             "authorization",
             "X-Api-Key",

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_says_who_we_are_and_little_else() {
+    async fn requests_send_user_agent_and_few_headers() {
         let server = TestServer::answering(|head| ok(&head.to_lowercase())).await;
         let egress = egress(&[&server.address.to_string()]);
         let request = egress.request(Method::GET, &server.url()).unwrap();
@@ -354,7 +354,7 @@ mod tests {
 
     /// Requests on a shared connection would wait for each other.
     #[tokio::test]
-    async fn no_server_is_offered_a_connection_that_requests_share() {
+    async fn offers_no_http2() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let egress = egress(&[&address.to_string()]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_leads_inside_is_refused_before_anything_is_sent() {
+    async fn rejects_names_with_private_addresses_before_sending() {
         let server = TestServer::answering(|_| ok("")).await;
         let url = format!("http://localhost:{}/", server.address.port());
         let guarded = egress(&[]);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_literal_address_does_not_slip_past_the_resolver() {
+    async fn checks_literal_addresses_too() {
         let server = TestServer::answering(|_| ok("")).await;
         let egress = egress(&[]);
         let port = server.address.port();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_tell_whether_something_was_sent_and_never_the_url() {
+    async fn errors_tell_if_sent_but_no_url() {
         let silent = TestServer::answering(|_| String::new()).await;
         let broken = TestServer::answering(|_| "nonsense\r\n\r\n".to_owned()).await;
         let closed = TcpListener::bind("127.0.0.1:0")
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_exist_is_a_failure_to_connect() {
+    async fn unknown_name_is_a_connect_error() {
         let egress = egress(&[]);
         // A label of this length is rejected without a DNS query.
         let url = Url::parse(&format!("https://{}.invalid/", "a".repeat(64))).unwrap();

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_port_is_ours_under_every_address_that_leads_to_it() {
+    fn detects_own_port_under_every_local_address() {
         for (listen, address, expected) in [
             ("127.0.0.1:8700", "127.0.0.1:8700", true),
             ("127.0.0.1:8700", "[::ffff:127.0.0.1]:8700", true),

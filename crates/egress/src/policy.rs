@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_list_only_public_https_on_443_passes() {
+    fn allows_only_public_https_by_default() {
         let policy = policy(&[]);
         for good in [
             "https://runner.example",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_a_private_address_is_refused_also_after_parsing() {
+    fn rejects_every_notation_of_private_addresses() {
         let policy = policy(&[]);
         for host in [
             "0x7f000001",
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_opens_exact_places_for_http_and_other_ports() {
+    fn rules_allow_http_and_other_ports_exactly() {
         let policy = policy(&[
             "127.0.0.1:9100",
             "runner.internal:9100",
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_must_be_where_the_url_may_go() {
+    fn peer_address_must_be_allowed() {
         let policy = policy(&["runner.internal:9100", "127.0.0.1:9100", "10.0.0.0/8"]);
         for (good, peer) in [
             ("https://a.example/", "8.8.8.8"),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_hold_and_what_looks_like_a_secret_is_taken_out() {
+    fn redacts_known_values_and_secret_patterns() {
         let redactor = Redactor::new([SecretString::from("plain-word-key"), "abc".into()]);
         for (text, redacted) in [
             (
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_loses_what_we_hold_also_without_the_name_of_its_scheme() {
+    fn redacts_credentials_with_and_without_scheme() {
         let redactor = Redactor::new(["Bearer plain-word-key".into()]);
         let mut value = json!({
             "plain-word-key": ["bearer plain-word-key", 1, null],

@@ -116,7 +116,7 @@ impl UrlTemplate {
                 Part::Text(text) => filled.push_str(text),
                 Part::Name(name) => {
                     let value = value(name).ok_or_else(|| FillError::Kind(name.clone()))?;
-                    if value.is_empty() || value.split(['/', '\\']).any(is_dots) {
+                    if value.is_empty() || value.split(['/', '\\']).any(is_dot_segment) {
                         return Err(FillError::Dots(name.clone()));
                     }
                     let ends_segment =
@@ -141,7 +141,7 @@ impl UrlTemplate {
 }
 
 /// Whether a service that trims segments reads this one as `.` or `..`.
-fn is_dots(segment: &str) -> bool {
+fn is_dot_segment(segment: &str) -> bool {
     let is_passed_over = |letter: char| {
         letter.is_whitespace()
             || letter.is_control()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_in_the_path_alone() {
+    fn parameters_are_allowed_in_the_path_only() {
         for raw in [
             "https://{host}.example/",
             "https://t.example:{port}/",

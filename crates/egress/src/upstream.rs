@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 
 use crate::EgressError;
 
 /// Maximum wait that a runner or provider may request.
-const LONGEST_WAIT: Duration = Duration::from_hours(1);
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// A failed provider call. Texts must be redacted before an error is created.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +115,7 @@ impl UpstreamError {
     }
 
     /// Whether the caller's request is at fault. A missing path or model is the operator's fault.
-    pub fn is_callers(&self) -> bool {
+    pub fn is_caller_fault(&self) -> bool {
         match self {
             Self::ContextOverflow(_) | Self::Unsupported(_) | Self::Rejected(_) => true,
             Self::Refused { status, .. } => *status != 404,
@@ -139,7 +139,7 @@ impl UpstreamError {
     }
 
     /// Whether the provider had no effect, so that a retry is safe for any call.
-    pub fn is_undone(&self) -> bool {
+    pub fn had_no_effect(&self) -> bool {
         matches!(
             self,
             Self::RateLimited { .. }
@@ -194,7 +194,7 @@ impl From<EgressError> for UpstreamError {
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let seconds = text.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+    Some(Duration::from_secs(seconds).min(MAX_WAIT))
 }
 
 /// Detects context overflow by the texts of several providers.
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_becomes_what_the_caller_can_act_on() {
+    fn maps_http_status_to_errors() {
         let with = |status: u16, message: &str| {
             let status = StatusCode::from_u16(status).unwrap();
             UpstreamError::of_status(status, &HeaderMap::new(), message)
@@ -262,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_seconds_and_has_a_bound() {
+    fn parses_bounded_retry_after_seconds() {
         let wait = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(RETRY_AFTER, text.parse().unwrap());
             retry_after(&headers)
         };
         assert_eq!(wait("7"), Some(Duration::from_secs(7)));
-        assert_eq!(wait("99999999"), Some(LONGEST_WAIT));
+        assert_eq!(wait("99999999"), Some(MAX_WAIT));
         assert_eq!(wait("Wed, 21 Oct 2026 07:28:00 GMT"), None);
         assert_eq!(wait("-1"), None);
     }

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_key_has_the_form_and_no_two_are_alike() {
+    fn new_keys_are_well_formed_and_distinct() {
         let (prefix, key) = generate();
         assert_eq!(key.expose_secret().len(), 4 + 8 + 1 + 43);
         assert_eq!(prefix_of(key.expose_secret()), Some(prefix.as_str()));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_key() {
+    fn refuses_malformed_keys() {
         let good = format!("rnl_abcdefgh_{}", "A".repeat(43));
         assert_eq!(prefix_of(&good), Some("abcdefgh"));
         for bad in [

@@ -10,7 +10,7 @@ use protocol::id::WorkspaceId;
 
 const VERSION: u8 = 1;
 const TAG_BYTES: usize = 16;
-const MOST_BYTES: usize = 1024;
+const MAX_BYTES: usize = 1024;
 
 /// The kind of list that a cursor walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Cursors {
 
     /// Position of a cursor of the same list.
     pub fn decode(&self, kind: Kind, list: &str, cursor: &str) -> Result<Vec<u8>, InvalidCursor> {
-        if cursor.len() > MOST_BYTES {
+        if cursor.len() > MAX_BYTES {
             return Err(InvalidCursor);
         }
         let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
@@ -132,7 +132,7 @@ pub fn history_cursor(
 }
 
 /// Transcript position of a history cursor.
-pub fn history_place(
+pub fn history_position(
     cursors: &Cursors,
     workspace: &WorkspaceId,
     conversation: &FrozenConversation,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_opens_as_long_as_its_key_is_there() {
+    fn cursors_verify_while_their_key_exists() {
         let cursors = with_keys(&[1]);
         let before = cursors.encode(Kind::Runs, "a", b"before");
         let open = |cursor: &str| cursors.decode(Kind::Runs, "a", cursor);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_opens_only_its_own_list_and_only_unbent() {
+    fn rejects_tampered_cursors_and_other_lists() {
         let cursors = with_keys(&[7]);
         let cursor = cursors.encode(Kind::Runs, "a", b"position");
         assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         #[test]
-        fn only_what_was_made_opens_and_only_where_it_was_made_for(
+        fn accepts_only_encoded_cursors_of_the_same_list(
             list in ".{0,12}",
             position in prop::collection::vec(any::<u8>(), 0..40),
             text in "[A-Za-z0-9_=.+/ -]{0,60}",

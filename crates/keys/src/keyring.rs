@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aws_lc_rs::rand;
 use domain::signing_key::{
-    KeyPhase, KeyPurpose, KeyTimes, Occasion, RotationPlan, key_phases, plan_rotation,
+    KeyPhase, KeyPurpose, KeyTimes, RotationCause, RotationPlan, key_phases, plan_rotation,
 };
 use store::{DeleteExpiredKeys, RotateKey, SigningKeyRecord, Store, StoreError};
 use tokio::sync::watch;
@@ -205,7 +205,7 @@ impl Keyring {
         }
         // Also after a failed creation: withdrawn keys must go.
         self.take(look, &records)?;
-        if records.iter().any(|record| record.times.is_over(now)) {
+        if records.iter().any(|record| record.times.is_expired(now)) {
             self.store.write(DeleteExpiredKeys).await?;
         }
         made.map(|_| ())
@@ -244,7 +244,7 @@ pub async fn rotate(
     store: &Store,
     master_key: &MasterKey,
     purpose: KeyPurpose,
-    occasion: Occasion,
+    occasion: RotationCause,
     now: i64,
 ) -> Result<Rotation, KeyringError> {
     for record in store.access().list_signing_keys().await? {
@@ -273,7 +273,7 @@ async fn make_due(
     most_age_ms: i64,
     now: i64,
 ) -> Result<bool, KeyringError> {
-    let occasion = Occasion::Age(most_age_ms);
+    let occasion = RotationCause::Age(most_age_ms);
     let mut changed = false;
     for purpose in KeyPurpose::ALL {
         let (times, _) = of_purpose(records, purpose);
@@ -283,7 +283,7 @@ async fn make_due(
         changed = true;
         let Rotation { kid, plan } = rotate(store, master_key, purpose, occasion, now).await?;
         // Otherwise another replica was first.
-        if let RotationPlan::Succeed { signs_from, .. } = plan {
+        if let RotationPlan::ScheduleSuccessor { signs_from, .. } = plan {
             tracing::info!(
                 kid,
                 purpose = purpose.as_str(),
@@ -308,7 +308,7 @@ fn of_purpose(
 fn in_force(records: &[SigningKeyRecord], purpose: KeyPurpose, now: i64) -> Vec<&SigningKeyRecord> {
     let (times, own) = of_purpose(records, purpose);
     let mut standing: Vec<_> = key_phases(&times, now).into_iter().zip(own).collect();
-    standing.retain(|(phase, _)| *phase != KeyPhase::Over);
+    standing.retain(|(phase, _)| *phase != KeyPhase::Expired);
     standing.sort_by_key(|(phase, _)| *phase != KeyPhase::Signing);
     // Without a signing key, no other key may take its position.
     if standing
@@ -398,7 +398,13 @@ mod tests {
         async fn leak(&self) {
             let now = Clock::system().now_ms();
             let purpose = KeyPurpose::RunToken;
-            let rotated = rotate(&self.store, &self.master_key, purpose, Occasion::Leak, now);
+            let rotated = rotate(
+                &self.store,
+                &self.master_key,
+                purpose,
+                RotationCause::Compromised,
+                now,
+            );
             rotated.await.unwrap();
         }
     }
@@ -419,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_key_is_looked_for_at_once_but_not_again_and_again() {
+    async fn unknown_key_id_reads_table_at_bounded_rate() {
         let bench = Bench::new().await;
         let here = bench.keyring().await;
         let before = token_of(&here);
@@ -441,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_asks_for_an_unknown_key_meanwhile_waits_for_the_same_look() {
+    async fn concurrent_unknown_key_ids_share_one_read() {
         let bench = Bench::new().await;
         let here = bench.keyring().await;
         bench.leak().await;
@@ -473,7 +479,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_earlier_never_stands_above_what_was_read_later() {
+    async fn older_read_never_replaces_newer_read() {
         let bench = Bench::new().await;
         let here = bench.keyring().await;
         let early = here.read().await.unwrap();
@@ -485,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_left_the_table_opens_nothing_from_the_next_look_on() {
+    async fn removed_keys_are_invalid_after_next_read() {
         let bench = Bench::new().await;
         let keyring = bench.keyring().await;
         let before = token_of(&keyring);
@@ -497,7 +503,7 @@ mod tests {
                 &bench.store,
                 &bench.master_key,
                 purpose,
-                Occasion::Asked,
+                RotationCause::Requested,
                 now,
             );
             asked.await.unwrap();

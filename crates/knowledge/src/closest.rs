@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use domain::knowledge::filter::Filters;
-use domain::knowledge::rank::{Best, Corpus, Weights, fuse};
+use domain::knowledge::rank::{Corpus, TermWeights, TopK, fuse};
 use domain::text_index::RankedQuery;
 use store::{BaseKey, FoundChunk};
 
-use crate::index::on_a_thread;
+use crate::index::on_blocking_thread;
 use crate::prepare::{embed, passage, scope};
 use crate::{EmbeddedBase, Knowledge, KnowledgeError};
-use models::Paid;
+use models::Payment;
 
 /// Maximum number of passages whose texts are ranked.
 const CANDIDATES: usize = 200;
@@ -21,7 +21,7 @@ const RANKED: usize = 100;
 const EMBEDDING: Duration = Duration::from_secs(15);
 
 /// A passage and its similarity, from 0 to 1.
-pub(super) struct Close {
+pub(super) struct RankedChunk {
     pub(super) chunk: FoundChunk,
     pub(super) score: f64,
 }
@@ -35,22 +35,22 @@ impl Knowledge {
         text: &str,
         filters: &Filters,
         top: usize,
-        paid: &Paid,
-    ) -> Result<Vec<Close>, KnowledgeError> {
+        paid: &Payment,
+    ) -> Result<Vec<RankedChunk>, KnowledgeError> {
         let (corpus, version) = self.0.parts.store.knowledge().knowledge_corpus(key).await?;
         let by_words = self.by_words(key, text, filters, corpus).await?;
         let Some(model) = &base.embedding_model else {
             return Ok(by_words.into_iter().take(top).collect());
         };
         let vector = self.query_vector(model, key, text, paid).await;
-        let by_meaning = match vector {
+        let by_vectors = match vector {
             Some(vector) => {
-                self.by_meaning(model, key, vector, filters, version)
+                self.by_vectors(model, key, vector, filters, version)
                     .await?
             }
             None => Vec::new(),
         };
-        self.together(key, by_words, by_meaning, top).await
+        self.together(key, by_words, by_vectors, top).await
     }
 
     async fn by_words(
@@ -59,13 +59,13 @@ impl Knowledge {
         text: &str,
         filters: &Filters,
         corpus: Corpus,
-    ) -> Result<Vec<Close>, KnowledgeError> {
+    ) -> Result<Vec<RankedChunk>, KnowledgeError> {
         let mut query = RankedQuery::parse(text);
         let store = &self.0.parts.store;
         if query.is_long() {
             let all = query.terms(&scope(key));
             let held = store.knowledge().knowledge_frequencies(&all).await?;
-            query = Weights::narrow(query, &held, corpus);
+            query = TermWeights::narrow(query, &held, corpus);
         }
         let terms = query.terms(&scope(key));
         if terms.is_empty() {
@@ -79,7 +79,7 @@ impl Knowledge {
             .iter()
             .map(|posting| posting.ids.len() as u64)
             .collect();
-        let weights = Weights::new(&query, &held, corpus);
+        let weights = TermWeights::new(&query, &held, corpus);
         let mut worth: HashMap<i64, f64> = HashMap::new();
         for (term, posting) in postings
             .iter()
@@ -87,7 +87,7 @@ impl Knowledge {
             .filter(|(_, one)| !one.is_common)
         {
             for id in &posting.ids {
-                *worth.entry(*id).or_default() += weights.of_held([term]);
+                *worth.entry(*id).or_default() += weights.presence_score([term]);
             }
         }
         if worth.is_empty() {
@@ -104,17 +104,17 @@ impl Knowledge {
                 worth.extend(all.await?.into_iter().map(|id| (id, 1.0)));
             }
         }
-        let mut best = Best::new(CANDIDATES);
+        let mut best = TopK::new(CANDIDATES);
         for (id, worth) in worth {
             best.offer(worth, id);
         }
         let ids: Vec<i64> = best.into_sorted().into_iter().map(|(_, id)| id).collect();
         let chunks = store.knowledge().knowledge_chunks(key, &ids).await?;
-        let scored = on_a_thread(move || {
+        let scored = on_blocking_thread(move || {
             let score = |chunk: FoundChunk| {
                 let text = passage(chunk.heading.as_deref(), &chunk.text);
                 let score = weights.score(&query, &text, corpus);
-                Close { chunk, score }
+                RankedChunk { chunk, score }
             };
             let mut scored: Vec<_> = chunks.into_iter().map(score).collect();
             sort(&mut scored);
@@ -129,7 +129,7 @@ impl Knowledge {
         model: &str,
         key: &BaseKey,
         text: &str,
-        paid: &Paid,
+        paid: &Payment,
     ) -> Option<Vec<f32>> {
         let embedder = self.0.parts.embedder.as_ref()?;
         let texts = [text.to_owned()];
@@ -150,7 +150,7 @@ impl Knowledge {
     }
 
     /// Ids of the chunks with the closest vectors, best first.
-    async fn by_meaning(
+    async fn by_vectors(
         &self,
         model: &str,
         key: &BaseKey,
@@ -177,11 +177,11 @@ impl Knowledge {
     async fn together(
         &self,
         key: &BaseKey,
-        by_words: Vec<Close>,
-        by_meaning: Vec<i64>,
+        by_words: Vec<RankedChunk>,
+        by_vectors: Vec<i64>,
         top: usize,
-    ) -> Result<Vec<Close>, KnowledgeError> {
-        if by_meaning.is_empty() {
+    ) -> Result<Vec<RankedChunk>, KnowledgeError> {
+        if by_vectors.is_empty() {
             return Ok(by_words.into_iter().take(top).collect());
         }
         let words: Vec<i64> = by_words
@@ -189,7 +189,7 @@ impl Knowledge {
             .take(RANKED)
             .map(|close| close.chunk.id)
             .collect();
-        let fused = fuse(&[words, by_meaning]);
+        let fused = fuse(&[words, by_vectors]);
         let mut known: HashMap<i64, FoundChunk> = by_words
             .into_iter()
             .map(|close| (close.chunk.id, close.chunk))
@@ -207,8 +207,8 @@ impl Knowledge {
             .knowledge_chunks(key, &missing)
             .await?;
         known.extend(others.into_iter().map(|chunk| (chunk.id, chunk)));
-        let close = |(id, score)| known.remove(&id).map(|chunk| Close { chunk, score });
-        let mut closest: Vec<Close> = fused.into_iter().filter_map(close).collect();
+        let close = |(id, score)| known.remove(&id).map(|chunk| RankedChunk { chunk, score });
+        let mut closest: Vec<RankedChunk> = fused.into_iter().filter_map(close).collect();
         sort(&mut closest);
         closest.truncate(top);
         Ok(closest)
@@ -216,9 +216,9 @@ impl Knowledge {
 }
 
 /// Sorts by score, descending, then by position.
-fn sort(closest: &mut [Close]) {
+fn sort(closest: &mut [RankedChunk]) {
     closest.sort_by(|one, other| {
-        let place = |close: &Close| (close.chunk.document.document_id.clone(), close.chunk.n);
+        let place = |close: &RankedChunk| (close.chunk.document.document_id.clone(), close.chunk.n);
         other
             .score
             .total_cmp(&one.score)

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use egress::upstream::UpstreamError;
-use models::{Model, Models, Paid};
+use models::{Model, Models, Payment};
 use telemetry::metrics;
 
 /// A provider of embedding models.
@@ -18,7 +18,7 @@ pub trait Embedder: Send + Sync {
         model: &'a str,
         texts: &'a [String],
         patience: Duration,
-        paid: &'a Paid,
+        paid: &'a Payment,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>>;
 }
 
@@ -32,7 +32,7 @@ impl Embedder for Models {
         model: &'a str,
         texts: &'a [String],
         patience: Duration,
-        paid: &'a Paid,
+        paid: &'a Payment,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         let until = Instant::now() + patience;
         let embedding = async move {
@@ -52,12 +52,12 @@ async fn counted(
     model: &Model,
     texts: &[String],
     until: Instant,
-    paid: &Paid,
+    paid: &Payment,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
     let price = model.price.unwrap_or_default();
     let of = |tokens| (tokens, price.cost(tokens, 0));
     // The provider may bill a request even without a response.
-    let call = metrics::ModelCall::begin(id, of(model.count.of_texts(texts.iter())));
+    let call = metrics::ModelCallCounter::begin(id, of(model.count.of_texts(texts.iter())));
     let before = prompt_of(paid);
     let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
     match embedded.unwrap_or(Err(UpstreamError::Timeout)) {
@@ -83,7 +83,7 @@ async fn counted(
 }
 
 /// Prompt tokens counted so far.
-fn prompt_of(paid: &Paid) -> Option<i64> {
+fn prompt_of(paid: &Payment) -> Option<i64> {
     let usage = paid.counted()?;
     usage.prompt_tokens.or(usage.total_tokens)
 }

@@ -18,9 +18,9 @@ pub use read::{Extracted, Kind, media_type_of, read};
 use read::{decoded, decoded_html};
 
 /// Timeout of extraction for one document.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum size of extracted text.
-const MOST_TEXT_BYTES: usize = 32 * 1024 * 1024;
+const MAX_TEXT_BYTES: usize = 32 * 1024 * 1024;
 /// Name of the CLI command that runs the extraction.
 pub const COMMAND: &str = "extract-text";
 
@@ -66,13 +66,13 @@ async fn read_outside(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
         let _ = child.wait().await;
         answer_in(&told, &mark)
     };
-    let read = tokio::time::timeout(PATIENCE, reading).await;
+    let read = tokio::time::timeout(TIMEOUT, reading).await;
     read.unwrap_or_else(|_| Err("takes too long to be read; send it as text".to_owned()))
 }
 
 async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
     let mut told = Vec::new();
-    let most = MOST_TEXT_BYTES as u64 * 2;
+    let most = MAX_TEXT_BYTES as u64 * 2;
     let read = stdout.take(most).read_to_end(&mut told).await;
     read.map_err(|error| format!("could not be read: {error}"))?;
     Ok(told)
@@ -87,7 +87,7 @@ fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
     let Some(answer) = answer else {
         return Err("cannot be read; it is damaged, or expands far beyond its size".to_owned());
     };
-    let answer: Answer = serde_json::from_slice(answer)
+    let answer: ExtractionResponse = serde_json::from_slice(answer)
         .map_err(|_| "holds more text than the gateway takes; cut it into several".to_owned())?;
     match answer.error {
         Some(error) => Err(error),
@@ -101,7 +101,7 @@ fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
 
 /// Response of the child process.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
-struct Answer {
+struct ExtractionResponse {
     error: Option<String>,
     text: String,
     headings: Vec<WireHeading>,
@@ -120,11 +120,11 @@ impl From<WireHeading> for Heading {
 /// The response that the child prints after its mark.
 pub fn told(read: Result<Extracted, String>) -> String {
     let answer = match read {
-        Ok(read) if read.text.len() > MOST_TEXT_BYTES => Answer {
+        Ok(read) if read.text.len() > MAX_TEXT_BYTES => ExtractionResponse {
             error: Some("holds more text than 32 MiB; cut it into several".to_owned()),
-            ..Answer::default()
+            ..ExtractionResponse::default()
         },
-        Ok(read) => Answer {
+        Ok(read) => ExtractionResponse {
             error: None,
             text: read.text,
             headings: read
@@ -134,9 +134,9 @@ pub fn told(read: Result<Extracted, String>) -> String {
                 .collect(),
             missing: read.missing,
         },
-        Err(error) => Answer {
+        Err(error) => ExtractionResponse {
             error: Some(error),
-            ..Answer::default()
+            ..ExtractionResponse::default()
         },
     };
     serde_json::to_string(&answer).unwrap_or_default()
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_what_stands_behind_the_last_mark() {
+    fn response_follows_the_last_mark() {
         let read = Extracted {
             text: "# A\nb".to_owned(),
             headings: vec![Heading {

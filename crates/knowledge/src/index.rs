@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::knowledge::MOST_DOCUMENTS;
+use domain::knowledge::MAX_DOCUMENTS;
 use domain::knowledge::chunk::{Chunk, chunk};
 use futures_util::FutureExt as _;
 use store::{
@@ -33,12 +33,12 @@ pub struct NewDocument {
     pub facts: DocumentFacts,
     /// Metadata for filters, as names and values.
     pub entries: Vec<(String, String)>,
-    pub source: Source,
+    pub source: DocumentSource,
 }
 
 /// Origin of a document's text.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum DocumentSource {
     Bytes(Kind, Bytes),
     /// The stored text, to be reindexed, and its content version.
     Text(Extracted, i64),
@@ -54,7 +54,7 @@ pub enum Indexed {
 }
 
 /// Size of the written content.
-struct Written {
+struct WrittenSize {
     characters: u64,
     chunks: u64,
     units: u64,
@@ -62,10 +62,10 @@ struct Written {
 
 impl Knowledge {
     /// Waits for an indexing slot, which is held until dropped.
-    pub async fn room(&self) -> Result<OwnedSemaphorePermit, KnowledgeError> {
-        let room = Arc::clone(&self.0.indexing).acquire_owned();
-        match tokio::time::timeout(WAIT, room).await {
-            Ok(Ok(room)) => Ok(room),
+    pub async fn indexing_slot(&self) -> Result<OwnedSemaphorePermit, KnowledgeError> {
+        let indexing_slot = Arc::clone(&self.0.indexing).acquire_owned();
+        match tokio::time::timeout(WAIT, indexing_slot).await {
+            Ok(Ok(indexing_slot)) => Ok(indexing_slot),
             Ok(Err(_)) | Err(_) => Err(KnowledgeError::TooMany),
         }
     }
@@ -74,7 +74,7 @@ impl Knowledge {
     pub async fn index(
         &self,
         document: NewDocument,
-        room: OwnedSemaphorePermit,
+        indexing_slot: OwnedSemaphorePermit,
     ) -> Result<Indexed, KnowledgeError> {
         let base = self.embedded(&document.base.kb_id)?.clone();
         let begin = BeginIndexing {
@@ -83,10 +83,10 @@ impl Knowledge {
             facts: document.facts.clone(),
             recipe: base.recipe(),
             attempt: Uuid::now_v7().to_string(),
-            most: MOST_DOCUMENTS,
+            most: MAX_DOCUMENTS,
             anew: match document.source {
-                Source::Bytes(..) => None,
-                Source::Text(_, content) => Some(content),
+                DocumentSource::Bytes(..) => None,
+                DocumentSource::Text(_, content) => Some(content),
             },
             at: self.0.parts.clock.now_ms(),
         };
@@ -99,7 +99,7 @@ impl Knowledge {
         };
         let knowledge = self.clone();
         let indexing = self.0.tasks.spawn(async move {
-            let _room = room;
+            let _room = indexing_slot;
             knowledge.carry_out(&base, document, content).await
         });
         indexing.await.map_err(|_| KnowledgeError::Stopping)?
@@ -126,7 +126,7 @@ impl Knowledge {
         let done = tokio::select! {
             done = doing => done.unwrap_or_else(|_| {
                 tracing::error!("indexing a document panicked");
-                metrics::panicked(metrics::Task::Handler);
+                metrics::panicked(metrics::PanickedTask::Handler);
                 Err(KnowledgeError::Unreadable("could not be indexed; see the gateway's log".to_owned()))
             }),
             () = self.0.parts.stopping.cancelled() => Err(KnowledgeError::Stopping),
@@ -155,8 +155,8 @@ impl Knowledge {
         content: i64,
     ) -> Result<DocumentRecord, KnowledgeError> {
         let text = match document.source {
-            Source::Text(text, _) => text,
-            Source::Bytes(kind, bytes) => extract(kind, &bytes)
+            DocumentSource::Text(text, _) => text,
+            DocumentSource::Bytes(kind, bytes) => extract(kind, &bytes)
                 .await
                 .map_err(KnowledgeError::Unreadable)?,
         };
@@ -185,7 +185,7 @@ impl Knowledge {
         key: &BaseKey,
         content: i64,
         text: Extracted,
-    ) -> Result<Written, KnowledgeError> {
+    ) -> Result<WrittenSize, KnowledgeError> {
         let size = base.size;
         let cut = move || {
             (
@@ -193,7 +193,7 @@ impl Knowledge {
                 text.text.chars().count(),
             )
         };
-        let (chunks, characters) = on_a_thread(cut).await?;
+        let (chunks, characters) = on_blocking_thread(cut).await?;
         let chunks = chunks.map_err(|error| KnowledgeError::Unreadable(error.to_string()))?;
         if chunks.is_empty() {
             return Err(KnowledgeError::Unreadable("has no text".to_owned()));
@@ -202,7 +202,7 @@ impl Knowledge {
         let mut first = 0;
         for batch in chunks.chunks(BATCH) {
             let (owner, batch) = (key.clone(), batch.to_vec());
-            let prepared = on_a_thread(move || prepare::with_terms(&owner, &batch));
+            let prepared = on_blocking_thread(move || prepare::with_terms(&owner, &batch));
             let mut prepared = prepared.await?;
             if let Some(model) = &base.embedding_model
                 && let Some(embedder) = &self.0.parts.embedder
@@ -222,7 +222,7 @@ impl Knowledge {
             }
             first = next;
         }
-        Ok(Written {
+        Ok(WrittenSize {
             characters: characters as u64,
             chunks: all,
             units,
@@ -241,7 +241,7 @@ impl EmbeddedBase {
 }
 
 /// Runs CPU-bound work on a blocking thread.
-pub(super) async fn on_a_thread<T: Send + 'static>(
+pub(super) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, KnowledgeError> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -249,7 +249,7 @@ pub(super) async fn on_a_thread<T: Send + 'static>(
 }
 
 /// Converts a stored chunk.
-pub(super) fn as_cut(found: store::FoundChunk) -> Chunk {
+pub(super) fn to_chunk(found: store::FoundChunk) -> Chunk {
     let place = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
     Chunk {
         start: place(found.start),

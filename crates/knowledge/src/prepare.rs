@@ -9,12 +9,12 @@ use store::{BaseKey, NewChunk};
 
 use crate::embed::Embedder;
 use egress::upstream::UpstreamError;
-use models::Paid;
+use models::Payment;
 
 /// Timeout of an embedding request for one batch.
 pub(super) const EMBEDDING: Duration = Duration::from_mins(1);
 /// Maximum number of dimensions.
-const MOST_DIMENSIONS: usize = 8192;
+const MAX_DIMENSIONS: usize = 8192;
 
 /// Key that separates the terms of a base from those of others.
 pub(super) fn scope(base: &BaseKey) -> String {
@@ -58,7 +58,7 @@ pub(super) async fn add_vectors(
         .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
         .collect();
     // Indexing by operators counts against no budget of a run.
-    let vectors = embed(embedder, model, &texts, EMBEDDING, &Paid::by_operator()).await?;
+    let vectors = embed(embedder, model, &texts, EMBEDDING, &Payment::by_operator()).await?;
     for (chunk, vector) in chunks.iter_mut().zip(vectors) {
         chunk.vector = Some(vector_bytes(&vector));
     }
@@ -71,7 +71,7 @@ pub(super) async fn embed(
     model: &str,
     texts: &[String],
     patience: Duration,
-    paid: &Paid,
+    paid: &Payment,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
     let vectors = embedder.embed(model, texts, patience, paid).await?;
     if vectors.len() != texts.len() {
@@ -80,7 +80,7 @@ pub(super) async fn embed(
     }
     let dimensions = vectors.first().map_or(0, Vec::len);
     let unit = |vector: &Vec<f32>| {
-        let is_sound = vector.len() == dimensions && dimensions <= MOST_DIMENSIONS;
+        let is_sound = vector.len() == dimensions && dimensions <= MAX_DIMENSIONS;
         normalized(vector).filter(|_| is_sound)
     };
     let units: Option<Vec<_>> = vectors.iter().map(unit).collect();

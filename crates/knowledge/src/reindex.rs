@@ -8,7 +8,7 @@ use store::{BaseKey, DocumentRecord, StoreError};
 use tokio::time::Instant;
 
 use crate::extract::Extracted;
-use crate::index::{Indexed, NewDocument, Source, as_cut};
+use crate::index::{DocumentSource, Indexed, NewDocument, to_chunk};
 use crate::{Knowledge, KnowledgeError};
 
 /// Maximum duration of one call.
@@ -51,7 +51,7 @@ impl Knowledge {
                 });
             };
             after = Some(record.document_id.clone());
-            documents.push(self.make_anew(base, record).await?);
+            documents.push(self.reindex_document(base, record).await?);
         }
         Ok(Reindexing {
             documents,
@@ -59,7 +59,7 @@ impl Knowledge {
         })
     }
 
-    async fn make_anew(
+    async fn reindex_document(
         &self,
         base: &BaseKey,
         record: DocumentRecord,
@@ -67,7 +67,7 @@ impl Knowledge {
         if record.content == 0 || record.status == "indexing" {
             return Ok(record);
         }
-        let room = self.room().await?;
+        let indexing_slot = self.indexing_slot().await?;
         let text = self.text_of(base, &record).await?;
         let metadata = serde_json::from_str(&record.facts.metadata).unwrap_or_default();
         let document = NewDocument {
@@ -75,9 +75,9 @@ impl Knowledge {
             document_id: record.document_id.clone(),
             facts: record.facts.clone(),
             entries: entries(&metadata),
-            source: Source::Text(text, record.content),
+            source: DocumentSource::Text(text, record.content),
         };
-        match self.index(document, room).await {
+        match self.index(document, indexing_slot).await {
             Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),
             // The old version stays searchable; the record holds the error.
             Err(KnowledgeError::Store(error)) => Err(error.into()),
@@ -106,7 +106,7 @@ impl Knowledge {
                 .knowledge_content(base, record.content, from, PAGE)
                 .await?;
             let read = page.len() as u64;
-            chunks.extend(page.into_iter().map(as_cut));
+            chunks.extend(page.into_iter().map(to_chunk));
             if read < PAGE {
                 break;
             }

@@ -20,9 +20,9 @@ use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 
 /// Timeout of a request, including its response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a response, and of the part read of an error response.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 const ERROR_BYTES: usize = 16 * 1024;
 
 /// A remote knowledge base.
@@ -46,10 +46,10 @@ pub struct RemoteAddress {
 /// The API key is not a valid header value.
 #[derive(Debug, thiserror::Error)]
 #[error("holds characters that no header may have")]
-pub struct UnusableKey;
+pub struct UnusableApiKey;
 
 #[derive(Deserialize)]
-struct Answer {
+struct RetrievalResponse {
     records: Vec<Record>,
 }
 
@@ -64,13 +64,13 @@ struct Record {
 }
 
 impl RemoteBase {
-    pub fn new(address: RemoteAddress) -> Result<Self, UnusableKey> {
+    pub fn new(address: RemoteAddress) -> Result<Self, UnusableApiKey> {
         let mut url = address.base_url;
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("retrieval");
         }
         let bearer = format!("Bearer {}", address.api_key.expose_secret());
-        let mut authorization = HeaderValue::from_str(&bearer).map_err(|_| UnusableKey)?;
+        let mut authorization = HeaderValue::from_str(&bearer).map_err(|_| UnusableApiKey)?;
         authorization.set_sensitive(true);
         Ok(Self {
             url,
@@ -90,7 +90,7 @@ impl RemoteBase {
         filters: &Filters,
     ) -> Result<Vec<RetrievalResultEntry>, UpstreamError> {
         let body = self.body(query, top, filters)?;
-        let asked = tokio::time::timeout(PATIENCE, self.ask(egress, &body)).await;
+        let asked = tokio::time::timeout(TIMEOUT, self.ask(egress, &body)).await;
         let answer = asked.map_err(|_| UpstreamError::Timeout)??;
         check_json_text(&answer)
             .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
@@ -110,7 +110,7 @@ impl RemoteBase {
     }
 
     // Redacts the operator's key, since a base may echo it.
-    fn read(&self, answer: &[u8]) -> serde_json::Result<Answer> {
+    fn read(&self, answer: &[u8]) -> serde_json::Result<RetrievalResponse> {
         let mut answer = serde_json::from_slice(answer)?;
         self.redactor.take_known_out(&mut answer);
         serde_json::from_value(answer)
@@ -142,7 +142,7 @@ impl RemoteBase {
         let mut response = egress.send(request).await?;
         let status = response.status();
         if status == StatusCode::OK {
-            return read(&mut response, MOST_BYTES).await;
+            return read(&mut response, MAX_BYTES).await;
         }
         let headers = response.headers().clone();
         let told = read(&mut response, ERROR_BYTES).await.unwrap_or_default();
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_become_conditions_or_are_refused() {
+    fn converts_filters_to_conditions_or_refuses_them() {
         let filters = |list: &[(&str, &[Value])]| {
             let list = list
                 .iter()
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_the_far_side_says() {
+    fn reports_error_messages_of_remote_bases() {
         assert_eq!(
             message_in(br#"{"error_code":2001,"error_msg":"no such base"}"#),
             "no such base"

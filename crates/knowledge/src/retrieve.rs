@@ -1,16 +1,16 @@
 //! Retrieval from embedded and remote bases.
 
 use domain::knowledge::filter::check_filters;
-use domain::knowledge::{DEFAULT_TOP, MOST_QUERY_BYTES, MOST_TOP};
+use domain::knowledge::{DEFAULT_TOP, MAX_QUERY_BYTES, MAX_TOP};
 use protocol::admin::Fault;
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
 use protocol::message::ContentElement;
 use serde_json::json;
 use store::BaseKey;
 
-use crate::closest::Close;
+use crate::closest::RankedChunk;
 use crate::{Base, Knowledge, KnowledgeError};
-use models::Paid;
+use models::Payment;
 
 impl Knowledge {
     /// The closest passages of a base. The caller has authorized the query; `paid` pays for its vector.
@@ -18,7 +18,7 @@ impl Knowledge {
         &self,
         base: &BaseKey,
         query: &RetrievalQuery,
-        paid: &Paid,
+        paid: &Payment,
     ) -> Result<Vec<RetrievalResultEntry>, KnowledgeError> {
         let mut faults = check_query(query);
         let filters = check_filters(&query.filters).unwrap_or_else(|found| {
@@ -52,21 +52,18 @@ fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
     if query.query_text.trim().is_empty() {
         faults.push(Fault::new("/query_text", "must not be empty"));
     }
-    if query.query_text.len() > MOST_QUERY_BYTES {
-        let message = format!("must have at most {MOST_QUERY_BYTES} bytes");
+    if query.query_text.len() > MAX_QUERY_BYTES {
+        let message = format!("must have at most {MAX_QUERY_BYTES} bytes");
         faults.push(Fault::new("/query_text", message));
     }
-    if query
-        .top_k
-        .is_some_and(|top| !(1..=MOST_TOP).contains(&top))
-    {
-        faults.push(Fault::new("/top_k", format!("must be 1 to {MOST_TOP}")));
+    if query.top_k.is_some_and(|top| !(1..=MAX_TOP).contains(&top)) {
+        faults.push(Fault::new("/top_k", format!("must be 1 to {MAX_TOP}")));
     }
     faults
 }
 
 /// A passage in protocol form: trimmed, with its position in the document.
-fn entry(Close { chunk, score }: Close) -> RetrievalResultEntry {
+fn entry(RankedChunk { chunk, score }: RankedChunk) -> RetrievalResultEntry {
     let text = chunk.text.trim();
     let before = chunk.text.len() - chunk.text.trim_start().len();
     let skipped = chunk.text.get(..before).unwrap_or_default().chars().count() as u64;

@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::extract::Kind;
-use super::index::{Indexed, NewDocument, Source};
+use super::index::{DocumentSource, Indexed, NewDocument};
 use super::*;
-use models::Paid;
+use models::Payment;
 
 const MEANINGS: [&[&str]; 3] = [
     &["car", "automobile", "garage"],
@@ -39,7 +39,7 @@ impl Embedder for Meanings {
         _model: &'a str,
         texts: &'a [String],
         patience: Duration,
-        _paid: &'a Paid,
+        _paid: &'a Payment,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
@@ -137,10 +137,10 @@ impl Bench {
                 bytes: text.len() as u64,
             },
             entries: vec![("first".to_owned(), json!(id.chars().next()).to_string())],
-            source: Source::Bytes(Kind::Text(UTF_8), text.to_owned().into()),
+            source: DocumentSource::Bytes(Kind::Text(UTF_8), text.to_owned().into()),
         };
-        let room = self.knowledge.room().await?;
-        self.knowledge.index(document, room).await
+        let indexing_slot = self.knowledge.indexing_slot().await?;
+        self.knowledge.index(document, indexing_slot).await
     }
 
     async fn find(&self, query: &str, filters: serde_json::Value) -> Vec<String> {
@@ -151,7 +151,7 @@ impl Bench {
         };
         let found = self
             .knowledge
-            .retrieve(&self.base, &query, &Paid::by_operator())
+            .retrieve(&self.base, &query, &Payment::by_operator())
             .await
             .unwrap();
         let id = |entry: &protocol::knowledge::RetrievalResultEntry| {
@@ -176,7 +176,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn meaning_finds_what_words_miss_and_both_together_stand_first() {
+async fn vector_search_complements_text_and_fusion_ranks_first() {
     let bench = Bench::new().await;
     bench.fill().await;
     assert_eq!(
@@ -208,7 +208,7 @@ async fn meaning_finds_what_words_miss_and_both_together_stand_first() {
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_leaves_words_and_what_was_there() {
+async fn provider_failure_falls_back_to_text_search() {
     let bench = Bench::new().await;
     bench.fill().await;
     bench.meanings.fails.store(true, Ordering::SeqCst);
@@ -238,7 +238,7 @@ async fn a_provider_that_fails_leaves_words_and_what_was_there() {
 }
 
 #[tokio::test]
-async fn the_same_document_is_not_embedded_twice_until_it_is_asked_for() {
+async fn unchanged_documents_are_embedded_again_on_reindex_only() {
     let bench = Bench::new().await;
     bench.fill().await;
     let asked = || bench.meanings.asked.load(Ordering::SeqCst);
@@ -253,7 +253,7 @@ async fn the_same_document_is_not_embedded_twice_until_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_document_is_indexed_once_at_a_time_and_given_up_with_the_process() {
+async fn indexing_is_exclusive_and_cancelled_at_shutdown() {
     let bench = Bench::new().await;
     bench.meanings.is_silent.store(true, Ordering::SeqCst);
     let first = bench.put("a", "text");
@@ -280,7 +280,7 @@ async fn a_document_is_indexed_once_at_a_time_and_given_up_with_the_process() {
 }
 
 #[tokio::test]
-async fn a_base_that_wants_vectors_without_a_provider_is_refused() {
+async fn refuses_vector_bases_without_a_provider() {
     let bench = Bench::new().await;
     let parts = |model| Parts {
         store: bench.knowledge.0.parts.store.clone(),

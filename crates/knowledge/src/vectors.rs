@@ -4,17 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use domain::knowledge::filter::Filters;
-use domain::knowledge::rank::{Best, dot_bytes};
+use domain::knowledge::rank::{TopK, dot_bytes};
 use store::{BaseKey, Store, StoredVector};
 use tokio::sync::Semaphore;
 
 use crate::KnowledgeError;
-use crate::index::on_a_thread;
+use crate::index::on_blocking_thread;
 
 /// Number of vectors per page.
 const PAGE: usize = 500;
 /// Cache size in bytes, per base and in total.
-const MOST_OF_ONE: usize = 96 * 1024 * 1024;
+const MAX_OF_ONE: usize = 96 * 1024 * 1024;
 const MOST: usize = 256 * 1024 * 1024;
 
 /// Concurrent searches that load a base into the cache. Each may use as much memory as one cached base.
@@ -22,7 +22,7 @@ const GATHERING: usize = 2;
 
 /// Cached vectors of bases, each at one version.
 pub(super) struct VectorCache {
-    kept: Mutex<HashMap<(BaseKey, String), Arc<Kept>>>,
+    kept: Mutex<HashMap<(BaseKey, String), Arc<CachedVectors>>>,
     gathering: Semaphore,
 }
 
@@ -35,7 +35,7 @@ impl Default for VectorCache {
     }
 }
 
-struct Kept {
+struct CachedVectors {
     version: i64,
     vectors: Vec<StoredVector>,
     bytes: usize,
@@ -68,7 +68,7 @@ impl VectorCache {
                 return closest_of(kept, query, top).await;
             }
         }
-        let mut best = Best::new(top);
+        let mut best = TopK::new(top);
         let (mut after, mut kept, mut bytes) = (0, place.is_some().then(Vec::new), 0);
         let query = Arc::new(query);
         loop {
@@ -80,13 +80,13 @@ impl VectorCache {
             after = page.last().map_or(after, |last| last.id);
             bytes += page.iter().map(|one| one.bytes.len() + 32).sum::<usize>();
             let (asked, mut so_far) = (Arc::clone(&query), best);
-            let looked = on_a_thread(move || {
+            let looked = on_blocking_thread(move || {
                 look(&page, &asked, &mut so_far);
                 (so_far, page)
             });
             let (next, page) = looked.await?;
             best = next;
-            kept = kept.filter(|_| bytes <= MOST_OF_ONE);
+            kept = kept.filter(|_| bytes <= MAX_OF_ONE);
             match &mut kept {
                 Some(kept) => kept.extend(page),
                 // Too large for the cache: continue page by page without the permit.
@@ -100,7 +100,7 @@ impl VectorCache {
             self.keep(
                 base,
                 model,
-                Kept {
+                CachedVectors {
                     version,
                     vectors,
                     bytes,
@@ -110,13 +110,13 @@ impl VectorCache {
         Ok(best.into_sorted())
     }
 
-    fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<Kept>> {
+    fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<CachedVectors>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.get(&(base.clone(), model.to_owned()))?;
         (found.version == version).then(|| Arc::clone(found))
     }
 
-    fn keep(&self, base: &BaseKey, model: &str, new: Kept) {
+    fn keep(&self, base: &BaseKey, model: &str, new: CachedVectors) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (base.clone(), model.to_owned());
         if kept.get(&name).is_some_and(|old| old.version > new.version) {
@@ -134,12 +134,12 @@ impl VectorCache {
 }
 
 async fn closest_of(
-    kept: Arc<Kept>,
+    kept: Arc<CachedVectors>,
     query: Vec<f32>,
     top: usize,
 ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
-    on_a_thread(move || {
-        let mut best = Best::new(top);
+    on_blocking_thread(move || {
+        let mut best = TopK::new(top);
         look(&kept.vectors, &query, &mut best);
         best.into_sorted()
     })
@@ -147,7 +147,7 @@ async fn closest_of(
 }
 
 /// Skips vectors of other dimensions, which come from an earlier model of the same name.
-fn look(vectors: &[StoredVector], query: &[f32], best: &mut Best) {
+fn look(vectors: &[StoredVector], query: &[f32], best: &mut TopK) {
     for vector in vectors {
         if let Some(alike) = dot_bytes(query, &vector.bytes) {
             best.offer(alike, vector.id);

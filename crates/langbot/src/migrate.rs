@@ -11,13 +11,13 @@ mod convert;
 mod endpoints;
 mod families;
 mod legacy;
+mod other_sections;
 mod pipeline;
 mod policy;
 mod report;
 mod secrets;
 mod server;
 mod source;
-mod surroundings;
 mod tables;
 pub mod toml_text;
 mod warnings;
@@ -27,12 +27,14 @@ use std::collections::BTreeSet;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-pub use report::{Action, FieldNote, Migration, Outcome, PipelineReport, ResourceReport, Variable};
-pub use tables::{Standing, Table, TableKind, standing};
+pub use report::{
+    Action, FieldNote, Migration, MigrationOutcome, PipelineReport, ResourceReport, Variable,
+};
+pub use tables::{MigrationTable, TableComparison, TableKind, compare_table};
 
-use pipeline::{Plan, plan_pipeline};
-use secrets::{Vault, unique, variable_part};
-use source::Found;
+use pipeline::{PipelinePlan, plan_pipeline};
+use secrets::{SecretVariables, unique, variable_part};
+use source::FoundPipeline;
 
 /// Format of the runner ids of plugins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub enum RunnerIds {
 
 /// Replacement of LangBot's local agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LocalAgent {
+pub enum LocalAgentTarget {
     /// LangBot's plugin.
     #[default]
     Langbot,
@@ -56,16 +58,16 @@ pub enum LocalAgent {
 
 /// Target runners of a migration, and their servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target<'a> {
+pub struct MigrationTarget<'a> {
     pub ids: RunnerIds,
-    pub local_agent: LocalAgent,
+    pub local_agent: LocalAgentTarget,
     /// URL of `runnel-connectors`, for runners that call other services.
     pub connectors: Option<&'a str>,
     /// URL of `langbot-bridge`, for all other plugins' runners.
     pub bridge: Option<&'a str>,
 }
 
-impl From<RunnerIds> for Target<'_> {
+impl From<RunnerIds> for MigrationTarget<'_> {
     fn from(ids: RunnerIds) -> Self {
         Self {
             ids,
@@ -76,15 +78,15 @@ impl From<RunnerIds> for Target<'_> {
 
 /// A parsed file.
 #[derive(Clone, Copy, Debug)]
-pub struct Document<'a> {
+pub struct MigrationDocument<'a> {
     pub file: &'a str,
     pub value: &'a Value,
 }
 
 /// Plans the migration of every pipeline and catalog row. A document without both is a fault.
 pub fn migrate(
-    documents: &[Document<'_>],
-    to: Target<'_>,
+    documents: &[MigrationDocument<'_>],
+    to: MigrationTarget<'_>,
 ) -> Result<Migration, Vec<(String, Fault)>> {
     let (mut found, mut rows, mut faults) = (Vec::new(), Vec::new(), Vec::new());
     for document in documents {
@@ -106,20 +108,20 @@ pub fn migrate(
     let planned = plan_all(&found, to, &mut variables);
     let rankers = planned.iter().flat_map(|one| one.plan.rerank_models());
     let catalog = catalog::plan(&rows, &rankers.collect(), &mut variables);
-    Ok(tables::lay_out(planned, catalog, to, &mut variables))
+    Ok(tables::build_tables(planned, catalog, to, &mut variables))
 }
 
 fn plan_all<'a>(
-    found: &'a [(&'a str, Found)],
-    to: Target<'_>,
+    found: &'a [(&'a str, FoundPipeline)],
+    to: MigrationTarget<'_>,
     variables: &mut BTreeSet<String>,
-) -> Vec<Planned<'a>> {
+) -> Vec<PlannedPipeline<'a>> {
     let (mut names, mut prefixes) = (BTreeSet::new(), BTreeSet::new());
     let mut planned = Vec::new();
     for (number, (file, pipeline)) in found.iter().enumerate() {
         let name = unique(&agent_name(pipeline, number), ' ', &mut names);
         let prefix = unique(&variable_prefix(&name, number), '_', &mut prefixes);
-        let mut vault = Vault {
+        let mut vault = SecretVariables {
             space: "",
             prefix: &prefix,
             named: variables,
@@ -127,7 +129,7 @@ fn plan_all<'a>(
         };
         let plan = plan_pipeline(pipeline, to, &mut vault);
         let removed = vault.removed;
-        planned.push(Planned {
+        planned.push(PlannedPipeline {
             file,
             pipeline,
             name,
@@ -139,16 +141,16 @@ fn plan_all<'a>(
 }
 
 /// A pipeline with its plan.
-struct Planned<'a> {
+struct PlannedPipeline<'a> {
     file: &'a str,
-    pipeline: &'a Found,
+    pipeline: &'a FoundPipeline,
     /// Name of its agent.
     name: String,
-    plan: Plan,
+    plan: PipelinePlan,
     removed: Vec<secrets::Removed>,
 }
 
-fn agent_name(pipeline: &Found, number: usize) -> String {
+fn agent_name(pipeline: &FoundPipeline, number: usize) -> String {
     let id = pipeline.uuid.as_deref();
     let name = pipeline.name.as_deref().or(id).unwrap_or_default();
     short_name(name).unwrap_or_else(|| format!("pipeline {}", number + 1))

@@ -7,9 +7,12 @@ use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
-use super::whole::{Said, Saying, assembled, settled};
-use super::{Asked, Chunks, Embedded, Events, Form, Provider, Rest, ThoughtCount, form};
+use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
+use super::whole::{CompletionPiece, CompletionPieces, assembled, normalized};
+use super::{
+    Chunks, KeyCooldown, Provider, ProviderEmbeddings, ThoughtCount, WireEvents, WireFormat,
+    WireRequest, wire_format,
+};
 use egress::Egress;
 use egress::upstream::UpstreamError;
 
@@ -54,20 +57,27 @@ impl Anthropic {
         ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
     }
 
-    async fn ask(&self, asked: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
+    async fn ask(
+        &self,
+        asked: &JsonObject,
+        accept: &'static str,
+    ) -> Result<ResponseItems, UpstreamError> {
         self.exchange.complete(&MESSAGES, asked, accept).await
     }
 
-    fn chunks(&self, items: Items) -> Chunks {
+    fn chunks(&self, items: ResponseItems) -> Chunks {
         let redactor = self.exchange.redactor();
         let mut reader = answer::EventReader::default();
         let said = items.flat_map(move |item| {
             let said = item.map(|item| match item {
-                Item::End => vec![Ok(Said::End)],
+                Item::End => vec![Ok(CompletionPiece::End)],
                 Item::Document(document) => match error_in(&redactor, &document) {
                     Some(failed) => vec![Err(failed)],
                     None => match answer::completion(&document) {
-                        Ok(completion) => vec![Ok(Said::whole(completion)), Ok(Said::End)],
+                        Ok(completion) => vec![
+                            Ok(CompletionPiece::whole(completion)),
+                            Ok(CompletionPiece::End),
+                        ],
                         Err(failed) => vec![Err(failed)],
                     },
                 },
@@ -75,18 +85,21 @@ impl Anthropic {
                     data, has_halves, ..
                 }) => match error_in(&redactor, &data) {
                     Some(failed) => vec![Err(failed)],
-                    None if data.get("type") == Some(&json!("message_stop")) => vec![Ok(Said::End)],
+                    None if data.get("type") == Some(&json!("message_stop")) => {
+                        vec![Ok(CompletionPiece::End)]
+                    }
                     None => {
                         let chunk = reader.read(&Value::Object(data));
-                        let said = chunk.map(|chunk| Ok(Said::Chunk { chunk, has_halves }));
+                        let said =
+                            chunk.map(|chunk| Ok(CompletionPiece::Chunk { chunk, has_halves }));
                         said.into_iter().collect()
                     }
                 },
             });
             stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
         });
-        let said: Saying = said.boxed();
-        settled(said, 1, self.exchange.noted())
+        let said: CompletionPieces = said.boxed();
+        normalized(said, 1, self.exchange.noted())
     }
 }
 
@@ -112,7 +125,7 @@ impl Provider for Anthropic {
         Ok(self.chunks(items))
     }
 
-    async fn embed(&self, _: JsonObject) -> Result<Embedded, UpstreamError> {
+    async fn embed(&self, _: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
         let message = "Anthropic has no embeddings; give the model another provider";
         Err(UpstreamError::Unsupported(message.to_owned()))
     }
@@ -122,22 +135,30 @@ impl Provider for Anthropic {
         Err(UpstreamError::Unsupported(message.to_owned()))
     }
 
-    fn speaks(&self, form: Form) -> bool {
-        form == Form::Messages
+    fn supports(&self, wire_format: WireFormat) -> bool {
+        wire_format == WireFormat::Messages
     }
 
-    async fn ask(&self, form: Form, asked: Asked) -> Result<JsonObject, UpstreamError> {
-        if !self.speaks(form) {
-            return Err(form.unspoken());
+    async fn ask(
+        &self,
+        wire_format: WireFormat,
+        asked: WireRequest,
+    ) -> Result<JsonObject, UpstreamError> {
+        if !self.supports(wire_format) {
+            return Err(wire_format.unsupported());
         }
-        form::ask(&self.exchange, &MESSAGES, asked).await
+        wire_format::ask(&self.exchange, &MESSAGES, asked).await
     }
 
-    async fn ask_for_events(&self, form: Form, asked: Asked) -> Result<Events, UpstreamError> {
-        if !self.speaks(form) {
-            return Err(form.unspoken());
+    async fn request_events(
+        &self,
+        wire_format: WireFormat,
+        asked: WireRequest,
+    ) -> Result<WireEvents, UpstreamError> {
+        if !self.supports(wire_format) {
+            return Err(wire_format.unsupported());
         }
-        form::ask_for_events(&self.exchange, &MESSAGES, asked).await
+        wire_format::request_events(&self.exchange, &MESSAGES, asked).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
@@ -149,8 +170,8 @@ impl Provider for Anthropic {
         ThoughtCount::Within
     }
 
-    fn resting_keys(&self) -> Vec<Option<Rest>> {
-        self.exchange.resting_keys()
+    fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
+        self.exchange.key_cooldowns()
     }
 
     fn deviations(&self) -> BTreeMap<String, u64> {

@@ -12,17 +12,17 @@ const REST: Duration = Duration::from_secs(10);
 /// All keys of a provider; may be empty.
 pub(super) struct ApiKeys {
     keys: Vec<SecretString>,
-    turns: Mutex<Turns>,
+    turns: Mutex<KeyRotation>,
 }
 
-struct Turns {
+struct KeyRotation {
     next: usize,
-    resting: Vec<Option<Rest>>,
+    resting: Vec<Option<KeyCooldown>>,
 }
 
 /// The cool-down of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct KeyCooldown {
     pub until: Instant,
     /// Reason of the refusal.
     pub because: &'static str,
@@ -33,7 +33,7 @@ impl ApiKeys {
         let resting = vec![None; keys.len()];
         Self {
             keys,
-            turns: Mutex::new(Turns { next: 0, resting }),
+            turns: Mutex::new(KeyRotation { next: 0, resting }),
         }
     }
 
@@ -65,13 +65,13 @@ impl ApiKeys {
         now: Instant,
     ) {
         let until = now + wait.unwrap_or(REST);
-        self.turns().resting[key] = Some(Rest { until, because });
+        self.turns().resting[key] = Some(KeyCooldown { until, because });
     }
 
     /// Cool-down of each key, in configuration order.
-    pub(super) fn resting(&self, now: Instant) -> Vec<Option<Rest>> {
+    pub(super) fn resting(&self, now: Instant) -> Vec<Option<KeyCooldown>> {
         let turns = self.turns();
-        let rests = |rest: &Option<Rest>| rest.filter(|rest| rest.until > now);
+        let rests = |rest: &Option<KeyCooldown>| rest.filter(|rest| rest.until > now);
         turns.resting.iter().map(rests).collect()
     }
 
@@ -81,7 +81,7 @@ impl ApiKeys {
     }
 
     // The state is consistent after any panic.
-    fn turns(&self) -> std::sync::MutexGuard<'_, Turns> {
+    fn turns(&self) -> std::sync::MutexGuard<'_, KeyRotation> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_take_turns_and_one_that_rests_is_left_out() {
+    fn rotates_keys_and_skips_cooling_ones() {
         let keys = ApiKeys::new(["a", "b", "c"].map(SecretString::from).to_vec());
         let now = Instant::now();
         let next = |at| keys.take(at).map(|(_, key)| key.expose_secret()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
-use super::paid::Paid;
+use super::payment::Payment;
 use super::{Model, object};
 use egress::upstream::UpstreamError;
 
@@ -53,14 +53,14 @@ impl Model {
     pub async fn vectors(
         &self,
         texts: &[String],
-        paid: &Paid,
+        payment: &Payment,
     ) -> Result<Vec<Vec<f32>>, UpstreamError> {
         let mut vectors = Vec::with_capacity(texts.len());
         let mut most = self.batch_size.most();
         let mut is_halved = false;
         while let Some(batch) = texts.get(vectors.len()..).filter(|rest| !rest.is_empty()) {
             let batch = &batch[..batch.len().min(most)];
-            match self.batch_of_vectors(batch, paid).await {
+            match self.batch_of_vectors(batch, payment).await {
                 Ok(more) => vectors.extend(more),
                 // Each refusal halves the batch, so the number of retries is logarithmic.
                 Err(refused) if batch.len() > 1 && is_of_size(&refused) => {
@@ -85,11 +85,14 @@ impl Model {
     async fn batch_of_vectors(
         &self,
         texts: &[String],
-        paid: &Paid,
+        payment: &Payment,
     ) -> Result<Vec<Vec<f32>>, UpstreamError> {
         let body = json!({"input": texts, "encoding_format": "float"});
-        let mut embedded = self.provider.embed(self.asked(object(body)), paid).await?;
-        paid.count(embedded.usage.take().as_ref());
+        let mut embedded = self
+            .provider
+            .embed(self.asked(object(body)), payment)
+            .await?;
+        payment.count(embedded.usage.take().as_ref());
         embedded.in_order(texts.len())
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_said_by_the_name_that_is_read_and_by_no_other() {
+    fn sets_output_limit_under_one_name() {
         let [of_openai, of_others] = BOUNDS;
         for (read, other) in [(of_openai, of_others), (of_others, of_openai)] {
             for (said, of_model, expected) in [
@@ -90,7 +90,7 @@ mod tests {
         }
     }
     #[test]
-    fn what_is_said_beside_a_bound_is_cut_to_what_the_model_may_give() {
+    fn caps_thinking_budgets_at_model_limit() {
         let mut body = json!({
             "thinking_budget": 38_000, "min_tokens": 51, "top_k": 90, "reasoning": {"max_tokens": 50, "effort": "low"},
             "thinking": {"type": "enabled", "budget_tokens": 38_000},

@@ -13,22 +13,22 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use super::api_keys::{ApiKeys, Rest};
-use super::notes::{Noted, Notes};
+use super::api_keys::{ApiKeys, KeyCooldown};
+use super::deviations::{DeviationCounts, ResponseDeviations};
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
 
 mod answer;
+mod provider_errors;
 mod reading;
-mod refused;
 
-pub(super) use answer::AnswerReader;
-pub(super) use reading::{Event, Item, Items};
-pub(super) use refused::error_in;
+pub(super) use answer::ResponseParser;
+pub(super) use provider_errors::error_in;
+pub(super) use reading::{Event, Item, ResponseItems};
 
-use reading::Reading;
-use refused::error_message;
+use provider_errors::error_message;
+use reading::ResponseReader;
 
 /// Maximum size of a whole response.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
@@ -47,7 +47,7 @@ pub struct ProviderAddress {
     /// Maximum silence before the response and between two pieces of it.
     pub idle: Duration,
     /// Records protocol deviations of the provider.
-    pub notes: Notes,
+    pub deviations: DeviationCounts,
 }
 
 /// Header that carries the key.
@@ -60,18 +60,18 @@ pub(super) enum KeyHeader {
 }
 
 /// A request body.
-pub(super) struct Posted<'a> {
+pub(super) struct RequestBody<'a> {
     body: &'a JsonObject,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-impl<'a> From<&'a JsonObject> for Posted<'a> {
+impl<'a> From<&'a JsonObject> for RequestBody<'a> {
     fn from(body: &'a JsonObject) -> Self {
         Self { body, header: None }
     }
 }
 
-impl Posted<'_> {
+impl RequestBody<'_> {
     /// Adds a header. A value that is not a valid header value is dropped.
     pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
         let value = value.and_then(|value| HeaderValue::try_from(value).ok());
@@ -89,7 +89,7 @@ pub(super) struct Exchange {
     headers: HeaderMap,
     idle: Duration,
     redactor: Redactor,
-    reader: AnswerReader,
+    reader: ResponseParser,
 }
 
 impl Exchange {
@@ -111,7 +111,7 @@ impl Exchange {
             key_header,
             headers,
             idle: address.idle,
-            reader: AnswerReader::new(redactor.clone(), address.notes),
+            reader: ResponseParser::new(redactor.clone(), address.deviations),
             redactor,
         }
     }
@@ -135,7 +135,7 @@ impl Exchange {
     pub(super) async fn post(
         &self,
         path: &[&str],
-        posted: impl Into<Posted<'_>>,
+        posted: impl Into<RequestBody<'_>>,
     ) -> Result<JsonObject, UpstreamError> {
         let posted = posted.into();
         self.object(self.send(path, Some(&posted), "application/json").await?)
@@ -148,7 +148,7 @@ impl Exchange {
         path: &[&str],
         body: &JsonObject,
     ) -> Result<Vec<u8>, UpstreamError> {
-        let posted = Posted::from(body);
+        let posted = RequestBody::from(body);
         self.text(self.send(path, Some(&posted), "application/json").await?)
             .await
     }
@@ -180,14 +180,14 @@ impl Exchange {
     pub(super) async fn complete(
         &self,
         path: &[&str],
-        posted: impl Into<Posted<'_>>,
+        posted: impl Into<RequestBody<'_>>,
         accept: &'static str,
-    ) -> Result<Items, UpstreamError> {
+    ) -> Result<ResponseItems, UpstreamError> {
         let posted = posted.into();
         let response = self.send(path, Some(&posted), accept).await?;
-        let reading = Reading::new(response, self.reader.clone(), self.idle);
-        if reading.says_that_it_streams() {
-            return Ok(stream::unfold(reading, Reading::next).boxed());
+        let reading = ResponseReader::new(response, self.reader.clone(), self.idle);
+        if reading.declares_stream() {
+            return Ok(stream::unfold(reading, ResponseReader::next).boxed());
         }
         let Some((first, reading)) = reading.next().await else {
             return Ok(stream::empty().boxed());
@@ -198,12 +198,12 @@ impl Exchange {
         {
             return Err(failed);
         }
-        let rest = stream::unfold(reading, Reading::next);
+        let rest = stream::unfold(reading, ResponseReader::next);
         Ok(stream::iter([Ok(first)]).chain(rest).boxed())
     }
 
     /// Records protocol deviations of one response.
-    pub(super) fn noted(&self) -> Noted {
+    pub(super) fn noted(&self) -> ResponseDeviations {
         self.reader.noted()
     }
 
@@ -211,7 +211,7 @@ impl Exchange {
     async fn send(
         &self,
         path: &[&str],
-        posted: Option<&Posted<'_>>,
+        posted: Option<&RequestBody<'_>>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let mut last = UpstreamError::Timeout;
@@ -239,7 +239,7 @@ impl Exchange {
     fn request(
         &self,
         path: &[&str],
-        posted: Option<&Posted<'_>>,
+        posted: Option<&RequestBody<'_>>,
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<egress::RequestBuilder, UpstreamError> {
@@ -306,7 +306,7 @@ impl Exchange {
     }
 
     /// Cool-down of each key.
-    pub(super) fn resting_keys(&self) -> Vec<Option<Rest>> {
+    pub(super) fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
         self.keys.resting(Instant::now())
     }
 

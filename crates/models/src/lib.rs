@@ -16,32 +16,32 @@ mod anthropic;
 mod api_keys;
 mod batches;
 mod bounds;
-mod embedded;
+mod deviations;
+mod embeddings;
 mod exchange;
-mod form;
-mod notes;
 mod openai;
-mod paid;
+mod payment;
+mod provider_health;
 mod scripted;
 mod tokens;
-mod watched;
 mod whole;
+mod wire_format;
 
 pub use anthropic::{Anthropic, Thinking};
-pub use api_keys::Rest;
+pub use api_keys::KeyCooldown;
 pub use batches::BatchSize;
 pub use bounds::{
     BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
 };
-pub use embedded::{Embedded, EmbeddedText};
+pub use deviations::DeviationCounts;
+pub use embeddings::{ProviderEmbeddings, TextVector};
 pub use exchange::ProviderAddress;
-pub use form::{Asked, Events, Form};
-pub use notes::Notes;
 pub use openai::OpenAi;
-pub use paid::Paid;
+pub use payment::Payment;
+pub use provider_health::{MonitoredProvider, ProviderProbe};
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
-pub use watched::{Probed, Watched};
+pub use wire_format::{WireEvents, WireFormat, WireRequest};
 
 /// Chunks of one completion, each a `chat.completion.chunk`. An error is the last item.
 pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
@@ -54,21 +54,29 @@ pub trait Provider: Send + Sync {
     /// Returns a streamed completion. The request is not retried after this has returned.
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
     /// `{"model", "input": […]}` → its vectors.
-    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError>;
+    async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// Whether the provider accepts requests in this wire format without translation.
-    fn speaks(&self, _form: Form) -> bool {
+    fn supports(&self, _form: WireFormat) -> bool {
         false
     }
-    /// Returns a whole response in this wire format. An error unless [`Self::speaks`] is true.
-    async fn ask(&self, form: Form, _asked: Asked) -> Result<JsonObject, UpstreamError> {
-        Err(form.unspoken())
+    /// Returns a whole response in this wire format. An error unless [`Self::supports`] is true.
+    async fn ask(
+        &self,
+        wire_format: WireFormat,
+        _asked: WireRequest,
+    ) -> Result<JsonObject, UpstreamError> {
+        Err(wire_format.unsupported())
     }
-    /// Returns the events of a response in this wire format. An error unless [`Self::speaks`] is true. The
+    /// Returns the events of a response in this wire format. An error unless [`Self::supports`] is true. The
     /// request is not retried after this has returned.
-    async fn ask_for_events(&self, form: Form, _asked: Asked) -> Result<Events, UpstreamError> {
-        Err(form.unspoken())
+    async fn request_events(
+        &self,
+        wire_format: WireFormat,
+        _asked: WireRequest,
+    ) -> Result<WireEvents, UpstreamError> {
+        Err(wire_format.unsupported())
     }
     /// Lists the model ids, once per key, or once without a key. Empty if the provider has no list, as for local
     /// ones.
@@ -84,7 +92,7 @@ pub trait Provider: Send + Sync {
         ThoughtCount::Beside
     }
     /// Cool-down of each key, in configuration order.
-    fn resting_keys(&self) -> Vec<Option<Rest>> {
+    fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
         Vec::new()
     }
     /// Number of accepted responses that deviated from the protocol, by kind.
@@ -116,7 +124,7 @@ impl Price {
 /// A model of the catalog and its provider.
 #[derive(Clone)]
 pub struct Model {
-    pub provider: Arc<Watched>,
+    pub provider: Arc<MonitoredProvider>,
     /// The provider's name for the model.
     pub upstream: String,
     pub context_window_tokens: Option<u64>,
@@ -137,11 +145,11 @@ pub struct Model {
 pub struct Models {
     models: Arc<BTreeMap<String, Model>>,
     /// In the order of the configuration.
-    providers: Arc<[Arc<Watched>]>,
+    providers: Arc<[Arc<MonitoredProvider>]>,
 }
 
 impl Models {
-    pub fn new(models: BTreeMap<String, Model>, providers: Vec<Arc<Watched>>) -> Self {
+    pub fn new(models: BTreeMap<String, Model>, providers: Vec<Arc<MonitoredProvider>>) -> Self {
         Self {
             models: Arc::new(models),
             providers: providers.into(),
@@ -161,7 +169,7 @@ impl Models {
     }
 
     /// Probes all providers concurrently.
-    pub async fn probe(&self) -> Vec<Probed> {
+    pub async fn probe(&self) -> Vec<ProviderProbe> {
         let probes = self.providers.iter().map(|provider| async move {
             let is_its = |model: &&Model| Arc::ptr_eq(&model.provider, provider);
             let models = self.models.values().filter(is_its);
@@ -231,11 +239,11 @@ mod tests {
 
     /// An external provider fetches from outside, an internal one from inside the operator's network.
     #[test]
-    fn only_a_provider_elsewhere_is_sent_anywhere_without_tls() {
+    fn only_external_providers_may_fetch_plain_http() {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
         let script = scripted::Script::read(None).unwrap();
         let provider = Arc::new(scripted::Scripted::new(script));
-        let provider = Watched::new("any", "scripted", None, provider, Clock::system());
+        let provider = MonitoredProvider::new("any", "scripted", None, provider, Clock::system());
         let mut model = Model {
             provider: Arc::new(provider),
             upstream: String::new(),

@@ -8,9 +8,14 @@ use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::exchange::{Event, Exchange, Item, Items, KeyHeader, ProviderAddress, error_in};
-use super::whole::{Said, Saying, asked_answers, assembled, completion, settled};
-use super::{Asked, BOUNDS, Chunks, Embedded, Events, Form, Provider, Rest, form};
+use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
+use super::whole::{
+    CompletionPiece, CompletionPieces, assembled, completion, normalized, requested_answers,
+};
+use super::{
+    BOUNDS, Chunks, KeyCooldown, Provider, ProviderEmbeddings, WireEvents, WireFormat, WireRequest,
+    wire_format,
+};
 use egress::Egress;
 use egress::upstream::UpstreamError;
 
@@ -27,7 +32,7 @@ const OWN_HOSTS: [&str; 4] = [
 pub struct OpenAi {
     exchange: Exchange,
     bound: &'static str,
-    speaks_responses: bool,
+    supports_responses: bool,
 }
 
 /// Path of the Responses API below the base URL.
@@ -41,21 +46,21 @@ impl OpenAi {
         let [of_openai, of_others] = BOUNDS;
         Self {
             bound: if is_openais_own { of_openai } else { of_others },
-            speaks_responses: is_openais_own,
+            supports_responses: is_openais_own,
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
     }
 
-    /// Sets whether the provider supports [`Form::Responses`].
+    /// Sets whether the provider supports [`WireFormat::Responses`].
     #[must_use]
-    pub fn speaking_responses(mut self, speaks: bool) -> Self {
-        self.speaks_responses = speaks;
+    pub fn with_responses(mut self, supports: bool) -> Self {
+        self.supports_responses = supports;
         self
     }
 
     /// Sets which parameter of [`BOUNDS`] the provider reads.
     #[must_use]
-    pub fn reading_bound(mut self, bound: &'static str) -> Self {
+    pub fn with_bound(mut self, bound: &'static str) -> Self {
         self.bound = bound;
         self
     }
@@ -72,20 +77,27 @@ impl OpenAi {
         Ok(names.map(str::to_owned).collect())
     }
 
-    async fn ask(&self, body: &JsonObject, accept: &'static str) -> Result<Items, UpstreamError> {
+    async fn ask(
+        &self,
+        body: &JsonObject,
+        accept: &'static str,
+    ) -> Result<ResponseItems, UpstreamError> {
         let path = ["chat", "completions"];
         self.exchange.complete(&path, body, accept).await
     }
 
-    fn chunks(&self, items: Items, body: &JsonObject) -> Chunks {
+    fn chunks(&self, items: ResponseItems, body: &JsonObject) -> Chunks {
         let redactor = self.exchange.redactor();
         let said = items.flat_map(move |item| {
             let said = item.map(|item| match item {
-                Item::End => vec![Ok(Said::End)],
+                Item::End => vec![Ok(CompletionPiece::End)],
                 Item::Document(document) => match error_in(&redactor, &document) {
                     Some(failed) => vec![Err(failed)],
                     None => match completion(document) {
-                        Ok(completion) => vec![Ok(Said::whole(completion)), Ok(Said::End)],
+                        Ok(completion) => vec![
+                            Ok(CompletionPiece::whole(completion)),
+                            Ok(CompletionPiece::End),
+                        ],
                         Err(failed) => vec![Err(failed)],
                     },
                 },
@@ -102,7 +114,7 @@ impl OpenAi {
                         )]);
                         failed = error_in(&redactor, &told);
                     }
-                    let chunk = Said::Chunk {
+                    let chunk = CompletionPiece::Chunk {
                         chunk: data,
                         has_halves,
                     };
@@ -111,8 +123,8 @@ impl OpenAi {
             });
             stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
         });
-        let said: Saying = said.boxed();
-        settled(said, asked_answers(body), self.exchange.noted())
+        let said: CompletionPieces = said.boxed();
+        normalized(said, requested_answers(body), self.exchange.noted())
     }
 }
 
@@ -144,31 +156,40 @@ impl Provider for OpenAi {
         Ok(self.chunks(items, &body))
     }
 
-    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
+    async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
         let text = self.exchange.post_for_text(&["embeddings"], &body).await?;
-        Embedded::read(&text).map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
+        ProviderEmbeddings::read(&text)
+            .map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
     }
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         self.exchange.post(&["rerank"], &body).await
     }
 
-    fn speaks(&self, form: Form) -> bool {
-        form == Form::Responses && self.speaks_responses
+    fn supports(&self, wire_format: WireFormat) -> bool {
+        wire_format == WireFormat::Responses && self.supports_responses
     }
 
-    async fn ask(&self, form: Form, asked: Asked) -> Result<JsonObject, UpstreamError> {
-        if !self.speaks(form) {
-            return Err(form.unspoken());
+    async fn ask(
+        &self,
+        wire_format: WireFormat,
+        asked: WireRequest,
+    ) -> Result<JsonObject, UpstreamError> {
+        if !self.supports(wire_format) {
+            return Err(wire_format.unsupported());
         }
-        form::ask(&self.exchange, &RESPONSES, asked).await
+        wire_format::ask(&self.exchange, &RESPONSES, asked).await
     }
 
-    async fn ask_for_events(&self, form: Form, asked: Asked) -> Result<Events, UpstreamError> {
-        if !self.speaks(form) {
-            return Err(form.unspoken());
+    async fn request_events(
+        &self,
+        wire_format: WireFormat,
+        asked: WireRequest,
+    ) -> Result<WireEvents, UpstreamError> {
+        if !self.supports(wire_format) {
+            return Err(wire_format.unsupported());
         }
-        form::ask_for_events(&self.exchange, &RESPONSES, asked).await
+        wire_format::request_events(&self.exchange, &RESPONSES, asked).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
@@ -179,8 +200,8 @@ impl Provider for OpenAi {
         self.bound
     }
 
-    fn resting_keys(&self) -> Vec<Option<Rest>> {
-        self.exchange.resting_keys()
+    fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
+        self.exchange.key_cooldowns()
     }
 
     fn deviations(&self) -> BTreeMap<String, u64> {
@@ -193,10 +214,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Notes;
+    use crate::DeviationCounts;
 
     #[test]
-    fn a_bound_has_the_name_that_its_server_reads() {
+    fn output_limit_name_depends_on_host() {
         let at = |url: &str| {
             let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
             let address = ProviderAddress {
@@ -204,7 +225,7 @@ mod tests {
                 api_keys: Vec::new(),
                 headers: BTreeMap::new(),
                 idle: Duration::from_secs(1),
-                notes: Notes::new("p"),
+                deviations: DeviationCounts::new("p"),
             };
             OpenAi::new(egress, address)
         };
@@ -227,7 +248,7 @@ mod tests {
         ] {
             assert_eq!(at(url).bound(), bound, "{url}");
         }
-        let told = at("https://proxy.example/v1").reading_bound("max_completion_tokens");
+        let told = at("https://proxy.example/v1").with_bound("max_completion_tokens");
         assert_eq!(told.bound(), "max_completion_tokens");
     }
 }

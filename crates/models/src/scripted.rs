@@ -13,17 +13,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Chunks, Embedded, EmbeddedText, Provider, object};
+use super::{Chunks, Provider, ProviderEmbeddings, TextVector, object};
 use egress::upstream::UpstreamError;
 
-mod heard;
-mod likeness;
+mod request_view;
+mod similarity;
 
-use heard::Heard;
+use request_view::RequestView;
 
 /// Chunk size in characters, unless the script sets chunks.
 const CHUNK: usize = 12;
-const MOST_TURNS: usize = 1000;
+const MAX_TURNS: usize = 1000;
 
 /// Script of a model. The first turn that matches answers.
 #[derive(Debug, Deserialize)]
@@ -101,7 +101,7 @@ impl Script {
             place,
             message: message.to_owned(),
         };
-        if script.turns.is_empty() || script.turns.len() > MOST_TURNS {
+        if script.turns.is_empty() || script.turns.len() > MAX_TURNS {
             return Err(fault("turns".to_owned(), "must have 1 to 1000 turns"));
         }
         for (n, turn) in script.turns.iter().enumerate() {
@@ -115,26 +115,26 @@ impl Script {
 }
 
 impl Turn {
-    fn fits(&self, heard: &Heard<'_>) -> bool {
+    fn fits(&self, request_view: &RequestView<'_>) -> bool {
         let says = |words: &Option<String>, text: &str| {
             let words = words.as_ref().map(|words| words.to_lowercase());
             words.is_none_or(|words| text.to_lowercase().contains(&words))
         };
-        says(&self.when, &heard.input)
-            && says(&self.before, &heard.before)
+        says(&self.when, &request_view.input)
+            && says(&self.before, &request_view.before)
             && self
                 .after_tool
-                .is_none_or(|after| after == heard.is_after_tool)
+                .is_none_or(|after| after == request_view.is_after_tool)
             && self
                 .offered
                 .as_ref()
-                .is_none_or(|tool| heard.offered.contains(&tool.as_str()))
+                .is_none_or(|tool| request_view.offered.contains(&tool.as_str()))
             && self
                 .retrieved
-                .is_none_or(|retrieved| retrieved != heard.passage.is_empty())
+                .is_none_or(|retrieved| retrieved != request_view.passage.is_empty())
             && self
                 .remembers
-                .is_none_or(|remembers| remembers != heard.before.is_empty())
+                .is_none_or(|remembers| remembers != request_view.before.is_empty())
     }
 
     /// Consumes one match. False if none is left.
@@ -146,11 +146,15 @@ impl Turn {
             .is_ok()
     }
 
-    fn pieces(&self, heard: &Heard<'_>) -> Vec<String> {
+    fn pieces(&self, request_view: &RequestView<'_>) -> Vec<String> {
         if !self.chunks.is_empty() {
-            return self.chunks.iter().map(|chunk| heard.fill(chunk)).collect();
+            return self
+                .chunks
+                .iter()
+                .map(|chunk| request_view.fill(chunk))
+                .collect();
         }
-        let letters: Vec<char> = heard.fill(&self.answer).chars().collect();
+        let letters: Vec<char> = request_view.fill(&self.answer).chars().collect();
         letters
             .chunks(CHUNK)
             .map(|piece| piece.iter().collect())
@@ -174,7 +178,7 @@ pub struct Scripted {
 }
 
 /// One answer, before it is sent.
-struct Speech {
+struct ScriptedAnswer {
     id: String,
     model: Value,
     pieces: Vec<String>,
@@ -191,11 +195,11 @@ impl Scripted {
         Self { script }
     }
 
-    async fn speech(&self, body: &JsonObject) -> Result<Speech, UpstreamError> {
-        let heard = Heard::of(body);
+    async fn speech(&self, body: &JsonObject) -> Result<ScriptedAnswer, UpstreamError> {
+        let request_view = RequestView::of(body);
         let mut turns = self.script.turns.iter();
         let turn = turns
-            .find(|turn| turn.fits(&heard) && turn.take())
+            .find(|turn| turn.fits(&request_view) && turn.take())
             .ok_or_else(|| {
                 UpstreamError::Unsupported("no turn of the script fits this request".to_owned())
             })?;
@@ -204,13 +208,13 @@ impl Scripted {
             tokio::time::sleep(delay).await;
             return Err(failure);
         }
-        let pieces = turn.pieces(&heard);
+        let pieces = turn.pieces(&request_view);
         let calls = turn.tool_calls.iter().map(|call| {
             let arguments = Value::Object(call.arguments.clone()).to_string();
             json!({"id": format!("call_{}", Uuid::new_v4().simple()), "type": "function",
-                "function": {"name": call.name, "arguments": heard.fill(&arguments)}})
+                "function": {"name": call.name, "arguments": request_view.fill(&arguments)}})
         });
-        let asked = likeness::words(
+        let asked = similarity::words(
             &Value::Array(
                 body.get("messages")
                     .and_then(Value::as_array)
@@ -221,7 +225,7 @@ impl Scripted {
         )
         .count();
         let said = pieces.concat().split_whitespace().count().max(1);
-        Ok(Speech {
+        Ok(ScriptedAnswer {
             id: format!("chatcmpl-{}", Uuid::new_v4().simple()),
             model: body.get("model").cloned().unwrap_or_default(),
             calls: calls.collect(),
@@ -235,7 +239,7 @@ impl Scripted {
     }
 }
 
-impl Speech {
+impl ScriptedAnswer {
     fn finish_reason(&self) -> &'static str {
         if self.calls.is_empty() {
             "stop"
@@ -316,19 +320,22 @@ impl Provider for Scripted {
         Ok(paced.boxed())
     }
 
-    async fn embed(&self, body: JsonObject) -> Result<Embedded, UpstreamError> {
+    async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
         let texts: Vec<&str> = match body.get("input") {
             Some(Value::String(text)) => vec![text],
             Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let count: usize = texts.iter().map(|text| likeness::words(text).count()).sum();
+        let count: usize = texts
+            .iter()
+            .map(|text| similarity::words(text).count())
+            .sum();
         let count = i64::try_from(count).ok();
-        let vectors = texts.iter().map(|text| EmbeddedText {
+        let vectors = texts.iter().map(|text| TextVector {
             index: None,
-            embedding: likeness::vector(text),
+            embedding: similarity::vector(text),
         });
-        Ok(Embedded {
+        Ok(ProviderEmbeddings {
             vectors: vectors.collect(),
             usage: Some(LlmTokenUsage {
                 prompt_tokens: count,
@@ -353,7 +360,7 @@ impl Provider for Scripted {
             .map(|(n, document)| {
                 (
                     n,
-                    likeness::of(query, document.as_str().unwrap_or_default()),
+                    similarity::of(query, document.as_str().unwrap_or_default()),
                 )
             })
             .collect();

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use dashmap::DashMap;
-use domain::chat::carried_texts;
+use domain::chat::provider_member_texts;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 
@@ -39,10 +39,10 @@ const IMAGE: u64 = 1105;
 const FILE_BYTES: u64 = 2;
 
 /// Cache of text counts, because agents resend their history.
-static COUNTED: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
+static COUNT_CACHE: LazyLock<DashMap<[u8; 16], u32>> = LazyLock::new(DashMap::new);
 /// Counting a shorter text is faster than a cache lookup.
 const SHORT: usize = 256;
-const MOST_COUNTED: usize = 20_000;
+const MAX_COUNTED: usize = 20_000;
 /// Total text size above which counting uses a blocking section.
 const LONG: usize = 64 * 1024;
 
@@ -55,7 +55,7 @@ impl TokenCount {
         };
         let of_tools: usize = tools.iter().zip(&schemas).map(of_tool).sum();
         let bytes = of_tools + messages.iter().map(text_bytes).sum::<usize>();
-        aside_if_long(bytes, || {
+        blocking_if_long(bytes, || {
             let messages = messages.iter().map(|message| self.of_message(message));
             let tools = tools.iter().zip(&schemas);
             let tools = tools.map(|(tool, schema)| self.of_tool(tool, schema));
@@ -69,7 +69,7 @@ impl TokenCount {
     pub fn of_texts<'a>(&self, texts: impl Iterator<Item = &'a String>) -> u64 {
         let texts: Vec<_> = texts.collect();
         let bytes = texts.iter().map(|text| text.len()).sum();
-        aside_if_long(bytes, || {
+        blocking_if_long(bytes, || {
             self.with_margin(texts.iter().map(|text| self.of_text(text)).sum())
         })
     }
@@ -98,7 +98,7 @@ impl TokenCount {
             .flatten()
             .map(|name| 1 + self.of_text(name))
             .sum();
-        let carried = carried_texts(message).map(|text| self.of_text(&text));
+        let carried = provider_member_texts(message).map(|text| self.of_text(&text));
         MESSAGE + content + calls + names + carried.sum::<u64>()
     }
 
@@ -131,14 +131,14 @@ impl TokenCount {
         let hash = digest(&SHA256, text.as_bytes());
         key.copy_from_slice(&hash.as_ref()[..16]);
         key[0] ^= u8::from(self.vocabulary == Vocabulary::Cl100k);
-        if let Some(count) = COUNTED.get(&key) {
+        if let Some(count) = COUNT_CACHE.get(&key) {
             return u64::from(*count);
         }
         let count = self.cut(text);
-        if COUNTED.len() >= MOST_COUNTED {
-            COUNTED.clear();
+        if COUNT_CACHE.len() >= MAX_COUNTED {
+            COUNT_CACHE.clear();
         }
-        COUNTED.insert(key, u32::try_from(count).unwrap_or(u32::MAX));
+        COUNT_CACHE.insert(key, u32::try_from(count).unwrap_or(u32::MAX));
         count
     }
 
@@ -166,7 +166,7 @@ fn schema_of(tool: &LlmTool) -> String {
 }
 
 /// Counts long texts in a blocking section, so that they do not stall the worker thread.
-fn aside_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
+fn blocking_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
     if bytes > LONG {
         tokio::task::block_in_place(count)
     } else {
@@ -191,7 +191,9 @@ fn text_bytes(message: &Message) -> usize {
     let calls = message.tool_calls.iter().flatten();
     let of_call =
         |call: &ToolCall| call.id.len() + call.function.name.len() + call.function.arguments.len();
-    let carried = carried_texts(message).map(|text| text.len()).sum::<usize>();
+    let carried = provider_member_texts(message)
+        .map(|text| text.len())
+        .sum::<usize>();
     let names = sum([&message.name, &message.tool_call_id]);
     content + calls.map(of_call).sum::<usize>() + names + carried
 }
@@ -208,7 +210,7 @@ mod tests {
     };
 
     #[test]
-    fn a_text_counts_the_same_when_it_is_counted_again_and_with_a_margin_more() {
+    fn caches_counts_and_applies_margin() {
         let long = Message::text("user", "The quick brown fox 跳过了懒狗。 ".repeat(40));
         let first = EXACT.of_request(std::slice::from_ref(&long), &[]);
         assert_eq!(first, EXACT.of_request(std::slice::from_ref(&long), &[]));
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_in_a_request_counts() {
+    fn counts_all_parts_of_a_request() {
         let plain = Message::text("user", "hi");
         let count = |message: &Message| EXACT.of_request(std::slice::from_ref(message), &[]);
         let base = count(&plain);
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_never_below_the_true_one_and_a_third_above_at_most() {
+    fn counts_exceed_truth_by_at_most_a_third() {
         let corpus: Vec<Counted> = serde_json::from_str(CORPUS).unwrap();
         assert_eq!(corpus.len(), 40);
         for case in corpus {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use domain::chat::{Assembler, add_usage, tell_calls_apart, usage_of};
+use domain::chat::{Assembler, add_usage, assign_call_ids, usage_of};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
 use protocol::JsonObject;
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Chunks;
-use super::notes::Noted;
+use super::deviations::ResponseDeviations;
 use egress::upstream::UpstreamError;
 
-mod settler;
+mod normalizer;
 
-use settler::{Settler, Step};
+use normalizer::{CompletionNormalizer, Step};
 
 /// Maximum wait for token usage after a complete answer.
 const REST: Duration = Duration::from_secs(3);
 
 /// One piece of a streamed completion.
-pub(super) enum Said {
+pub(super) enum CompletionPiece {
     Chunk {
         chunk: JsonObject,
         /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
@@ -32,7 +32,7 @@ pub(super) enum Said {
     End,
 }
 
-impl Said {
+impl CompletionPiece {
     /// A chunk whose texts are complete.
     pub(super) fn whole(chunk: JsonObject) -> Self {
         Self::Chunk {
@@ -43,36 +43,40 @@ impl Said {
 }
 
 /// Pieces of a completion. Others may follow a `Malformed` error.
-pub(super) type Saying = BoxStream<'static, Result<Said, UpstreamError>>;
+pub(super) type CompletionPieces = BoxStream<'static, Result<CompletionPiece, UpstreamError>>;
 
 /// Number of answers that a request asks for.
-pub(super) fn asked_answers(body: &JsonObject) -> usize {
+pub(super) fn requested_answers(body: &JsonObject) -> usize {
     let asked = body.get("n").and_then(Value::as_u64).unwrap_or(1);
     usize::try_from(asked).unwrap_or(usize::MAX)
 }
 
 /// Chunks of a completion with this number of answers. An error is the last item; without one the answer is
 /// complete.
-pub(super) fn settled(saying: Saying, answers: usize, noted: Noted) -> Chunks {
-    let settling = Settling {
+pub(super) fn normalized(
+    saying: CompletionPieces,
+    answers: usize,
+    noted: ResponseDeviations,
+) -> Chunks {
+    let settling = NormalizedStream {
         saying,
-        settler: Settler::new(answers, noted),
+        normalizer: CompletionNormalizer::new(answers, noted),
         rest: None,
         is_over: false,
     };
-    let chunks = stream::unfold(settling, Settling::next);
+    let chunks = stream::unfold(settling, NormalizedStream::next);
     chunks.boxed()
 }
 
-struct Settling {
-    saying: Saying,
-    settler: Settler,
+struct NormalizedStream {
+    saying: CompletionPieces,
+    normalizer: CompletionNormalizer,
     /// Deadline for pieces after a complete answer.
     rest: Option<Instant>,
     is_over: bool,
 }
 
-impl Settling {
+impl NormalizedStream {
     async fn next(mut self) -> Option<(Result<JsonObject, UpstreamError>, Self)> {
         while !self.is_over {
             let said = self.saying.next();
@@ -80,14 +84,14 @@ impl Settling {
                 None => said.await,
                 Some(until) => {
                     let Ok(said) = tokio::time::timeout_at(until, said).await else {
-                        self.settler.note("open_behind_answer");
+                        self.normalizer.note("open_behind_answer");
                         return None;
                     };
                     said
                 }
             };
-            let step = self.settler.step(said);
-            if self.settler.is_whole() {
+            let step = self.normalizer.step(said);
+            if self.normalizer.is_whole() {
                 self.rest.get_or_insert_with(|| Instant::now() + REST);
             }
             match step {
@@ -112,7 +116,7 @@ pub(super) fn completion(mut document: JsonObject) -> Result<JsonObject, Upstrea
     })?;
     for choice in choices {
         if let Some(message) = choice.get_mut("message") {
-            tell_calls_apart(message);
+            assign_call_ids(message);
         }
     }
     if let Some(usage) = usage_of(&document) {

@@ -15,7 +15,7 @@ mod policy;
 
 pub use policy::{AgentFilters, IdList, ResourcePolicy, Star, StatePolicy};
 
-pub use fault::{FAULT_CHARS, Fault, MOST_FAULTS};
+pub use fault::{FAULT_CHARS, Fault, MAX_FAULTS};
 
 /// Body of `POST /v1/agents`: a stored configuration that binds event types to one runner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

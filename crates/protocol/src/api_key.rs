@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_has_one_name_everywhere() {
+    fn roles_have_one_name_everywhere() {
         for role in KeyRole::ALL {
             assert_eq!(KeyRole::parse(role.as_str()), Some(role));
             assert_eq!(serde_json::to_value(role).unwrap(), role.as_str());

@@ -15,13 +15,13 @@ use crate::run::RunStatus;
 pub const WAITING_CHILD: &str = "waiting_child";
 
 /// Maximum number of child runs of one run.
-pub const MOST_CHILDREN: u32 = 16;
+pub const MAX_CHILD_RUNS: u32 = 16;
 
 /// Maximum depth of child runs below a run that an event started.
-pub const MOST_DEPTH: u32 = 3;
+pub const MAX_CHILD_DEPTH: u32 = 3;
 
 /// Maximum long-poll time of `GET /host/v1/child-runs/{run_id}`, in seconds.
-pub const MOST_WAIT_SECONDS: u64 = 30;
+pub const MAX_WAIT_SECONDS: u64 = 30;
 
 /// Maximum characters of an `idempotency_key`.
 pub const KEY_CHARS: usize = 200;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_request_members_are_refused() {
+    fn rejects_unknown_request_members() {
         for body in [
             json!({"agent_id": "a", "input": {}, "idempotency_key": "k", "deadline": 1}),
             json!({"agent_id": "a", "input": {}, "idempotency_key": "k", "grants": {"files": []}}),

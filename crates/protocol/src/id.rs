@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runner_id_has_three_parts_and_comes_back_as_it_was() {
+    fn runner_ids_round_trip() {
         for good in [
             "plugin:runnel/echo/default",
             "plugin:a/b/c",
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_runner_id() {
+    fn rejects_malformed_runner_ids() {
         for bad in [
             "",
             "plugin:",

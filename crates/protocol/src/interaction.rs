@@ -173,7 +173,7 @@ pub struct InteractionSubmission {
 }
 
 /// Maximum long-poll time of `GET /host/v1/interactions/{interaction_id}`, in seconds.
-pub const MOST_WAIT_SECONDS: u64 = 30;
+pub const MAX_WAIT_SECONDS: u64 = 30;
 
 /// State of a question that its run waits for. All states except `open` are final.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

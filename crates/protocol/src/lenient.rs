@@ -67,13 +67,13 @@ fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
 fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut fields = None;
     // Always an error: the deserializer only captures the names.
-    let _ = T::deserialize(Hears(&mut fields));
+    let _ = T::deserialize(FieldNameCapture(&mut fields));
     fields
 }
 
-struct Hears<'a>(&'a mut Option<&'static [&'static str]>);
+struct FieldNameCapture<'a>(&'a mut Option<&'static [&'static str]>);
 
-impl<'de> Deserializer<'de> for Hears<'_> {
+impl<'de> Deserializer<'de> for FieldNameCapture<'_> {
     type Error = Captured;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Captured> {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runner_reads_past_unknown_fields_and_loses_no_known_one() {
+    fn runners_ignore_unknown_fields_and_keep_known_ones() {
         let known = context(&parts());
         assert_eq!(context(&with_unknown(parts())), known);
         for name in ["actor", "subject", "input"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_of_unknown_fields() {
+    fn rejects_unknown_fields_of_clients() {
         for name in ["actor", "subject", "input", "delivery"] {
             let mut event = json!({"event_type": "a"});
             event[name] = with_unknown(parts())[name].clone();

@@ -34,7 +34,7 @@ pub mod stats;
 pub mod tool;
 pub mod workspace;
 
-pub mod foreign_text;
+pub mod peer_text;
 pub mod sse;
 pub mod thinking;
 

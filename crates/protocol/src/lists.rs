@@ -7,7 +7,7 @@ use std::ops::Deref;
 use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 
 /// Maximum items of a list without a limit of its own.
-pub const MOST_ITEMS: usize = 10_000;
+pub const MAX_ITEMS: usize = 10_000;
 
 /// A set of known names in order of first occurrence. Deserialization drops repeated names, so the set never
 /// holds more names than are known.
@@ -63,7 +63,7 @@ where
     deserializer.deserialize_seq(Once(PhantomData))
 }
 
-/// Deserializes a list of at most [`MOST_ITEMS`] items.
+/// Deserializes a list of at most [`MAX_ITEMS`] items.
 pub(crate) fn bounded<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -81,9 +81,9 @@ where
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
             let mut all = Vec::new();
             while let Some(item) = items.next_element()? {
-                if all.len() == MOST_ITEMS {
+                if all.len() == MAX_ITEMS {
                     return Err(A::Error::custom(format_args!(
-                        "must have at most {MOST_ITEMS} items"
+                        "must have at most {MAX_ITEMS} items"
                     )));
                 }
                 all.push(item);
@@ -95,7 +95,7 @@ where
     deserializer.deserialize_seq(Bounded(PhantomData))
 }
 
-/// Deserializes an optional list of at most [`MOST_ITEMS`] items.
+/// Deserializes an optional list of at most [`MAX_ITEMS`] items.
 pub(crate) fn bounded_if_any<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -128,22 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn refuses_one_item_too_many() {
+    fn rejects_lists_above_limit() {
         let names = |many: usize| format!("[{}]", vec!["\"a\""; many].join(","));
         let filters = |many| {
             let filters = format!("{{\"source\":{}}}", names(many));
             serde_json::from_str::<AgentFilters>(&filters)
         };
-        assert_eq!(
-            filters(MOST_ITEMS).unwrap().source.unwrap().len(),
-            MOST_ITEMS
-        );
-        let refused = filters(MOST_ITEMS + 1).unwrap_err().to_string();
+        assert_eq!(filters(MAX_ITEMS).unwrap().source.unwrap().len(), MAX_ITEMS);
+        let refused = filters(MAX_ITEMS + 1).unwrap_err().to_string();
         assert!(
             refused.contains("must have at most 10000 items"),
             "{refused}"
         );
-        let contents = vec!["{\"type\":\"text\"}"; MOST_ITEMS + 1].join(",");
+        let contents = vec!["{\"type\":\"text\"}"; MAX_ITEMS + 1].join(",");
         let input = format!("{{\"contents\":[{contents}]}}");
         assert!(serde_json::from_str::<AgentInput>(&input).is_err());
         assert_eq!(

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_a_text_or_parts_and_says_what_else_it_is_not() {
+    fn content_errors_name_accepted_forms() {
         let read = serde_json::from_str::<Message>;
         let text = read(r#"{"role": "user", "content": "größ\u0065r"}"#).unwrap();
         assert_eq!(text.plain_text(), "größer");

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_has_one_name_in_json_and_in_code() {
+    fn operation_names_match_in_json_and_code() {
         check!(
             ModelOperation,
             ToolOperation,

@@ -186,10 +186,10 @@ pub enum RunOutcome {
 }
 
 /// Default `finish_reason` of `run.completed`, also in place of a reserved one.
-pub const FINISH_REASON: &str = "stop";
+pub const DEFAULT_FINISH_REASON: &str = "stop";
 
 fn stop() -> String {
-    FINISH_REASON.to_owned()
+    DEFAULT_FINISH_REASON.to_owned()
 }
 
 /// Payload of `run.failed`: a `message` or an `error`. The gateway's own failures contain both with the same

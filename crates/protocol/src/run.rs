@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_token_is_never_printed() {
+    fn debug_output_redacts_claim_token() {
         let claim = RunClaim {
             queue_name: Some("nightly".to_owned()),
             claim_token: Some("secret-7".to_owned()),

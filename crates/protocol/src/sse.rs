@@ -54,7 +54,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Fields of an event that the decoder stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keep {
+enum KeptFields {
     All,
     Data,
 }
@@ -64,7 +64,7 @@ const END_MARK: &[u8] = b"[DONE]";
 
 /// Handling of two objects in the data of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Objects {
+enum ObjectBoundary {
     InOneEvent,
     Split,
 }
@@ -73,8 +73,8 @@ enum Objects {
 #[derive(Debug)]
 pub struct Decoder {
     limits: SseLimits,
-    keep: Keep,
-    objects: Objects,
+    keep: KeptFields,
+    objects: ObjectBoundary,
     line: Vec<u8>,
     at_start: bool,
     after_cr: bool,
@@ -92,8 +92,8 @@ impl Decoder {
     pub fn new(limits: SseLimits) -> Self {
         Self {
             limits,
-            keep: Keep::All,
-            objects: Objects::InOneEvent,
+            keep: KeptFields::All,
+            objects: ObjectBoundary::InOneEvent,
             line: Vec::new(),
             at_start: true,
             after_cr: false,
@@ -108,7 +108,7 @@ impl Decoder {
     /// Creates a decoder that omits event ids, which saves one allocation per event.
     pub fn of_data(limits: SseLimits) -> Self {
         Self {
-            keep: Keep::Data,
+            keep: KeptFields::Data,
             ..Self::new(limits)
         }
     }
@@ -117,7 +117,7 @@ impl Decoder {
     /// `[DONE]` is split off, too. The split is safe: no JSON document has a line break between `}` and `{`.
     #[must_use]
     pub fn splitting_objects(mut self) -> Self {
-        self.objects = Objects::Split;
+        self.objects = ObjectBoundary::Split;
         self
     }
 
@@ -204,7 +204,7 @@ impl Decoder {
             None => (line, &[][..]),
         };
         let value = value.strip_prefix(b" ").unwrap_or(value);
-        if self.objects == Objects::Split
+        if self.objects == ObjectBoundary::Split
             && self.has_data
             && self.is_whole()
             && begins_event(name, value)
@@ -237,7 +237,7 @@ impl Decoder {
                 self.event.data.extend_from_slice(value);
                 self.last_byte = value.trim_ascii_end().last().copied().or(self.last_byte);
             }
-            b"id" if self.keep == Keep::Data => {}
+            b"id" if self.keep == KeptFields::Data => {}
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
             b"id" if !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_end_and_every_cut_give_the_same_events() {
+    fn line_ends_and_chunk_cuts_never_change_events() {
         let texts = [
             "\u{feff}: hi\n\ndata: 你好\ndata:b\n\nid: 1\ndata: c\n\n",
             "data: 你好\r\ndata: b\r\n\r\nevent: x\r\ndata: c\r\n\r\n",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_its_empty_line_does_not_count() {
+    fn ignores_events_without_empty_line() {
         assert!(decode(&[b"data: half\n"]).unwrap().is_empty());
         assert!(decode(&[b"data: half"]).unwrap().is_empty());
         assert_eq!(decode(&[b"data\n\n"]).unwrap(), [""]);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_the_last_one_until_another_is_whole() {
+    fn last_id_persists_until_next_complete_id() {
         let mut decoder = Decoder::new(LIMITS);
         let mut items = Vec::new();
         for (text, last) in [
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_no_ids_where_data_suffices() {
+    fn data_decoder_omits_ids() {
         let mut decoder = Decoder::of_data(LIMITS);
         let mut items = Vec::new();
         let text = b"event: x\nid: 1\ndata: a\n\n";
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_events_are_bounded() {
+    fn limits_lines_and_events() {
         let long = [b'x'; 65];
         assert_eq!(decode(&[&long]), Err(SseError::LineTooLong));
         assert_eq!(decode(&[b"\n", &long, b"\n"]), Err(SseError::LineTooLong));

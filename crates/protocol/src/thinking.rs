@@ -2,35 +2,35 @@
 //! boundary.
 
 /// Reasoning marks of one model family.
-struct Marks {
+struct ReasoningMarks {
     open: &'static str,
     close: &'static str,
     /// True if `open` starts a tag that ends with `>` and may have attributes.
     is_tag: bool,
 }
 
-const MARKS: [Marks; 5] = [
-    Marks {
+const MARKS: [ReasoningMarks; 5] = [
+    ReasoningMarks {
         open: "<think",
         close: "</think>",
         is_tag: true,
     },
-    Marks {
+    ReasoningMarks {
         open: "<thinking",
         close: "</thinking>",
         is_tag: true,
     },
-    Marks {
+    ReasoningMarks {
         open: "<seed:think",
         close: "</seed:think>",
         is_tag: true,
     },
-    Marks {
+    ReasoningMarks {
         open: "[THINK]",
         close: "[/THINK]",
         is_tag: false,
     },
-    Marks {
+    ReasoningMarks {
         open: "◁think▷",
         close: "◁/think▷",
         is_tag: false,
@@ -43,7 +43,7 @@ const MARKS: [Marks; 5] = [
 /// opening mark themselves. A mark directly after a backtick is text.
 #[derive(Debug, Default)]
 pub struct ThinkFilter {
-    place: Place,
+    place: FilterState,
     /// Buffered end of the text that may be the start of a mark.
     held: String,
     /// True if a backtick precedes `held`.
@@ -52,7 +52,7 @@ pub struct ThinkFilter {
 
 /// Text and reasoning that one piece adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filtered {
+pub struct FilteredText {
     pub text: String,
     /// Reasoning that the piece adds. Excludes text that a later closing mark turns into reasoning.
     pub thoughts: String,
@@ -61,61 +61,61 @@ pub struct Filtered {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum FilterState {
     #[default]
     Outside,
     /// Inside the opening tag of these marks.
     Tag(usize),
     Inside(usize),
     /// After reasoning: white space is dropped.
-    Behind,
+    AfterReasoning,
 }
 
 /// Result of the search for the next mark.
-enum Found {
+enum MarkSearch {
     /// A mark from `at` to `end`; the text after it is in `place`.
     Mark {
         at: usize,
         end: usize,
-        place: Place,
+        place: FilterState,
     },
     /// A possible start of a mark at this offset.
-    Perhaps(usize),
+    Incomplete(usize),
     Nothing,
 }
 
 impl ThinkFilter {
     /// Reads one piece and returns its text and reasoning.
-    pub fn push(&mut self, piece: &str) -> Filtered {
+    pub fn push(&mut self, piece: &str) -> FilteredText {
         let text = std::mem::take(&mut self.held) + piece;
         let mut rest = text.as_str();
-        let mut said = Filtered::default();
+        let mut said = FilteredText::default();
         loop {
-            if self.place == Place::Behind {
+            if self.place == FilterState::AfterReasoning {
                 rest = rest.trim_start();
                 if rest.is_empty() {
                     return said;
                 }
-                self.place = Place::Outside;
+                self.place = FilterState::Outside;
             }
             let (before, next) = match find(rest, self.place, self.is_quoted) {
-                Found::Mark { at, end, place } => (at, Some((end, place))),
-                Found::Perhaps(at) => (at, None),
-                Found::Nothing => (rest.len(), None),
+                MarkSearch::Mark { at, end, place } => (at, Some((end, place))),
+                MarkSearch::Incomplete(at) => (at, None),
+                MarkSearch::Nothing => (rest.len(), None),
             };
-            if self.place == Place::Outside {
+            if self.place == FilterState::Outside {
                 said.text.push_str(&rest[..before]);
                 if let Some(last) = rest[..before].chars().next_back() {
                     self.is_quoted = last == '`';
                 }
-            } else if matches!(self.place, Place::Inside(_)) {
+            } else if matches!(self.place, FilterState::Inside(_)) {
                 said.thoughts.push_str(&rest[..before]);
             }
             let Some((end, place)) = next else {
                 rest[before..].clone_into(&mut self.held);
                 return said;
             };
-            if self.place == Place::Outside && place == Place::Behind {
+            if self.place == FilterState::Outside && place == FilterState::AfterReasoning {
                 said.thoughts.push_str(&std::mem::take(&mut said.text));
                 said.starts_over = true;
             }
@@ -128,7 +128,7 @@ impl ThinkFilter {
     /// Ends the text and returns the buffered rest. The rest of unclosed reasoning is dropped.
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
-        if self.place == Place::Outside {
+        if self.place == FilterState::Outside {
             held
         } else {
             String::new()
@@ -137,83 +137,87 @@ impl ThinkFilter {
 }
 
 /// Classification of the start of a text.
-enum Begins {
+enum MarkMatch {
     /// A mark of this length, and the state after it.
-    Mark(usize, Place),
+    Mark(usize, FilterState),
     /// The text is too short to decide.
-    Perhaps,
+    Incomplete,
     Other,
 }
 
 /// Finds the first mark in `text` that is valid in this state.
-fn find(text: &str, place: Place, is_quoted: bool) -> Found {
+fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
     let mut is_quoted = is_quoted;
     for (at, letter) in text.char_indices() {
         let rest = &text[at..];
         let found = match place {
-            Place::Tag(marks) if letter == '>' => Begins::Mark(1, Place::Inside(marks)),
-            Place::Tag(_) => Begins::Other,
-            Place::Inside(marks) => closing(rest, marks),
-            Place::Outside | Place::Behind if is_quoted => Begins::Other,
-            Place::Outside | Place::Behind => any_mark(rest),
+            FilterState::Tag(marks) if letter == '>' => {
+                MarkMatch::Mark(1, FilterState::Inside(marks))
+            }
+            FilterState::Tag(_) => MarkMatch::Other,
+            FilterState::Inside(marks) => closing(rest, marks),
+            FilterState::Outside | FilterState::AfterReasoning if is_quoted => MarkMatch::Other,
+            FilterState::Outside | FilterState::AfterReasoning => any_mark(rest),
         };
         match found {
-            Begins::Mark(length, place) => {
+            MarkMatch::Mark(length, place) => {
                 let end = at + length;
-                return Found::Mark { at, end, place };
+                return MarkSearch::Mark { at, end, place };
             }
-            Begins::Perhaps => return Found::Perhaps(at),
-            Begins::Other => is_quoted = letter == '`',
+            MarkMatch::Incomplete => return MarkSearch::Incomplete(at),
+            MarkMatch::Other => is_quoted = letter == '`',
         }
     }
-    Found::Nothing
+    MarkSearch::Nothing
 }
 
-fn any_mark(text: &str) -> Begins {
+fn any_mark(text: &str) -> MarkMatch {
     if !text.starts_with(['<', '[', '◁']) {
-        return Begins::Other;
+        return MarkMatch::Other;
     }
-    let mut found = Begins::Other;
+    let mut found = MarkMatch::Other;
     for marks in 0..MARKS.len() {
         for begins in [opening(text, marks), closing(text, marks)] {
             match begins {
-                Begins::Mark(..) => return begins,
-                Begins::Perhaps => found = Begins::Perhaps,
-                Begins::Other => {}
+                MarkMatch::Mark(..) => return begins,
+                MarkMatch::Incomplete => found = MarkMatch::Incomplete,
+                MarkMatch::Other => {}
             }
         }
     }
     found
 }
 
-fn closing(text: &str, marks: usize) -> Begins {
+fn closing(text: &str, marks: usize) -> MarkMatch {
     let mark = MARKS[marks].close;
     if !is_alike(text, mark) {
-        Begins::Other
+        MarkMatch::Other
     } else if text.len() < mark.len() {
-        Begins::Perhaps
+        MarkMatch::Incomplete
     } else {
-        Begins::Mark(mark.len(), Place::Behind)
+        MarkMatch::Mark(mark.len(), FilterState::AfterReasoning)
     }
 }
 
 /// `<think` is a mark only before `>` or white space: `<thinker>` is text.
-fn opening(text: &str, marks: usize) -> Begins {
-    let Marks { open, is_tag, .. } = MARKS[marks];
+fn opening(text: &str, marks: usize) -> MarkMatch {
+    let ReasoningMarks { open, is_tag, .. } = MARKS[marks];
     if !is_alike(text, open) {
-        return Begins::Other;
+        return MarkMatch::Other;
     }
     if text.len() < open.len() {
-        return Begins::Perhaps;
+        return MarkMatch::Incomplete;
     }
     if !is_tag {
-        return Begins::Mark(open.len(), Place::Inside(marks));
+        return MarkMatch::Mark(open.len(), FilterState::Inside(marks));
     }
     match text[open.len()..].chars().next() {
-        None => Begins::Perhaps,
-        Some('>') => Begins::Mark(open.len() + 1, Place::Inside(marks)),
-        Some(letter) if letter.is_whitespace() => Begins::Mark(open.len(), Place::Tag(marks)),
-        Some(_) => Begins::Other,
+        None => MarkMatch::Incomplete,
+        Some('>') => MarkMatch::Mark(open.len() + 1, FilterState::Inside(marks)),
+        Some(letter) if letter.is_whitespace() => {
+            MarkMatch::Mark(open.len(), FilterState::Tag(marks))
+        }
+        Some(_) => MarkMatch::Other,
     }
 }
 
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_is_taken_out_and_the_rest_is_kept() {
+    fn removes_reasoning_and_keeps_text() {
         for (text, said) in [
             ("plain", "plain"),
             ("<think>a</think>\n\nb", "b"),
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_are_given_apart() {
+    fn returns_reasoning_separately() {
         let mut filter = ThinkFilter::default();
         let (mut text, mut thoughts) = (String::new(), String::new());
         for piece in ["<think>a", "b</thi", "nk>c", "<thinking>d</thinking>"] {
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_marks_alone_end_thoughts() {
+    fn lone_closing_mark_ends_reasoning() {
         for (text, said) in [
             ("thoughts</think>answer", "answer"),
             ("thoughts\n</THINK>\n\nanswer", "answer"),
@@ -296,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_where_it_is_cut(
+        fn chunk_boundaries_never_change_result(
             parts in prop::collection::vec(
                 "(<think>|</think>|<think |<thi|</THINKING>|<thinking>|\\[THINK\\]|\\[/THINK\\]|◁think▷|◁/think▷|a|>|\n|`|界)",
                 0..20

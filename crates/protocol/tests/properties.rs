@@ -42,7 +42,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn every_way_to_cut_a_stream_gives_the_events_of_the_reference(
+    fn decoder_matches_reference_for_any_chunking(
         size in any::<u8>(),
         parts in prop::collection::vec(prop::sample::select(&PARTS[..]), 0..30),
     ) {
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn the_seeds_of_the_fuzz_target_hold() {
+fn fuzz_seeds_pass() {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/sse");
     for seed in std::fs::read_dir(seeds).unwrap() {
         sse::check(&std::fs::read(seed.unwrap().path()).unwrap());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::json_text::{JsonFault, check_json_text};
+use domain::json_text::{JsonTextFault, check_json_text};
 use domain::trace::TraceParent;
 use egress::{Body, RequestBuilder, Response};
 use futures_util::stream::BoxStream;
@@ -16,8 +16,8 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CO
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use protocol::admin::EndpointMode;
-use protocol::foreign_text::shown;
 use protocol::id::RunId;
+use protocol::peer_text::shown;
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
@@ -32,7 +32,7 @@ pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a list of runners.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes read of an unused body.
-const ASIDE_BYTES: usize = 4 * 1024;
+const TRAILING_BODY_BYTES: usize = 4 * 1024;
 
 /// A runner endpoint and its credentials.
 #[derive(Debug)]
@@ -189,18 +189,18 @@ impl Started {
 pub enum Answer {
     Started(Started),
     /// `202`: the runner appends its results later. The body may stay open while the runner works.
-    Deferred(Aside),
+    Deferred(TrailingBody),
 }
 
 /// A body without relevant content.
 #[derive(Debug)]
-pub struct Aside(Response);
+pub struct TrailingBody(Response);
 
-impl Aside {
+impl TrailingBody {
     /// Reads the body so that the connection can be reused. A long body closes the connection. An open body is
     /// held until this is dropped, so that its runner can keep working.
-    pub async fn read_out(self) {
-        let _ = read_at_most(self.0, ASIDE_BYTES).await;
+    pub async fn discard(self) {
+        let _ = read_at_most(self.0, TRAILING_BODY_BYTES).await;
     }
 }
 
@@ -251,7 +251,7 @@ pub enum ListError {
     #[error("the endpoint's answer is not JSON")]
     NotJson,
     #[error("the endpoint's answer {0}")]
-    Bent(JsonFault),
+    Bent(JsonTextFault),
 }
 
 impl RunnerClient {
@@ -308,7 +308,7 @@ impl RunnerClient {
                 }
                 EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
             })?;
-        judge_answer(response)
+        classify_response(response)
     }
 
     /// Notifies a runner that its run is cancelled. Best effort: the runner may not support the call.
@@ -322,7 +322,7 @@ impl RunnerClient {
         let call = endpoint.cancel_call(run, attempt);
         let request = self.signed(endpoint, &call)?.timeout(patience);
         let response = self.egress.send(request).await?;
-        read_at_most(response, ASIDE_BYTES).await.map(drop)
+        read_at_most(response, TRAILING_BODY_BYTES).await.map(drop)
     }
 
     fn signed(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EgressError> {
@@ -340,14 +340,14 @@ fn with_action(action: &str, body: &str) -> String {
 }
 
 /// Checks status, content type and encoding of a response to a run.
-pub fn judge_answer(response: Response) -> Result<Answer, StartError> {
+pub fn classify_response(response: Response) -> Result<Answer, StartError> {
     if response.status() == StatusCode::ACCEPTED {
-        return Ok(Answer::Deferred(Aside(response)));
+        return Ok(Answer::Deferred(TrailingBody(response)));
     }
-    judge_head(response).map(Answer::Started)
+    classify_head(response).map(Answer::Started)
 }
 
-fn judge_head(response: Response) -> Result<Started, StartError> {
+fn classify_head(response: Response) -> Result<Started, StartError> {
     let status = response.status();
     if status != StatusCode::OK {
         let retry_after = retry_after(response.headers());
@@ -404,7 +404,7 @@ mod tests {
 
     /// A run that is cancelled before the connection opens needs no grace period.
     #[tokio::test]
-    async fn what_waits_for_its_connection_is_not_sent() {
+    async fn bodies_count_as_sent_only_after_connecting() {
         for (scheme, is_sent) in [("https", false), ("http", true)] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_stand_below_the_base_url_and_a_single_url_stays_itself() {
+    fn standard_paths_extend_base_url_single_url_stays() {
         let check = |base: &str, mode, expected: &str| {
             assert_eq!(
                 endpoint(base, mode).url(&["runs", "a/b"]).as_str(),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_stands_before_the_fields_of_its_body() {
+    fn inserts_action_as_first_member() {
         assert_eq!(
             with_action("run", r#"{"a":1}"#),
             r#"{"action":"run","a":1}"#

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_vector_comes_out() {
+    fn signs_the_published_test_vector() {
         let signature = parse(SECRET).unwrap().sign(
             "list_01a1ffb1ba007c3a9b1e5f0c2a7d4e61",
             1_795_291_200,
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_generated_is_accepted_and_never_the_same() {
+    fn generates_distinct_valid_secrets() {
         let (first, second) = (SigningSecret::generate(), SigningSecret::generate());
         assert_ne!(first, second);
         assert!(parse(&first).is_ok() && parse(&second).is_ok());
     }
 
     #[test]
-    fn anything_but_24_to_64_bytes_is_refused() {
+    fn refuses_secrets_outside_24_to_64_bytes() {
         let of_length = |length| format!("{PREFIX}{}", STANDARD.encode(vec![7; length]));
         for good in [24, 32, 64] {
             assert!(parse(&of_length(good)).is_ok(), "{good}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_print() {
+    fn debug_hides_secret() {
         assert_eq!(
             format!("{:?}", parse(SECRET).unwrap()),
             "SigningSecret([redacted])"

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use domain::authorization::{Catalog, Considered, EventScope, Granted, Subject};
+use domain::authorization::{EventScope, GrantCandidates, ResourceCatalog, SharedGrants, Subject};
 use domain::canonical::canonical_json;
 use protocol::admin::AgentSpec;
 use protocol::id::AgentId;
@@ -32,22 +32,22 @@ pub(crate) struct CachedAgent {
 /// Grants from one catalog, by the other inputs of the authorization.
 #[derive(Debug, Default)]
 struct CachedGrants {
-    catalog: Option<Arc<Catalog>>,
+    catalog: Option<Arc<ResourceCatalog>>,
     registered: Vec<SkillResource>,
     peers: Vec<AgentResource>,
-    by_scope: HashMap<EventScope, (Arc<Granted>, SharedParts)>,
+    by_scope: HashMap<EventScope, (Arc<SharedGrants>, SharedParts)>,
 }
 
 impl CachedAgent {
     /// The grants of a run of this agent, and the parts that its runs share.
     pub(crate) fn grant(
         &self,
-        catalog: &Arc<Catalog>,
+        catalog: &Arc<ResourceCatalog>,
         subject: &Subject<'_>,
-    ) -> (Arc<Granted>, SharedParts) {
+    ) -> (Arc<SharedGrants>, SharedParts) {
         let event = EventScope::of(subject);
         let (registered, peers) = (subject.registered_skills, subject.peers);
-        let considered = Considered {
+        let considered = GrantCandidates {
             catalog,
             registered_skills: registered,
             peers,
@@ -55,7 +55,7 @@ impl CachedAgent {
         };
         // The frozen configuration includes the defaults of the form, as the run's context does.
         let make = || {
-            let granted = Granted::to(considered, &self.manifest, &self.frozen, event);
+            let granted = SharedGrants::to(considered, &self.manifest, &self.frozen, event);
             let shared = self.shared(&granted);
             (Arc::new(granted), shared)
         };
@@ -80,7 +80,7 @@ impl CachedAgent {
         last.by_scope.entry(event).or_insert_with(make).clone()
     }
 
-    fn shared(&self, granted: &Granted) -> SharedParts {
+    fn shared(&self, granted: &SharedGrants) -> SharedParts {
         let config = serde_json::to_string(&self.frozen.config).unwrap_or_default();
         let texts = granted.shared_texts().into_iter();
         SharedParts::of(texts.chain([self.frozen_json.to_string(), config]))

@@ -10,7 +10,7 @@ use store::{
 };
 use tokio::time::Instant;
 
-use crate::bus::Ring;
+use crate::bus::Notification;
 use crate::call_limits::CallLimits;
 use crate::grant::Grant;
 use crate::limits::RunLimits;
@@ -60,7 +60,7 @@ impl AsyncRuns {
         if let Some(ResultsAppended::Through(_)) = outcome {
             self.notifier.wake(run_id);
             if !self.live.contains(run_id) {
-                self.notifier.notify(Ring::Advanced(run_id));
+                self.notifier.notify(Notification::Advanced(run_id));
             }
         }
         Ok(outcome)

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use domain::breaker::{Breaker, BreakerPolicy, Change, Circuit, Passage, Sign};
+use domain::breaker::{
+    BreakerPermit, BreakerPolicy, Circuit, CircuitChange, EndpointBreaker, RequestEvidence,
+};
 use protocol::id::EndpointId;
 use tokio::time::Instant;
 
@@ -26,7 +28,7 @@ struct Circuits {
 
 #[derive(Default)]
 struct EndpointCircuit {
-    breaker: Breaker,
+    breaker: EndpointBreaker,
     /// Time of the last failure or request.
     used_at: i64,
 }
@@ -52,7 +54,7 @@ pub struct BreakerView {
 pub(super) struct PostPermit {
     breakers: Breakers,
     endpoint: EndpointId,
-    passage: Passage,
+    passage: BreakerPermit,
     told: bool,
 }
 
@@ -71,11 +73,11 @@ impl Breakers {
         let passage = match self.0.endpoints.get_mut(&endpoint) {
             Some(mut known) => {
                 known.used_at = now;
-                known.breaker.ask(now)
+                known.breaker.acquire(now)
             }
-            None => Passage::Free,
+            None => BreakerPermit::Free,
         };
-        if let Passage::Blocked(until) = passage {
+        if let BreakerPermit::Blocked(until) = passage {
             let wait = u64::try_from(until - now).unwrap_or(0);
             return Err(Duration::from_millis(wait));
         }
@@ -123,22 +125,22 @@ impl Breakers {
             .retain(|_, known| known.used_at > before || is_waited_for(known));
     }
 
-    fn note(&self, endpoint: EndpointId, passage: Passage, sign: Sign) {
+    fn note(&self, endpoint: EndpointId, passage: BreakerPermit, sign: RequestEvidence) {
         let now = self.0.now_ms();
         let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
         // The common case makes no entry.
-        if sign != Sign::Failure && !self.0.endpoints.contains_key(&endpoint) {
+        if sign != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
             return;
         }
         let mut known = self.0.endpoints.entry(endpoint).or_default();
         known.used_at = now;
         let breaker = &mut known.breaker;
         match breaker.note(passage, sign, now, jitter, &self.0.policy) {
-            Some(Change::Opened) => tracing::warn!(
+            Some(CircuitChange::Opened) => tracing::warn!(
                 endpoint.id = %endpoint, failures = breaker.failures(),
                 "endpoint {endpoint} fails: no run is posted to it for a while"
             ),
-            Some(Change::Closed) => {
+            Some(CircuitChange::Closed) => {
                 tracing::info!(endpoint.id = %endpoint, "endpoint {endpoint} answers again");
             }
             None => {}
@@ -146,7 +148,7 @@ impl Breakers {
         drop(known);
         self.0
             .endpoints
-            .remove_if(&endpoint, |_, known| known.breaker.is_calm());
+            .remove_if(&endpoint, |_, known| known.breaker.is_idle());
     }
 }
 
@@ -163,23 +165,25 @@ impl Drop for PostPermit {
     fn drop(&mut self) {
         if !self.told {
             self.breakers
-                .note(self.endpoint, self.passage, Sign::Nothing);
+                .note(self.endpoint, self.passage, RequestEvidence::Nothing);
         }
     }
 }
 
 /// Every answer counts as a sign of life, also a refusal or a request to wait. The results do not count.
-fn sign_of(posted: &Result<Answer, StartError>) -> Sign {
+fn sign_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
     match posted {
         Err(StartError::Refused {
             status,
             retry_after: None,
-        }) if status.is_server_error() => Sign::Failure,
-        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType(_)) => Sign::Life,
-        Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {
-            Sign::Failure
+        }) if status.is_server_error() => RequestEvidence::Failure,
+        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType(_)) => {
+            RequestEvidence::Answered
         }
-        Err(StartError::Unprepared(_) | StartError::CircuitOpen { .. }) => Sign::Nothing,
+        Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {
+            RequestEvidence::Failure
+        }
+        Err(StartError::Unprepared(_) | StartError::CircuitOpen { .. }) => RequestEvidence::Nothing,
     }
 }
 
@@ -194,7 +198,7 @@ mod tests {
         let policy = BreakerPolicy {
             failures: 2,
             wait_ms: 10_000,
-            longest_wait_ms: 10_000,
+            max_wait_ms: 10_000,
         };
         let breakers = Breakers::new(policy);
         let [once, often] = [1, 2].map(|n| EndpointId(Uuid::from_u128(n)));

@@ -5,9 +5,9 @@
 
 #[cfg(feature = "nats")]
 mod nats;
+mod no_bus;
+mod notification;
 mod postgres;
-mod ring;
-mod silent;
 
 use std::path::PathBuf;
 
@@ -17,22 +17,22 @@ use store::Store;
 use tokio::sync::mpsc;
 
 use base::seal::MasterKey;
+use no_bus::NoBus;
 use postgres::PostgresBus;
-use silent::SilentBus;
 
-pub use ring::{Heard, Ring};
+pub use notification::{Inbound, Notification};
 
 /// Called for every received notification. It does not block.
-pub type Hear<'a> = &'a (dyn Fn(Heard) + Send + Sync);
+pub type OnInbound<'a> = &'a (dyn Fn(Inbound) + Send + Sync);
 
 /// A transport of notifications between replicas.
 pub trait Bus: Send + Sync {
     /// Sends notifications from `rings` and calls `hear` for those of other replicas, until dropped. It
-    /// reconnects after an outage and then reports [`Heard::Missed`].
-    fn attend<'a>(
+    /// reconnects after an outage and then reports [`Inbound::Missed`].
+    fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Ring>,
-        hear: Hear<'a>,
+        rings: &'a mut mpsc::Receiver<Notification>,
+        hear: OnInbound<'a>,
     ) -> BoxFuture<'a, ()>;
 }
 
@@ -61,7 +61,7 @@ pub struct NatsSettings {
 /// Credentials for a NATS server.
 #[derive(Debug)]
 pub enum NatsLogin {
-    Nobody,
+    NoMatch,
     User(String, SecretString),
     Token(SecretString),
     /// Contents of a credentials file: a JWT and the seed of its key.
@@ -87,14 +87,14 @@ pub fn check(_: &NatsSettings) -> Result<(), BusFault> {
     ))
 }
 
-/// Creates the configured bus. It connects when `attend` is called.
+/// Creates the configured bus. It connects when `run` is called.
 pub fn open(
     settings: BusSettings,
     store: &Store,
     master_key: &MasterKey,
 ) -> Result<Box<dyn Bus>, BusFault> {
     Ok(match settings {
-        BusSettings::Silent => Box::new(SilentBus),
+        BusSettings::Silent => Box::new(NoBus),
         BusSettings::Postgres => Box::new(PostgresBus::new(store.clone())),
         BusSettings::Nats(settings) => open_nats(settings, master_key)?,
     })
@@ -103,7 +103,7 @@ pub fn open(
 #[cfg(feature = "nats")]
 fn open_nats(settings: NatsSettings, master_key: &MasterKey) -> Result<Box<dyn Bus>, BusFault> {
     check(&settings)?;
-    let own = || format!("runnel.{}", master_key.mark("bus subject"));
+    let own = || format!("runnel.{}", master_key.fingerprint("bus subject"));
     let subject = settings.subject.clone().unwrap_or_else(own);
     Ok(Box::new(nats::NatsBus::new(settings, subject)))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::id::RunId;
 
-use crate::bus::Ring;
+use crate::bus::Notification;
 use crate::live::LiveRegistry;
 use crate::notifier::Notifier;
 
@@ -20,7 +20,7 @@ impl CancelSignals {
     pub(super) fn send(&self, run: RunId, at: i64) {
         match self.live.get(run) {
             Some(live) => live.request_cancel(at),
-            None => self.notifier.notify(Ring::Cancelled(run)),
+            None => self.notifier.notify(Notification::Cancelled(run)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::canonical::canonical_json;
-use domain::child_run::{Asking, child_event};
+use domain::child_run::{ParentRun, child_event};
 use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::child_run::ChildRunRequest;
@@ -91,7 +91,7 @@ impl Children {
         };
         let name = self.live.get(run.id);
         let name = name.as_ref().and_then(|live| live.agent_name());
-        let asking = Asking {
+        let asking = ParentRun {
             run_id: run.id,
             agent_id: run.agent_id,
             agent_name: name,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::authorization::{AuthorizationSnapshot, Catalog};
+use domain::authorization::{AuthorizationSnapshot, ResourceCatalog};
 use domain::context::{ContextParts, build_context, context_json};
 use domain::trace::RunTrace;
 use protocol::admin::AgentSpec;
@@ -50,7 +50,7 @@ pub(super) struct ContextInputs<'a> {
 pub(super) struct ContextWriter {
     pub(super) store: Store,
     pub(super) keys: Arc<Keyring>,
-    pub(super) catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) catalog: Arc<ArcSwap<ResourceCatalog>>,
     pub(super) limits: Arc<RunLimits>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use domain::authorization::denials::{AfterDenial, DENIED_CALLS, after_denial};
+use domain::authorization::denials::{DENIED_CALLS, DenialOutcome, after_denial};
 use protocol::id::RunId;
 use uuid::Uuid;
 
@@ -62,7 +62,7 @@ impl DenialCounts {
         count.deadline_at = deadline_at;
         count.denied = count.denied.saturating_add(1);
         let after = after_denial(count.denied, most);
-        if after == AfterDenial::Entry {
+        if after == DenialOutcome::Entry {
             return (DeniedEntry::Own, false);
         }
         let shared = &mut count.shared;
@@ -73,7 +73,7 @@ impl DenialCounts {
         let id = *shared.entry(key.clone()).or_insert_with(Uuid::now_v7);
         let (action, rule) = key;
         let entry = DeniedEntry::Shared { id, action, rule };
-        (entry, after == AfterDenial::End)
+        (entry, after == DenialOutcome::End)
     }
 
     /// True for the first caller, so that the run is ended once.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use domain::retry::{AttemptFailure, Decision, after_failure};
+use domain::retry::{AttemptFailure, RetryDecision, after_failure};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::FutureExt as _;
 use http::StatusCode;
@@ -135,7 +135,7 @@ impl Dispatcher {
             let left = self.interrupts.time_left(&run);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
             let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
-            let Decision::RetryAfter(wait) = decision else {
+            let RetryDecision::RetryAfter(wait) = decision else {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
                 return Ok(DispatchOutcome::Failed(run, failure));
             };
@@ -356,7 +356,7 @@ fn class_of(error: &StartError) -> AttemptFailure {
         StartError::Refused {
             status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
             retry_after: Some(wait),
-        } => AttemptFailure::AskedToWait(*wait),
+        } => AttemptFailure::Throttled(*wait),
         _ => AttemptFailure::Uncertain,
     }
 }

@@ -1,13 +1,13 @@
 //! Causes of a run's end.
 
-use domain::normalize::{RunnerEnding, Said};
+use domain::normalize::{RunMessages, RunnerEnding};
 use domain::run::{Failure, FailureCode};
 use protocol::run::RunStatus;
 
 /// Cause of a run's end.
 pub(super) enum EndCause {
     Runner(RunnerEnding),
-    Gateway { failure: Failure, said: Said },
+    Gateway { failure: Failure, said: RunMessages },
 }
 
 impl EndCause {

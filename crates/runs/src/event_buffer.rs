@@ -1,8 +1,8 @@
 //! Buffer of events between two commits: one append, and the frames to publish after it.
 
 use bytes::Bytes;
-use domain::ledger::{LedgerEvent, Source};
-use domain::normalize::{Accepted, Effect, Rejection, StateUpdate};
+use domain::ledger::{LedgerEvent, LedgerSource};
+use domain::normalize::{AcceptedResult, Rejection, ResultEffect, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
@@ -108,10 +108,10 @@ impl EventBuffer {
     }
 
     /// Adds an accepted result. `now`: epoch seconds.
-    pub(super) fn accept(&mut self, accepted: &Accepted<'_>, now: i64) {
+    pub(super) fn accept(&mut self, accepted: &AcceptedResult<'_>, now: i64) {
         let sequence = self.next_sequence();
         let mut metadata = accepted.metadata(sequence);
-        if let Effect::Ask(question) = &accepted.effect {
+        if let ResultEffect::Ask(question) = &accepted.effect {
             let id = Uuid::now_v7();
             metadata["interaction"] = json!({"id": id, "expires_at": question.expires_at});
             self.interactions.push(NewInteraction {
@@ -125,19 +125,19 @@ impl EventBuffer {
             &accepted.kind,
             &accepted.data,
             usage,
-            Source::Runner,
+            LedgerSource::Runner,
             &metadata,
             now,
         );
         match &accepted.effect {
-            Effect::SetState(update) => self.states.push(update.clone()),
-            Effect::BindArtifact(id) => {
+            ResultEffect::SetState(update) => self.states.push(update.clone()),
+            ResultEffect::BindArtifact(id) => {
                 if !self.artifacts.iter().any(|(known, _)| known == id) {
                     self.artifacts.push((*id, sequence));
                 }
                 self.note_announced();
             }
-            Effect::None | Effect::End(_) | Effect::Ask(_) => {}
+            ResultEffect::None | ResultEffect::End(_) | ResultEffect::Ask(_) => {}
         }
         self.note_usage(usage.map(|usage| usage.get().to_owned()));
     }
@@ -165,7 +165,7 @@ impl EventBuffer {
         let data = json!({"text": text, "level": "warning"}).to_string();
         let data = RawValue::from_string(data).expect("a value serialises to JSON on one line");
         let kind = ResultType::ProcessorLog.as_str();
-        self.enter(kind, &data, None, Source::Host, &Value::Null, now);
+        self.enter(kind, &data, None, LedgerSource::Host, &Value::Null, now);
     }
 
     /// Adds the gateway's own `run.failed`.
@@ -180,7 +180,7 @@ impl EventBuffer {
             ResultType::RunFailed.as_str(),
             &data,
             None,
-            Source::Host,
+            LedgerSource::Host,
             &metadata,
             now,
         );
@@ -209,7 +209,7 @@ impl EventBuffer {
         kind: &str,
         data: &RawValue,
         usage: Option<&RawValue>,
-        source: Source,
+        source: LedgerSource,
         metadata: &Value,
         now: i64,
     ) {

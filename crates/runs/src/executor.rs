@@ -95,7 +95,7 @@ impl RunExecutor {
                 .is_err()
             {
                 tracing::error!(run.id = %id, "run {id} panicked");
-                metrics::panicked(metrics::Task::Run);
+                metrics::panicked(metrics::PanickedTask::Run);
                 // Another replica may have taken it over.
                 let failure = internal_failure();
                 let ended = executor.end_orphan(id, &workspace, LeaseFilter::Own, failure);

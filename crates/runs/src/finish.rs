@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::normalize::Tally;
+use domain::normalize::ResultCounts;
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -14,7 +14,7 @@ use store::{
 };
 
 use crate::artifacts::announced_attachments;
-use crate::bus::Ring;
+use crate::bus::Notification;
 use crate::child_cancellation::ChildCancellation;
 use crate::decide::{Decider, promote_next};
 use crate::ending::EndCause;
@@ -62,7 +62,7 @@ impl Finisher {
         live: &LiveRun,
         run: &Run,
         mut buffer: EventBuffer,
-        tally: Tally,
+        tally: ResultCounts,
         ending: EndCause,
     ) -> Result<Option<EndedRun>, StoreError> {
         let code = ending.code();
@@ -82,7 +82,7 @@ impl Finisher {
             Ok(Appended::Written { next }) => {
                 self.live.settle(run.id, live, frames);
                 relayed(read_at);
-                self.notifier.notify(Ring::Advanced(run.id));
+                self.notifier.notify(Notification::Advanced(run.id));
                 // Local calls may wait for the end of this child run.
                 self.notifier.wake(run.id);
                 self.children.end_children(live, run.id).await;
@@ -141,7 +141,7 @@ impl Finisher {
 
     /// Exports the span of the ended run.
     async fn trace_end(&self, live: &LiveRun, run: &Run, code: &'static str) {
-        if !self.spans.tells_of(run) {
+        if !self.spans.exports(run) {
             return;
         }
         let now = self.clock.now_ms();
@@ -164,7 +164,7 @@ impl Finisher {
         &self,
         run: &Run,
         buffer: &mut EventBuffer,
-        tally: Tally,
+        tally: ResultCounts,
         ending: EndCause,
     ) -> RunEnd {
         let now = self.clock.now_seconds();

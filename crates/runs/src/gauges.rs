@@ -13,7 +13,7 @@ use crate::breakers::Breakers;
 use crate::endpoint::endpoint_label;
 use crate::lifecycle::Lifecycle;
 use crate::live::LiveRegistry;
-use telemetry::metrics::{self, Breaker, Here};
+use telemetry::metrics::{self, BreakerState, ProcessGauges};
 
 /// Interval of the queries, independent of the scrape interval.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -49,11 +49,11 @@ impl Gauges {
         let store = &self.store;
         let is_sound =
             timeout(DATABASE_TIMEOUT, store.condition()).await == Ok(DatabaseCondition::Healthy);
-        metrics::ready_is(is_sound && !self.lifecycle.stopping.is_cancelled());
+        metrics::set_ready(is_sound && !self.lifecycle.stopping.is_cancelled());
         // Without an answer, the last counts stay.
         if let Ok(Ok(counts)) = timeout(DATABASE_TIMEOUT, store.runs().count_active_runs()).await {
             for (status, count) in counts {
-                metrics::runs_are(status.as_str(), count);
+                metrics::set_runs(status.as_str(), count);
             }
         }
     }
@@ -74,12 +74,12 @@ impl Gauges {
         }
         failing.retain(|id, name| {
             let circuit = circuits.get(id).copied().unwrap_or(Circuit::Closed);
-            metrics::breaker_is(
+            metrics::set_breaker(
                 name,
                 match circuit {
-                    Circuit::Closed => Breaker::Closed,
-                    Circuit::HalfOpen => Breaker::HalfOpen,
-                    Circuit::Open => Breaker::Open,
+                    Circuit::Closed => BreakerState::Closed,
+                    Circuit::HalfOpen => BreakerState::HalfOpen,
+                    Circuit::Open => BreakerState::Open,
                 },
             );
             circuit != Circuit::Closed
@@ -87,8 +87,8 @@ impl Gauges {
     }
 
     /// Gauges that need no database.
-    pub fn process_gauges(&self) -> Here {
-        Here {
+    pub fn process_gauges(&self) -> ProcessGauges {
+        ProcessGauges {
             live_runs: self.live.count(),
             queued_writes: self.store.queued_writes(),
         }

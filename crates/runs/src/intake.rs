@@ -127,7 +127,7 @@ impl Intake {
             event_id,
             dedupe_key,
             body_sha256,
-            trace_parent: self.spans.goes_on_with(trace),
+            trace_parent: self.spans.parent_of(trace),
             only: None,
             answers: None,
             parent: None,

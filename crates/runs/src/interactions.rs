@@ -16,7 +16,7 @@ use store::{
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
-use crate::bus::Ring;
+use crate::bus::Notification;
 use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
 use crate::notifier::Notifier;
 use base::clock::Clock;
@@ -153,7 +153,7 @@ impl Interactions {
         if given == AnswerDelivery::Stored {
             self.notifier.wake(record.run_id);
             // The waiting call may be on any replica.
-            self.notifier.notify(Ring::Advanced(record.run_id));
+            self.notifier.notify(Notification::Advanced(record.run_id));
         }
         Ok(given)
     }

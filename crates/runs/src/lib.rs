@@ -57,7 +57,7 @@ mod upkeep;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
 use store::Store;
 use tokio_util::sync::CancellationToken;
@@ -121,7 +121,7 @@ impl Runs {
     }
 
     /// The current catalog of resources.
-    pub fn catalog(&self) -> Arc<Catalog> {
+    pub fn catalog(&self) -> Arc<ResourceCatalog> {
         self.0.catalog.load_full()
     }
 

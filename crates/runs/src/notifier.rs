@@ -9,10 +9,10 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::bus::{Bus, Heard, Ring};
+use crate::bus::{Bus, Inbound, Notification};
 use crate::lifecycle::Lifecycle;
 use crate::live::LiveRegistry;
-use telemetry::metrics::{self, Ringing};
+use telemetry::metrics::{self, NotificationOutcome};
 
 /// Maximum number of unsent notifications. Beyond it they are dropped, and other replicas find the changes by
 /// polling.
@@ -20,9 +20,9 @@ const QUEUE: usize = 4096;
 
 /// Queue of notifications to other replicas, and the local waiters.
 pub(crate) struct Notifier {
-    out: mpsc::Sender<Ring>,
+    out: mpsc::Sender<Notification>,
     /// Borrowed by the sending task.
-    pending: Mutex<Option<mpsc::Receiver<Ring>>>,
+    pending: Mutex<Option<mpsc::Receiver<Notification>>>,
     waiters: DashMap<RunId, Arc<WaiterState>>,
     /// Notified when a live run may have a new cancel request.
     pub(super) cancels: Notify,
@@ -42,10 +42,14 @@ impl Default for Notifier {
 
 impl Notifier {
     /// Notifies other replicas. Never waits.
-    pub(crate) fn notify(&self, ring: Ring) {
+    pub(crate) fn notify(&self, ring: Notification) {
         // Dropped if the queue is full: waiters also poll.
         let sent = self.out.try_send(ring).is_ok();
-        metrics::rang(if sent { Ringing::Sent } else { Ringing::Lost });
+        metrics::notified(if sent {
+            NotificationOutcome::Sent
+        } else {
+            NotificationOutcome::Lost
+        });
     }
 
     fn borrow_queue(&self) -> Option<BorrowedQueue<'_>> {
@@ -57,7 +61,7 @@ impl Notifier {
     }
 
     // Consistent after a panic: the receiver is there or not.
-    fn pending(&self) -> MutexGuard<'_, Option<mpsc::Receiver<Ring>>> {
+    fn pending(&self) -> MutexGuard<'_, Option<mpsc::Receiver<Notification>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,11 +82,11 @@ impl Notifier {
 /// The queue of unsent notifications, returned on drop. After a panic of the sender, the next one continues.
 struct BorrowedQueue<'a> {
     notifier: &'a Notifier,
-    queue: Option<mpsc::Receiver<Ring>>,
+    queue: Option<mpsc::Receiver<Notification>>,
 }
 
 impl BorrowedQueue<'_> {
-    fn queue(&mut self) -> &mut mpsc::Receiver<Ring> {
+    fn queue(&mut self) -> &mut mpsc::Receiver<Notification> {
         self.queue.as_mut().expect("it is there until the drop")
     }
 }
@@ -210,24 +214,24 @@ impl PeerNotifications {
         let receive = |heard| self.receive(heard);
         tokio::select! {
             () = self.lifecycle.closing.cancelled() => {}
-            () = self.bus.attend(pending.queue(), &receive) => {}
+            () = self.bus.run(pending.queue(), &receive) => {}
         }
     }
 
-    fn receive(&self, heard: Heard) {
-        metrics::rang(match heard {
-            Heard::Ring(_) => Ringing::Heard,
-            Heard::Missed => Ringing::Missed,
+    fn receive(&self, heard: Inbound) {
+        metrics::notified(match heard {
+            Inbound::Notification(_) => NotificationOutcome::Inbound,
+            Inbound::Missed => NotificationOutcome::Missed,
         });
         match heard {
-            Heard::Ring(Ring::Advanced(run)) => self.notifier.wake(run),
-            Heard::Ring(Ring::Cancelled(run)) => {
+            Inbound::Notification(Notification::Advanced(run)) => self.notifier.wake(run),
+            Inbound::Notification(Notification::Cancelled(run)) => {
                 if self.live.contains(run) {
                     self.notifier.cancels.notify_one();
                 }
                 self.notifier.wake(run);
             }
-            Heard::Missed => {
+            Inbound::Missed => {
                 self.notifier.cancels.notify_one();
                 self.notifier.wake_all();
             }
@@ -284,7 +288,7 @@ mod tests {
     #[test]
     fn who_sends_and_panics_leaves_the_rings_to_the_next() {
         let notifier = Notifier::default();
-        notifier.notify(Ring::Advanced(RunId(uuid::Uuid::nil())));
+        notifier.notify(Notification::Advanced(RunId(uuid::Uuid::nil())));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _pending = notifier.borrow_queue().unwrap();
             assert!(notifier.borrow_queue().is_none(), "one sends");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
 use egress::Egress;
 use store::Store;
@@ -27,7 +27,7 @@ pub struct RunParts {
     pub keys: Arc<Keyring>,
     pub master_key: Arc<MasterKey>,
     /// The current resources. They change with the tool servers.
-    pub catalog: Arc<ArcSwap<Catalog>>,
+    pub catalog: Arc<ArcSwap<ResourceCatalog>>,
     /// Exporter of spans.
     pub spans: Spans,
     pub budgets: Arc<[Budget]>,

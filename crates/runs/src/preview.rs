@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use domain::admission::{Admission, Capacity, Occupancy, admit};
+use domain::admission::{Admission, Capacity, ConversationLoad, admit};
 use domain::agent::{check_agent, check_agent_for};
 use domain::authorization::AuthorizationSnapshot;
-use domain::binding::{Standing, standings};
+use domain::binding::{AgentMatch, agent_matches};
 use domain::event::{completed, conversation_of};
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
@@ -43,7 +43,7 @@ pub enum PreviewOutcome {
 /// An agent with its result in the binding.
 pub struct PreviewCandidate {
     pub candidate: Candidate,
-    pub standing: Standing,
+    pub standing: AgentMatch,
 }
 
 /// Preview of the event at one agent, whether it wins or not.
@@ -52,7 +52,7 @@ pub struct AgentPreview {
     /// Faults of its specification, also against the current manifest.
     pub faults: Vec<Fault>,
     pub endpoint: Option<EndpointRecord>,
-    pub occupancy: Occupancy,
+    pub occupancy: ConversationLoad,
     pub admission: Admission,
     /// Of the workspace.
     pub workspace: Capacity,
@@ -107,7 +107,7 @@ impl EventPreviews {
         let candidates = considered(&facts, &input.event);
         let chosen = candidates.iter().find(|one| match agent {
             Some(id) => one.candidate.agent.id == id,
-            None => one.standing == Standing::Wins,
+            None => one.standing == AgentMatch::Wins,
         });
         let preview = match chosen {
             Some(chosen) => Some(self.preview_agent(&input, &facts, chosen).await?),
@@ -177,8 +177,8 @@ fn outcome_of(plan: &IngestPlan) -> PreviewOutcome {
 }
 
 fn considered(facts: &DecisionFacts, event: &EventEnvelope) -> Vec<PreviewCandidate> {
-    let standings = standings(&facts.candidates, |one| &one.agent.spec, event);
-    let all = facts.candidates.iter().zip(standings);
+    let agent_matches = agent_matches(&facts.candidates, |one| &one.agent.spec, event);
+    let all = facts.candidates.iter().zip(agent_matches);
     let mut all: Vec<_> = all
         .map(|(candidate, standing)| PreviewCandidate {
             candidate: candidate.clone(),
@@ -187,9 +187,9 @@ fn considered(facts: &DecisionFacts, event: &EventEnvelope) -> Vec<PreviewCandid
         .collect();
     // A stable sort keeps the losers in the order of their names.
     all.sort_by(|one, other| match (one.standing, other.standing) {
-        (Standing::Loses(_), Standing::Loses(_)) => Ordering::Equal,
-        (Standing::Loses(_), _) => Ordering::Greater,
-        (_, Standing::Loses(_)) => Ordering::Less,
+        (AgentMatch::Loses(_), AgentMatch::Loses(_)) => Ordering::Equal,
+        (AgentMatch::Loses(_), _) => Ordering::Greater,
+        (_, AgentMatch::Loses(_)) => Ordering::Less,
         _ => Ordering::Equal,
     });
     all

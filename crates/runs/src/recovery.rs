@@ -21,7 +21,7 @@ use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::ticks::ticks_every;
 use crate::unconfirmed::UnconfirmedDispatches;
-use telemetry::metrics::{self, Swept};
+use telemetry::metrics::{self, RecoveryReason};
 
 pub(super) use cancel_polling::CancelPolling;
 pub(super) use cleanup::Cleanup;
@@ -161,7 +161,7 @@ impl RunRecovery {
         if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
             && self.executor.end_waiting(now, failure).await
         {
-            metrics::swept(Swept::Overdue);
+            metrics::swept(RecoveryReason::Overdue);
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl RunRecovery {
     async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
         for run in self.store.runs().created_runs(age, BATCH).await? {
             if !self.live.contains(run.id) {
-                metrics::swept(Swept::Dispatched);
+                metrics::swept(RecoveryReason::Dispatched);
             }
             self.executor.spawn(run.id, run.workspace, None);
         }

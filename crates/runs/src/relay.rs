@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use domain::normalize::{Judge, Tally};
+use domain::normalize::{ResultCounts, ResultValidator};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -14,7 +14,7 @@ use store::{Appended as Written, ResumePoint, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bus::Ring;
+use crate::bus::Notification;
 use crate::ending::EndCause;
 use crate::event_buffer::{EventBuffer, relayed};
 use crate::inputs::PreparedDispatch;
@@ -42,7 +42,7 @@ const READS_IN_A_ROW: u32 = 32;
 /// Result of a relay, from which the end is written.
 pub(super) struct Relayed {
     pub(super) buffer: EventBuffer,
-    pub(super) tally: Tally,
+    pub(super) tally: ResultCounts,
     pub(super) ending: EndCause,
 }
 
@@ -85,13 +85,13 @@ impl Relayer {
         origin: ResultOrigin,
     ) -> Result<Relayed, RelayStop> {
         let results = self.limits.results;
-        let judge = Judge::new(
+        let judge = ResultValidator::new(
             &prepared.snapshot,
             results,
             prepared.delta_mode,
             prepared.expects_message,
         )
-        .knowing_artifacts();
+        .with_known_artifacts();
         let mut relay = RelayState {
             parts: self,
             live,
@@ -118,7 +118,7 @@ impl Relayer {
             }
             ResultOrigin::Answer(Answer::Deferred(aside)) => {
                 // The run does not wait for this.
-                let reading = self.lifecycle.tasks.spawn(aside.read_out());
+                let reading = self.lifecycle.tasks.spawn(aside.discard());
                 relay.aside = Some(AbortOnDropHandle::new(reading));
                 relay.appended = Some(JudgedNumbers::default());
                 ResultInput::Appended(AppendedSource::new(
@@ -158,7 +158,7 @@ struct RelayState<'a> {
     parts: &'a Relayer,
     live: &'a LiveRun,
     run: &'a Run,
-    judge: Judge<'a>,
+    judge: ResultValidator<'a>,
     buffer: EventBuffer,
     /// Set for a runner that appends its results.
     appended: Option<JudgedNumbers>,
@@ -316,7 +316,9 @@ impl RelayState<'_> {
         match outcome {
             Ok(Written::Written { .. }) => {
                 self.live.log.publish(done.frames);
-                self.parts.notifier.notify(Ring::Advanced(self.run.id));
+                self.parts
+                    .notifier
+                    .notify(Notification::Advanced(self.run.id));
                 relayed(done.read_at);
                 Ok(())
             }

@@ -6,7 +6,7 @@ mod shared;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
 use store::Store;
 
@@ -48,7 +48,7 @@ pub struct Services {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) keys: Arc<Keyring>,
-    pub(super) catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) catalog: Arc<ArcSwap<ResourceCatalog>>,
     pub(super) spans: Spans,
     pub(super) budgets: Arc<[Budget]>,
     pub(super) limits: Arc<RunLimits>,

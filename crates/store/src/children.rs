@@ -1,6 +1,6 @@
 //! Child runs: limits of their parents, and cancellation with the parent.
 
-use protocol::child_run::{MOST_CHILDREN, WAITING_CHILD};
+use protocol::child_run::{MAX_CHILD_RUNS, WAITING_CHILD};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, Value};
@@ -42,7 +42,7 @@ impl Ingest {
         let values = vec![parent.run_id.to_string().into()];
         let rows = tx.query_sql(sql.to_owned(), values).await?;
         let count = rows.first().map_or(Ok(0), |row| row.number("n"))?;
-        Ok((count >= i64::from(MOST_CHILDREN)).then_some(ChildRefused::TooMany))
+        Ok((count >= i64::from(MAX_CHILD_RUNS)).then_some(ChildRefused::TooMany))
     }
 }
 

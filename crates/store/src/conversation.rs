@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use domain::admission::{ActiveRun, Occupancy};
+use domain::admission::{ActiveRun, ConversationLoad};
 use domain::event::ConversationIdentity;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -66,9 +66,9 @@ impl ConversationRepository<'_> {
 }
 
 /// Occupancy of the conversation for one agent. `live`: oldest first.
-pub fn occupancy(live: &[ConversationRun], agent: AgentId) -> Occupancy {
+pub fn occupancy(live: &[ConversationRun], agent: AgentId) -> ConversationLoad {
     let own = || live.iter().filter(|run| run.agent_id == agent);
-    Occupancy {
+    ConversationLoad {
         active: own()
             .filter(|run| run.status != RunStatus::Queued)
             .map(|run| ActiveRun {

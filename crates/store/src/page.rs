@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_a_page_at_its_bytes_and_keeps_one_row() {
+    fn limits_page_bytes_and_keeps_one_row() {
         for (sizes, limit, bytes, expected, more) in [
             (&[5, 5, 5][..], 3, 15, 3, false),
             (&[5, 5, 5], 2, 15, 2, true),

@@ -1,6 +1,6 @@
 //! Sealed signing keys and their rotation.
 
-use domain::signing_key::{KeyPurpose, KeyTimes, Occasion, RotationPlan, plan_rotation};
+use domain::signing_key::{KeyPurpose, KeyTimes, RotationCause, RotationPlan, plan_rotation};
 use sea_orm::sea_query::{Expr, ExprTrait};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter,
@@ -29,7 +29,7 @@ pub struct RotateKey {
     pub kid: String,
     /// Sealed.
     pub secret: String,
-    pub occasion: Occasion,
+    pub occasion: RotationCause,
     pub at: i64,
 }
 
@@ -52,8 +52,10 @@ impl Mutation for RotateKey {
             .collect();
         let plan = plan_rotation(self.purpose, &known, self.occasion, self.at);
         match &plan {
-            RotationPlan::NotDue | RotationPlan::UnderWay { .. } | RotationPlan::TooMany => {}
-            RotationPlan::Succeed { retired, .. } => {
+            RotationPlan::NotDue
+            | RotationPlan::AlreadyScheduled { .. }
+            | RotationPlan::TooMany => {}
+            RotationPlan::ScheduleSuccessor { retired, .. } => {
                 for key in retired {
                     retire(tx, key).await?;
                 }

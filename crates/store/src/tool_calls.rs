@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::tool_call::{Decision, Earlier, decide};
+use domain::tool_call::{EarlierCall, RepeatedCallDecision, decide};
 use protocol::id::{AgentId, RunId};
 use protocol::resources::ToolEffect;
 use sea_orm::sea_query::Expr;
@@ -100,7 +100,7 @@ pub enum ToolCallBegun {
     Call,
     /// The result of an earlier call, as JSON text.
     Kept(String),
-    Refused(Decision),
+    Refused(RepeatedCallDecision),
     /// The run has used the maximum number of keys.
     TooMany,
     RunEnded,
@@ -145,11 +145,11 @@ impl Mutation for BeginToolCall {
             decide(self.standing(&row), same_request, self.effect),
             row.result,
         ) {
-            (Decision::Call, _) => {
+            (RepeatedCallDecision::Call, _) => {
                 tool_calls::Entity::update(self.row()).exec(tx).await?;
                 Ok(ToolCallBegun::Call)
             }
-            (Decision::Answer, Some(result)) => Ok(ToolCallBegun::Kept(result)),
+            (RepeatedCallDecision::Answer, Some(result)) => Ok(ToolCallBegun::Kept(result)),
             (refused, _) => Ok(ToolCallBegun::Refused(refused)),
         }
     }
@@ -192,9 +192,9 @@ impl BeginToolCall {
     }
 
     /// A call of this process is running while its task exists; a call of another process, until its deadline.
-    fn standing(&self, row: &tool_calls::Model) -> Earlier {
+    fn standing(&self, row: &tool_calls::Model) -> EarlierCall {
         if row.result.is_some() {
-            return Earlier::Done;
+            return EarlierCall::Done;
         }
         let goes_on = if row.owner == self.owner {
             let call = Uuid::parse_str(&row.call_id);
@@ -203,9 +203,9 @@ impl BeginToolCall {
             row.expires_at > self.at
         };
         if goes_on {
-            Earlier::GoesOn
+            EarlierCall::GoesOn
         } else {
-            Earlier::Unknown
+            EarlierCall::Unknown
         }
     }
 }

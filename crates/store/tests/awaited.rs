@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::normalize::Question;
+use domain::normalize::RunQuestion;
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::id::RunId;
@@ -45,7 +45,7 @@ async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
     let question = NewInteraction {
         id: Uuid::now_v7(),
         sequence: 1,
-        question: Question {
+        question: RunQuestion {
             interaction_id: "q".to_owned(),
             request: "{}".to_owned(),
             expires_at: EXPIRES_AT / 1000,

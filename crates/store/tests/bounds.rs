@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{StoreFixture, audit, on_both};
 use domain::normalize::StateUpdate;
 use domain::run::Run;
-use domain::tool_call::Decision;
+use domain::tool_call::RepeatedCallDecision;
 use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use protocol::run::RunStatus;
@@ -553,17 +553,17 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     // While it runs, in this process or another.
     assert_eq!(
         asked(begin(&run, "k", "a", 5_000)).await,
-        refused(Decision::InProgress)
+        refused(RepeatedCallDecision::InProgress)
     );
     assert_eq!(
         asked(begin(&run, "k", "b", 999)).await,
-        refused(Decision::InProgress)
+        refused(RepeatedCallDecision::InProgress)
     );
     let other = BeginToolCall {
         request_sha256: "two".to_owned(),
         ..begin(&run, "k", "b", 999)
     };
-    assert_eq!(asked(other).await, refused(Decision::Mismatch));
+    assert_eq!(asked(other).await, refused(RepeatedCallDecision::Mismatch));
     // The caller is gone: this process no longer runs the call, or the deadline of another process has passed.
     let gone = |owner: &str, at| BeginToolCall {
         goes_on: Arc::new(|_| false),
@@ -571,11 +571,11 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     };
     assert_eq!(
         asked(gone("a", 10)).await,
-        refused(Decision::OutcomeUnknown)
+        refused(RepeatedCallDecision::OutcomeUnknown)
     );
     assert_eq!(
         asked(gone("b", 1_001)).await,
-        refused(Decision::OutcomeUnknown)
+        refused(RepeatedCallDecision::OutcomeUnknown)
     );
 
     let finish = |end| FinishToolCall {
@@ -607,7 +607,7 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     bench.store.write(late).await.unwrap();
     assert_eq!(
         asked(reads("c", 1_002)).await,
-        refused(Decision::InProgress)
+        refused(RepeatedCallDecision::InProgress)
     );
 }
 
@@ -620,7 +620,10 @@ async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     let more = bench.store.write(begin(&run, "more", "a", 0)).await;
     assert_eq!(more.unwrap(), ToolCallBegun::TooMany);
     let known = bench.store.write(begin(&run, "7", "a", 0)).await;
-    assert_eq!(known.unwrap(), ToolCallBegun::Refused(Decision::InProgress));
+    assert_eq!(
+        known.unwrap(),
+        ToolCallBegun::Refused(RepeatedCallDecision::InProgress)
+    );
     bench.end(&run, 0).await;
     let late = bench.store.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);

@@ -1,7 +1,7 @@
 //! API keys and signing keys on both databases.
 use crate::support::{StoreFixture, on_both};
 use domain::signing_key::{
-    KeyPhase, KeyPurpose, KeyTimes, LEAD_MS, Occasion, RotationPlan, key_phases,
+    KeyPhase, KeyPurpose, KeyTimes, LEAD_MS, RotationCause, RotationPlan, key_phases,
 };
 use protocol::api_key::KeyRole;
 use protocol::id::ApiKeyId;
@@ -76,9 +76,9 @@ async fn public_part_belongs_to_one_key(bench: StoreFixture) {
 }
 
 const MONTH_MS: i64 = 30 * 24 * 3_600_000;
-const AGE: Occasion = Occasion::Age(MONTH_MS);
+const AGE: RotationCause = RotationCause::Age(MONTH_MS);
 
-fn rotate_key(kid: &str, occasion: Occasion, at: i64) -> RotateKey {
+fn rotate_key(kid: &str, occasion: RotationCause, at: i64) -> RotateKey {
     RotateKey {
         purpose: KeyPurpose::RunToken,
         kid: kid.to_owned(),
@@ -124,7 +124,7 @@ async fn replicas_create_one_due_key(bench: StoreFixture) {
 }
 
 async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
-    use KeyPhase::{Over, Signing, Verifying, Waiting};
+    use KeyPhase::{Expired, Signing, Verifying, Waiting};
     let write = |kid, occasion, at| bench.store.write(rotate_key(kid, occasion, at));
     write("a", AGE, 1_000).await.unwrap();
     let cursor = RotateKey {
@@ -134,12 +134,17 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     bench.store.write(cursor).await.unwrap();
 
     let asked = 5_000;
-    let plan = write("b", Occasion::Asked, asked).await.unwrap();
-    assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
+    let plan = write("b", RotationCause::Requested, asked).await.unwrap();
+    assert!(
+        matches!(plan, RotationPlan::ScheduleSuccessor { .. }),
+        "{plan:?}"
+    );
     let signs_from = asked + LEAD_MS;
-    let again = write("never", Occasion::Asked, asked + 1).await.unwrap();
+    let again = write("never", RotationCause::Requested, asked + 1)
+        .await
+        .unwrap();
     let kid = "b".to_owned();
-    assert_eq!(again, RotationPlan::UnderWay { kid, signs_from });
+    assert_eq!(again, RotationPlan::AlreadyScheduled { kid, signs_from });
 
     let keys = run_token_keys(&bench).await;
     let kids: Vec<_> = keys.iter().map(|key| key.kid.as_str()).collect();
@@ -150,7 +155,7 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
         (signs_from - 1, [Signing, Waiting]),
         (signs_from, [Verifying, Signing]),
         (over - 1, [Verifying, Signing]),
-        (over, [Over, Signing]),
+        (over, [Expired, Signing]),
     ] {
         assert_eq!(key_phases(&keys, at), phases, "{at}");
     }
@@ -167,11 +172,14 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     assert_eq!(run_token_keys(&bench).await, keys[1..]);
 
     // A slow clock does not sort the new key before the old one.
-    let plan = write("d", Occasion::Asked, 2).await.unwrap();
-    assert!(matches!(plan, RotationPlan::Succeed { .. }), "{plan:?}");
+    let plan = write("d", RotationCause::Requested, 2).await.unwrap();
+    assert!(
+        matches!(plan, RotationPlan::ScheduleSuccessor { .. }),
+        "{plan:?}"
+    );
     let keys = run_token_keys(&bench).await;
     assert_eq!((keys[1].kid.as_str(), keys[1].created_at), ("d", asked + 1));
-    let plan = write("e", Occasion::Leak, over).await.unwrap();
+    let plan = write("e", RotationCause::Compromised, over).await.unwrap();
     let withdrawn = vec!["b".to_owned(), "d".to_owned()];
     assert_eq!(plan, RotationPlan::Replace { withdrawn });
     let left = bench.store.access().list_signing_keys().await.unwrap();

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{AGENT, LockHolder, StoreFixture, new_run, on_both};
-use domain::authorization::{Catalog, Considered, EventScope, Granted, ModelLimits, Subject};
+use domain::authorization::{
+    EventScope, GrantCandidates, ModelLimits, ResourceCatalog, SharedGrants, Subject,
+};
 use domain::context::{ContextParts, build_context, context_json};
-use domain::state::Owner;
+use domain::state::StateOwner;
 use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
@@ -28,7 +30,7 @@ on_both!(
 
 /// An agent with `count` tools.
 struct TestAgent {
-    granted: Granted,
+    granted: SharedGrants,
     spec: AgentSpec,
     spec_json: String,
     runner: RunnerId,
@@ -58,22 +60,22 @@ impl TestAgent {
             })
         };
         let tools: Vec<_> = (0..count).map(tool).collect();
-        let catalog = Catalog {
+        let catalog = ResourceCatalog {
             tools: serde_json::from_value(json!(tools)).unwrap(),
-            ..Catalog::default()
+            ..ResourceCatalog::default()
         };
         let scope = EventScope {
             has_conversation: true,
             ..EventScope::default()
         };
-        let considered = Considered {
+        let considered = GrantCandidates {
             catalog: &catalog,
             registered_skills: &[],
             peers: &[],
             parent: None,
         };
         Self {
-            granted: Granted::to(considered, &manifest, &spec, scope),
+            granted: SharedGrants::to(considered, &manifest, &spec, scope),
             spec_json: serde_json::to_string(&spec).unwrap(),
             spec,
             runner: manifest.id,
@@ -115,7 +117,7 @@ impl TestAgent {
             registered_skills: &[],
             peers: &[],
             parent: None,
-            owner: Owner {
+            owner: StateOwner {
                 workspace: &bench.workspace,
                 runner: &self.runner,
                 agent: AGENT,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{StoreFixture, audit, create_database, dispatch, on_both, sqlite_url};
-use domain::normalize::{Question, Reason, Rejection, StateUpdate};
+use domain::normalize::{Reason, Rejection, RunQuestion, StateUpdate};
 use domain::run::Run;
 use migrations::{Migrator, MigratorTrait};
 use protocol::id::{RunId, WorkspaceId};
@@ -47,7 +47,7 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     let question = NewInteraction {
         id: Uuid::now_v7(),
         sequence: 1,
-        question: Question {
+        question: RunQuestion {
             interaction_id: "q".to_owned(),
             request: "{}".to_owned(),
             expires_at: 9_000,

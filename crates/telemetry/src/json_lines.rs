@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Maximum size of one field. A longer value is cut and marked.
-const MOST_BYTES: usize = 4096;
+const MAX_BYTES: usize = 4096;
 
 /// Fields are siblings of `timestamp`, `level`, `message` and `target`. The library's own JSON format omits the
 /// causes of errors.
@@ -73,8 +73,8 @@ impl Fields {
     }
 
     fn text(&mut self, field: &Field, mut text: String) {
-        if text.len() > MOST_BYTES {
-            let end = text.floor_char_boundary(MOST_BYTES);
+        if text.len() > MAX_BYTES {
+            let end = text.floor_char_boundary(MAX_BYTES);
             text.truncate(end);
             text.push('…');
         }
@@ -86,7 +86,7 @@ impl Visit for Fields {
     fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
         let mut text = error.to_string();
         let mut next = error.source();
-        while let Some(cause) = next.filter(|_| text.len() <= MOST_BYTES) {
+        while let Some(cause) = next.filter(|_| text.len() <= MAX_BYTES) {
             let told = cause.to_string();
             // A wrapping error often repeats its cause.
             if !text.ends_with(&told) {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn logs_errors_with_causes() {
         let error = Outer(std::io::Error::other("disk I/O error"));
         let lines = logged(|| {
             tracing::error!(error = &error as &dyn Error, run.id = %7, grace_ms = 5_u128, "it {}", "broke");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_and_ends() {
+    fn log_lines_are_single_and_bounded() {
         let hostile = format!(
             "a\n{{\"level\":\"x\"}}\r\u{1b}[31m\u{2028}{}",
             "é".repeat(9000)
@@ -196,7 +196,7 @@ mod tests {
         for field in ["name", "message"] {
             let text = lines[0][field].as_str().unwrap();
             assert!(text.starts_with("a\n{") && text.ends_with('…'), "{text}");
-            assert!(text.len() <= MOST_BYTES + 3);
+            assert!(text.len() <= MAX_BYTES + 3);
         }
     }
     #[test]

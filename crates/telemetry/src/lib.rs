@@ -57,7 +57,7 @@ pub fn init(json: bool) {
 )]
 fn filter() -> EnvFilter {
     let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
-    quietened(levelled(&of_all_crates(&asked)))
+    with_module_defaults(with_default_level(&of_all_crates(&asked)))
 }
 
 /// `gateway` in a filter stands for all crates of [`GATEWAY`]; a crate that the filter names itself keeps its own level.
@@ -85,7 +85,7 @@ fn of_all_crates(asked: &str) -> String {
 }
 
 /// A word that is not a level names a module, which would silence all other modules. `info` stays their default.
-fn levelled(asked: &str) -> EnvFilter {
+fn with_default_level(asked: &str) -> EnvFilter {
     let names_a_level = asked
         .split(',')
         .any(|directive| directive.trim().parse::<LevelFilter>().is_ok());
@@ -96,7 +96,7 @@ fn levelled(asked: &str) -> EnvFilter {
 }
 
 /// Adds our defaults for modules that the filter does not mention.
-fn quietened(asked: EnvFilter) -> EnvFilter {
+fn with_module_defaults(asked: EnvFilter) -> EnvFilter {
     let told = asked.to_string();
     let ours = [
         // Migration messages are routine and would hide others.
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_no_level_silences_nobody() {
+    fn module_filters_keep_the_default_level() {
         for (asked, has_info) in [
             ("inof", true),
             ("info;gateway=debug", true),
@@ -126,16 +126,16 @@ mod tests {
             ("warn", false),
             ("gateway=debug,warn", false),
         ] {
-            let filter = levelled(asked).to_string();
+            let filter = with_default_level(asked).to_string();
             let found = filter.split(',').any(|directive| directive == "info");
             assert_eq!(found, has_info, "{asked}: {filter}");
         }
     }
 
     #[test]
-    fn a_level_of_the_gateway_is_one_of_all_its_crates() {
+    fn gateway_log_level_covers_all_crates() {
         let level_of = |asked: &str, name: &str| {
-            let filter = levelled(&of_all_crates(asked)).to_string();
+            let filter = with_default_level(&of_all_crates(asked)).to_string();
             let prefix = format!("{name}=");
             let found: Vec<_> = filter
                 .split(',')
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_stands_and_the_rest_is_quiet() {
+    fn explicit_filters_override_module_defaults() {
         let check = |asked: &str, expected: &[&str]| {
-            let filter = quietened(EnvFilter::new(asked)).to_string();
+            let filter = with_module_defaults(EnvFilter::new(asked)).to_string();
             let mut found: Vec<_> = filter.split(',').collect();
             found.sort_unstable();
             assert_eq!(found, expected, "{asked}");

@@ -16,9 +16,9 @@ use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use base::metric_names::PANICS;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::spans::Told;
+use crate::spans::Exported;
 
-pub use calls::{ModelCall, ToolCall, model_called};
+pub use calls::{ModelCallCounter, ToolCallTimer, model_called};
 pub use table::{Kind, METRICS, Metric};
 
 /// Maximum number of endpoint label values; further ones are `other`.
@@ -67,26 +67,26 @@ const RUN_TIMES: [f64; 11] = [
 const BATCHES: [f64; 9] = [1.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0];
 
 /// Static handles for metrics of each event batch.
-struct Hot {
+struct StaticHandles {
     open_streams: Gauge,
     events_appended: Counter,
     event_bytes_appended: Counter,
     relay_seconds: Histogram,
     ingest_seconds: Histogram,
-    rings: [(Ringing, Counter); 4],
+    rings: [(NotificationOutcome, Counter); 4],
 }
 
-static HOT: LazyLock<Hot> = LazyLock::new(|| Hot {
+static HANDLES: LazyLock<StaticHandles> = LazyLock::new(|| StaticHandles {
     open_streams: gauge!(OPEN_STREAMS),
     events_appended: counter!(EVENTS_APPENDED),
     event_bytes_appended: counter!(EVENT_BYTES_APPENDED),
     relay_seconds: histogram!(RELAY_SECONDS),
     ingest_seconds: histogram!(INGEST_SECONDS),
     rings: [
-        Ringing::Sent,
-        Ringing::Lost,
-        Ringing::Heard,
-        Ringing::Missed,
+        NotificationOutcome::Sent,
+        NotificationOutcome::Lost,
+        NotificationOutcome::Inbound,
+        NotificationOutcome::Missed,
     ]
     .map(|way| (way, counter!(DOORBELL_RINGS, "way" => way.as_str()))),
 });
@@ -104,22 +104,27 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     for metric in METRICS {
         metric.describe();
     }
-    LazyLock::force(&HOT);
+    LazyLock::force(&HANDLES);
     // Exported as 0 from the start, since an increase needs an initial value.
     counter!(RUNS_STARTED).absolute(0);
     counter!(LEASES_LOST).absolute(0);
-    for task in [Task::Run, Task::Handler, Task::Connection, Task::Upkeep] {
+    for task in [
+        PanickedTask::Run,
+        PanickedTask::Handler,
+        PanickedTask::Connection,
+        PanickedTask::Upkeep,
+    ] {
         counter!(PANICS, "task" => task.as_str()).absolute(0);
     }
     for why in [
-        Swept::Orphaned,
-        Swept::Continued,
-        Swept::Dispatched,
-        Swept::Overdue,
+        RecoveryReason::Orphaned,
+        RecoveryReason::Continued,
+        RecoveryReason::Dispatched,
+        RecoveryReason::Overdue,
     ] {
         counter!(SWEPT_RUNS, "why" => why.as_str()).absolute(0);
     }
-    for outcome in Told::ALL {
+    for outcome in Exported::ALL {
         counter!(SPANS, "outcome" => outcome.as_str()).absolute(0);
     }
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -128,23 +133,23 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 
 /// Result of a notification on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ringing {
+pub enum NotificationOutcome {
     /// Queued for sending.
     Sent,
     /// Dropped: the send queue was full.
     Lost,
     /// Received from another replica.
-    Heard,
+    Inbound,
     /// Reconnected: notifications may have been lost.
     Missed,
 }
 
-impl Ringing {
+impl NotificationOutcome {
     fn as_str(self) -> &'static str {
         match self {
             Self::Sent => "sent",
             Self::Lost => "lost",
-            Self::Heard => "heard",
+            Self::Inbound => "heard",
             Self::Missed => "missed",
         }
     }
@@ -152,7 +157,7 @@ impl Ringing {
 
 /// Reason why the sweep recovered a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swept {
+pub enum RecoveryReason {
     /// Its lease had expired.
     Orphaned,
     /// Its lease had expired, but its runner appends results.
@@ -163,7 +168,7 @@ pub enum Swept {
     Overdue,
 }
 
-impl Swept {
+impl RecoveryReason {
     fn as_str(self) -> &'static str {
         match self {
             Self::Orphaned => "orphaned",
@@ -176,7 +181,7 @@ impl Swept {
 
 /// The kind of task that panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum PanickedTask {
     Run,
     Handler,
     Connection,
@@ -184,7 +189,7 @@ pub enum Task {
     Upkeep,
 }
 
-impl Task {
+impl PanickedTask {
     fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -197,7 +202,7 @@ impl Task {
 
 /// State of an endpoint's circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breaker {
+pub enum BreakerState {
     /// Calls pass.
     Closed,
     /// One probe call at a time.
@@ -212,37 +217,37 @@ pub struct OpenStream(());
 
 impl OpenStream {
     pub fn enter() -> Self {
-        HOT.open_streams.increment(1.0);
+        HANDLES.open_streams.increment(1.0);
         Self(())
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        HOT.open_streams.decrement(1.0);
+        HANDLES.open_streams.decrement(1.0);
     }
 }
 
 /// Committed run events, and their bytes in the ledger.
 pub fn appended(events: u64, bytes: usize) {
-    HOT.events_appended.increment(events);
-    HOT.event_bytes_appended.increment(bytes as u64);
+    HANDLES.events_appended.increment(events);
+    HANDLES.event_bytes_appended.increment(bytes as u64);
 }
 
 /// Time from reading the oldest byte of a batch until it is visible to clients.
 pub fn relayed(after: Duration) {
-    HOT.relay_seconds.record(after);
+    HANDLES.relay_seconds.record(after);
 }
 
 /// Time to answer an event. `result`: `accepted`, `no_agent`, `duplicate`, or the reason of the refusal.
 pub fn ingested(result: &'static str, after: Duration) {
-    HOT.ingest_seconds.record(after);
+    HANDLES.ingest_seconds.record(after);
     counter!(EVENTS_INGESTED, "result" => result).increment(1);
 }
 
 /// A notification on the bus.
-pub fn rang(way: Ringing) {
-    if let Some((_, counter)) = HOT.rings.iter().find(|(one, _)| *one == way) {
+pub fn notified(way: NotificationOutcome) {
+    if let Some((_, counter)) = HANDLES.rings.iter().find(|(one, _)| *one == way) {
         counter.increment(1);
     }
 }
@@ -275,12 +280,12 @@ pub fn dispatch_attempted(outcome: &'static str) {
 }
 
 /// A run recovered by the sweep.
-pub fn swept(why: Swept) {
+pub fn swept(why: RecoveryReason) {
     counter!(SWEPT_RUNS, "why" => why.as_str()).increment(1);
 }
 
 /// Results of span export.
-pub fn spans_told(outcome: Told, count: u64) {
+pub fn spans_exported(outcome: Exported, count: u64) {
     counter!(SPANS, "outcome" => outcome.as_str()).increment(count);
 }
 
@@ -291,22 +296,22 @@ pub fn lease_lost() {
 
 /// A discovery of an endpoint. `outcome`: `ok`, `unreachable` or `unhealthy`.
 pub fn discovered(endpoint: &str, outcome: &'static str) {
-    let endpoint = told_apart(endpoint);
+    let endpoint = endpoint_label(endpoint);
     counter!(DISCOVERIES, "endpoint" => endpoint, "outcome" => outcome).increment(1);
 }
 
 /// The state of an endpoint's circuit breaker.
-pub fn breaker_is(endpoint: &str, state: Breaker) {
+pub fn set_breaker(endpoint: &str, state: BreakerState) {
     let value = match state {
-        Breaker::Closed => 0.0,
-        Breaker::HalfOpen => 1.0,
-        Breaker::Open => 2.0,
+        BreakerState::Closed => 0.0,
+        BreakerState::HalfOpen => 1.0,
+        BreakerState::Open => 2.0,
     };
-    gauge!(BREAKER_STATE, "endpoint" => told_apart(endpoint)).set(value);
+    gauge!(BREAKER_STATE, "endpoint" => endpoint_label(endpoint)).set(value);
 }
 
 /// A caught panic, limited to its task.
-pub fn panicked(task: Task) {
+pub fn panicked(task: PanickedTask) {
     counter!(PANICS, "task" => task.as_str()).increment(1);
 }
 
@@ -344,14 +349,14 @@ fn outcome_of(status: u16) -> &'static str {
 
 /// Gauges that are sampled when metrics are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
+pub struct ProcessGauges {
     /// Number of runs that this process drives.
     pub live_runs: usize,
     /// Number of writes waiting for a commit.
     pub queued_writes: usize,
 }
 
-impl Here {
+impl ProcessGauges {
     pub fn show(self) {
         #[expect(clippy::cast_precision_loss, reason = "bounded far below 2^52")]
         let number = |count: usize| count as f64;
@@ -361,25 +366,25 @@ impl Here {
 }
 
 /// Whether new runs are accepted, as in `/readyz`.
-pub fn ready_is(ready: bool) {
+pub fn set_ready(ready: bool) {
     gauge!(READY).set(f64::from(u8::from(ready)));
 }
 
 /// Number of unfinished runs in the database, by status. Equal on all replicas.
-pub fn runs_are(status: &'static str, count: u32) {
+pub fn set_runs(status: &'static str, count: u32) {
     gauge!(RUNS, "status" => status).set(f64::from(count));
 }
 
 /// The endpoint's name, or `other` beyond the limit.
-fn told_apart(endpoint: &str) -> String {
+fn endpoint_label(endpoint: &str) -> String {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    told_apart_among(
+    endpoint_label_among(
         &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner),
         endpoint,
     )
 }
 
-fn told_apart_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
+fn endpoint_label_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
     if !known.contains(endpoint) {
         if known.len() >= ENDPOINTS {
             return "other".to_owned();
@@ -394,18 +399,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_beyond_the_most_are_not_told_apart() {
+    fn endpoints_beyond_the_limit_share_a_label() {
         let mut known = BTreeSet::new();
         let names: BTreeSet<_> = (0..ENDPOINTS * 3)
-            .map(|n| told_apart_among(&mut known, &format!("endpoint {n}")))
+            .map(|n| endpoint_label_among(&mut known, &format!("endpoint {n}")))
             .collect();
         assert_eq!(names.len(), ENDPOINTS + 1);
         assert!(names.contains("other"));
-        assert_eq!(told_apart_among(&mut known, "endpoint 0"), "endpoint 0");
+        assert_eq!(endpoint_label_among(&mut known, "endpoint 0"), "endpoint 0");
     }
 
     #[test]
-    fn each_metric_stands_once_in_the_table_of_the_docs() {
+    fn docs_table_lists_each_metric_once() {
         let page = include_str!("../../../docs/metrics.md");
         for Metric {
             name,

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::metrics::spans_told;
-use crate::spans::{Span, Told};
+use crate::metrics::spans_exported;
+use crate::spans::{Exported, Span};
 use egress::read_at_most;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError};
@@ -30,7 +30,7 @@ const ANSWER_BYTES: usize = 64 * 1024;
 /// Retries: attempts per request, and the pause between them.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Time for the remaining spans at shutdown.
 const LAST: Duration = Duration::from_millis(500);
 
@@ -58,7 +58,7 @@ pub struct Exporter {
 
 /// A failed export. Shows nothing of the response body.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum ExportFailure {
     #[error("it cannot be reached")]
     Egress(#[from] EgressError),
     #[error("it answered HTTP {status}")]
@@ -102,11 +102,11 @@ impl Exporter {
     /// Exports until `closing`, then flushes the remaining spans.
     pub async fn run(mut self, closing: CancellationToken) {
         loop {
-            let telling = async {
+            let exporting = async {
                 self.gather().await;
                 self.tell().await;
             };
-            if closing.run_until_cancelled(telling).await.is_none() {
+            if closing.run_until_cancelled(exporting).await.is_none() {
                 break;
             }
         }
@@ -119,7 +119,7 @@ impl Exporter {
         };
         if tokio::time::timeout(LAST, rest).await.is_err() {
             let lost = self.batch.len() + self.spans.len();
-            spans_told(Told::Failed, lost as u64);
+            spans_exported(Exported::Failed, lost as u64);
         }
     }
 
@@ -154,7 +154,7 @@ impl Exporter {
     async fn tell(&mut self) {
         for tried in 1.. {
             let told = self.post().await;
-            let wait = told.as_ref().err().and_then(Refusal::wait);
+            let wait = told.as_ref().err().and_then(ExportFailure::wait);
             match wait.filter(|_| tried < TRIES) {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return self.note(told),
@@ -163,7 +163,7 @@ impl Exporter {
     }
 
     /// Sends one request. Returns the number of rejected spans.
-    async fn post(&self) -> Result<u64, Refusal> {
+    async fn post(&self) -> Result<u64, ExportFailure> {
         let body = wire::request(&self.resource, &self.batch).encode_to_vec();
         let request = self
             .egress
@@ -177,7 +177,7 @@ impl Exporter {
         if !status.is_success() {
             let headers = response.headers();
             let wait = headers.get(RETRY_AFTER).and_then(|_| retry_after(headers));
-            return Err(Refusal::Status { status, wait });
+            return Err(ExportFailure::Status { status, wait });
         }
         let answer = read_at_most(response, ANSWER_BYTES).await?;
         let answer = wire::ExportResponse::decode(answer.as_slice()).unwrap_or_default();
@@ -186,15 +186,15 @@ impl Exporter {
     }
 
     /// Clears the batch, counts its results, and logs a change of state once.
-    fn note(&mut self, told: Result<u64, Refusal>) {
+    fn note(&mut self, told: Result<u64, ExportFailure>) {
         let count = self.batch.len() as u64;
         self.batch.clear();
         let refused = match &told {
             Ok(refused) => (*refused).min(count),
             Err(_) => count,
         };
-        spans_told(Told::Taken, count - refused);
-        spans_told(Told::Failed, refused);
+        spans_exported(Exported::Taken, count - refused);
+        spans_exported(Exported::Failed, refused);
         match told {
             Err(error) if !self.is_away => tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -207,7 +207,7 @@ impl Exporter {
     }
 }
 
-impl Refusal {
+impl ExportFailure {
     /// Pause before a retry. `None`: the failure is permanent.
     fn wait(&self) -> Option<Duration> {
         match self {
@@ -217,7 +217,7 @@ impl Refusal {
                 StatusCode::TOO_MANY_REQUESTS
                 | StatusCode::BAD_GATEWAY
                 | StatusCode::SERVICE_UNAVAILABLE
-                | StatusCode::GATEWAY_TIMEOUT => Some(wait.unwrap_or(PAUSE).min(LONGEST_PAUSE)),
+                | StatusCode::GATEWAY_TIMEOUT => Some(wait.unwrap_or(PAUSE).min(MAX_PAUSE)),
                 _ => None,
             },
         }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_behind_names_that_hold_anything() {
+    fn parses_stat_fields_after_arbitrary_names() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 0 1 2 3 4 150 50 0 0 20 0 9 0 4242 1 2";
         let fields = [14, 15, 22].map(|n| stat_field(stat, n));
         assert_eq!(fields, [Some(150.0), Some(50.0), Some(4242.0)]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_threads_and_descriptors() {
+    fn reports_memory_threads_and_descriptors() {
         if cfg!(not(target_os = "linux")) {
             return;
         }

@@ -20,10 +20,10 @@ const TEXT_CHARS: usize = 256;
 
 /// Span recorder. Cheap to clone; the default records nothing.
 #[derive(Clone, Default)]
-pub struct Spans(Option<Telling>);
+pub struct Spans(Option<SpanQueue>);
 
 #[derive(Clone)]
-struct Telling {
+struct SpanQueue {
     queue: mpsc::Sender<Span>,
     sample_ratio: f64,
 }
@@ -39,7 +39,7 @@ pub struct Span {
     /// Since 1970.
     pub start: Duration,
     pub end: Duration,
-    pub attributes: Vec<(&'static str, Attribute)>,
+    pub attributes: Vec<(&'static str, SpanAttribute)>,
     /// Error code; `None`: success.
     pub error: Option<String>,
 }
@@ -54,7 +54,7 @@ pub enum SpanKind {
 
 /// Export result of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Exported {
     /// Accepted by the collector.
     Taken,
     /// Not sent, or rejected.
@@ -63,7 +63,7 @@ pub enum Told {
     Dropped,
 }
 
-impl Told {
+impl Exported {
     /// All results.
     pub const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::Dropped];
 
@@ -79,7 +79,7 @@ impl Told {
 
 /// An attribute value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attribute {
+pub enum SpanAttribute {
     Text(String),
     Number(u64),
     Flag(bool),
@@ -87,12 +87,12 @@ pub enum Attribute {
 
 /// The start time of a span.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct SpanStart {
     wall: Duration,
     at: Instant,
 }
 
-impl Begun {
+impl SpanStart {
     /// The current time.
     pub fn now(clock: Clock) -> Self {
         Self {
@@ -109,17 +109,17 @@ impl Begun {
 
 impl Spans {
     /// A recorder that samples this fraction of traces, and the queue of its spans.
-    pub fn telling(sample_ratio: f64) -> (Self, mpsc::Receiver<Span>) {
+    pub fn exporting(sample_ratio: f64) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUED);
-        let telling = Telling {
+        let exporting = SpanQueue {
             queue,
             sample_ratio,
         };
-        (Self(Some(telling)), spans)
+        (Self(Some(exporting)), spans)
     }
 
     /// The parent span of an event. `None` if export is off.
-    pub fn goes_on_with(&self, header: Option<&str>) -> Option<TraceParent> {
+    pub fn parent_of(&self, header: Option<&str>) -> Option<TraceParent> {
         self.0.as_ref()?;
         header.and_then(TraceParent::parse)
     }
@@ -127,14 +127,14 @@ impl Spans {
     /// Trace header for the run's outgoing calls.
     pub fn header_of(&self, run: &Run) -> TraceParent {
         let trace = trace_of(run);
-        let telling = self.0.as_ref();
-        trace.header(telling.is_none_or(|telling| trace.is_sampled(telling.sample_ratio)))
+        let exporting = self.0.as_ref();
+        trace.header(exporting.is_none_or(|exporting| trace.is_sampled(exporting.sample_ratio)))
     }
 
     /// Whether the run is sampled.
-    pub fn tells_of(&self, run: &Run) -> bool {
-        let telling = self.0.as_ref();
-        telling.is_some_and(|telling| trace_of(run).is_sampled(telling.sample_ratio))
+    pub fn exports(&self, run: &Run) -> bool {
+        let exporting = self.0.as_ref();
+        exporting.is_some_and(|exporting| trace_of(run).is_sampled(exporting.sample_ratio))
     }
 
     /// Records a run that ends now. `error`: the error code, unless it succeeded.
@@ -170,7 +170,7 @@ impl Spans {
         &self,
         run: &Run,
         told: Option<TraceParent>,
-        begun: Begun,
+        begun: SpanStart,
         call: CallSpan,
         error: Option<&str>,
     ) {
@@ -189,9 +189,9 @@ impl Spans {
     }
 
     fn tell(&self, span: Span) {
-        let Some(telling) = &self.0 else { return };
-        if telling.queue.try_send(span).is_err() {
-            metrics::spans_told(Told::Dropped, 1);
+        let Some(exporting) = &self.0 else { return };
+        if exporting.queue.try_send(span).is_err() {
+            metrics::spans_exported(Exported::Dropped, 1);
         }
     }
 }
@@ -201,7 +201,7 @@ impl Spans {
 pub struct CallSpan {
     kind: SpanKind,
     name: String,
-    attributes: Vec<(&'static str, Attribute)>,
+    attributes: Vec<(&'static str, SpanAttribute)>,
 }
 
 impl CallSpan {
@@ -243,7 +243,7 @@ impl CallSpan {
             ("gen_ai.data_source.id", text(kb_id)),
         ];
         if let Some(top_k) = top_k {
-            attributes.push(("gen_ai.request.top_k", Attribute::Number(top_k)));
+            attributes.push(("gen_ai.request.top_k", SpanAttribute::Number(top_k)));
         }
         Self {
             kind: SpanKind::Client,
@@ -254,20 +254,20 @@ impl CallSpan {
 
     /// Sets the number of passages found.
     pub fn count_passages(&mut self, passages: u64) {
-        let found = ("runnel.retrieval.passages", Attribute::Number(passages));
+        let found = ("runnel.retrieval.passages", SpanAttribute::Number(passages));
         self.attributes.push(found);
     }
 
     /// Sets the token usage, as counted by the provider or estimated here.
     pub fn count(&mut self, input_tokens: u64, output_tokens: u64, is_estimate: bool) {
         let (input, output) = (
-            Attribute::Number(input_tokens),
-            Attribute::Number(output_tokens),
+            SpanAttribute::Number(input_tokens),
+            SpanAttribute::Number(output_tokens),
         );
         self.attributes.push(("gen_ai.usage.input_tokens", input));
         self.attributes.push(("gen_ai.usage.output_tokens", output));
         if is_estimate {
-            let flag = ("runnel.usage.is_estimate", Attribute::Flag(true));
+            let flag = ("runnel.usage.is_estimate", SpanAttribute::Flag(true));
             self.attributes.push(flag);
         }
     }
@@ -278,8 +278,8 @@ pub fn trace_of(run: &Run) -> RunTrace {
     RunTrace::of(run.id, run.trace_parent)
 }
 
-fn text(text: &str) -> Attribute {
-    Attribute::Text(cut(text))
+fn text(text: &str) -> SpanAttribute {
+    SpanAttribute::Text(cut(text))
 }
 
 fn cut(text: &str) -> String {
@@ -297,8 +297,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_into_the_queue_is_dropped_and_nobody_waits() {
-        let (spans, mut queue) = Spans::telling(1.0);
+    fn drops_spans_when_the_queue_is_full() {
+        let (spans, mut queue) = Spans::exporting(1.0);
         let trace = RunTrace::of(RunId(Uuid::now_v7()), None);
         let one = || Span {
             trace_id: trace.trace_id,
@@ -321,16 +321,16 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_by_default_and_no_header_is_gone_on_with() {
+    fn exports_nothing_and_ignores_headers_by_default() {
         let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        assert!(Spans::default().goes_on_with(Some(header)).is_none());
-        let (spans, _queue) = Spans::telling(0.0);
-        assert!(spans.goes_on_with(Some(header)).is_some());
-        assert!(spans.goes_on_with(Some("00-canary")).is_none());
+        assert!(Spans::default().parent_of(Some(header)).is_none());
+        let (spans, _queue) = Spans::exporting(0.0);
+        assert!(spans.parent_of(Some(header)).is_some());
+        assert!(spans.parent_of(Some("00-canary")).is_none());
     }
 
     #[test]
-    fn long_names_are_cut_between_letters() {
+    fn truncates_long_names_at_character_boundaries() {
         assert_eq!(cut(&"ä".repeat(1000)), "ä".repeat(TEXT_CHARS));
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     use domain::tool_name::GATEWAY_TOOLS;
 
     #[test]
-    fn the_time_is_told_where_it_is_asked_for() {
+    fn returns_time_at_requested_offset() {
         let told = time_at(1_795_353_000_000, "+08:00").unwrap();
         assert_eq!(told["utc"], "2026-11-22T13:10:00Z");
         assert_eq!(told["local"], "2026-11-22T21:10:00+08:00");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_that_a_configuration_may_name_is_there() {
+    fn implements_every_configurable_built_in_tool() {
         for name in GATEWAY_TOOLS {
             assert_eq!(GatewayTool::parse(name).unwrap().resource().tool_name, name);
         }

@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 use serde_json::Value;
 use url::Url;
 
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_stand_in_the_path_and_else_in_the_body_or_the_query() {
+    fn places_parameters_in_path_body_or_query() {
         let parameters = json!({"id": "a b", "n": 3, "deep": {"x": [1]}});
         let posted = sent(Method::POST, "https://t.example/{id}/x", &parameters);
         let body = json!({"n": 3, "deep": {"x": [1]}});
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_have_names_of_the_schema_only() {
+    fn queries_contain_schema_names_only() {
         const SET: [&str; 10] = [
             "tenant",
             "Tenant",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_text_are_taken_and_nothing_else() {
+    fn accepts_json_and_text_only() {
         let read = |content_type: &str, body: &[u8]| read_body(content_type, body).ok();
         assert_eq!(
             read("application/json", b"{\"a\":1}"),

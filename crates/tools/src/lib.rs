@@ -3,12 +3,12 @@
 //! Configured tools are always available. Tools of MCP servers appear and disappear with their servers. Each
 //! change replaces the catalog that agents grant from.
 
+mod call_slots;
 mod gateway;
 mod http;
-mod large;
 mod mcp;
 mod names;
-mod places;
+mod result_size;
 mod schema;
 mod skill;
 mod specs;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::id::EndpointId;
@@ -28,31 +28,31 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use base::clock::Clock;
+use call_slots::{CallSlots, CallSource};
 use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use mcp::Server;
-use names::Names;
-use places::{Caller, Places};
+use names::NameOwners;
 use schema::Schema;
 use telemetry::metrics;
 
 pub use gateway::GatewayTool;
-pub use large::{HandedOver, LargeResult};
+pub use result_size::{OversizedResult, SizedResult};
 pub use schema::SCHEMA_BYTES;
 pub use skill::{
     RegisteredPackage, Registrar, Registration, SkillPackage, SkillTool, SkillsOfRun, packages_in,
 };
 pub use specs::{
-    HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec, ToolSpecs,
+    HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolEffects, ToolSpec, ToolSpecs,
 };
 
 /// Maximum number of concurrent HTTP tool calls. One endpoint and one tool get at most three quarters each.
 /// Further calls wait within their own timeout.
 const HTTP_CALLS: usize = 256;
 /// Interval at which a probe checks for responses of all servers.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a tool response.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
@@ -64,13 +64,13 @@ struct Inner {
     egress: Egress,
     clock: Clock,
     redactor: Redactor,
-    catalog: Arc<ArcSwap<Catalog>>,
+    catalog: Arc<ArcSwap<ResourceCatalog>>,
     declared: Vec<Arc<KnownTool>>,
     skills: BTreeMap<String, SkillPackage>,
     skill_tools: Vec<Arc<KnownTool>>,
     servers: Vec<Arc<Server>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
-    http_places: Places,
+    http_places: CallSlots,
     /// Serializes updates of the catalog.
     publishing: Mutex<()>,
 }
@@ -107,7 +107,7 @@ impl Tools {
         specs: ToolSpecs,
         egress: Egress,
         clock: Clock,
-        catalog: Arc<ArcSwap<Catalog>>,
+        catalog: Arc<ArcSwap<ResourceCatalog>>,
     ) -> Result<Self, BadSchema> {
         let declared: Result<Vec<_>, _> = specs.tools.into_iter().map(declared_tool).collect();
         let servers = specs.servers.into_iter();
@@ -123,7 +123,7 @@ impl Tools {
                 .map(|spec| Arc::new(Server::new(spec, clock)))
                 .collect(),
             known: ArcSwap::default(),
-            http_places: Places::new(HTTP_CALLS),
+            http_places: CallSlots::new(HTTP_CALLS),
             publishing: Mutex::default(),
         }));
         tools.publish();
@@ -153,7 +153,7 @@ impl Tools {
         let is_asked = |server: &McpServer| server.state == McpServerState::Connecting;
         let settled = async {
             while self.servers().iter().any(is_asked) {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -176,8 +176,8 @@ impl Tools {
         parameters: &JsonObject,
         (endpoint, skills): (EndpointId, &SkillsOfRun<'_>),
     ) -> Result<Value, UpstreamError> {
-        let counted = metrics::ToolCall::begin(tool.callee.kind());
-        let caller = || Caller {
+        let counted = metrics::ToolCallTimer::begin(tool.callee.kind());
+        let caller = || CallSource {
             endpoint,
             tool: tool.resource.tool_name.as_str().into(),
         };
@@ -185,8 +185,10 @@ impl Tools {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
                 let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
-                let places = &self.0.http_places;
-                places.run(caller(), spec.timeout, Box::pin(calling)).await
+                let call_slots = &self.0.http_places;
+                call_slots
+                    .run(caller(), spec.timeout, Box::pin(calling))
+                    .await
             }
             Callee::Mcp { server, name } => {
                 server
@@ -224,7 +226,7 @@ impl Tools {
             .iter()
             .map(|server| server.listed())
             .collect();
-        let names = Names::held(&self.0.known.load(), &self.0.servers, &listed);
+        let names = NameOwners::held(&self.0.known.load(), &self.0.servers, &listed);
         let mut known = BTreeMap::new();
         let mut order = Vec::new();
         let mut take = |tool: &Arc<KnownTool>| {
@@ -242,7 +244,7 @@ impl Tools {
         for (at, (server, listed)) in self.0.servers.iter().zip(&listed).enumerate() {
             let is_starting = server.is_starting();
             let mut serve = |tool: &Arc<KnownTool>| {
-                names.may_take(&tool.resource.tool_name, at, is_starting) && take(tool)
+                names.may_own(&tool.resource.tool_name, at, is_starting) && take(tool)
             };
             let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| serve(tool));
             let names = |tools: Vec<&Arc<KnownTool>>| {
@@ -260,9 +262,9 @@ impl Tools {
         if self.0.catalog.load().tools == order {
             return;
         }
-        self.0.catalog.rcu(|catalog| Catalog {
+        self.0.catalog.rcu(|catalog| ResourceCatalog {
             tools: order.clone(),
-            ..Catalog::clone(catalog)
+            ..ResourceCatalog::clone(catalog)
         });
     }
 }
@@ -292,10 +294,10 @@ impl KnownTool {
     }
 
     /// The result in the form for the runner. Skill results have their own bounds.
-    pub fn handed_over(&self, result: Value) -> HandedOver {
+    pub fn sized_result(&self, result: Value) -> SizedResult {
         match self.callee {
-            Callee::Skill(_) => HandedOver::Whole(result),
-            _ => large::keep_large(result),
+            Callee::Skill(_) => SizedResult::Whole(result),
+            _ => result_size::size_result(result),
         }
     }
 
@@ -313,7 +315,7 @@ impl KnownTool {
     }
 
     /// Whether results have MCP's format.
-    pub fn speaks_mcp(&self) -> bool {
+    pub fn returns_mcp_results(&self) -> bool {
         matches!(self.callee, Callee::Mcp { .. })
     }
 }

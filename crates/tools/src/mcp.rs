@@ -1,16 +1,16 @@
 //! MCP client: connects to servers, lists their tools and calls them.
 
-mod answers;
 mod child;
 mod client;
 mod events;
 mod listed_tool;
 mod listener;
 mod listing;
+mod message_limits;
 mod offered_name;
 mod outcome;
+mod request_limit;
 mod sessions;
-mod sound;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use protocol::JsonObject;
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 use protocol::tool::{McpServer, McpServerState};
 use rmcp::ServiceError;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ErrorCode};
@@ -33,20 +33,20 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::places::{Caller, Places};
+use super::call_slots::{CallSlots, CallSource};
 use super::{ANSWER_BYTES, KnownTool, McpServerSpec, McpTransport, Tools};
-use answers::{Answering, TOO_MANY};
 use base::clock::Clock;
 use client::GuardedClient;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
-use listener::Listener;
+use listener::NotificationHandler;
+use request_limit::{BoundedTransport, TOO_MANY_REQUESTS};
 use sessions::{SESSION_LOST, Sessions};
 
 /// Timeout of the handshake, and of a tool list.
 const START: Duration = Duration::from_secs(30);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// Interval at which the list is refreshed without a change notification.
 const LIST_AGAIN: Duration = Duration::from_mins(2);
 /// Minimum pause between two lists.
@@ -57,23 +57,23 @@ const CALLS: usize = 32;
 /// Attempts for a list that times out while calls are in progress.
 const SLOW_LISTS: u32 = 3;
 /// Maximum number of reported tools that are unusable.
-const LEFT_OUT: usize = 50;
+const MAX_REPORTED_OMISSIONS: usize = 50;
 
 /// A configured MCP server.
 pub(super) struct Server {
     spec: McpServerSpec,
     clock: Clock,
-    status: Mutex<Status>,
+    status: Mutex<ServerStatus>,
     listed: Mutex<Vec<Arc<KnownTool>>>,
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// A call failed on the connection: check whether the server still lists its tools.
     broken: Notify,
-    places: Places,
+    call_slots: CallSlots,
     /// Number of stdout lines that are not messages.
     noise: Arc<AtomicU64>,
 }
 
-struct Status {
+struct ServerStatus {
     state: McpServerState,
     since: i64,
     last_error: Option<String>,
@@ -90,7 +90,7 @@ impl Server {
         Self {
             spec,
             clock,
-            status: Mutex::new(Status {
+            status: Mutex::new(ServerStatus {
                 state: McpServerState::Connecting,
                 since: clock.now_ms(),
                 last_error: None,
@@ -102,14 +102,14 @@ impl Server {
             listed: Mutex::default(),
             peer: ArcSwapOption::empty(),
             broken: Notify::new(),
-            places: Places::new(CALLS),
+            call_slots: CallSlots::new(CALLS),
             noise: Arc::default(),
         }
     }
 
     /// Number of calls in progress.
     fn calling(&self) -> usize {
-        self.places.used()
+        self.call_slots.used()
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -157,7 +157,7 @@ impl Server {
             tools: status.served.clone(),
             left_out: taken
                 .chain(status.unusable.iter().cloned())
-                .take(LEFT_OUT)
+                .take(MAX_REPORTED_OMISSIONS)
                 .collect(),
             notes: noise
                 .into_iter()
@@ -168,7 +168,7 @@ impl Server {
     }
 
     /// Logs problems that the previous list did not have.
-    fn tell_new(&self, list: &listing::List) {
+    fn log_new_problems(&self, list: &listing::ListedTools) {
         let status = self.status();
         let name = &self.spec.name;
         let is_new = |reason: &&String| !status.unusable.contains(reason);
@@ -181,7 +181,7 @@ impl Server {
         }
     }
 
-    fn status(&self) -> std::sync::MutexGuard<'_, Status> {
+    fn status(&self) -> std::sync::MutexGuard<'_, ServerStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,7 +198,7 @@ impl Server {
     pub(super) async fn call(
         &self,
         redactor: &Redactor,
-        (name, caller): (&str, Caller),
+        (name, caller): (&str, CallSource),
         parameters: JsonObject,
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
@@ -225,8 +225,8 @@ impl Server {
                 Err(error) => Err(self.failure(redactor, error)),
             }
         };
-        let places = &self.places;
-        places
+        let call_slots = &self.call_slots;
+        call_slots
             .run(caller, self.spec.timeout, Box::pin(calling))
             .await
     }
@@ -263,11 +263,11 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
             );
         }
         server.enter(McpServerState::Away, Some(error));
-        if begun.elapsed() > LONGEST_WAIT {
+        if begun.elapsed() > MAX_WAIT {
             wait = FIRST_WAIT;
         }
         sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait = (wait * 2).min(MAX_WAIT);
     }
 }
 
@@ -287,9 +287,9 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
             // Two slots for list requests besides the calls.
             config.max_concurrent_requests = CALLS + 2;
             let mut again = ExponentialBackoff::default();
-            again.max_delay = Some(LONGEST_WAIT);
+            again.max_delay = Some(MAX_WAIT);
             config.retry_config = Arc::new(again);
-            talk(
+            run_connection(
                 server,
                 tools,
                 StreamableHttpClientTransport::with_client(client, config),
@@ -306,24 +306,24 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
                 return "it has no standard input or output".to_owned();
             };
             tokio::select! {
-                error = talk(server, tools, transport) => error,
+                error = run_connection(server, tools, transport) => error,
                 error = child.run(&server.spec.name, &tools.0.redactor) => error,
             }
         }
     }
 }
 
-async fn talk<T>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
+async fn run_connection<T>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
 where
     T: Transport<RoleClient> + 'static,
 {
     let overrun = CancellationToken::new();
-    let transport = Answering::new(transport, overrun.clone());
+    let transport = BoundedTransport::new(transport, overrun.clone());
     let changed = Arc::new(Notify::new());
-    let listener = Listener::new(Arc::clone(&changed));
+    let listener = NotificationHandler::new(Arc::clone(&changed));
     let service = match timeout(START, listener.serve(transport)).await {
         Ok(Ok(service)) => service,
-        _ if overrun.is_cancelled() => return TOO_MANY.to_owned(),
+        _ if overrun.is_cancelled() => return TOO_MANY_REQUESTS.to_owned(),
         Ok(Err(error)) => return outcome::no_start(&tools.0.redactor, error),
         Err(_) => return "it did not answer in time".to_owned(),
     };
@@ -332,7 +332,7 @@ where
     let closed = async {
         tokio::select! {
             biased;
-            () = overrun.cancelled() => TOO_MANY.to_owned(),
+            () = overrun.cancelled() => TOO_MANY_REQUESTS.to_owned(),
             _ = service.waiting() => "it closed the connection".to_owned(),
         }
     };
@@ -374,12 +374,17 @@ fn is_only_busy(slow: u32, calling: usize) -> bool {
     calling > 0 && slow < SLOW_LISTS
 }
 
-fn publish(server: &Arc<Server>, tools: &Tools, peer: &Arc<Peer<RoleClient>>, list: listing::List) {
+fn publish(
+    server: &Arc<Server>,
+    tools: &Tools,
+    peer: &Arc<Peer<RoleClient>>,
+    list: listing::ListedTools,
+) {
     let mut list = list.finish(&server.spec);
     for reason in list.unusable.iter_mut().chain(&mut list.notes) {
         *reason = shown(reason);
     }
-    server.tell_new(&list);
+    server.log_new_problems(&list);
     let count = list.known.len();
     *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
     {
@@ -402,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_list_ends_no_call_that_goes_on_and_is_waited_for_a_few_times_only() {
+    fn slow_lists_keep_calls_for_limited_attempts() {
         for (slow, calling, is_waited_for) in [
             (0, 0, false),
             (0, 1, true),

@@ -8,9 +8,9 @@ use super::{Callee, KnownTool};
 
 /// Server indexes by owned name. A server owns a name while it lists it.
 #[derive(Default)]
-pub(super) struct Names(BTreeMap<String, usize>);
+pub(super) struct NameOwners(BTreeMap<String, usize>);
 
-impl Names {
+impl NameOwners {
     /// Owners after the current lists, given the previous catalog.
     pub(super) fn held(
         known: &BTreeMap<String, Arc<KnownTool>>,
@@ -34,7 +34,7 @@ impl Names {
 
     /// Whether a server may own a name. Later servers do not replace the owner. During the start, configuration
     /// order decides, regardless of response order.
-    pub(super) fn may_take(&self, name: &str, server: usize, is_starting: bool) -> bool {
+    pub(super) fn may_own(&self, name: &str, server: usize, is_starting: bool) -> bool {
         let holder = self.0.get(name);
         holder.is_none_or(|&holder| holder == server || (is_starting && server < holder))
     }
@@ -45,8 +45,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stays_with_the_server_that_has_it() {
-        let names = Names(BTreeMap::from([("search".to_owned(), 1)]));
+    fn servers_keep_names_they_own() {
+        let names = NameOwners(BTreeMap::from([("search".to_owned(), 1)]));
         for (name, server, is_starting, may) in [
             ("search", 1, false, true),
             ("search", 0, false, false),
@@ -55,7 +55,7 @@ mod tests {
             ("search", 2, true, false),
             ("other", 2, false, true),
         ] {
-            let told = names.may_take(name, server, is_starting);
+            let told = names.may_own(name, server, is_starting);
             assert_eq!(told, may, "{name} {server} {is_starting}");
         }
     }

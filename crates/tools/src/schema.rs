@@ -1,21 +1,21 @@
 //! JSON schemas of tool arguments. Schemas and arguments are untrusted, so compilation and validation are
 //! bounded.
 
-mod effort;
-mod graph;
+mod cost_graph;
+mod estimate;
 
 use std::sync::Arc;
 
 use domain::json_text::check_json_text;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use protocol::JsonObject;
-use protocol::admin::{Fault, MOST_FAULTS};
-use protocol::foreign_text::shown;
+use protocol::admin::{Fault, MAX_FAULTS};
+use protocol::peer_text::shown;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use effort::{Effort, effort};
-use graph::Graph;
+use cost_graph::SchemaGraph;
+use estimate::{ValidationCost, estimate};
 
 /// Maximum size of a schema, as JSON text.
 pub const SCHEMA_BYTES: usize = 64 * 1024;
@@ -37,11 +37,11 @@ static LONG_CHECKS: Semaphore = Semaphore::const_new(4);
 const COMPILER_STACK: usize = 16 * 1024 * 1024;
 
 /// A compiled schema. It never fetches references: the library is built without network support.
-pub(super) struct Schema(Arc<Compiled>);
+pub(super) struct Schema(Arc<CompiledSchema>);
 
-struct Compiled {
+struct CompiledSchema {
     validator: Validator,
-    graph: Graph,
+    cost_graph: SchemaGraph,
 }
 
 impl Schema {
@@ -53,31 +53,34 @@ impl Schema {
             return Err("its schema is larger than 64 KiB".to_owned());
         }
         check_json_text(text.as_bytes()).map_err(|fault| format!("its schema {fault}"))?;
-        let graph = Graph::of(&schema).map_err(|why| format!("its schema {why}"))?;
-        let validator = if graph.has_references() {
+        let cost_graph = SchemaGraph::of(&schema).map_err(|why| format!("its schema {why}"))?;
+        let validator = if cost_graph.has_references() {
             on_a_large_stack(|| build(&schema))?
         } else {
             build(&schema)?
         };
-        Ok(Self(Arc::new(Compiled { validator, graph })))
+        Ok(Self(Arc::new(CompiledSchema {
+            validator,
+            cost_graph,
+        })))
     }
 
     /// Number of compiled patterns.
     pub(super) fn patterns(&self) -> usize {
-        self.0.graph.patterns()
+        self.0.cost_graph.patterns()
     }
 
     /// Validates arguments. Long checks run on a blocking thread.
     pub(super) async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         let parameters = Value::Object(parameters.clone());
-        if let Some(effort) = effort(&self.0.graph, &parameters, AT_ONCE) {
-            return self.0.judge(&parameters, effort);
+        if let Some(estimate) = estimate(&self.0.cost_graph, &parameters, AT_ONCE) {
+            return self.0.judge(&parameters, estimate);
         }
         let _place = LONG_CHECKS.acquire().await;
         let compiled = Arc::clone(&self.0);
         let judging = tokio::task::spawn_blocking(move || {
-            let effort = effort(&compiled.graph, &parameters, MOST);
-            effort.map(|effort| compiled.judge(&parameters, effort))
+            let estimate = estimate(&compiled.cost_graph, &parameters, MOST);
+            estimate.map(|estimate| compiled.judge(&parameters, estimate))
         });
         let judged = judging.await.unwrap_or_default();
         judged.unwrap_or_else(|| Err(vec![too_much()]))
@@ -110,21 +113,21 @@ fn on_a_large_stack<T: Send>(
     })
 }
 
-impl Compiled {
-    fn judge(&self, parameters: &Value, effort: Effort) -> Result<(), Vec<Fault>> {
+impl CompiledSchema {
+    fn judge(&self, parameters: &Value, estimate: ValidationCost) -> Result<(), Vec<Fault>> {
         if self.validator.is_valid(parameters) {
             Ok(())
         } else {
-            Err(self.faults(parameters, effort))
+            Err(self.faults(parameters, estimate))
         }
     }
 
     /// Faults of invalid arguments: all, the first, or a general one, depending on the cost.
-    fn faults(&self, parameters: &Value, effort: Effort) -> Vec<Fault> {
-        let faults: Vec<_> = if effort.visits <= ALL_FAULTS {
-            let errors = self.validator.iter_errors(parameters).take(MOST_FAULTS);
+    fn faults(&self, parameters: &Value, estimate: ValidationCost) -> Vec<Fault> {
+        let faults: Vec<_> = if estimate.visits <= ALL_FAULTS {
+            let errors = self.validator.iter_errors(parameters).take(MAX_FAULTS);
             errors.map(|error| fault(&error)).collect()
-        } else if effort.visits <= ONE_FAULT {
+        } else if estimate.visits <= ONE_FAULT {
             let error = self.validator.validate(parameters).err();
             error.iter().map(fault).collect()
         } else {
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn faults_are_named_by_the_pointer_of_the_parameter() {
+    async fn faults_point_to_parameters() {
         let schema = json!({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
             "a": {"type": "integer", "minimum": 1}, "b": {"type": "array", "items": {"type": "string"}}}});
         for (parameters, expected) in [
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn parameters_that_are_large_are_judged_and_the_first_fault_is_named() {
+    async fn large_parameters_report_the_first_fault() {
         let schema =
             json!({"properties": {"b": {"items": {"type": "string", "pattern": "^[a-z]*$"}}}});
         let mut items = vec![json!("x"); 20_000];
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_does_not_repeat_what_was_sent() {
+    async fn faults_do_not_repeat_values() {
         let schema = Schema::compile(&object(&json!({"properties": {"a": {"type": "integer"}}})));
         let faults = schema
             .unwrap()
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn no_schema_makes_the_gateway_fetch_anything() {
+    fn schemas_never_trigger_requests() {
         for reference in [
             "http://127.0.0.1:1/a.json",
             "file:///etc/passwd",
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pattern_that_takes_for_ever_is_given_up() {
+    async fn aborts_catastrophic_patterns() {
         let schema =
             json!({"properties": {"a": {"type": "string", "pattern": "^(?=(a+)+$)(a|a)*b$"}}});
         for (length, pointer) in [(4_000, "/parameters/a"), (50_000, "/parameters")] {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_bounded_and_sound() {
+    fn refuses_oversized_and_invalid_schemas() {
         let large = json!({"description": "x".repeat(SCHEMA_BYTES)});
         assert!(Schema::compile(&object(&large)).is_err());
         assert!(Schema::compile(&object(&json!({"type": "no-type"}))).is_err());
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_schema_that_doubles_at_each_level_is_broken_off() {
+    async fn aborts_exponential_schemas() {
         let begun = Instant::now();
         let twice = json!({"properties": {"a": {"$ref": "#"}}});
         let recursive = json!({"allOf": [twice, twice]});
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_schema_that_goes_deep_does_not_take_the_stack() {
+    async fn deep_schemas_do_not_overflow_the_stack() {
         for draft in [
             "https://json-schema.org/draft/2020-12/schema",
             "http://json-schema.org/draft-07/schema#",
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_schema_that_refers_to_itself_judges_what_is_nested() {
+    async fn recursive_schemas_validate_nested_values() {
         let either = |name: &str| json!({"type": "object", "required": [name], "properties": {name: {"items": {"$ref": "#/$defs/filter"}}}});
         let schema = json!({"$ref": "#/$defs/filter", "$defs": {"filter": {
             "anyOf": [either("and"), either("or"), {"type": "object", "required": ["is"], "properties": {"is": {"type": "string"}}}]}}});
@@ -329,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_nested_in_its_references_compiles_or_is_refused() {
+    fn nested_references_compile_or_are_refused() {
         let mut text = String::from(r##"{"$ref":"#/$defs/a0","$defs":{"##);
         for level in 0..40 {
             let (open, close) = (r#"{"not":"#.repeat(55), "}".repeat(55));
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn patterns_are_bounded_in_number_and_size() {
+    async fn limits_number_and_size_of_patterns() {
         let begun = Instant::now();
         let patterns = |count: usize, pattern: &str| {
             let properties = (0..count).map(|at| {

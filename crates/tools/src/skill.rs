@@ -48,12 +48,12 @@ pub struct SkillsOfRun<'a> {
 }
 
 /// A configured or registered skill.
-enum Found<'a> {
+enum SkillSource<'a> {
     Package(&'a SkillPackage),
     Registered(&'a RegisteredPackage),
 }
 
-impl Found<'_> {
+impl SkillSource<'_> {
     fn content(&self) -> &str {
         match self {
             Self::Package(package) => &package.content,
@@ -152,8 +152,8 @@ impl SkillTool {
         let name = text("skill_name");
         let skill = granted.iter().find(|skill| skill.skill_name == name);
         let found = skill.and_then(|skill| match skill.registered {
-            Some(_) => registered.map(Found::Registered),
-            None => packages.get(name).map(Found::Package),
+            Some(_) => registered.map(SkillSource::Registered),
+            None => packages.get(name).map(SkillSource::Package),
         });
         let (Some(skill), Some(found)) = (skill, found) else {
             let message = "there is no such skill; list_skills names those that there are";
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_granted_skills_and_their_own_files_are_read() {
+    async fn reads_granted_skills_and_their_files_only() {
         let package = SkillPackage::read(&fixture("summary"), "summary").unwrap();
         let packages = BTreeMap::from([("summary".to_owned(), package)]);
         let granted: Vec<SkillResource> =

@@ -59,7 +59,7 @@ pub struct McpServerSpec {
     pub tools: Option<BTreeSet<String>>,
     pub prefix: String,
     /// The operator's facts by upstream tool name. They replace the server's facts.
-    pub facts: BTreeMap<String, ToolFacts>,
+    pub facts: BTreeMap<String, ToolEffects>,
     pub timeout: Duration,
 }
 
@@ -97,13 +97,13 @@ impl McpTransport {
 /// Effects of a tool's calls, and their source. All facts of a tool have one source: the operator's facts are
 /// not combined with the server's hints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ToolFacts {
+pub struct ToolEffects {
     pub effect: Option<ToolEffect>,
     pub idempotent: Option<bool>,
     pub source: Option<EffectSource>,
 }
 
-impl ToolFacts {
+impl ToolEffects {
     /// Without facts, the source is `None`.
     pub fn of(effect: Option<ToolEffect>, idempotent: Option<bool>, source: EffectSource) -> Self {
         let is_said = effect.is_some() || idempotent.is_some();

@@ -1,7 +1,7 @@
 //! The composition root: builds a gateway from its settings.
 
+mod apply_config;
 mod database;
-mod entering;
 mod files;
 mod metrics;
 mod settings;
@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::config::{Config, ServerConfig};
 use crate::shutdown::Signals;
 use ::api::http_server::{ServerOptions, affordable_connections, serve};
-use ::api::{self, Api, ApiState, OwnNames, Router};
+use ::api::{self, ApiOptions, ApiState, HostAllowlist, Router};
 use base::clock::Clock;
 use base::seal::MasterKey;
 use egress::Egress;
@@ -32,14 +32,14 @@ use knowledge::Knowledge;
 use runner_client::RunnerClient;
 use runs::bus::{self, BusSettings};
 use runs::{RunParts, Runs};
-use telemetry::metrics::{Task, panicked};
+use telemetry::metrics::{PanickedTask, panicked};
 use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
 use tools::Tools;
 
 pub(crate) use database::open_store;
-pub(crate) use metrics::Metrics;
-pub(crate) use settings::{Declared, declared, run_limits, strangers};
+pub(crate) use metrics::MetricsServer;
+pub(crate) use settings::{Declared, declared, run_limits, unknown_policy_names};
 
 /// A gateway that is ready to serve.
 pub(crate) struct App {
@@ -50,15 +50,15 @@ pub(crate) struct App {
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
-    names: OwnNames,
+    names: HostAllowlist,
     /// Held for as long as the process writes to the database.
     _database_lock: Option<File>,
 }
 
 /// Time from the end of the grace period to process exit. The next start ends the runs that are still live.
-const LAST: Duration = Duration::from_millis(1800);
-/// Part of `LAST` that is left for responses in flight.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(1800);
+/// Part of `EXIT_TIMEOUT` that is left for responses in flight.
+const RESPONSE_DRAIN: Duration = Duration::from_secs(1);
 
 impl App {
     /// Builds all components, applies the declared configuration, and recovers the runs of an earlier process.
@@ -69,7 +69,7 @@ impl App {
         mut declared: Declared,
         master_key: MasterKey,
         listener: &TcpListener,
-        metrics: Option<&Metrics>,
+        metrics: Option<&MetricsServer>,
         public_url: &str,
     ) -> anyhow::Result<Self> {
         let tasks = TaskTracker::new();
@@ -86,7 +86,7 @@ impl App {
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
         let owner = Uuid::now_v7().to_string();
-        let (spans, exporter) = tracing_to(declared.collector.as_ref(), &egress, &owner);
+        let (spans, exporter) = span_exporter(declared.collector.as_ref(), &egress, &owner);
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let models = declared.models.open(&egress, clock);
@@ -105,7 +105,7 @@ impl App {
             store,
             clock,
         });
-        entering::enter(&runs, declared).await?;
+        apply_config::apply(&runs, declared).await?;
         runs.recovery
             .sweep_at_boot()
             .await
@@ -119,9 +119,9 @@ impl App {
             embedder: Some(Arc::new(models.clone())),
             stopping: runs.stopping().clone(),
         })?;
-        let names = own_names(&config.server);
+        let names = host_allowlist(&config.server);
         let server = server_options(config);
-        let state = ApiState::new(Api {
+        let state = ApiState::new(ApiOptions {
             runs: runs.clone(),
             models,
             tools: tools.clone(),
@@ -129,12 +129,12 @@ impl App {
             heartbeat: config.server.heartbeat,
             body: config.server.body,
             connections: server.max_connections,
-            most_refusals: config.limits.refused_credentials,
+            max_auth_failures: config.limits.refused_credentials,
             model_bytes: config.limits.model_bytes,
             body_bytes: config.limits.body_bytes,
             answer_bytes: config.limits.answer_bytes,
             event_body_bytes: config.limits.event_body_bytes,
-            own_names: is_guarded(&config.server).then(|| names.clone()),
+            host_allowlist: is_guarded(&config.server).then(|| names.clone()),
             shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {
@@ -169,7 +169,7 @@ impl App {
     pub(crate) async fn serve(
         self,
         listener: TcpListener,
-        metrics: Option<Metrics>,
+        metrics: Option<MetricsServer>,
         mut signals: Signals,
     ) -> anyhow::Result<()> {
         let closing = CancellationToken::new();
@@ -227,7 +227,7 @@ impl App {
                 self.runs.store().close().await;
                 self.tasks.wait().await;
             };
-            tokio::time::timeout(LAST, last).await
+            tokio::time::timeout(EXIT_TIMEOUT, last).await
         };
         tokio::select! {
             stopped = stop => if stopped.is_ok() {
@@ -245,7 +245,7 @@ impl App {
 fn guarded(
     config: &Config,
     listener: &TcpListener,
-    metrics: Option<&Metrics>,
+    metrics: Option<&MetricsServer>,
 ) -> anyhow::Result<Egress> {
     let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
         .refusing_own(listener.local_addr()?);
@@ -256,7 +256,7 @@ fn guarded(
 }
 
 /// The span recorder and its OTLP exporter, if a collector is configured.
-fn tracing_to(
+fn span_exporter(
     collector: Option<&Collector>,
     egress: &Egress,
     instance: &str,
@@ -264,7 +264,7 @@ fn tracing_to(
     let Some(collector) = collector else {
         return (Spans::default(), None);
     };
-    let (spans, queue) = Spans::telling(collector.sample_ratio);
+    let (spans, queue) = Spans::exporting(collector.sample_ratio);
     let exporter = Exporter::new(egress.clone(), collector, instance, queue);
     (spans, Some(exporter))
 }
@@ -285,7 +285,7 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
             .is_err()
         {
             tracing::error!("background task panicked, restarting in 1 s");
-            panicked(Task::Upkeep);
+            panicked(PanickedTask::Upkeep);
             tokio::time::sleep(PAUSE).await;
         }
     });
@@ -298,19 +298,19 @@ fn server_options(config: &Config) -> ServerOptions {
     ServerOptions {
         max_connections,
         max_per_peer: of_peer.unwrap_or((max_connections / 4).max(1)),
-        spares_loopback: of_peer.is_none(),
-        spared: config.server.proxies.clone().into(),
+        exempt_loopback: of_peer.is_none(),
+        exempt_addresses: config.server.proxies.clone().into(),
         header_timeout: config.server.head,
         write_timeout: config.server.write,
-        drain: LAST_ANSWERS,
+        drain: RESPONSE_DRAIN,
     }
 }
 
 /// Host names that requests may use where the host allow-list applies.
-fn own_names(server: &ServerConfig) -> OwnNames {
+fn host_allowlist(server: &ServerConfig) -> HostAllowlist {
     let public = server.public_url.as_ref().and_then(|url| url.host_str());
     let names = server.allowed_hosts.iter().map(String::as_str);
-    OwnNames::new(names.chain(public).map(str::to_owned))
+    HostAllowlist::new(names.chain(public).map(str::to_owned))
 }
 
 /// The host allow-list applies to loopback listeners, and to others if the operator lists names.

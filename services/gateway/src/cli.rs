@@ -13,7 +13,7 @@ mod keys;
 mod migrate_config;
 mod openapi;
 mod output;
-mod own_memory;
+mod process_hardening;
 mod send;
 mod serve;
 mod token;

@@ -27,7 +27,7 @@ use domain::budget::Budget;
 use protocol::admin::AgentSpec;
 use serde_json::{Value, json};
 
-pub use self::knowledge::{KnowledgeBaseEntry, KnowledgePlace};
+pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
@@ -195,7 +195,7 @@ fn check_embedding_models(
     };
     let mut known = Ok(());
     for (index, base) in bases.iter().enumerate() {
-        if let KnowledgePlace::Embedded {
+        if let KnowledgeLocation::Embedded {
             embedding_model: Some(model),
             ..
         } = &base.place
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_what_the_contract_says() {
+    fn defaults_match_the_contract() {
         let config = load("", &[]).unwrap();
         assert_eq!(config.server.listen.to_string(), "127.0.0.1:8700");
         assert_eq!(config.server.heartbeat, Duration::from_secs(15));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_in_the_defaults_are_valid_and_name_every_key() {
+    fn commented_examples_are_valid_and_complete() {
         let config = load(&with_examples(), &[]).unwrap();
         assert_eq!(
             config.server.public_url.unwrap().as_str(),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_keys_of_the_catalog_have_the_documented_defaults() {
+    fn catalog_keys_have_documented_defaults() {
         let config = load(
             "[[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[tools]]\ntool_name = 't'\nurl = 'https://t.example'\n\
              [[knowledge_bases]]\nkb_id = 'k'\n[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\nsecret = 'env:E'",
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_stands_above_the_file_and_the_file_above_the_defaults() {
+    fn environment_overrides_file_and_file_overrides_defaults() {
         let file =
             "[server]\nlisten = '0.0.0.0:1'\nheartbeat_seconds = 2.5\n[limits]\nrun_events = 50";
         let config = load(
@@ -436,13 +436,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_one_and_an_ipv6_address_come_from_the_environment_too() {
+    fn environment_sets_single_item_lists_and_ipv6() {
         let config = load("", &[("RUNNEL__EGRESS__ALLOW", "[fd00::1]:80")]).unwrap();
         assert_eq!(config.egress.allow, ["[fd00::1]:80".parse().unwrap()]);
     }
 
     #[test]
-    fn all_faults_are_reported_at_once_with_their_place() {
+    fn reports_all_faults_with_their_pointers() {
         let refused = load(
             "bus = 1\n[server]\nlisten = 'here'\npublic_url = 'https://a.example/path'\nport = 1\n\
              [database]\nurl = 'mysql://x'\n[egress]\nallow = ['ok:1', 'bad', 7]\n[runs]\n\
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signing_key_is_replaced_after_whole_days_up_to_a_year() {
+    fn signing_key_age_is_1_to_365_whole_days() {
         for (days, is_good) in [
             ("1", true),
             ("365", true),
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_may_not_be_larger_than_its_whole() {
+    fn refuses_parts_larger_than_their_whole() {
         let refused = load("[limits]\nline_bytes = 100000\nevent_bytes = 90000", &[]);
         assert_eq!(pointers(&refused), ["limits.event_bytes"]);
         let refused = load("[limits]\nrun_bytes = 100000", &[]);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_needs_a_rate() {
+    fn burst_requires_a_rate() {
         let burst = "[limits]\nworkspace_event_burst = 5\n";
         assert_eq!(
             pointers(&load(burst, &[])),
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_and_arrays_of_the_wrong_kind_are_faults() {
+    fn refuses_sections_and_arrays_of_wrong_type() {
         let refused = load(
             "server = 1\nagents = 'x'\nmodels = [1]\n[limits]\nline_bytes = true",
             &[],
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_secret_is_refused_and_never_repeated() {
+    fn refuses_literal_secrets_without_repeating_them() {
         const SECRET: &str = "whsec_aHVudGVyMg";
         let endpoint = "[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example'\n";
         for (toml, pointer) in [
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prints_holds_no_secret() {
+    fn debug_output_holds_no_secret() {
         let config = load(
             "[[runner_endpoints]]\nname = 'e'\nbase_url = 'https://e.example/x?key=hunter2'\n\
              mode = 'single_url'\nsecret = 'env:E'\n\
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_none_is_refused_and_does_not_count_as_unset() {
+    fn refuses_non_finite_numbers() {
         for (toml, pointer) in [
             ("[telemetry]\nsample_ratio = nan", "telemetry.sample_ratio"),
             ("[runs]\nlease_seconds = inf", "runs.lease_seconds"),
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_of_the_database_may_stand_where_secrets_do() {
+    fn database_url_may_be_a_secret_reference() {
         let file = std::env::temp_dir().join(format!("runnel-url-{}", uuid::Uuid::new_v4()));
         let toml = format!("[database]\nurl = 'file:{}'", file.display());
         let refused = load(&toml, &[]);
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_want_an_address_of_their_own() {
+    fn metrics_need_a_separate_address() {
         let both = "[server]\nlisten = '127.0.0.1:8700'\n[metrics]\nlisten = '127.0.0.1:8700'";
         assert_eq!(pointers(&load(both, &[])), ["metrics.listen"]);
         let config = load("[metrics]\nlisten = '127.0.0.1:9464'", &[]).unwrap();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_says_how_to_tell_traces_where_nobody_is_told() {
+    fn refuses_export_keys_without_a_collector() {
         let endpoint = "[telemetry]\notlp_endpoint = 'https://otlp.example/base'\n";
         let how =
             "headers = { authorization = 'env:OTLP' }\nsample_ratio = 0.5\nservice_name = 's'";
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_keep_their_keys_as_they_are_written() {
+    fn preserves_agent_configuration_keys() {
         let agent = "[[agents]]\nname = 'a'\nevent_types = ['*']\nrunner_id = 'plugin:a/b/c'\n";
         let written = "[agents.config]\n\"Some.Key\" = 1\nmodelId = [1.5, true, 'x']";
         let config = load(&format!("{agent}{written}"), &[]).unwrap();
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_or_no_toml_is_named() {
+    fn names_missing_and_malformed_files() {
         let missing = Path::new("/nowhere/runnel.toml");
         let refused = Config::load_with(Some(missing), Some(Variables::default())).unwrap_err();
         assert!(
@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn dev_needs_neither_file_nor_environment() {
+    fn dev_ignores_file_and_environment() {
         let listen = "127.0.0.1:0".parse().unwrap();
         let config = Config::for_dev(Path::new("/tmp/a b%?#"), listen);
         assert_eq!(config.server.listen, listen);

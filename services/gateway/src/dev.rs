@@ -3,7 +3,6 @@
 //! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`. The runners and
 //! servers that it names run in this process on loopback ports.
 
-mod beside; // runners and the tool server
 mod clock_server;
 mod connectors;
 mod files;
@@ -11,6 +10,7 @@ mod harness;
 mod knowledge;
 mod model;
 mod settings;
+mod sidecars; // runners and the tool server
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use crate::app::App;
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::clock::Clock;
-use beside::Beside;
 use keys::api_key::{issue, prefix_of};
+use sidecars::Sidecars;
 
 pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};
-pub(crate) use model::{Origin, Wanted};
+pub(crate) use model::{ModelOrigin, ModelPreference};
 
 /// A playground that is ready to serve.
 pub(crate) struct Playground {
@@ -39,7 +39,7 @@ pub(crate) struct Playground {
     pub(crate) agent: String,
     pub(crate) runner: String,
     pub(crate) model: String,
-    pub(crate) model_origin: Origin,
+    pub(crate) model_origin: ModelOrigin,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_base: String,
     /// Names of the coding agents and of their conversations.
@@ -53,14 +53,14 @@ pub(crate) struct Playground {
     app: App,
     listener: TcpListener,
     signals: Signals,
-    beside: Beside,
+    sidecars: Sidecars,
 }
 
 /// Builds a playground in `data_dir`. A later start reuses its data.
 pub(crate) async fn build(
     data_dir: &Path,
     listen: SocketAddr,
-    wanted: Wanted,
+    wanted: ModelPreference,
     harnesses: &[String],
     connectors: &ConnectorArgs,
 ) -> anyhow::Result<Playground> {
@@ -74,10 +74,11 @@ pub(crate) async fn build(
     let url = format!("http://{address}");
     let master_key = files::master_key(data_dir)?;
     let chosen = model::choose(data_dir, wanted).await?;
-    let beside = Beside::default();
-    let addresses = beside.start(data_dir, harnesses, &connectors).await?;
+    let sidecars = Sidecars::default();
+    let addresses = sidecars.start(data_dir, harnesses, &connectors).await?;
     let agents = (harnesses, &connectors);
-    let (config, declared) = settings::settle(data_dir, address, &addresses, &chosen, agents)?;
+    let (config, declared) =
+        settings::write_and_load(data_dir, address, &addresses, &chosen, agents)?;
     let agent = declared.agents.first();
     let agent = agent.map(|agent| (agent.name.clone(), agent.runner_id.to_string()));
     let (agent, runner) = agent.context("the playground has no agent")?;
@@ -105,7 +106,7 @@ pub(crate) async fn build(
         app,
         listener,
         signals,
-        beside,
+        sidecars,
     })
 }
 
@@ -113,7 +114,7 @@ impl Playground {
     /// Serves until a stop signal.
     pub(crate) async fn serve(self) -> anyhow::Result<()> {
         self.app.serve(self.listener, None, self.signals).await?;
-        self.beside.end().await;
+        self.sidecars.end().await;
         Ok(())
     }
 }

@@ -25,7 +25,7 @@ mod waiting;
 
 use std::collections::BTreeSet;
 
-use domain::manifest::judge_list;
+use domain::manifest::validate_manifests;
 use serde_json::{Value, json};
 
 use self::decided::{DECIDED, LOOSER, NOT_OURS};
@@ -43,7 +43,7 @@ async fn both() -> Option<(LangbotPeer, Value, Vec<Ours>)> {
 }
 
 #[tokio::test]
-async fn every_entity_of_langbot_is_ours_or_left_out_for_a_reason() {
+async fn maps_every_langbot_entity_or_lists_reason() {
     let Some((_, theirs, ours)) = both().await else {
         return;
     };
@@ -61,7 +61,7 @@ async fn every_entity_of_langbot_is_ours_or_left_out_for_a_reason() {
 }
 
 #[tokio::test]
-async fn our_fields_and_what_we_take_differ_from_langbots_as_decided_and_not_otherwise() {
+async fn differs_from_langbot_only_as_decided() {
     let Some((_, theirs, ours)) = both().await else {
         return;
     };
@@ -133,7 +133,7 @@ fn is_looser(entity: &Ours, name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn our_schema_says_what_we_really_take() {
+async fn schemas_match_accepted_documents() {
     let Some((_, theirs, ours)) = both().await else {
         return;
     };
@@ -159,7 +159,7 @@ async fn our_schema_says_what_we_really_take() {
 }
 
 #[tokio::test]
-async fn what_langbot_writes_comes_back_from_us_with_nothing_lost() {
+async fn round_trips_langbot_documents_without_loss() {
     let Some((peer, theirs, ours)) = both().await else {
         return;
     };
@@ -240,12 +240,12 @@ fn paths_that_differ(left: &Value, right: &Value, at: &str, found: &mut Vec<Stri
 }
 
 #[tokio::test]
-async fn a_manifest_of_langbot_is_registered_as_it_is_and_without_a_warning() {
+async fn registers_langbot_manifest_without_warnings() {
     let Some((_, theirs, _)) = both().await else {
         return;
     };
     for example in theirs["RunnerManifest"]["examples"].as_array().unwrap() {
-        let found = judge_list(std::slice::from_ref(&example["document"]));
+        let found = validate_manifests(std::slice::from_ref(&example["document"]));
         assert_eq!(found.rejected, []);
         let accepted = &found.accepted[0];
         assert_eq!(accepted.warnings, []);

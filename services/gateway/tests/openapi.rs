@@ -38,18 +38,18 @@ fn check(document: &str) {
 }
 
 #[test]
-fn the_document_of_the_gateway_is_committed_as_it_is() {
+fn committed_gateway_document_matches_binary() {
     check("gateway");
 }
 
 #[test]
-fn the_document_of_runners_is_committed_as_it_is() {
+fn committed_runner_document_matches_binary() {
     check("runner");
 }
 
 /// Agent configuration is part of the admin API only.
 #[test]
-fn the_document_of_runners_knows_no_agents() {
+fn runner_document_has_no_agent_configuration() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi");
     let read = |name: &str| std::fs::read_to_string(file.join(name)).expect("it is committed");
     let (gateway, runner) = (read("gateway.json"), read("runner.json"));
@@ -61,7 +61,7 @@ fn the_document_of_runners_knows_no_agents() {
 
 /// A document has one schema per name, so types with equal names would overwrite each other.
 #[test]
-fn no_two_types_of_the_documents_have_one_name() {
+fn schema_types_have_unique_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut types = BTreeMap::new();
     for directory in ["crates", "services/gateway/src"] {
@@ -126,11 +126,11 @@ fn pages_are_bounded_by_their_limits() {
 
 /// An unbounded list causes unbounded work.
 #[test]
-fn every_list_and_text_of_a_request_is_bounded() {
+fn bounds_every_list_and_text_of_requests() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/gateway.json");
     let document = std::fs::read_to_string(file).expect("it is committed");
     let document: Value = serde_json::from_str(&document).expect("it is JSON");
-    let mut walk = Walk {
+    let mut walk = SchemaWalk {
         document: &document,
         seen: BTreeSet::new(),
         unbounded: Vec::new(),
@@ -155,14 +155,14 @@ fn every_list_and_text_of_a_request_is_bounded() {
     assert!(walk.lists > 20, "{} lists", walk.lists);
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     document: &'a Value,
     seen: BTreeSet<&'a str>,
     unbounded: Vec<String>,
     lists: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     fn schema(&mut self, schema: &'a Value, place: &str) {
         if let Some(reference) = schema["$ref"].as_str() {
             if self.seen.insert(reference) {

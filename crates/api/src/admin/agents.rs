@@ -36,12 +36,12 @@ fn view(record: AgentRecord) -> Agent {
 async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
     let mut faults = check_agent(spec);
     // A disabled agent needs no runner, so it can be saved even if its runner is gone.
-    let unfit = if spec.enabled {
-        unfit(state, workspace, spec).await?
+    let runner_faults = if spec.enabled {
+        runner_faults(state, workspace, spec).await?
     } else {
         Vec::new()
     };
-    faults.extend(unfit);
+    faults.extend(runner_faults);
     if faults.is_empty() {
         Ok(())
     } else {
@@ -50,7 +50,7 @@ async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> A
 }
 
 /// Faults of the specification against its runner's manifest.
-async fn unfit(
+async fn runner_faults(
     state: &ApiState,
     workspace: &WorkspaceId,
     spec: &AgentSpec,

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use domain::admission::{Admission, Capacity};
 use domain::authorization::Decision;
-use domain::binding::Standing;
+use domain::binding::AgentMatch;
 use protocol::admin::{AgentScope, Concurrency, Fault};
 use protocol::context::AvailableApis;
 use protocol::error::{AgentApiError, ErrorBody};
@@ -24,7 +24,7 @@ use crate::state::ApiState;
 use runs::preview::{AgentPreview, Preview, PreviewCandidate, PreviewOutcome};
 
 /// Maximum number of candidates in a response.
-const MOST_CANDIDATES: usize = 200;
+const MAX_CANDIDATES: usize = 200;
 
 /// The outcome that an event would have now. Nothing is stored.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -234,9 +234,9 @@ fn view(preview: Preview) -> EventDryRun {
     let winner = preview
         .candidates
         .iter()
-        .find(|one| one.standing == Standing::Wins)
+        .find(|one| one.standing == AgentMatch::Wins)
         .map(|one| one.candidate.agent.spec.name.clone());
-    let shown = preview.candidates.iter().take(MOST_CANDIDATES);
+    let shown = preview.candidates.iter().take(MAX_CANDIDATES);
     let candidates: Vec<_> = shown.map(|one| candidate_view(one, event)).collect();
     let agent = preview.agent.map(|agent| agent_view(agent, event));
     let (status, outcome, steered_into, error) = match preview.outcome {
@@ -265,9 +265,9 @@ fn view(preview: Preview) -> EventDryRun {
 
 fn standing_view(one: &PreviewCandidate, event: &EventEnvelope) -> StandingView {
     let (standing, loss) = match one.standing {
-        Standing::Wins => ("wins", None),
-        Standing::Ties => ("ties", None),
-        Standing::Loses(loss) => ("loses", Some(loss)),
+        AgentMatch::Wins => ("wins", None),
+        AgentMatch::Ties => ("ties", None),
+        AgentMatch::Loses(loss) => ("loses", Some(loss)),
     };
     let agent = &one.candidate.agent;
     if let (Some(_), Some(fault)) = (loss, agent.refused.first()) {
@@ -282,7 +282,7 @@ fn standing_view(one: &PreviewCandidate, event: &EventEnvelope) -> StandingView 
     }
     StandingView {
         standing,
-        reason: loss.map(domain::binding::Loss::as_str),
+        reason: loss.map(domain::binding::MismatchReason::as_str),
         detail: loss.map(|loss| loss.detail(&agent.spec, event)),
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Request, State};
-use domain::knowledge::MOST_NAME_BYTES;
+use domain::knowledge::MAX_NAME_BYTES;
 use domain::knowledge::filter::{check_metadata, entries};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
@@ -25,8 +25,8 @@ use crate::query::{PathOf, QueryOf, single_header};
 use crate::state::ApiState;
 use keys::cursor::Kind as CursorKind;
 use knowledge::extract::Kind;
-use knowledge::index::{Indexed, NewDocument, Source};
-use models::Paid;
+use knowledge::index::{DocumentSource, Indexed, NewDocument};
+use models::Payment;
 
 /// Metadata of an uploaded document.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -155,7 +155,7 @@ pub(crate) async fn put_document(
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
     // Read the body first, so that slow uploads hold no indexing slot.
     let bytes = read_body(request, &state).await?;
-    let room = state.knowledge.room().await?;
+    let indexing_slot = state.knowledge.indexing_slot().await?;
     let is_new = state
         .runs
         .store()
@@ -174,9 +174,9 @@ pub(crate) async fn put_document(
             bytes: bytes.len() as u64,
         },
         entries: entries(&metadata),
-        source: Source::Bytes(kind, bytes.bytes.clone()),
+        source: DocumentSource::Bytes(kind, bytes.bytes.clone()),
     };
-    match state.knowledge.index(document, room).await? {
+    match state.knowledge.index(document, indexing_slot).await? {
         Indexed::Changed(record) if is_new => Ok((StatusCode::CREATED, Json(shown(record)))),
         Indexed::Changed(record) | Indexed::Unchanged(record) => {
             Ok((StatusCode::OK, Json(shown(record))))
@@ -185,14 +185,14 @@ pub(crate) async fn put_document(
 }
 
 fn check_text(what: &str, text: &str) -> ApiResult<()> {
-    let is_sound = (1..=MOST_NAME_BYTES).contains(&text.len())
+    let is_sound = (1..=MAX_NAME_BYTES).contains(&text.len())
         && !text.trim().is_empty()
         && !text.chars().any(char::is_control);
     if is_sound {
         return Ok(());
     }
     let message =
-        format!("`{what}` must have 1 to {MOST_NAME_BYTES} bytes and no control characters");
+        format!("`{what}` must have 1 to {MAX_NAME_BYTES} bytes and no control characters");
     Err(ApiError::invalid_argument(message))
 }
 
@@ -282,7 +282,7 @@ pub(crate) async fn search_knowledge_base(
     let base = key(&caller, kb_id);
     let results = state
         .knowledge
-        .retrieve(&base, &query, &Paid::by_operator())
+        .retrieve(&base, &query, &Payment::by_operator())
         .await?;
     Ok(Json(RetrievalResults { results }))
 }

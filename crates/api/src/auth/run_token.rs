@@ -8,13 +8,13 @@ use protocol::id::RunId;
 
 use super::{LiveCaller, RunCaller, bearer};
 use crate::ApiState;
-use crate::answers::AnswerMemory;
+use crate::auth_rate_limit::ClientNetwork;
 use crate::error::ApiError;
 use crate::error::limits::{host_calls_full, rate_limited};
+use crate::memory_budget::Sender;
 use crate::query::trace_header;
-use crate::recheck::{Accepted, AfterCancel, Credential, RunAccess};
-use crate::refusals::Source;
-use crate::room::Sender;
+use crate::recheck::{AcceptedCredential, AfterCancel, CallerCredential, RunAccess};
+use crate::response_memory::ResponseMemory;
 use keys::token::TokenFault;
 use runs::grant::Grant;
 
@@ -68,13 +68,13 @@ async fn run_of(
     state: &ApiState,
     after_cancel: AfterCancel,
 ) -> Result<RunCaller, ApiError> {
-    let source = Source::of(parts);
+    let source = ClientNetwork::of(parts);
     let now = state.runs.clock().now_seconds();
-    let _place = state.refusals().pass(source, now).await?;
+    let _place = state.auth_rate_limit().pass(source, now).await?;
     let found = find_live_grant(&token?, state).await?;
     let grant = found.map_err(|refusal| {
         let log = || tracing::info!(?refusal, "a run token was refused");
-        state.refusals().refuse(source, now, log)
+        state.auth_rate_limit().refuse(source, now, log)
     })?;
     if state.runs.clock().now_ms() >= grant.run.deadline_at {
         return Err(ApiError::deadline_exceeded());
@@ -84,22 +84,19 @@ async fn run_of(
     }
     let place = state.runs.calls.begin_call(&grant);
     let place = place.ok_or_else(host_calls_full)?;
-    let answer = AnswerMemory::of(&parts.extensions)?;
-    answer.is_for(Sender::Run(grant.run.id, grant.run.endpoint_id));
+    let answer = ResponseMemory::of(&parts.extensions)?;
+    answer.charge_to(Sender::Run(grant.run.id, grant.run.endpoint_id));
     answer.hold(place);
     let access = RunAccess {
         driven_here: state.runs.aborts.drives(&grant),
         grant: Arc::clone(&grant),
         after_cancel,
     };
-    Accepted::note(parts, Credential::Run(access.clone()));
+    AcceptedCredential::note(parts, CallerCredential::Run(access.clone()));
     let caller = RunCaller {
         grant,
         answer,
-        trace_parent: state
-            .runs
-            .spans()
-            .goes_on_with(trace_header(&parts.headers)),
+        trace_parent: state.runs.spans().parent_of(trace_header(&parts.headers)),
         access,
     };
     parts.extensions.insert(caller.sender());
@@ -109,7 +106,7 @@ async fn run_of(
 /// The reason for a rejection. It goes to the log, not to the caller.
 #[derive(Debug)]
 #[expect(dead_code, reason = "the log shows it whole")]
-enum Refusal {
+enum TokenRejection {
     Fault(TokenFault),
     DoesNotLive(RunId),
 }
@@ -118,10 +115,10 @@ enum Refusal {
 async fn find_live_grant(
     token: &str,
     state: &ApiState,
-) -> Result<Result<Arc<Grant>, Refusal>, ApiError> {
+) -> Result<Result<Arc<Grant>, TokenRejection>, ApiError> {
     let claims = match state.runs.keys().verify(token).await {
         Ok(claims) => claims,
-        Err(fault) => return Ok(Err(Refusal::Fault(fault))),
+        Err(fault) => return Ok(Err(TokenRejection::Fault(fault))),
     };
     let grant = state.runs.grants.find_grant(claims.run_id).await?;
     let grant = grant.filter(|grant| {
@@ -130,5 +127,5 @@ async fn find_live_grant(
             && grant.run.runner_id == claims.sub
             && grant.run.snapshot_sha256 == claims.res
     });
-    Ok(grant.ok_or(Refusal::DoesNotLive(claims.run_id)))
+    Ok(grant.ok_or(TokenRejection::DoesNotLive(claims.run_id)))
 }

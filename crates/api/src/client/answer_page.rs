@@ -16,15 +16,15 @@ use protocol::JsonObject;
 use store::InteractionRecord;
 
 use crate::ApiState;
-use crate::client::interactions::{LinkCaller, check_open, read_request, take_answer};
+use crate::client::interactions::{LinkCaller, accept_answer, check_open, read_request};
 use crate::error::{ApiError, ApiResult};
 use crate::json::{media_type, read_body};
 use crate::state::ApiState;
-use html::{Form, Notice};
+use html::{AnswerFormPage, PageNotice};
 
 /// Maximum number of form pairs: 50 fields with at most 100 options each, a button, and a margin for unknown
 /// pairs.
-const MOST_PAIRS: usize = 6_000;
+const MAX_PAIRS: usize = 6_000;
 
 /// Fields of the form.
 #[derive(utoipa::ToSchema)]
@@ -39,11 +39,11 @@ pub(crate) struct AnswerForm {
 pub(crate) struct PageCaller(LinkCaller);
 
 impl FromRequestParts<ApiState> for PageCaller {
-    type Rejection = Refused;
+    type Rejection = PageError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, PageError> {
         let caller = LinkCaller::from_request_parts(parts, state).await;
-        caller.map(Self).map_err(Refused)
+        caller.map(Self).map_err(PageError)
     }
 }
 
@@ -61,11 +61,11 @@ impl FromRequestParts<ApiState> for PageCaller {
 pub(crate) async fn show_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,
-) -> Result<Response, Refused> {
+) -> Result<Response, PageError> {
     let (_, question) = link.question(&state).await?;
     let record = &question.record;
     if record.answered.is_some() {
-        return Ok(page(StatusCode::OK, html::notice(Notice::Answered)));
+        return Ok(page(StatusCode::OK, html::notice(PageNotice::Answered)));
     }
     check_open(&state, record)?;
     form(StatusCode::OK, record, &JsonObject::new(), &[])
@@ -91,7 +91,7 @@ pub(crate) async fn submit_interaction_page(
     PageCaller(link): PageCaller,
     State(state): State<ApiState>,
     request: Request,
-) -> Result<Response, Refused> {
+) -> Result<Response, PageError> {
     let pairs = read_form(request, &state).await?;
     let (workspace, question) = link.question(&state).await?;
     let record = &question.record;
@@ -105,7 +105,7 @@ pub(crate) async fn submit_interaction_page(
             return form(StatusCode::BAD_REQUEST, record, &submission.values, &faults);
         }
     }
-    take_answer(&state, &workspace, &question, submission).await?;
+    accept_answer(&state, &workspace, &question, submission).await?;
     // Relative, because a proxy may serve the gateway under a path prefix.
     let back = (LOCATION, HeaderValue::from_static("page"));
     let mut response = (StatusCode::SEE_OTHER, [back]).into_response();
@@ -120,7 +120,7 @@ async fn read_form(request: Request, state: &ApiState) -> ApiResult<Vec<(String,
     }
     let body = read_body(request, state).await?;
     let pairs = url::form_urlencoded::parse(&body).into_owned();
-    Ok(pairs.take(MOST_PAIRS).collect())
+    Ok(pairs.take(MAX_PAIRS).collect())
 }
 
 fn form(
@@ -128,9 +128,9 @@ fn form(
     record: &InteractionRecord,
     values: &JsonObject,
     faults: &[protocol::admin::Fault],
-) -> Result<Response, Refused> {
+) -> Result<Response, PageError> {
     let request = read_request(record).map_err(ApiError::from)?;
-    let form = Form {
+    let form = AnswerFormPage {
         request: &request,
         expires_at: record.expires_at.div_euclid(1000),
         values,
@@ -140,18 +140,18 @@ fn form(
 }
 
 /// An error rendered as a page.
-pub(crate) struct Refused(ApiError);
+pub(crate) struct PageError(ApiError);
 
-impl From<ApiError> for Refused {
+impl From<ApiError> for PageError {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         let Self(error) = self;
-        let notice = Notice::of(error.code(), error.reason(), error.message());
+        let notice = PageNotice::of(error.code(), error.reason(), error.message());
         let text = html::notice(notice);
         // Counted and logged like any error; only the body differs.
         let refused = error.into_response();

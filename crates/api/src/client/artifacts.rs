@@ -53,7 +53,7 @@ pub(crate) async fn upload_artifact(
     let stored = store(&state, &caller, query, &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.
-        body.drain().await;
+        body.discard_body().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
 }
@@ -65,7 +65,7 @@ async fn store(
     headers: &HeaderMap,
     body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
-    let _place = state.upload_places().enter(caller.key)?;
+    let _place = state.upload_limit().enter(caller.key)?;
     let owner = (ArtifactOrigin::Client, None);
     let new = query.announced(headers, caller.workspace.clone(), owner)?;
     let mut upload = state.runs.artifacts.upload(new)?;

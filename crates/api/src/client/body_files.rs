@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use domain::event::RAW_BYTES;
-use domain::large_text::Step::{self, Each, Member};
+use domain::large_text::PathStep::{self, Each, Member};
 use protocol::pipeline::PipelineQuery;
 
 use crate::ApiState;
 use crate::error::{ApiError, ApiResult};
 use crate::json::{json_bytes_of, parse};
-use crate::room::Held;
+use crate::memory_budget::BufferedBody;
 use crate::state::ApiState;
 use runs::artifacts::BodyFiles;
 
@@ -19,35 +19,35 @@ use runs::artifacts::BodyFiles;
 pub(crate) const DOCUMENT_BYTES: usize = 1024 * 1024;
 
 /// Body limit of an event with its raw payload, in bytes. An event without files always fits.
-pub(crate) fn most_of_event(state: &ApiState) -> usize {
+pub(crate) fn event_body_limit(state: &ApiState) -> usize {
     state.event_body_bytes.max(DOCUMENT_BYTES + RAW_BYTES)
 }
 
 /// Files of a body. They hold the body's memory permit.
 #[derive(Clone, Default)]
-pub(crate) struct KeptFiles {
+pub(crate) struct ExtractedFiles {
     pub(crate) files: BodyFiles,
-    _body: Option<Arc<Held>>,
+    _body: Option<Arc<BufferedBody>>,
 }
 
 /// A body without its files.
-pub(super) struct Document {
+pub(super) struct EventDocument {
     pub(super) json: Bytes,
-    pub(super) files: KeptFiles,
+    pub(super) files: ExtractedFiles,
     /// Size of the whole body in bytes.
     pub(super) whole: usize,
     /// Holds the body's memory permit while the document is parsed.
-    pub(super) held: Arc<Held>,
+    pub(super) held: Arc<BufferedBody>,
 }
 
-impl Document {
-    pub(super) async fn of(body: Held, places: &[Vec<Step>]) -> Self {
+impl EventDocument {
+    pub(super) async fn of(body: BufferedBody, places: &[Vec<PathStep>]) -> Self {
         let body = Arc::new(body);
         let (json, files) = BodyFiles::take_out(&body, places).await;
         let kept = (!files.is_empty()).then(|| Arc::clone(&body));
         Self {
             json,
-            files: KeptFiles { files, _body: kept },
+            files: ExtractedFiles { files, _body: kept },
             whole: body.len(),
             held: body,
         }
@@ -57,7 +57,7 @@ impl Document {
 /// A pipeline's Query and its files.
 pub(crate) struct QueryBody {
     pub(super) query: PipelineQuery,
-    pub(super) files: KeptFiles,
+    pub(super) files: ExtractedFiles,
 }
 
 impl FromRequest<ApiState> for QueryBody {
@@ -65,7 +65,7 @@ impl FromRequest<ApiState> for QueryBody {
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
         let body = json_bytes_of(request, state, state.event_body_bytes).await?;
-        let document = Document::of(body, &in_query()).await;
+        let document = EventDocument::of(body, &in_query()).await;
         Ok(Self {
             query: parse(&document.json)?,
             files: document.files,
@@ -74,14 +74,14 @@ impl FromRequest<ApiState> for QueryBody {
 }
 
 /// Paths of files in an envelope at `top`.
-pub(super) fn in_envelope(top: &[Step]) -> Vec<Vec<Step>> {
-    let contents: [&[Step]; 4] = [
+pub(super) fn in_envelope(top: &[PathStep]) -> Vec<Vec<PathStep>> {
+    let contents: [&[PathStep]; 4] = [
         &[Member("image_base64")],
         &[Member("file_base64")],
         &[Member("file_url")],
         &[Member("image_url"), Member("url")],
     ];
-    let attachments: [&[Step]; 2] = [&[Member("content")], &[Member("url")]];
+    let attachments: [&[PathStep]; 2] = [&[Member("content")], &[Member("url")]];
     let in_contents = contents.map(|place| [&[Member("contents"), Each], place].concat());
     let in_attachments = attachments.map(|place| [&[Member("attachments"), Each], place].concat());
     let places = in_contents.into_iter().chain(in_attachments);
@@ -91,7 +91,7 @@ pub(super) fn in_envelope(top: &[Step]) -> Vec<Vec<Step>> {
 }
 
 /// Paths of files in a Query: the message chain, its copy in the platform event, and the preprocessed message.
-fn in_query() -> Vec<Vec<Step>> {
+fn in_query() -> Vec<Vec<PathStep>> {
     let chain = [Member("message_chain"), Each];
     let content = [Member("user_message"), Member("content"), Each];
     let base64 = [Member("base64")];

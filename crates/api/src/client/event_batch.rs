@@ -11,7 +11,7 @@ use protocol::event::{EventBatchAccepted, EventBatchItem};
 use protocol::id::WorkspaceId;
 
 use crate::ApiState;
-use crate::client::event_body::Posted;
+use crate::client::event_body::PostedEvent;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, trace_header};
 use crate::state::ApiState;
@@ -24,23 +24,23 @@ pub(super) async fn accept_batch(
     state: &ApiState,
     workspace: &WorkspaceId,
     headers: &HeaderMap,
-    batch: Vec<Posted>,
+    batch: Vec<PostedEvent>,
 ) -> ApiResult<Response> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         let message = "a batch takes no `Idempotency-Key`: each event's source and id are its key";
         return Err(ApiError::invalid_argument(message));
     }
-    let faults: Vec<Fault> = batch.iter().flat_map(Posted::faults).collect();
+    let faults: Vec<Fault> = batch.iter().flat_map(PostedEvent::faults).collect();
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
     let trace = trace_header(headers);
     let mut items = Vec::with_capacity(batch.len());
-    let mut waiting = Waiting::default();
+    let mut waiting = PendingRetries::default();
     for posted in batch {
         let event_id = posted.event.event_id.clone().unwrap_or_default();
         let conversation = conversation_of(&posted.event);
-        let outcome = if waiting.keeps_back(conversation.as_ref()) {
+        let outcome = if waiting.holds_back(conversation.as_ref()) {
             Err(not_tried())
         } else {
             let event = (posted.event, &posted.files.files);
@@ -62,16 +62,16 @@ pub(super) async fn accept_batch(
 
 /// Events that the client will retry. Later events must not overtake them.
 #[derive(Default)]
-struct Waiting {
+struct PendingRetries {
     /// A temporary failure of the gateway: it holds back all later events.
     all: bool,
     /// Conversations with a temporary failure.
     conversations: HashSet<ConversationIdentity>,
 }
 
-impl Waiting {
+impl PendingRetries {
     /// Whether to skip an event because an earlier one waits for a retry.
-    fn keeps_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
+    fn holds_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
         self.all || conversation.is_some_and(|one| self.conversations.contains(one))
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_is_overtaken_by_nothing_that_it_must_precede() {
+    fn later_events_wait_for_retried_ones() {
         let expired = IntakeError::Attachment(UploadError::Expired);
         let full = IntakeError::Attachment(UploadError::Full);
         for (error, same, other) in [
@@ -144,14 +144,14 @@ mod tests {
             (IntakeError::IdempotencyMismatch, false, false),
             (full, false, false),
         ] {
-            let mut waiting = Waiting::default();
+            let mut waiting = PendingRetries::default();
             waiting.note(Some(&error), Some(conversation("a")));
             waiting.note(None, Some(conversation("b")));
             for (id, kept) in [("a", same), ("b", other)] {
-                let is_kept = waiting.keeps_back(Some(&conversation(id)));
+                let is_kept = waiting.holds_back(Some(&conversation(id)));
                 assert_eq!(is_kept, kept, "{error}: {id}");
             }
-            assert_eq!(waiting.keeps_back(None), other, "{error}");
+            assert_eq!(waiting.holds_back(None), other, "{error}");
         }
     }
 }

@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
 use domain::event::check_posted;
 use domain::json_text::check_json_text;
-use domain::large_text::Step::{self, Each, Member};
+use domain::large_text::PathStep::{self, Each, Member};
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
@@ -19,7 +19,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::ApiState;
-use crate::client::body_files::{DOCUMENT_BYTES, Document, KeptFiles, in_envelope, most_of_event};
+use crate::client::body_files::{
+    DOCUMENT_BYTES, EventDocument, ExtractedFiles, event_body_limit, in_envelope,
+};
 use crate::error::ApiError;
 use crate::json::{media_type, parse, parse_part, read_json_of};
 use crate::state::ApiState;
@@ -29,23 +31,23 @@ const BATCH_EVENTS: usize = 100;
 
 /// Posted events of any format.
 pub(crate) enum EventBody {
-    One(Box<Posted>),
+    One(Box<PostedEvent>),
     /// In the order of the batch.
-    Batch(Vec<Posted>),
+    Batch(Vec<PostedEvent>),
 }
 
 /// An event and its format.
-pub(crate) struct Posted {
+pub(crate) struct PostedEvent {
     pub(crate) event: EventEnvelope,
     /// Files extracted from the body.
-    pub(crate) files: KeptFiles,
-    form: Form,
+    pub(crate) files: ExtractedFiles,
+    form: EventFormat,
     /// JSON pointer of the event in the body: `/3` in a batch.
     place: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum EventFormat {
     Envelope,
     /// A CloudEvent with `data` as a field.
     Structured,
@@ -53,7 +55,7 @@ enum Form {
     Binary,
 }
 
-impl Posted {
+impl PostedEvent {
     /// All faults of the event. Pointers refer to the posted body.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let faults = check_posted(&self.event).into_iter();
@@ -61,7 +63,7 @@ impl Posted {
         placed.collect()
     }
 
-    fn of(event: EventEnvelope, files: KeptFiles, form: Form) -> Box<Self> {
+    fn of(event: EventEnvelope, files: ExtractedFiles, form: EventFormat) -> Box<Self> {
         Box::new(Self {
             event,
             files,
@@ -71,7 +73,7 @@ impl Posted {
     }
 }
 
-impl Form {
+impl EventFormat {
     /// Maps a fault of the envelope to the name in the posted format.
     fn placed(self, mut fault: Fault) -> Fault {
         if self == Self::Envelope {
@@ -111,18 +113,18 @@ impl FromRequest<ApiState> for EventBody {
             return Err(ApiError::invalid_argument(message));
         }
         let most = state.event_body_bytes;
-        let body = read_json_of(request, state, most_of_event(state)).await?;
-        let top: &[Step] = match media_type.as_str() {
+        let body = read_json_of(request, state, event_body_limit(state)).await?;
+        let top: &[PathStep] = match media_type.as_str() {
             one if one == batch => &[Each, Member("data")],
             one if one == structured => &[Member("data")],
             _ => &[],
         };
-        let Document {
+        let EventDocument {
             json: bytes,
             files,
             whole,
             held: _held,
-        } = Document::of(body, &in_envelope(top)).await;
+        } = EventDocument::of(body, &in_envelope(top)).await;
         if media_type == batch {
             return read_batch(&bytes, &files).map(Self::Batch);
         }
@@ -130,7 +132,7 @@ impl FromRequest<ApiState> for EventBody {
             let event = from_structured(parse(&bytes)?);
             (
                 event.map_err(|fault| ApiError::faults(&[fault]))?,
-                Form::Structured,
+                EventFormat::Structured,
             )
         } else if is_binary {
             let data = match bytes.as_ref() {
@@ -140,10 +142,10 @@ impl FromRequest<ApiState> for EventBody {
             let event = attributes_of(&headers).and_then(|found| to_envelope(&found, data));
             (
                 event.map_err(|fault| ApiError::faults(&[fault]))?,
-                Form::Binary,
+                EventFormat::Binary,
             )
         } else {
-            (parse(&bytes)?, Form::Envelope)
+            (parse(&bytes)?, EventFormat::Envelope)
         };
         let told = format!("{most} bytes (limits.event_body_bytes)");
         bounded(whole, &event, most, &told)?;
@@ -153,7 +155,7 @@ impl FromRequest<ApiState> for EventBody {
             DOCUMENT_BYTES,
             "1 MiB without its files",
         )?;
-        Ok(Self::One(Posted::of(event, files, form)))
+        Ok(Self::One(PostedEvent::of(event, files, form)))
     }
 }
 
@@ -168,20 +170,20 @@ fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Resu
 }
 
 /// The first values of a list, one more than a batch allows. Further values are skipped.
-struct Bounded(Vec<Box<RawValue>>);
+struct CappedList(Vec<Box<RawValue>>);
 
-impl<'de> Deserialize<'de> for Bounded {
+impl<'de> Deserialize<'de> for CappedList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Values;
 
         impl<'de> Visitor<'de> for Values {
-            type Value = Bounded;
+            type Value = CappedList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bounded, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<CappedList, A::Error> {
                 let mut values = Vec::new();
                 while values.len() <= BATCH_EVENTS
                     && let Some(value) = list.next_element()?
@@ -189,7 +191,7 @@ impl<'de> Deserialize<'de> for Bounded {
                     values.push(value);
                 }
                 while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Bounded(values))
+                Ok(CappedList(values))
             }
         }
 
@@ -198,9 +200,9 @@ impl<'de> Deserialize<'de> for Bounded {
 }
 
 /// JSON batch format: a list of structured events.
-fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> {
+fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, ApiError> {
     check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
-    let Bounded(list) = serde_json::from_slice(bytes)
+    let CappedList(list) = serde_json::from_slice(bytes)
         .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
     if list.len() > BATCH_EVENTS {
         let message = format!("has more than {BATCH_EVENTS} events; send several batches");
@@ -214,10 +216,10 @@ fn read_batch(bytes: &[u8], files: &KeptFiles) -> Result<Vec<Posted>, ApiError> 
             Ok(event) => {
                 let told = "1 MiB without its files";
                 bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
-                batch.push(Posted {
+                batch.push(PostedEvent {
                     event,
                     files: files.clone(),
-                    form: Form::Structured,
+                    form: EventFormat::Structured,
                     place,
                 });
             }
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cloud_event_becomes_an_envelope() {
+    fn converts_cloud_events_to_envelopes() {
         let event = structured(json!({})).unwrap();
         assert_eq!(event.event_id.as_deref(), Some("/shop#7"));
         assert_eq!(
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_it_is_named_where_it_stands() {
+    fn cloud_event_faults_point_into_posted_body() {
         for (change, pointer) in [
             (json!({"specversion": "0.3"}), "/specversion"),
             (json!({"id": ""}), "/id"),

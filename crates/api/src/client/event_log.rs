@@ -14,10 +14,10 @@ use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
 use crate::ApiState;
-use crate::answers::AnswerMemory;
 use crate::auth::{AdminCaller, ClientCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
+use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use keys::cursor::{InvalidCursor, Kind};
 
@@ -57,7 +57,7 @@ pub(crate) async fn list_events(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<EventLogQuery>,
 ) -> ApiResult<Json<Page<AgentEventRecord>>> {
-    let part = EventsPart {
+    let part = EventLogRange {
         event_types: query.event_types,
         before_cursor: query.before_cursor,
         limit: query.limit,
@@ -136,7 +136,7 @@ pub(crate) async fn get_raw_payload(
 
 /// Filters, cursor and size of a page of the log.
 #[derive(Debug, Default)]
-pub(crate) struct EventsPart {
+pub(crate) struct EventLogRange {
     /// Exact event types, separated by commas.
     pub(crate) event_types: Option<String>,
     pub(crate) before_cursor: Option<String>,
@@ -147,9 +147,9 @@ pub(crate) struct EventsPart {
 pub(crate) async fn page_events(
     state: &ApiState,
     workspace: &WorkspaceId,
-    part: EventsPart,
+    part: EventLogRange,
     of: EventFilter,
-    memory: &AnswerMemory,
+    memory: &ResponseMemory,
 ) -> ApiResult<Page<AgentEventRecord>> {
     let limit = page_limit(part.limit)?;
     let list = json!([

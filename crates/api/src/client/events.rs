@@ -12,13 +12,13 @@ use protocol::run::AgentRunEvent;
 
 use crate::ApiState;
 use crate::auth::ClientCaller;
-use crate::client::body_files::KeptFiles;
+use crate::client::body_files::ExtractedFiles;
 use crate::client::event_batch::accept_batch;
 use crate::client::event_body::EventBody;
 use crate::client::runs::cursor;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, single_header, trace_header};
-use crate::run_pages::{GoesOn, goes_on};
+use crate::run_pages::{StreamRest, stream_rest};
 use crate::state::ApiState;
 use crate::stream::{stream_run, wants_stream};
 use runs::intake::AcceptedEvent;
@@ -98,7 +98,7 @@ pub(super) async fn accept_event(
     state: &ApiState,
     caller: &ClientCaller,
     headers: &HeaderMap,
-    (event, files): (EventEnvelope, &KeptFiles),
+    (event, files): (EventEnvelope, &ExtractedFiles),
 ) -> ApiResult<Response> {
     let workspace = &caller.workspace;
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
@@ -109,7 +109,7 @@ pub(super) async fn accept_event(
     }
     let trace = trace_header(headers);
     // Take the stream slot before anything is stored, so that a refused stream posts no event.
-    let place = wants_stream(headers).then(|| state.stream_places().enter(caller.key));
+    let place = wants_stream(headers).then(|| state.stream_limit().enter(caller.key));
     let place = place.transpose()?;
     let event = (event, &files.files);
     let accepted = state
@@ -174,10 +174,10 @@ async fn stream_from(
         return Ok(Some(begin));
     };
     let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;
-    Ok(match goes_on(&run, seen.max(first))? {
-        GoesOn::Behind(after) if after > first => Some(WatchFrom::After(after)),
-        GoesOn::Behind(_) => Some(begin),
-        GoesOn::Over => None,
+    Ok(match stream_rest(&run, seen.max(first))? {
+        StreamRest::Behind(after) if after > first => Some(WatchFrom::After(after)),
+        StreamRest::Behind(_) => Some(begin),
+        StreamRest::Over => None,
     })
 }
 

@@ -14,7 +14,7 @@ use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, names_of};
 use crate::state::ApiState;
-use crate::transcript::{Transcript, TranscriptQuery};
+use crate::transcript::{ConversationTranscript, TranscriptQuery};
 use crate::view::Direction;
 
 /// A conversation and a part of its transcript. An absent `bot_id` or `thread_id` matches only conversations
@@ -70,7 +70,7 @@ pub(crate) async fn get_conversation_history(
     QueryOf(query): QueryOf<ConversationHistoryQuery>,
 ) -> ApiResult<Json<Page<TranscriptItem>>> {
     let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
-    let transcript = Transcript {
+    let transcript = ConversationTranscript {
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),
@@ -141,7 +141,7 @@ pub(crate) async fn search_conversation_history(
     let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
     let sound = domain::history::check_search(&search);
     let sound = sound.map_err(|faults| ApiError::faults(&in_query(faults)))?;
-    let transcript = Transcript {
+    let transcript = ConversationTranscript {
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),

@@ -321,7 +321,7 @@ pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiRes
 }
 
 /// Validates an answer and submits it.
-pub(super) async fn take_answer(
+pub(super) async fn accept_answer(
     state: &ApiState,
     workspace: &WorkspaceId,
     question: &AnsweredQuestion,
@@ -359,7 +359,7 @@ async fn submit(
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {
     let (mut response, replayed) =
-        match take_answer(state, workspace, &question, submission).await? {
+        match accept_answer(state, workspace, &question, submission).await? {
             Answered::Event(accepted) => {
                 let answer = (StatusCode::ACCEPTED, Json(accepted.answer));
                 (answer.into_response(), accepted.replayed)

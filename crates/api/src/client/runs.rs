@@ -18,12 +18,12 @@ use store::{CancelOutcome, RunFilter, StoreError};
 
 use crate::ApiState;
 use crate::auth::ClientCaller;
-use crate::catalog_work::in_turn;
+use crate::catalog_work::with_permit;
 use crate::error::cursor::cursor_expired;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
 use crate::run_pages::{
-    EventsPart, GoesOn, RunsPart, goes_on, list_part, page_run_events, statuses,
+    RunEventsRange, RunsRange, StreamRest, list_part, page_run_events, statuses, stream_rest,
 };
 use crate::state::ApiState;
 use crate::stream::{stream_run, wants_stream};
@@ -107,7 +107,7 @@ pub(crate) async fn list_runs(
         conversation_key: None,
         parent_run_id: query.parent_run_id,
     };
-    let part = RunsPart {
+    let part = RunsRange {
         before: query.cursor,
         after: None,
         direction: Direction::Backward,
@@ -213,15 +213,15 @@ pub(crate) async fn list_run_events(
     let run = find_run(&state, &caller, id).await?;
     let after = cursor(&headers, query.after.as_deref())?;
     if wants_stream(&headers) {
-        return Ok(match goes_on(&run, after)? {
-            GoesOn::Behind(after) => {
-                let place = state.stream_places().enter(caller.key)?;
+        return Ok(match stream_rest(&run, after)? {
+            StreamRest::Behind(after) => {
+                let place = state.stream_limit().enter(caller.key)?;
                 stream_run(&state, &caller, id, WatchFrom::After(after), place)
             }
-            GoesOn::Over => StatusCode::NO_CONTENT.into_response(),
+            StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
         });
     }
-    let part = EventsPart {
+    let part = RunEventsRange {
         before: None,
         after,
         direction: Direction::Forward,
@@ -355,7 +355,7 @@ pub(crate) async fn get_run_authorization(
         };
         Ok(Json(explained).into_response())
     };
-    Ok(in_turn(explain).await??)
+    Ok(with_permit(explain).await??)
 }
 
 /// Cancels a run.

@@ -20,12 +20,12 @@ pub(crate) fn sequence_conflict(sequence: u64) -> ApiError {
 }
 
 /// The run has reached its byte limit.
-pub(crate) fn appended_too_much() -> ApiError {
+pub(crate) fn append_limit_exceeded() -> ApiError {
     ApiError::too_large("the appended results exceed limits.run_bytes")
 }
 
 /// Earlier appended results of the run are still pending.
-pub(crate) fn appended_wait() -> ApiError {
+pub(crate) fn appends_pending() -> ApiError {
     let message = "earlier appended results of this run are still being processed and may write state; try again as \
         soon as `Retry-After` says";
     ApiError::unavailable(message).with("reason", json!("appended_results_wait"))

@@ -6,7 +6,7 @@ use store::ShareOf;
 
 use super::api_error::ApiError;
 use super::body::slow_body;
-use blob_store::PlaceError;
+use blob_store::ArtifactStoreError;
 use runs::artifacts::UploadError;
 
 pub(crate) fn area_full() -> ApiError {
@@ -39,8 +39,8 @@ pub(crate) fn no_such_range(size: u64) -> ApiError {
     }
 }
 
-impl From<PlaceError> for ApiError {
-    fn from(error: PlaceError) -> Self {
+impl From<ArtifactStoreError> for ApiError {
+    fn from(error: ArtifactStoreError) -> Self {
         tracing::error!(
             error = &error as &dyn std::error::Error,
             "the artifact store failed a request"

@@ -20,7 +20,7 @@ pub(crate) fn no_such(message: &str) -> ApiError {
 }
 
 /// The `Host` of the request is not on the allow-list.
-pub(crate) fn foreign_name() -> ApiError {
+pub(crate) fn host_not_allowed() -> ApiError {
     ApiError::unauthorized(
         "this `Host` is not allowed; add it to server.public_url or \
          server.allowed_hosts",
@@ -28,6 +28,6 @@ pub(crate) fn foreign_name() -> ApiError {
 }
 
 /// The `Origin` of the request is not on the allow-list.
-pub(crate) fn foreign_origin() -> ApiError {
+pub(crate) fn origin_not_allowed() -> ApiError {
     ApiError::unauthorized("this `Origin` is not allowed; add it to server.allowed_hosts")
 }

@@ -23,7 +23,7 @@ use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
-use blob_store::PlaceError;
+use blob_store::ArtifactStoreError;
 use runs::artifacts::ReadableArtifact;
 
 /// Audit rule for a file that needs no grant.
@@ -51,14 +51,14 @@ pub(crate) async fn create_artifact(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
-    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
-        body.drain().await;
+    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
+        body.discard_body().await;
         return Err(uploads_full());
     };
     let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.
-        body.drain().await;
+        body.discard_body().await;
     }
     stored.map(|metadata| (StatusCode::CREATED, Json(metadata)))
 }
@@ -169,7 +169,7 @@ pub(crate) async fn read_artifact(
 /// run.
 fn told(
     call: HostCall,
-    bytes: impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static,
+    bytes: impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
     left: u64,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
     // The client does not poll after the last byte, so end the call now.

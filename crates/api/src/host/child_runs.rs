@@ -7,7 +7,7 @@ use axum::extract::State;
 use domain::child_run::check_child_run;
 use domain::run::{Run, is_reserved_code};
 use http::StatusCode;
-use protocol::child_run::{ChildRun, ChildRunRequest, MOST_WAIT_SECONDS};
+use protocol::child_run::{ChildRun, ChildRunRequest, MAX_WAIT_SECONDS};
 use protocol::error::ErrorBody;
 use protocol::host_api::RunCancel;
 use protocol::id::{AgentId, RunId};
@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
-use crate::host::runs::{ScopeEventsQuery, check_reason, events_part};
+use crate::host::runs::{ScopeEventsQuery, check_reason, events_range};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
 use crate::run_pages::{RawPage, page_run_events};
@@ -161,8 +161,8 @@ pub(super) async fn follow(
     id: RunId,
     wait: u64,
 ) -> ApiResult<ChildRun> {
-    if wait > MOST_WAIT_SECONDS {
-        let message = format!("`wait_seconds` must be 0 to {MOST_WAIT_SECONDS}");
+    if wait > MAX_WAIT_SECONDS {
+        let message = format!("`wait_seconds` must be 0 to {MAX_WAIT_SECONDS}");
         return Err(ApiError::invalid_argument(message));
     }
     let run = find(caller, state, "child_run_get", id).await?;
@@ -192,7 +192,7 @@ pub(crate) async fn page_child_run_events(
     QueryOf(query): QueryOf<ScopeEventsQuery>,
 ) -> ApiResult<Json<RawPage>> {
     let run = find(&caller, &state, "child_run_events_page", id).await?;
-    let part = events_part(&query)?;
+    let part = events_range(&query)?;
     page_run_events(&state, &run, &part, &caller.answer).await
 }
 

@@ -10,7 +10,7 @@ use store::EventFilter;
 
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
-use crate::client::event_log::{EventsPart, page_events, view};
+use crate::client::event_log::{EventLogRange, page_events, view};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
 use crate::state::ApiState;
@@ -109,7 +109,7 @@ pub(crate) async fn page_own_events(
         .conversation_key
         .clone()
         .ok_or_else(|| ApiError::not_found("conversation"))?;
-    let part = EventsPart {
+    let part = EventLogRange {
         event_types: query.event_types,
         before_cursor: query.before_cursor,
         limit: query.limit,

@@ -14,7 +14,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::QueryOf;
 use crate::state::ApiState;
-use crate::transcript::{Transcript, TranscriptQuery};
+use crate::transcript::{ConversationTranscript, TranscriptQuery};
 use crate::view::Direction;
 
 /// A part of the transcript of the run's conversation.
@@ -75,7 +75,7 @@ pub(super) async fn read_page(
     let conversation = caller
         .own_conversation_if_any(state, call, asked, named.as_deref())
         .await?;
-    let transcript = Transcript {
+    let transcript = ConversationTranscript {
         state,
         workspace: &caller.grant.run.workspace,
         conversation,
@@ -117,7 +117,7 @@ pub(crate) async fn search_history(
         .await?;
     let sound = domain::history::check_search(&search);
     let sound = sound.map_err(|faults| ApiError::faults(&faults))?;
-    let transcript = Transcript {
+    let transcript = ConversationTranscript {
         state: &state,
         workspace: &caller.grant.run.workspace,
         conversation,

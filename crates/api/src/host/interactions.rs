@@ -8,7 +8,7 @@ use domain::interaction::SUBMISSION_BYTES;
 use protocol::JsonObject;
 use protocol::context::ActorContext;
 use protocol::error::ErrorBody;
-use protocol::interaction::{AwaitedInteraction, MOST_WAIT_SECONDS};
+use protocol::interaction::{AwaitedInteraction, MAX_WAIT_SECONDS};
 use serde::Deserialize;
 
 use crate::ApiState;
@@ -91,8 +91,8 @@ pub(super) async fn read_answer(
     id: &str,
     wait: u64,
 ) -> ApiResult<AwaitedInteraction> {
-    if wait > MOST_WAIT_SECONDS {
-        let message = format!("`wait_seconds` must be 0 to {MOST_WAIT_SECONDS}");
+    if wait > MAX_WAIT_SECONDS {
+        let message = format!("`wait_seconds` must be 0 to {MAX_WAIT_SECONDS}");
         return Err(ApiError::invalid_argument(message));
     }
     let call = Call {

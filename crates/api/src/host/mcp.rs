@@ -38,13 +38,13 @@ use utoipa_axum::routes;
 
 use super::tools::{ToolCalling, schema_of};
 use crate::auth::{Call, LiveCaller, RunCaller};
-use crate::catalog_work::{aside, of_run};
+use crate::catalog_work::{of_run, run_blocking};
 use crate::error::body::no_message;
 use crate::error::{ApiError, ApiResult};
 use crate::json::BODY_BYTES;
 use crate::json::{media_type, read_json};
-use crate::recheck::ChecksSenders;
-use crate::room::Held;
+use crate::memory_budget::BufferedBody;
+use crate::recheck::ChecksCredentials;
 use crate::state::ApiState;
 use own::OwnTool;
 use runs::grant::Grant;
@@ -82,9 +82,9 @@ enum McpId {
 
 /// MCP server for one request.
 #[derive(Clone)]
-struct Face(Arc<Caller>);
+struct RunMcpServer(Arc<McpCaller>);
 
-struct Caller {
+struct McpCaller {
     caller: RunCaller,
     state: ApiState,
 }
@@ -110,9 +110,9 @@ async fn speak_mcp(
 ) -> ApiResult<Response> {
     let message = read_message(request, &state).await?;
     let (sent_json, is_of_catalog) = (message.sent_json, is_of_catalog(&message.bytes));
-    let caller = Arc::new(Caller { caller, state });
+    let caller = Arc::new(McpCaller { caller, state });
     let turn = is_of_catalog.then_some(&*caller);
-    let response = speak(Face(Arc::clone(&caller)), message, turn).await?;
+    let response = speak(RunMcpServer(Arc::clone(&caller)), message, turn).await?;
     if is_refused(&response) {
         return Err(not_mcp(response, sent_json).await);
     }
@@ -120,14 +120,14 @@ async fn speak_mcp(
 }
 
 /// An MCP message with the headers of its request.
-struct Message {
+struct McpRequest {
     parts: Parts,
-    bytes: Held,
+    bytes: BufferedBody,
     /// `Content-Type` is JSON.
     sent_json: bool,
 }
 
-async fn read_message(request: Request, state: &impl ChecksSenders) -> ApiResult<Message> {
+async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiResult<McpRequest> {
     let (mut parts, body) = request.into_parts();
     let sent_json = media_type(&parts.headers) == "application/json";
     let accept = parts.headers.get(ACCEPT);
@@ -141,7 +141,7 @@ async fn read_message(request: Request, state: &impl ChecksSenders) -> ApiResult
     if sent_json {
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     }
-    Ok(Message {
+    Ok(McpRequest {
         parts,
         bytes,
         sent_json,
@@ -151,12 +151,12 @@ async fn read_message(request: Request, state: &impl ChecksSenders) -> ApiResult
 /// Handles a message by the SDK. `turn` is the run of a message that reads the whole catalog.
 async fn speak<F: ServerHandler + Clone>(
     face: F,
-    message: Message,
-    turn: Option<&Caller>,
+    message: McpRequest,
+    turn: Option<&McpCaller>,
 ) -> ApiResult<Response> {
-    let Message { parts, bytes, .. } = message;
+    let McpRequest { parts, bytes, .. } = message;
     let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
-    // The middleware has already checked host and origin, see `names`.
+    // The middleware has already checked host and origin, see `host_allowlist`.
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
@@ -169,7 +169,7 @@ async fn speak<F: ServerHandler + Clone>(
         config,
     );
     let response = match turn {
-        Some(Caller { caller, state }) => {
+        Some(McpCaller { caller, state }) => {
             let runtime = Handle::current();
             let answering = move |_: &Grant| runtime.block_on(service.handle(request));
             of_run(caller, state, answering).await?
@@ -191,18 +191,18 @@ fn is_refused(response: &Response) -> bool {
 /// Whether the response contains the whole catalog of the run. True if unknown.
 fn is_of_catalog(message: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Message<'a> {
+    struct McpRequest<'a> {
         #[serde(borrow)]
         method: Option<Cow<'a, str>>,
         #[serde(borrow, default)]
-        params: Option<Named<'a>>,
+        params: Option<NamedParams<'a>>,
     }
     #[derive(serde::Deserialize)]
-    struct Named<'a> {
+    struct NamedParams<'a> {
         #[serde(borrow, default)]
         name: Option<Cow<'a, str>>,
     }
-    let Ok(Message { method, params }) = serde_json::from_slice(message) else {
+    let Ok(McpRequest { method, params }) = serde_json::from_slice(message) else {
         return true;
     };
     match method.as_deref() {
@@ -229,7 +229,7 @@ async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
     no_message(status, format!("this is no message of the protocol: {why}"))
 }
 
-impl ServerHandler for Face {
+impl ServerHandler for RunMcpServer {
     fn get_info(&self) -> ServerConfig {
         let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
         info.server_info = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
@@ -241,20 +241,20 @@ impl ServerHandler for Face {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let Caller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state } = self.0.as_ref();
         let call = Call {
             action: "list_tools",
             resource: "tool",
             operation: "list",
         };
         let recorded = caller.record(state, call, None).await;
-        recorded.map_err(unanswered)?;
+        recorded.map_err(internal_fault)?;
         let grant = Arc::clone(&caller.grant);
         // The caller already holds the catalog permit of the run.
-        let tools = aside(move || tools_of(&grant.snapshot)).await;
+        let tools = run_blocking(move || tools_of(&grant.snapshot)).await;
         tools
             .map(ListToolsResult::with_all_items)
-            .map_err(unanswered)
+            .map_err(internal_fault)
     }
 
     async fn call_tool(
@@ -262,7 +262,7 @@ impl ServerHandler for Face {
         request: CallToolRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Caller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state } = self.0.as_ref();
         let arguments = request.arguments.unwrap_or_default();
         let called = match OwnTool::parse(&request.name) {
             Some(own) => own.call(caller, state, arguments).await,
@@ -277,13 +277,13 @@ impl ServerHandler for Face {
     async fn on_initialized(&self, _context: NotificationContext<RoleServer>) {}
 }
 
-impl Face {
+impl RunMcpServer {
     async fn call_granted(
         &self,
         name: &str,
         arguments: protocol::JsonObject,
     ) -> ApiResult<CallToolResult> {
-        let Caller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state } = self.0.as_ref();
         let calling = ToolCalling {
             caller,
             state,
@@ -291,12 +291,12 @@ impl Face {
         };
         let result = calling.call(arguments, None).await?;
         let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
-        let speaks_mcp = tool
+        let returns_mcp_results = tool
             .source
             .as_deref()
             .is_some_and(|source| source.starts_with("mcp:"));
-        Ok(if speaks_mcp {
-            as_it_came(result)
+        Ok(if returns_mcp_results {
+            original_result(result)
         } else {
             structured(result)
         })
@@ -332,7 +332,7 @@ fn described(tool: &ToolResource) -> Tool {
 }
 
 /// Restores the result of an MCP server to its original form.
-fn as_it_came(value: Value) -> CallToolResult {
+fn original_result(value: Value) -> CallToolResult {
     let content = value.get("content").cloned();
     let Some(Ok(content)) = content.map(serde_json::from_value) else {
         return structured(value);
@@ -360,7 +360,7 @@ fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
 }
 
 /// Builds an internal error.
-fn unanswered(error: ApiError) -> ErrorData {
+fn internal_fault(error: ApiError) -> ErrorData {
     fault(ErrorCode::INTERNAL_ERROR, error)
 }
 
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_of_mcp_comes_back_as_it_was() {
+    fn restores_original_mcp_results() {
         let text = json!({"type": "text", "text": "a"});
         for (value, expected) in [
             (
@@ -396,7 +396,7 @@ mod tests {
                     "structuredContent": {"truncated": true}, "isError": false}),
             ),
         ] {
-            let mut result = as_it_came(value);
+            let mut result = original_result(value);
             result.result_type = None;
             assert_eq!(serde_json::to_value(result).unwrap(), expected);
         }

@@ -3,16 +3,16 @@
 //! A provider with this API gets the checked request; other providers get a chat completion. Grants, memory
 //! budgets, reservations, timeouts and audit are those of the chat completions API.
 
-pub(crate) mod face;
+pub(crate) mod wire_format;
 
-mod asking;
-mod telling;
+mod event_streaming;
+mod provider_request;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use domain::messages::{Relay, message};
+use domain::messages::{MessageRelay, message};
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::resources::{ModelOperation, ModelResource};
@@ -26,17 +26,17 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
-use crate::host::models::most::{check_most, said_bytes};
+use crate::host::models::token_bounds::{check_token_limits, said_bytes};
 use crate::host::openai::{LIST, named_model};
 use crate::host_call::HostCall;
 use crate::query::PathOf;
 use crate::state::ApiState;
 use crate::stream::event_stream;
-use asking::{Asking, Prepared, betas_of};
 use egress::upstream::UpstreamError;
-use face::MessagesError;
-use models::{Form, Models};
-use telling::{Telling, Told, frames};
+use event_streaming::{EventConversion, MessageEventStream, frames};
+use models::{Models, WireFormat};
+use provider_request::{MessagesInvocation, PreparedMessages, betas_of};
+use wire_format::MessagesError;
 
 /// Routes below `/host/v1/anthropic`.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
@@ -107,7 +107,7 @@ async fn create_message(
         permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = permit;
+    let _permit = permit;
     let id = named_model(&body)?;
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(
@@ -115,7 +115,7 @@ async fn create_message(
             "must be the maximum of tokens of the answer",
         ));
     }
-    check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
+    check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
     let betas = betas_of(&headers, &caller);
     let streams = body.get("stream").and_then(Value::as_bool) == Some(true);
     let (action, operation) = if streams {
@@ -124,7 +124,7 @@ async fn create_message(
         ("models_invoke", ModelOperation::Invoke)
     };
     let (mut call, model) = begin_call(&caller, &state, action, &id, operation).await?;
-    let asking = Asking {
+    let provider_request = MessagesInvocation {
         caller: &caller,
         state: &state,
         model,
@@ -132,21 +132,27 @@ async fn create_message(
         betas,
     };
     if streams {
-        return stream(asking, call, body).await;
+        return stream(provider_request, call, body).await;
     }
-    let said = answer(&asking, &mut call, body).await;
+    let said = answer(&provider_request, &mut call, body).await;
     Ok(Json(call.end(said)?).into_response())
 }
 
 /// Creates a whole message.
-async fn answer(asking: &Asking<'_>, call: &mut HostCall, body: JsonObject) -> ApiResult<Value> {
-    let provider = &asking.model.provider;
+async fn answer(
+    provider_request: &MessagesInvocation<'_>,
+    call: &mut HostCall,
+    body: JsonObject,
+) -> ApiResult<Value> {
+    let provider = &provider_request.model.provider;
     let settings = settings_of(&body);
-    let (prepared, _images) = asking.prepare(call, body).await?;
+    let (prepared, _images) = provider_request.prepare(call, body).await?;
     let message = match prepared {
-        Prepared::Own(asked) => {
-            let mut message = call.within(provider.ask(Form::Messages, asked)).await?;
-            let mut relay = Relay::new(asking.id);
+        PreparedMessages::Own(asked) => {
+            let mut message = call
+                .within(provider.ask(WireFormat::Messages, asked))
+                .await?;
+            let mut relay = MessageRelay::new(provider_request.id);
             let said = relay
                 .message(&mut message)
                 .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
@@ -154,11 +160,11 @@ async fn answer(asking: &Asking<'_>, call: &mut HostCall, body: JsonObject) -> A
             call.count(relay.usage());
             Value::Object(message)
         }
-        Prepared::Chat(chat) => {
+        PreparedMessages::Chat(chat) => {
             let completion = call.within(provider.complete(chat)).await?;
             call.say(said_bytes(&completion, "message"));
             call.count(domain::chat::usage_of(&completion));
-            let message = message(&completion, &settings, &new_id(), asking.id);
+            let message = message(&completion, &settings, &new_id(), provider_request.id);
             message.ok_or_else(|| {
                 UpstreamError::Malformed("a completion without a message".to_owned())
             })?
@@ -168,27 +174,34 @@ async fn answer(asking: &Asking<'_>, call: &mut HostCall, body: JsonObject) -> A
     Ok(message)
 }
 
-async fn stream(asking: Asking<'_>, mut call: HostCall, body: JsonObject) -> ApiResult<Response> {
-    let provider = &asking.model.provider;
+async fn stream(
+    provider_request: MessagesInvocation<'_>,
+    mut call: HostCall,
+    body: JsonObject,
+) -> ApiResult<Response> {
+    let provider = &provider_request.model.provider;
     let settings = settings_of(&body);
-    let heartbeat = asking.state.heartbeat;
+    let heartbeat = provider_request.state.heartbeat;
     let beginning = async {
-        let (prepared, _images) = asking.prepare(&mut call, body).await?;
+        let (prepared, _images) = provider_request.prepare(&mut call, body).await?;
         match prepared {
-            Prepared::Own(asked) => {
-                let events = provider.ask_for_events(Form::Messages, asked);
+            PreparedMessages::Own(asked) => {
+                let events = provider.request_events(WireFormat::Messages, asked);
                 let events = call.within(events).await?;
-                ApiResult::Ok((events, Told::relayed(asking.id)))
+                ApiResult::Ok((events, EventConversion::relayed(provider_request.id)))
             }
-            Prepared::Chat(chat) => {
+            PreparedMessages::Chat(chat) => {
                 let chunks = call.within(provider.stream(chat)).await?;
-                Ok((chunks, Told::written(&new_id(), asking.id, &settings)))
+                Ok((
+                    chunks,
+                    EventConversion::written(&new_id(), provider_request.id, &settings),
+                ))
             }
         }
     };
     match beginning.await {
         Ok((items, told)) => {
-            let frames = frames(Telling::new(call, items, told, heartbeat));
+            let frames = frames(MessageEventStream::new(call, items, told, heartbeat));
             Ok(event_stream(Body::from_stream(frames)))
         }
         Err(failed) => call.end(Err(failed)),
@@ -231,8 +244,8 @@ async fn count_message_tokens(
     let asked = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, asked).await?;
     let model = state.models.find(&id)?;
-    asking::check(&request, model)?;
-    let tokens = asking::prompt_tokens(model, &request);
+    provider_request::check(&request, model)?;
+    let tokens = provider_request::prompt_tokens(model, &request);
     Ok(Json(json!({"input_tokens": tokens})))
 }
 

@@ -1,13 +1,13 @@
 //! Granted models: invoke, stream and count tokens (host API §3).
 
 pub(in crate::host) mod body;
+pub(crate) mod memory_budget;
 pub(crate) mod reading;
-pub(crate) mod room;
 
+pub(in crate::host) mod allowed_parameters;
+pub(in crate::host) mod content_parts;
 pub(in crate::host) mod images;
-pub(in crate::host) mod members;
-pub(in crate::host) mod most;
-pub(in crate::host) mod parts;
+pub(in crate::host) mod token_bounds;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -29,23 +29,23 @@ use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;
+use crate::memory_budget::MemoryPermit;
 use crate::query::PathOf;
-use crate::room::Taken;
 use crate::state::ApiState;
 use crate::stream::event_stream;
+use allowed_parameters::check_parameters;
 use body::ModelBody;
+use content_parts::check_urls;
 use egress::upstream::UpstreamError;
 use images::with_images;
-use members::check_members;
 use models::{Chunks, Model};
-pub(in crate::host) use most::said_bytes;
-use most::{asked_texts, chat_spend, check_most};
-use parts::check_places;
+pub(in crate::host) use token_bounds::said_bytes;
+use token_bounds::{chat_spend, check_token_limits, prompt_texts};
 
 /// Maximum size of a model request, in bytes.
 pub(crate) const BODY_BYTES: usize = 20 * 1024 * 1024;
-const MOST_MESSAGES: usize = 10_000;
-const MOST_TOOLS: usize = 512;
+const MAX_MESSAGES: usize = 10_000;
+const MAX_TOOLS: usize = 512;
 /// Fields that `extra_args` must not contain: separate request fields, and fields that change the shape of the
 /// answer.
 const NOT_EXTRA: [&str; 7] = [
@@ -135,25 +135,25 @@ pub(crate) async fn invoke_model(
 ) -> ApiResult<Json<LlmInvokeResult>> {
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let asking = Asking {
+    let invocation = ModelInvocation {
         caller: &caller,
         state: &state,
         model,
         id: &id,
     };
-    let said = asking.invoke(&mut call, &request).await;
+    let said = invocation.invoke(&mut call, &request).await;
     call.end(said).map(Json)
 }
 
 /// A request to a model.
-struct Asking<'a> {
+struct ModelInvocation<'a> {
     caller: &'a RunCaller,
     state: &'a ApiState,
     model: &'a Model,
     id: &'a str,
 }
 
-impl Asking<'_> {
+impl ModelInvocation<'_> {
     async fn invoke(
         &self,
         call: &mut HostCall,
@@ -183,12 +183,12 @@ impl Asking<'_> {
         &self,
         call: &mut HostCall,
         request: &LlmRequest,
-    ) -> ApiResult<(JsonObject, Vec<Taken>)> {
+    ) -> ApiResult<(JsonObject, Vec<MemoryPermit>)> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request, model, id)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
         let body = model.asked_to_complete(body);
-        let beside = asked_texts(&request.extra_args);
+        let beside = prompt_texts(&request.extra_args);
         let prompt = model.count.of_request(&request.messages, &request.tools)
             + model.count.of_texts(beside.iter());
         call.reserve(chat_spend(id, model, prompt, &body)).await?;
@@ -222,13 +222,13 @@ pub(crate) async fn stream_model(
 ) -> ApiResult<Response> {
     let operation = ModelOperation::Stream;
     let (mut call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
-    let asking = Asking {
+    let invocation = ModelInvocation {
         caller: &caller,
         state: &state,
         model,
         id: &id,
     };
-    match asking.stream(&mut call, &request).await {
+    match invocation.stream(&mut call, &request).await {
         Ok(chunks) => {
             let reader = ChunkReader::new(request.remove_think).of_model(&id);
             Ok(event_stream(Body::from_stream(frames(
@@ -240,7 +240,7 @@ pub(crate) async fn stream_model(
 }
 
 /// State of a stream.
-enum Saying {
+enum ModelStreamState {
     Chunks(Box<(HostCall, ChunkReader)>),
     Over,
 }
@@ -252,12 +252,12 @@ fn frames(
     reader: ChunkReader,
 ) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
     let chunks = Box::pin(call.while_live(chunks));
-    let begun = (chunks, Saying::Chunks(Box::new((call, reader))));
-    let said = stream::unfold(begun, |(mut chunks, saying)| async move {
-        let Saying::Chunks(mut saying) = saying else {
+    let begun = (chunks, ModelStreamState::Chunks(Box::new((call, reader))));
+    let said = stream::unfold(begun, |(mut chunks, stream_state)| async move {
+        let ModelStreamState::Chunks(mut stream_state) = stream_state else {
             return None;
         };
-        let (call, reader) = &mut *saying;
+        let (call, reader) = &mut *stream_state;
         let frame = match chunks.next().await {
             Some(Ok(chunk)) => {
                 call.say(said_bytes(&chunk, "delta"));
@@ -265,15 +265,18 @@ fn frames(
                 let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
                 let frame = frame.unwrap_or_default();
                 call.add_bytes(frame.len());
-                return Some((frame, (chunks, Saying::Chunks(saying))));
+                return Some((frame, (chunks, ModelStreamState::Chunks(stream_state))));
             }
-            Some(Err(failed)) => error_frame(saying.0, failed),
+            Some(Err(failed)) => error_frame(stream_state.0, failed),
             None if !reader.has_finished() => {
                 let cut = "the stream ended before the answer did";
-                error_frame(saying.0, UpstreamError::Malformed(cut.to_owned()).into())
+                error_frame(
+                    stream_state.0,
+                    UpstreamError::Malformed(cut.to_owned()).into(),
+                )
             }
             None => {
-                let (mut call, reader) = *saying;
+                let (mut call, reader) = *stream_state;
                 let (last, usage) = reader.finish();
                 call.count(usage.clone());
                 let mut end = frame("chunk", &json!({"chunk": last})).to_vec();
@@ -284,7 +287,7 @@ fn frames(
                 end.into()
             }
         };
-        Some((frame, (chunks, Saying::Over)))
+        Some((frame, (chunks, ModelStreamState::Over)))
     });
     said.filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
@@ -325,10 +328,10 @@ pub(crate) async fn count_model_tokens(
     };
     let asked = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, asked).await?;
-    check_most_items("/messages", request.messages.len(), MOST_MESSAGES)?;
-    check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
+    check_max_items("/messages", request.messages.len(), MAX_MESSAGES)?;
+    check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
     let count = state.models.find(&id)?.count;
-    let beside = asked_texts(&request.extra_args);
+    let beside = prompt_texts(&request.extra_args);
     let tokens =
         count.of_request(&request.messages, &request.tools) + count.of_texts(beside.iter());
     Ok(Json(CountedTokens { tokens }))
@@ -336,8 +339,8 @@ pub(crate) async fn count_model_tokens(
 
 /// Converts a request to a chat completion body.
 fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObject> {
-    check_count("/messages", request.messages.len(), MOST_MESSAGES)?;
-    check_most_items("/tools", request.tools.len(), MOST_TOOLS)?;
+    check_count("/messages", request.messages.len(), MAX_MESSAGES)?;
+    check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
     let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
     let messages = request.messages.iter();
     let messages: Vec<_> = messages.map(|message| chat_message(message, id)).collect();
@@ -349,8 +352,7 @@ fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObj
     if let Some(effort) = request.reasoning_level.and_then(ReasoningLevel::effort) {
         body.insert("reasoning_effort".to_owned(), json!(effort));
     }
-    check_places(&body, |url| model.check_place(url))
-        .map_err(|fault| ApiError::faults(&[fault]))?;
+    check_urls(&body, |url| model.check_place(url)).map_err(|fault| ApiError::faults(&[fault]))?;
     Ok(body)
 }
 
@@ -363,12 +365,13 @@ fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<Js
             "is not allowed in extra_args: it is a field of its own, or the gateway sets it",
         ));
     }
-    let checked = check_members(args, &model.extra_members).and_then(|()| check_most(args));
+    let checked =
+        check_parameters(args, &model.extra_members).and_then(|()| check_token_limits(args));
     checked.map_err(|fault| ApiError::faults(&[fault.under("/extra_args")]))?;
     Ok(args.clone())
 }
 
-fn check_most_items(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
+fn check_max_items(pointer: &str, count: usize, max: usize) -> ApiResult<()> {
     if count <= max {
         return Ok(());
     }

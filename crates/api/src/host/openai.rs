@@ -19,21 +19,21 @@ use serde_json::{Value, json};
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
+use crate::host::models::allowed_parameters::check_parameters;
 use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
+use crate::host::models::content_parts::{check_urls, without_data};
 use crate::host::models::images::with_images;
-use crate::host::models::members::check_members;
-use crate::host::models::most::{asked_texts, chat_spend, check_most, said_bytes};
-use crate::host::models::parts::{check_places, without_data};
+use crate::host::models::memory_budget::ModelBody;
 use crate::host::models::reading::embed;
-use crate::host::models::room::ModelBody;
+use crate::host::models::token_bounds::{chat_spend, check_token_limits, prompt_texts, said_bytes};
 use crate::host_call::{HostCall, Spend};
+use crate::memory_budget::MemoryPermit;
 use crate::query::PathOf;
-use crate::room::Taken;
 use crate::state::ApiState;
 use crate::stream::event_stream;
 use egress::upstream::UpstreamError;
-use embedded::Embedded;
+use embedded::EmbeddingResponse;
 use models::{Chunks, Model};
 
 /// A request in OpenAI's format. Further fields that only shape the answer are passed to the provider. Other
@@ -69,7 +69,7 @@ pub(crate) enum EmbeddingInput {
 }
 
 /// Maximum texts of a request.
-const MOST_TEXTS: usize = 2048;
+const MAX_TEXTS: usize = 2048;
 
 /// Creates a chat completion, whole or as a stream: OpenAI's `POST /chat/completions`.
 ///
@@ -95,12 +95,12 @@ pub(crate) async fn create_chat_completion(
         permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = permit;
+    let _permit = permit;
     let id = named_model(&body)?;
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
     }
-    check_most(&body).map_err(|fault| ApiError::faults(&[fault]))?;
+    check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
     if body
         .get("stream_options")
         .is_some_and(|options| !options.is_object() && !options.is_null())
@@ -113,8 +113,14 @@ pub(crate) async fn create_chat_completion(
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
     let said = async {
-        let (body, _images) =
-            prepare(&caller, &state, &mut call, (&id, model), Prompt::of(body)).await?;
+        let (body, _images) = prepare(
+            &caller,
+            &state,
+            &mut call,
+            (&id, model),
+            CompletionInput::of(body),
+        )
+        .await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
@@ -142,8 +148,14 @@ async fn stream_chat(
         .and_then(Value::as_bool)
         .unwrap_or(false);
     let chunks = async {
-        let (body, _images) =
-            prepare(caller, state, &mut call, (&id, model), Prompt::of(body)).await?;
+        let (body, _images) = prepare(
+            caller,
+            state,
+            &mut call,
+            (&id, model),
+            CompletionInput::of(body),
+        )
+        .await?;
         call.within(model.provider.stream(body)).await
     };
     match chunks.await {
@@ -156,13 +168,13 @@ async fn stream_chat(
 }
 
 /// Input of a completion.
-pub(in crate::host) struct Prompt<'a> {
+pub(in crate::host) struct CompletionInput<'a> {
     pub(in crate::host) body: JsonObject,
     /// Texts for the provider beside the body.
     pub(in crate::host) beside: &'a [String],
 }
 
-impl Prompt<'_> {
+impl CompletionInput<'_> {
     fn of(body: JsonObject) -> Self {
         Self { body, beside: &[] }
     }
@@ -174,10 +186,10 @@ pub(in crate::host) async fn prepare(
     state: &ApiState,
     call: &mut HostCall,
     (id, model): (&str, &Model),
-    Prompt { body, beside }: Prompt<'_>,
-) -> ApiResult<(JsonObject, Vec<Taken>)> {
-    let checked = check_members(&body, &model.extra_members)
-        .and_then(|()| check_places(&body, |url| model.check_place(url)));
+    CompletionInput { body, beside }: CompletionInput<'_>,
+) -> ApiResult<(JsonObject, Vec<MemoryPermit>)> {
+    let checked = check_parameters(&body, &model.extra_members)
+        .and_then(|()| check_urls(&body, |url| model.check_place(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
     let mut body = model.asked_to_complete(body);
     let spend = spend(id, model, &mut body, beside);
@@ -188,7 +200,7 @@ pub(in crate::host) async fn prepare(
 
 /// The upper bound of a completion. Texts count as they are in the body, images as in the native API.
 fn spend(id: &str, model: &Model, body: &mut JsonObject, beside: &[String]) -> Spend {
-    let (texts, apart) = without_data(body, asked_texts);
+    let (texts, apart) = without_data(body, prompt_texts);
     let texts = model.count.of_texts(texts.iter().chain(beside));
     let data = model.count.of_data(apart.images, apart.file_bytes);
     chat_spend(id, model, texts.saturating_add(data), body)
@@ -309,7 +321,7 @@ pub(crate) async fn create_embeddings(
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),
     };
-    let embedded = Embedded {
+    let embedded = EmbeddingResponse {
         model: &id,
         vectors: &vectors,
         usage,
@@ -322,12 +334,12 @@ fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
     let refused = || {
         ApiError::invalid(
             "/input",
-            format!("must be a text or a list of 1 to {MOST_TEXTS} texts"),
+            format!("must be a text or a list of 1 to {MAX_TEXTS} texts"),
         )
     };
     match body.get("input") {
         Some(Value::String(text)) => Ok(vec![text.clone()]),
-        Some(Value::Array(texts)) if (1..=MOST_TEXTS).contains(&texts.len()) => {
+        Some(Value::Array(texts)) if (1..=MAX_TEXTS).contains(&texts.len()) => {
             let text = |text: &Value| text.as_str().map(str::to_owned).ok_or_else(refused);
             texts.iter().map(text).collect()
         }

@@ -1,16 +1,16 @@
 //! Granted models as OpenAI's Responses API, for agents without support for chat completions (host API §3).
 //! Grants, budgets, images and audit are those of the chat completions API.
 
-mod asking;
 mod errors;
 mod frames;
+mod provider_request;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
-use domain::chat::responses::{Target, asks_for_stream, read_request};
+use domain::chat::responses::{ProviderApi, read_request, wants_stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
@@ -28,8 +28,8 @@ use crate::host::openai::named_model;
 use crate::query::PathOf;
 use crate::state::ApiState;
 use crate::stream::event_stream;
-use asking::{Asking, input_tokens};
 use errors::in_openai_form;
+use provider_request::{ResponsesInvocation, input_tokens};
 
 /// Routes of the Responses API. Errors have OpenAI's fields.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
@@ -81,26 +81,26 @@ async fn create_response(
         permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _room = permit;
+    let _permit = permit;
     let id = named_model(&body)?;
-    let is_stream = asks_for_stream(&body).map_err(refused)?;
+    let is_stream = wants_stream(&body).map_err(refused)?;
     let (action, operation) = if is_stream {
         ("models_stream", ModelOperation::Stream)
     } else {
         ("models_invoke", ModelOperation::Invoke)
     };
     let (mut call, model) = begin_call(&caller, &state, action, &id, operation).await?;
-    let asking = Asking {
+    let provider_request = ResponsesInvocation {
         caller: &caller,
         state: &state,
         model,
         id: &id,
     };
     if !is_stream {
-        let said = asking.whole(&mut call, body).await;
+        let said = provider_request.whole(&mut call, body).await;
         return Ok(Json(call.end(said)?).into_response());
     }
-    match asking.stream(&mut call, body).await {
+    match provider_request.stream(&mut call, body).await {
         Ok(answer) => Ok(event_stream(Body::from_stream(answer.frames(call)))),
         Err(failed) => call.end(Err(failed)),
     }
@@ -131,7 +131,7 @@ async fn count_response_tokens(
     let asked = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, asked).await?;
     let model = state.models.find(&id)?;
-    let asked = read_request(&request, &id, Target::Responses, &model.extra_members);
+    let asked = read_request(&request, &id, ProviderApi::Responses, &model.extra_members);
     let tokens = input_tokens(model, &asked.map_err(refused)?);
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),

@@ -15,28 +15,30 @@ use serde_json::value::RawValue;
 use store::{Heartbeating, ResultsAppended};
 
 use crate::auth::{Call, RunCaller};
-use crate::error::appended::{appended_too_much, not_deferred, sequence_conflict, sequence_gap};
+use crate::error::appended::{
+    append_limit_exceeded, not_deferred, sequence_conflict, sequence_gap,
+};
 use crate::error::{ApiError, ApiResult};
 use crate::json::{json_bytes_of, parse};
 use crate::state::ApiState;
 use telemetry::tolerance::{Peer, tolerated};
 
 /// Maximum results of a call.
-const MOST_RESULTS: usize = 1000;
+const MAX_RESULTS: usize = 1000;
 /// Allowance for the JSON around the results, in bytes.
 const AROUND_BYTES: usize = 64 * 1024;
 
 /// The original results of a call with their sequences.
-pub(crate) struct Numbered(Vec<(u64, String)>);
+pub(crate) struct SequencedResults(Vec<(u64, String)>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Posted {
+struct AppendBody {
     results: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct ResultEnvelope<'a> {
     #[serde(borrow, default)]
     run_id: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "type")]
@@ -49,7 +51,7 @@ struct Envelope<'a> {
     sequence: Value,
 }
 
-impl Envelope<'_> {
+impl ResultEnvelope<'_> {
     /// Finds a fault that processing would always reject, so that the runner can correct it. Returns field and
     /// rule. A result for another run is not reported here: processing fails the run for it.
     fn fault(&self) -> Option<(&'static str, &'static str)> {
@@ -73,32 +75,35 @@ impl Envelope<'_> {
     }
 }
 
-impl FromRequest<ApiState> for Numbered {
+impl FromRequest<ApiState> for SequencedResults {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
         let limits = state.runs.limits().results;
-        let body = json_bytes_of(request, state, most_bytes(limits)).await?;
-        numbered(&body, limits).map(Self)
+        let body = json_bytes_of(request, state, body_limit(limits)).await?;
+        sequenced_results(&body, limits).map(Self)
     }
 }
 
 /// Body limit of appended results, in bytes.
-pub(crate) fn most_bytes(limits: ResultLimits) -> usize {
+pub(crate) fn body_limit(limits: ResultLimits) -> usize {
     limits.event_bytes.saturating_add(AROUND_BYTES)
 }
 
 /// Parses the results of a body with their sequences.
-pub(crate) fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64, String)>> {
-    let Posted { results } = read(body)?;
-    if results.is_empty() || results.len() > MOST_RESULTS {
-        let message = format!("must hold 1 to {MOST_RESULTS} results");
+pub(crate) fn sequenced_results(
+    body: &Bytes,
+    limits: ResultLimits,
+) -> ApiResult<Vec<(u64, String)>> {
+    let AppendBody { results } = read(body)?;
+    if results.is_empty() || results.len() > MAX_RESULTS {
+        let message = format!("must hold 1 to {MAX_RESULTS} results");
         return Err(ApiError::invalid("/results", message));
     }
-    let mut numbered: Vec<(u64, String)> = Vec::with_capacity(results.len());
+    let mut sequenced_results: Vec<(u64, String)> = Vec::with_capacity(results.len());
     for (index, raw) in results.iter().enumerate() {
         let place = format!("/results/{index}");
-        let envelope: Result<Envelope<'_>, _> = serde_json::from_str(raw.get());
+        let envelope: Result<ResultEnvelope<'_>, _> = serde_json::from_str(raw.get());
         let Ok(envelope) = envelope else {
             return Err(ApiError::invalid(place, "must be an AgentRunResult"));
         };
@@ -110,7 +115,7 @@ pub(crate) fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64
             let message = "must be a whole number from 1 on: it says which result this is";
             return Err(ApiError::invalid(pointer, message));
         };
-        if numbered
+        if sequenced_results
             .last()
             .is_some_and(|(last, _)| sequence != last + 1)
         {
@@ -124,19 +129,19 @@ pub(crate) fn numbered(body: &Bytes, limits: ResultLimits) -> ApiResult<Vec<(u64
             );
             return Err(ApiError::too_large(message));
         }
-        numbered.push((sequence, raw.get().to_owned()));
+        sequenced_results.push((sequence, raw.get().to_owned()));
     }
-    Ok(numbered)
+    Ok(sequenced_results)
 }
 
 /// Parses a body whose strings may be invalid JSON. Results are stored unchanged and repaired during processing.
 /// Invalid UTF-8 cannot be stored, so it is repaired here.
-fn read(body: &Bytes) -> ApiResult<Posted> {
+fn read(body: &Bytes) -> ApiResult<AppendBody> {
     let repaired = repair_json_text(body);
     if matches!(repaired, Cow::Borrowed(_)) {
         return parse(body);
     }
-    let sound: Posted = parse(&repaired)?;
+    let sound: AppendBody = parse(&repaired)?;
     tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
     Ok(serde_json::from_slice(body).unwrap_or(sound))
 }
@@ -171,7 +176,7 @@ const RESULTS: Call<'static> = Call {
 pub(crate) async fn append_results(
     caller: RunCaller,
     State(state): State<ApiState>,
-    Numbered(results): Numbered,
+    SequencedResults(results): SequencedResults,
 ) -> ApiResult<Json<AppendedResults>> {
     let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
     let audit = caller.audit_entry(&state, RESULTS, None, bytes);
@@ -185,7 +190,7 @@ pub(crate) async fn append_results(
         }
         ResultsAppended::Gap { expected } => Err(sequence_gap(expected)),
         ResultsAppended::Conflict { sequence } => Err(sequence_conflict(sequence)),
-        ResultsAppended::Full => Err(appended_too_much()),
+        ResultsAppended::Full => Err(append_limit_exceeded()),
         ResultsAppended::NotAsync => Err(audited_not_deferred(&caller, &state, RESULTS).await?),
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }

@@ -62,7 +62,7 @@ pub(crate) async fn get_own_context(
 }
 
 /// Fields of an object as raw JSON.
-type Members<'a> = BTreeMap<String, &'a RawValue>;
+type RawMembers<'a> = BTreeMap<String, &'a RawValue>;
 
 /// Sets the append flag in a context. Parses only the path to the flag.
 fn appendable(context: String) -> String {
@@ -70,9 +70,9 @@ fn appendable(context: String) -> String {
 }
 
 fn with_appends(context: &str) -> serde_json::Result<String> {
-    let mut members: Members<'_> = serde_json::from_str(context)?;
+    let mut members: RawMembers<'_> = serde_json::from_str(context)?;
     let access = members.get("context").copied().unwrap_or(RawValue::NULL);
-    let mut access: Members<'_> = serde_json::from_str(access.get())?;
+    let mut access: RawMembers<'_> = serde_json::from_str(access.get())?;
     let apis = access.get("available_apis").copied();
     let mut apis: JsonObject = serde_json::from_str(apis.unwrap_or(RawValue::NULL).get())?;
     apis.insert("run_append_result".to_owned(), Value::Bool(true));
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_of_appended_runs_say_so() {
+    fn sets_append_flag_in_contexts() {
         let context = json!({"run_id": "r", "config": {"run_append_result": false},
             "context": {"event_seq": 1, "available_apis": {"state": true, "run_append_result": false}}});
         let told = appendable(context.to_string());

@@ -16,11 +16,11 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
-use crate::run_pages::{EventsPart, RawPage, RunsPart, list_part, page_run_events, statuses};
+use crate::run_pages::{RawPage, RunEventsRange, RunsRange, list_part, page_run_events, statuses};
 use crate::state::ApiState;
 use crate::view::{Direction, agent_run};
 
-const MOST_REASON: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 
 /// Filters, cursors and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -77,7 +77,7 @@ pub(crate) async fn list_scope_runs(
         filter.conversation_key,
         query.statuses
     ]);
-    let part = RunsPart {
+    let part = RunsRange {
         before: query.before_cursor,
         after: query.after_cursor,
         direction: query.direction,
@@ -198,12 +198,12 @@ async fn page_events(
     query: &ScopeEventsQuery,
 ) -> ApiResult<Json<RawPage>> {
     let run = find_in_scope(caller, state, "run_events_page", id).await?;
-    let part = events_part(query)?;
+    let part = events_range(query)?;
     page_run_events(state, &run, &part, &caller.answer).await
 }
 
 /// Parses the bounds of a page.
-pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
+pub(super) fn events_range(query: &ScopeEventsQuery) -> ApiResult<RunEventsRange> {
     if query
         .before_cursor
         .is_some_and(|before| i64::try_from(before).is_err())
@@ -211,7 +211,7 @@ pub(super) fn events_part(query: &ScopeEventsQuery) -> ApiResult<EventsPart> {
         let message = "`before_cursor` must be a sequence of a run";
         return Err(ApiError::invalid_argument(message));
     }
-    Ok(EventsPart {
+    Ok(RunEventsRange {
         before: query.before_cursor,
         after: query.after_cursor.unwrap_or(0),
         direction: query.direction.unwrap_or(Direction::Forward),
@@ -253,8 +253,8 @@ pub(crate) async fn page_scope_run_events(
 /// Validates the reason of a cancel: 1 to 500 characters.
 pub(super) fn check_reason(cancel: &RunCancel) -> ApiResult<()> {
     let length = cancel.reason.as_ref().map(|reason| reason.chars().count());
-    if length.is_some_and(|length| length == 0 || length > MOST_REASON) {
-        let message = format!("must have 1 to {MOST_REASON} characters");
+    if length.is_some_and(|length| length == 0 || length > MAX_REASON_CHARS) {
+        let message = format!("must have 1 to {MAX_REASON_CHARS} characters");
         return Err(ApiError::invalid("/reason", message));
     }
     Ok(())

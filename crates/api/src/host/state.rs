@@ -13,7 +13,7 @@ use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
 use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
-use crate::error::appended::appended_wait;
+use crate::error::appended::appends_pending;
 use crate::error::version::version_conflict;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
@@ -45,11 +45,11 @@ async fn access(
 }
 
 /// Waits until the run's earlier appended results are processed.
-async fn behind_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
+async fn after_appended(caller: &RunCaller, state: &ApiState) -> ApiResult<()> {
     if state.runs.async_runs.await_judged(&caller.grant).await? {
         Ok(())
     } else {
-        Err(appended_wait())
+        Err(appends_pending())
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn list_state(
         .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
     let after = query.after.unwrap_or_default();
     check_prefix(&after).map_err(|_| ApiError::invalid_argument("`after` must be a key"))?;
-    behind_appended(&caller, &state).await?;
+    after_appended(&caller, &state).await?;
     let mut keys = state
         .runs
         .store()
@@ -124,10 +124,10 @@ pub(crate) async fn get_state(
         operation: "state",
     };
     if key != ACTIVATED_SKILLS {
-        caller.legal_key(&state, call, &key).await?;
+        caller.checked_key(&state, call, &key).await?;
     }
     let access = access(&caller, &state, call, &scope).await?;
-    behind_appended(&caller, &state).await?;
+    after_appended(&caller, &state).await?;
     let entry = state.runs.store().state().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
     let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
@@ -219,7 +219,7 @@ async fn change(
         Ok(identity) => identity.to_owned(),
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
-    caller.legal_key(state, call, &key).await?;
+    caller.checked_key(state, call, &key).await?;
     let bytes = value.as_ref().map_or(0, String::len);
     let most = state.runs.limits().results.state_value_bytes;
     if bytes > most {
@@ -227,7 +227,7 @@ async fn change(
             "the value is larger than the {most} bytes of limits.state_value_bytes"
         )));
     }
-    behind_appended(caller, state).await?;
+    after_appended(caller, state).await?;
     let change = StateChange {
         run_id: caller.grant.run.id,
         workspace: caller.grant.run.workspace.clone(),

@@ -29,7 +29,7 @@ use keys::cursor::Kind;
 use upload::Upload;
 
 /// Attempts to open a blob that is replaced between the reads of its record and its content.
-const LOOKS: usize = 3;
+const OPEN_ATTEMPTS: usize = 3;
 
 /// Checks an area and returns access to it. A denial is audited.
 async fn granted_area(
@@ -136,7 +136,7 @@ pub(crate) async fn get_blob(
     PathOf((area, key)): PathOf<(String, String)>,
 ) -> ApiResult<Response> {
     let call = call("storage_get", &area);
-    caller.legal_key(&state, call, &key).await?;
+    caller.checked_key(&state, call, &key).await?;
     let access = granted_area(&caller, &state, call).await?;
     let store = state.runs.store();
     let found = open_blob(store, &access, &key).await?;
@@ -163,7 +163,7 @@ async fn open_blob(
     access: &AreaAccess,
     key: &str,
 ) -> Result<Option<(BlobRecord, Vec<u8>)>, StoreError> {
-    for _ in 0..LOOKS {
+    for _ in 0..OPEN_ATTEMPTS {
         let Some(blob) = store.state().find_blob(access, key).await? else {
             return Ok(None);
         };
@@ -223,14 +223,14 @@ pub(crate) async fn put_blob(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<Response> {
-    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
-        body.drain().await;
+    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
+        body.discard_body().await;
         return Err(uploads_full());
     };
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.
-        body.drain().await;
+        body.discard_body().await;
     }
     let tag = [(ETAG, format!("\"{}\"", stored?))];
     Ok((StatusCode::NO_CONTENT, tag).into_response())
@@ -246,7 +246,7 @@ async fn store_blob(
 ) -> ApiResult<String> {
     let call = call("storage_set", area);
     let access = granted_area(caller, state, call).await?;
-    caller.legal_key(state, call, &key).await?;
+    caller.checked_key(state, call, &key).await?;
     let upload = match Upload::new(caller, state, access, key, headers) {
         Ok(upload) => upload,
         Err(refused) => {
@@ -273,8 +273,8 @@ pub(crate) async fn delete_blob(
 ) -> ApiResult<StatusCode> {
     let call = call("storage_delete", &area);
     let access = granted_area(&caller, &state, call).await?;
-    caller.legal_key(&state, call, &key).await?;
-    let Some(_room) = state.runs.calls.begin_upload(&caller.grant) else {
+    caller.checked_key(&state, call, &key).await?;
+    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
         return Err(uploads_full());
     };
     let delete = DeleteBlob {

@@ -22,10 +22,10 @@ use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::catalog_work::of_run;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::{HostCall, Spend};
+use crate::idempotent_call::IdempotentCall;
 use crate::json::JsonBody;
-use crate::kept_call::KeptCall;
-use crate::large_result::hand_over;
 use crate::query::{IDEMPOTENCY_KEY, PathOf, single_header};
+use crate::result_offload::offload;
 use crate::skill_registrar::{StoreRegistrar, registered_package};
 use crate::state::ApiState;
 use runs::grant::Grant;
@@ -229,10 +229,10 @@ impl ToolCalling<'_> {
                 None => {
                     let of_run = (self.caller.grant.run.endpoint_id, &skills);
                     let called = self.state.tools.call(&tool, parameters, of_run).await;
-                    Ok(hand_over(self.caller, self.state, &tool, called?).await)
+                    Ok(offload(self.caller, self.state, &tool, called?).await)
                 }
                 Some(CallKey { key, scope }) => {
-                    let kept = KeptCall {
+                    let kept = IdempotentCall {
                         caller: self.caller,
                         state: self.state,
                         tool: &tool,

@@ -1,6 +1,6 @@
 //! Budget use of one call: reserved before it, settled after it.
 
-use domain::budget::{Amount, Exceeded};
+use domain::budget::{Amount, BudgetExceeded};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
 use serde_json::json;
@@ -8,7 +8,7 @@ use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
 use crate::error::limits::over_budget;
-use crate::error::{ApiError, Consumed};
+use crate::error::{ApiError, BillingOutcome};
 use models::{Model, Price};
 use runs::grant::Grant;
 use runs::{Reservation, Runs};
@@ -18,7 +18,7 @@ use telemetry::metrics;
 const TOKEN_BYTES: u64 = 3;
 
 /// Upper bound of a provider's token count, so that sums do not overflow.
-const MOST_COUNTED: u64 = 1_000_000_000;
+const MAX_COUNTED: u64 = 1_000_000_000;
 
 /// Upper bound of a call's use.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Spend {
     pub(crate) kind: &'static str,
     pub(crate) resource: String,
     pub(crate) prompt_tokens: u64,
-    pub(crate) most_completion_tokens: u64,
+    pub(crate) max_completion_tokens: u64,
     pub(crate) price: Option<Price>,
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Spending {
 }
 
 /// A call that has ended.
-pub(super) struct Ended {
+pub(super) struct EndedCall {
     pub(super) id: Uuid,
     pub(super) workspace: WorkspaceId,
     pub(super) run_id: RunId,
     pub(super) outcome: &'static str,
-    pub(super) consumed: Consumed,
+    pub(super) billing_outcome: BillingOutcome,
     pub(super) wall_ms: u64,
     pub(super) at: i64,
 }
@@ -67,8 +67,8 @@ impl Spending {
             calls: 1,
             tokens: spend
                 .prompt_tokens
-                .saturating_add(spend.most_completion_tokens),
-            cost_micros: spend.cost(spend.prompt_tokens, spend.most_completion_tokens),
+                .saturating_add(spend.max_completion_tokens),
+            cost_micros: spend.cost(spend.prompt_tokens, spend.max_completion_tokens),
             wall_ms: 0,
         };
         let mut reservation = None;
@@ -108,7 +108,7 @@ impl Spending {
     }
 
     /// No model was called.
-    pub(super) fn read_nothing(&mut self) {
+    pub(super) fn clear_prompt_tokens(&mut self) {
         self.spend.prompt_tokens = 0;
     }
 
@@ -118,7 +118,7 @@ impl Spending {
     }
 
     /// Builds the settlement of the ended call.
-    pub(super) fn settle(self, ended: Ended) -> SettleUsage {
+    pub(super) fn settle(self, ended: EndedCall) -> SettleUsage {
         let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
         let cost_micros = self.spend.cost(prompt_tokens, completion_tokens);
         if self.spend.kind == "model" {
@@ -150,8 +150,8 @@ impl Spending {
     ///
     /// A rejected call used nothing. An answer that was not read to its end counts as the whole reservation,
     /// unless part of it arrived.
-    fn used(&self, ended: &Ended) -> (u64, u64, bool) {
-        let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MOST_COUNTED));
+    fn used(&self, ended: &EndedCall) -> (u64, u64, bool) {
+        let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MAX_COUNTED));
         if let Some(counted) = &self.counted {
             // Treat zero as no count, both for the prompt and for the completion.
             let prompt = number(counted.prompt_tokens).filter(|prompt| *prompt > 0);
@@ -160,27 +160,31 @@ impl Spending {
             let rest = total.map(|total| total.saturating_sub(prompt));
             let completion = number(counted.completion_tokens).or(rest);
             // A zero count in the middle of an answer is not final.
-            let is_last = ended.consumed != Consumed::Unheard;
+            let is_last = ended.billing_outcome != BillingOutcome::Unconfirmed;
             let says_nothing = counted.completion_tokens == Some(0) && (self.said > 0 || !is_last);
             let completion =
                 completion.filter(|completion| *completion > 0 || (is_last && !says_nothing));
-            let said = self.said_of(ended.consumed);
+            let said = self.estimated_completion(ended.billing_outcome);
             let is_estimate = completion.is_none() && said > 0;
             return (prompt, completion.unwrap_or(said), is_estimate);
         }
-        let has_refused = self.said == 0 && ended.consumed == Consumed::Nothing;
+        let has_refused = self.said == 0 && ended.billing_outcome == BillingOutcome::Nothing;
         if has_refused || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
-        (self.spend.prompt_tokens, self.said_of(ended.consumed), true)
+        (
+            self.spend.prompt_tokens,
+            self.estimated_completion(ended.billing_outcome),
+            true,
+        )
     }
 
     /// Estimated completion tokens, without a provider's count.
-    fn said_of(&self, consumed: Consumed) -> u64 {
-        match consumed {
-            Consumed::AllReserved => self.spend.most_completion_tokens,
-            Consumed::Unheard if self.said == 0 => self.spend.most_completion_tokens,
-            Consumed::Nothing | Consumed::WhatCame | Consumed::Unheard => {
+    fn estimated_completion(&self, billing_outcome: BillingOutcome) -> u64 {
+        match billing_outcome {
+            BillingOutcome::AllReserved => self.spend.max_completion_tokens,
+            BillingOutcome::Unconfirmed if self.said == 0 => self.spend.max_completion_tokens,
+            BillingOutcome::Nothing | BillingOutcome::Received | BillingOutcome::Unconfirmed => {
                 self.said.div_ceil(TOKEN_BYTES)
             }
         }
@@ -208,7 +212,7 @@ impl Spend {
             kind,
             resource: resource.to_owned(),
             prompt_tokens: 0,
-            most_completion_tokens: 0,
+            max_completion_tokens: 0,
             price: None,
         }
     }
@@ -218,8 +222,8 @@ impl Spend {
     }
 }
 
-fn refusal(exceeded: &Exceeded, now: i64) -> ApiError {
-    let Exceeded {
+fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
+    let BudgetExceeded {
         budget,
         what,
         limit,
@@ -265,7 +269,7 @@ mod tests {
                 kind: "model",
                 resource: "m".to_owned(),
                 prompt_tokens: 100,
-                most_completion_tokens: 50,
+                max_completion_tokens: 50,
                 price: Some(Price {
                     input: 2.5,
                     output: 10.0,
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_without_numbers_takes_no_number_back() {
+    fn empty_counts_keep_earlier_numbers() {
         let mut spending = spending(None, 30);
         spending.count(LlmTokenUsage::default());
         assert_eq!(spending.counted, None);
@@ -293,23 +297,23 @@ mod tests {
         assert_eq!(spending.counted, Some(counted));
     }
 
-    fn ended(outcome: &'static str, consumed: Consumed) -> Ended {
-        Ended {
+    fn ended(outcome: &'static str, billing_outcome: BillingOutcome) -> EndedCall {
+        EndedCall {
             id: Uuid::nil(),
             workspace: WorkspaceId("w".to_owned()),
             run_id: RunId(Uuid::nil()),
             outcome,
-            consumed,
+            billing_outcome,
             wall_ms: 7,
             at: 0,
         }
     }
 
     #[test]
-    fn a_call_costs_what_was_counted_or_what_came_and_nothing_when_nothing_did() {
-        let of_consumed = |counted, outcome, said, consumed| {
+    fn settles_by_provider_count_or_received_text() {
+        let of_consumed = |counted, outcome, said, billing_outcome| {
             let call = spending(counted, said)
-                .settle(ended(outcome, consumed))
+                .settle(ended(outcome, billing_outcome))
                 .call;
             (
                 call.prompt_tokens,
@@ -318,7 +322,8 @@ mod tests {
                 call.cost_micros,
             )
         };
-        let of = |counted, outcome, said| of_consumed(counted, outcome, said, Consumed::WhatCame);
+        let of =
+            |counted, outcome, said| of_consumed(counted, outcome, said, BillingOutcome::Received);
         let counted = |prompt, completion, total| {
             Some(LlmTokenUsage {
                 prompt_tokens: prompt,
@@ -345,12 +350,13 @@ mod tests {
         assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));
         assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
         assert_eq!(of(None, "ok", 0), (100, 0, true, 250));
-        let refused = of_consumed(None, "rate_limited", 0, Consumed::Nothing);
+        let refused = of_consumed(None, "rate_limited", 0, BillingOutcome::Nothing);
         assert_eq!(refused, (0, 0, false, 0));
-        let too_large = of_consumed(None, "runtime_error", 0, Consumed::AllReserved);
+        let too_large = of_consumed(None, "runtime_error", 0, BillingOutcome::AllReserved);
         assert_eq!(too_large, (100, 50, true, 750));
         for outcome in ["abandoned", "cancelled", "deadline_exceeded"] {
-            let unheard = |counted, said| of_consumed(counted, outcome, said, Consumed::Unheard);
+            let unheard =
+                |counted, said| of_consumed(counted, outcome, said, BillingOutcome::Unconfirmed);
             assert_eq!(unheard(None, 0), (100, 50, true, 750));
             assert_eq!(unheard(None, 3), (100, 1, true, 260));
             let so_far = |tokens| counted(Some(10), Some(tokens), None);

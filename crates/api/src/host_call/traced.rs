@@ -4,11 +4,11 @@ use domain::trace::TraceParent;
 
 use super::HostCall;
 use models::Model;
-use telemetry::spans::{Begun, CallSpan};
+use telemetry::spans::{CallSpan, SpanStart};
 
 /// A call to export when it ends.
-pub(super) struct Traced {
-    pub(super) begun: Begun,
+pub(super) struct CallTrace {
+    pub(super) begun: SpanStart,
     /// The span of the caller.
     pub(super) told: Option<TraceParent>,
     /// `None`: the call is not exported.
@@ -52,13 +52,13 @@ impl HostCall {
 
     fn trace(&mut self, span: impl FnOnce() -> CallSpan) {
         let runs = &self.runs;
-        if !self.ended && runs.spans().tells_of(&self.grant.run) {
+        if !self.ended && runs.spans().exports(&self.grant.run) {
             self.traced.span = Some(span());
         }
     }
 
     /// Exports the span, once.
-    pub(super) fn tell(&mut self, outcome: &'static str, used: Option<(u64, u64, bool)>) {
+    pub(super) fn export(&mut self, outcome: &'static str, used: Option<(u64, u64, bool)>) {
         let Some(mut span) = self.traced.span.take() else {
             return;
         };
@@ -68,7 +68,7 @@ impl HostCall {
         let error = (outcome != "ok").then_some(outcome);
         let error = error.or(self.traced.fault);
         let Self { runs, grant, .. } = self;
-        let Traced { begun, told, .. } = self.traced;
+        let CallTrace { begun, told, .. } = self.traced;
         runs.spans()
             .call_ended(&grant.run, told, begun, span, error);
     }

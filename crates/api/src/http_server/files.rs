@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Reserve for files other than connections, such as database and log.
-const OTHERS: u64 = 64;
+const RESERVED_FILES: u64 = 64;
 
 /// Raises the limit of open files to its maximum. Returns `wanted`, or fewer connections so that runner
 /// connections get as many.
@@ -32,7 +32,7 @@ pub fn affordable_connections(wanted: usize) -> usize {
 /// `None`: no file limit.
 fn share(wanted: usize, files: Option<u64>) -> usize {
     let Some(files) = files else { return wanted };
-    let half = usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX);
+    let half = usize::try_from(files.saturating_sub(RESERVED_FILES) / 2).unwrap_or(usize::MAX);
     wanted.min(half.max(1))
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_half_of_the_files_to_the_runs() {
+    fn reserves_half_of_files_for_runs() {
         assert_eq!(share(10_000, None), 10_000);
         assert_eq!(share(10_000, Some(1_048_576)), 10_000);
         assert_eq!(share(10_000, Some(1024)), 480);

@@ -20,14 +20,14 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
 pub(super) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// A slot for one connection of a network, released on drop.
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     peers: Peers,
     network: IpAddr,
 }
 
 impl Peers {
     /// Takes a slot; `None` if the network has `most` connections. 0 is unlimited.
-    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
+    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<ConnectionSlot> {
         let network = network_of(address);
         let mut counts = self.counts();
         let count = counts.entry(network).or_default();
@@ -35,7 +35,7 @@ impl Peers {
             return None;
         }
         *count += 1;
-        Some(Place {
+        Some(ConnectionSlot {
             peers: self.clone(),
             network,
         })
@@ -46,7 +46,7 @@ impl Peers {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut counts = self.peers.counts();
         if let Some(count) = counts.get_mut(&self.network) {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_has_its_places_and_nothing_is_remembered_of_who_left() {
+    fn limits_connections_per_network() {
         let peers = Peers::default();
         let [one, other]: [IpAddr; 2] = ["10.0.0.1", "::1"].map(|text| text.parse().unwrap());
         let first = peers.enter(one, 2).unwrap();

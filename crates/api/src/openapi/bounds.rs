@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::lists::MOST_ITEMS;
+use protocol::lists::MAX_ITEMS;
 use utoipa::Number;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{
@@ -166,7 +166,7 @@ impl<'a> Bounding<'a> {
             RefOr::T(Schema::Array(array)) => {
                 if let ArrayItems::RefOrSchema(items) = &mut array.items {
                     let names = self.names_of(items);
-                    array.max_items.get_or_insert(names.unwrap_or(MOST_ITEMS));
+                    array.max_items.get_or_insert(names.unwrap_or(MAX_ITEMS));
                     self.bound(items);
                 }
             }

@@ -7,25 +7,25 @@ use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, Response, Respon
 const ERROR_BODY: &str = "ErrorBody";
 
 /// An error response and its name in the document.
-struct Refusal {
+struct SharedErrorResponse {
     status: &'static str,
     name: &'static str,
     description: &'static str,
 }
 
 /// Errors of all operations.
-const OF_ALL: [Refusal; 3] = [
-    Refusal {
+const OF_ALL: [SharedErrorResponse; 3] = [
+    SharedErrorResponse {
         status: "403",
         name: "Foreign",
         description: "`Host` or `Origin` is not allowed",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "415",
         name: "Encoded",
         description: "The body is compressed: send it without `Content-Encoding`",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "500",
         name: "Failed",
         description: "The gateway failed; its log says why",
@@ -33,55 +33,55 @@ const OF_ALL: [Refusal; 3] = [
 ];
 
 /// Errors of all operations with a credential.
-const OF_CALLERS: [Refusal; 4] = [
-    Refusal {
+const OF_CALLERS: [SharedErrorResponse; 4] = [
+    SharedErrorResponse {
         status: "400",
         name: "NotValid",
         description: "A header, the URL or the body is not valid; `details.pointer` locates a fault in the body",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "401",
         name: "Unauthenticated",
         description: "The credential is not valid",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "429",
         name: "TooOften",
         description: "A limit is reached; retry after `Retry-After` seconds",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "503",
         name: "Unavailable",
         description: "The database does not respond; retry",
     },
 ];
 
-const OF_OPERATORS: Refusal = Refusal {
+const OF_OPERATORS: SharedErrorResponse = SharedErrorResponse {
     status: "403",
     name: "NotAnOperator",
     description: "The API key is not of role admin",
 };
 
-const OF_BODIES: [Refusal; 2] = [
-    Refusal {
+const OF_BODIES: [SharedErrorResponse; 2] = [
+    SharedErrorResponse {
         status: "408",
         name: "Slow",
         description: "The body was not complete in time",
     },
-    Refusal {
+    SharedErrorResponse {
         status: "413",
         name: "TooLarge",
         description: "The body exceeds the limit of the route",
     },
 ];
 
-const OF_LATE_RUNS: Refusal = Refusal {
+const OF_LATE_RUNS: SharedErrorResponse = SharedErrorResponse {
     status: "504",
     name: "Late",
     description: "The run is past its deadline",
 };
 
-const OF_CANCELLED_RUNS: Refusal = Refusal {
+const OF_CANCELLED_RUNS: SharedErrorResponse = SharedErrorResponse {
     status: "409",
     name: "Cancelled",
     description: "The run was cancelled",
@@ -99,10 +99,10 @@ const OPEN_IN_GRACE: [&str; 7] = [
 ];
 
 /// Adds the shared errors to each operation, except for statuses that it describes itself.
-pub(super) fn add_refusals(document: &mut OpenApi) {
+pub(super) fn add_shared_errors(document: &mut OpenApi) {
     let operations = document.paths.paths.values_mut().flat_map(operations_of);
     for operation in operations {
-        for refusal in refusals_of(operation) {
+        for refusal in shared_errors_of(operation) {
             let name = refusal.status.to_owned();
             let responses = &mut operation.responses.responses;
             let reference = Ref::from_response_name(refusal.name);
@@ -123,7 +123,7 @@ pub(super) fn operations_of(item: &mut PathItem) -> impl Iterator<Item = &mut Op
     all.into_iter().flatten()
 }
 
-fn refusals_of(operation: &Operation) -> Vec<&'static Refusal> {
+fn shared_errors_of(operation: &Operation) -> Vec<&'static SharedErrorResponse> {
     let tag = operation.tags.iter().flatten().next();
     let tag = tag.map_or("", String::as_str);
     let mut refusals = Vec::new();
@@ -158,7 +158,7 @@ fn describe(components: &mut Components) {
     }
 }
 
-fn described(refusal: &Refusal) -> Response {
+fn described(refusal: &SharedErrorResponse) -> Response {
     let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(ERROR_BODY)));
     ResponseBuilder::new()
         .description(refusal.description)

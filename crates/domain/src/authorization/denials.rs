@@ -8,7 +8,7 @@ pub const DENIED_CALLS: &str = "runner.denied_calls";
 
 /// Consequence of a denied call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterDenial {
+pub enum DenialOutcome {
     /// Write an audit entry.
     Entry,
     /// Increment a shared audit entry.
@@ -18,11 +18,11 @@ pub enum AfterDenial {
 }
 
 /// `count`: denied calls of the run including this one. `most`: the count that ends the run.
-pub fn after_denial(count: u64, most: u64) -> AfterDenial {
+pub fn after_denial(count: u64, most: u64) -> DenialOutcome {
     match count {
-        _ if count >= most => AfterDenial::End,
-        0..=ENTRY_EACH => AfterDenial::Entry,
-        _ => AfterDenial::SharedEntry,
+        _ if count >= most => DenialOutcome::End,
+        0..=ENTRY_EACH => DenialOutcome::Entry,
+        _ => DenialOutcome::SharedEntry,
     }
 }
 
@@ -33,14 +33,14 @@ mod tests {
     #[test]
     fn shares_entries_then_ends_the_run() {
         for (count, most, expected) in [
-            (1, 10_000, AfterDenial::Entry),
-            (1_000, 10_000, AfterDenial::Entry),
-            (1_001, 10_000, AfterDenial::SharedEntry),
-            (9_999, 10_000, AfterDenial::SharedEntry),
-            (10_000, 10_000, AfterDenial::End),
-            (10_001, 10_000, AfterDenial::End),
-            (9, 10, AfterDenial::Entry),
-            (10, 10, AfterDenial::End),
+            (1, 10_000, DenialOutcome::Entry),
+            (1_000, 10_000, DenialOutcome::Entry),
+            (1_001, 10_000, DenialOutcome::SharedEntry),
+            (9_999, 10_000, DenialOutcome::SharedEntry),
+            (10_000, 10_000, DenialOutcome::End),
+            (10_001, 10_000, DenialOutcome::End),
+            (9, 10, DenialOutcome::Entry),
+            (10, 10, DenialOutcome::End),
         ] {
             assert_eq!(after_denial(count, most), expected, "{count} of {most}");
         }

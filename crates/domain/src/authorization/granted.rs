@@ -12,9 +12,9 @@ use protocol::resources::{
 };
 use serde::Serialize;
 
-use super::trimming::Trimming;
+use super::layers::LayerEvaluation;
 use super::{
-    AuthorizationSnapshot, Catalog, Decision, FrozenConversation, ParentGrant, SNAPSHOT_VERSION,
+    AuthorizationSnapshot, ResourceCatalog, Decision, FrozenConversation, ParentGrant, SNAPSHOT_VERSION,
     Subject,
 };
 use crate::canonical::canonical_json;
@@ -66,8 +66,8 @@ impl EventScope {
 
 /// Resources that a run can be granted.
 #[derive(Clone, Copy, Debug)]
-pub struct Considered<'a> {
-    pub catalog: &'a Catalog,
+pub struct GrantCandidates<'a> {
+    pub catalog: &'a ResourceCatalog,
     /// Skills that runs of the same agent registered.
     pub registered_skills: &'a [SkillResource],
     /// Agents that the agent's policy lists.
@@ -78,7 +78,7 @@ pub struct Considered<'a> {
 
 /// The part of an authorization that does not depend on the single run.
 #[derive(Clone, Debug)]
-pub struct Granted {
+pub struct SharedGrants {
     resources: Arc<AgentResources>,
     available_apis: AvailableApis,
     operations: Arc<BTreeSet<String>>,
@@ -96,42 +96,42 @@ struct Texts {
     decisions: String,
 }
 
-impl Granted {
+impl SharedGrants {
     /// Passes every catalog entry through the four layers, and the parent for a child run.
     pub fn to(
-        considered: Considered<'_>,
+        considered: GrantCandidates<'_>,
         manifest: &AgentRunnerManifest,
         agent: &AgentSpec,
         event: EventScope,
     ) -> Self {
-        let Considered {
+        let GrantCandidates {
             catalog,
             registered_skills: registered,
             peers,
             parent,
         } = considered;
-        let mut trimming = Trimming::new(manifest, agent, parent);
-        let models = trimming.models(&catalog.models);
-        let mut tools = trimming.tools(&catalog.tools);
-        let knowledge_bases = trimming.knowledge_bases(&catalog.knowledge_bases);
-        let skills = trimming.skills(&catalog.skills, registered);
-        tools.extend(trimming.skill_tools(&catalog.skill_tools, !skills.is_empty()));
-        tools.extend(trimming.register_skill(catalog.register_skill.as_ref()));
-        let agents = trimming.agents(peers);
-        let files = trimming.files(&catalog.files);
-        let storage = trimming.storage();
-        let (history_page, history_search) = trimming.history(event.has_conversation);
-        let (event_get, event_page) = trimming.events(event.has_conversation);
-        let (artifact_metadata, artifact_read) = trimming.artifacts();
+        let mut layers = LayerEvaluation::new(manifest, agent, parent);
+        let models = layers.models(&catalog.models);
+        let mut tools = layers.tools(&catalog.tools);
+        let knowledge_bases = layers.knowledge_bases(&catalog.knowledge_bases);
+        let skills = layers.skills(&catalog.skills, registered);
+        tools.extend(layers.skill_tools(&catalog.skill_tools, !skills.is_empty()));
+        tools.extend(layers.register_skill(catalog.register_skill.as_ref()));
+        let agents = layers.agents(peers);
+        let files = layers.files(&catalog.files);
+        let storage = layers.storage();
+        let (history_page, history_search) = layers.history(event.has_conversation);
+        let (event_get, event_page) = layers.events(event.has_conversation);
+        let (artifact_metadata, artifact_read) = layers.artifacts();
         let has_files = !files.is_empty() || event.has_artifacts;
         if event.has_artifacts || event.has_conversation {
-            trimming.event_artifacts();
+            layers.event_artifacts();
         }
-        let run_list = trimming.runs(event.has_conversation);
-        let steering_pull = trimming.steering(event.has_conversation);
-        let state = trimming.state(event);
-        let prompt_get = event.has_prompt && trimming.prompt();
-        trimming.interactions(event.shows_interactions);
+        let run_list = layers.runs(event.has_conversation);
+        let steering_pull = layers.steering(event.has_conversation);
+        let state = layers.state(event);
+        let prompt_get = event.has_prompt && layers.prompt();
+        layers.interactions(event.shows_interactions);
         let resources = AgentResources {
             models,
             tools,
@@ -164,14 +164,14 @@ impl Granted {
             texts: Texts {
                 resources: canonical_json(&resources),
                 available_apis: canonical_json(&available_apis),
-                operations: canonical_json(&trimming.operations),
-                decisions: canonical_json(&trimming.decisions),
+                operations: canonical_json(&layers.operations),
+                decisions: canonical_json(&layers.decisions),
             },
             resources: Arc::new(resources),
             available_apis,
-            operations: Arc::new(trimming.operations),
+            operations: Arc::new(layers.operations),
             state,
-            decisions: trimming.decisions.into(),
+            decisions: layers.decisions.into(),
         }
     }
 

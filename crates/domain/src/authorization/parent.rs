@@ -1,6 +1,6 @@
 //! Layer `parent`: the grants of a child run are a subset of its parent's grants.
 
-use protocol::child_run::{ChildGrants, MOST_DEPTH};
+use protocol::child_run::{ChildGrants, MAX_CHILD_DEPTH};
 use protocol::id::{AgentId, EndpointId, RunId};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ impl ParentGrant<'_> {
         if !self.parent_may(kind, id, operation) {
             return Some(NOT_GRANTED);
         }
-        if kind == "agents" && self.depth() >= MOST_DEPTH as usize {
+        if kind == "agents" && self.depth() >= MAX_CHILD_DEPTH as usize {
             return Some(TOO_DEEP);
         }
         let (listed, rule) = self.narrowed(kind)?;

@@ -16,11 +16,11 @@ const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"
 #[derive(Debug, Default)]
 pub struct Assembler {
     members: JsonObject,
-    choices: BTreeMap<u64, Assembled>,
+    choices: BTreeMap<u64, AssembledChoice>,
 }
 
 #[derive(Debug, Default)]
-struct Assembled {
+struct AssembledChoice {
     message: JsonObject,
     calls: BTreeMap<u64, Value>,
     reason: Option<String>,
@@ -61,7 +61,7 @@ impl Assembler {
     }
 }
 
-impl Assembled {
+impl AssembledChoice {
     fn add(&mut self, name: &str, told: &Value) {
         if name == "tool_calls" {
             for call in told.as_array().into_iter().flatten() {

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::{arguments_of, carried, is_id, text_of};
 
 /// Maximum calls that deltas may continue: more than any model makes in parallel.
-const MOST_OPEN: usize = 128;
+const MAX_OPEN_CALLS: usize = 128;
 
 /// Gives each call of a message a unique id.
-pub fn tell_calls_apart(message: &mut Value) {
+pub fn assign_call_ids(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     let mut ids = HashSet::new();
     for (n, call) in calls.into_iter().flatten().enumerate() {
@@ -114,8 +114,8 @@ impl CallTracker {
             return Vec::new();
         }
         let delta = CallDelta::of(call, n);
-        let last = self.calls.len().saturating_sub(MOST_OPEN);
-        let open = delta.place_in(&self.calls[last..]);
+        let last = self.calls.len().saturating_sub(MAX_OPEN_CALLS);
+        let open = delta.find_open_call(&self.calls[last..]);
         let mut begins = open.is_none();
         let mut place = open.map_or(self.calls.len(), |place| last + place);
         if begins {
@@ -127,7 +127,7 @@ impl CallTracker {
         loop {
             let call = &mut self.calls[place];
             let cut = call.arguments.feed(rest);
-            let cut = cut.filter(|_| place.max(self.calls.len()) < last + 2 * MOST_OPEN);
+            let cut = cut.filter(|_| place.max(self.calls.len()) < last + 2 * MAX_OPEN_CALLS);
             let (arguments, behind) = rest.split_at(cut.unwrap_or(rest.len()));
             let is_said = begins || !arguments.is_empty() || cut.is_none();
             if is_said {
@@ -230,7 +230,7 @@ impl CallDelta {
 
     /// Finds the open call that this delta continues. Providers may omit indexes, repeat ids, or change the id
     /// with each delta. A delta without a name continues the newest call at its index.
-    fn place_in(&self, open: &[OpenCall]) -> Option<usize> {
+    fn find_open_call(&self, open: &[OpenCall]) -> Option<usize> {
         let is_another = |call: &OpenCall| {
             !self.name.is_empty() && !call.name.is_empty() && self.name != call.name
         };
@@ -252,19 +252,19 @@ impl CallDelta {
 /// Finds the end of a JSON object whose text arrives in pieces.
 #[derive(Debug, Default)]
 struct ObjectScan {
-    place: ScanPlace,
+    place: ScanState,
     depth: usize,
     is_in_string: bool,
     is_escaped: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ScanPlace {
+enum ScanState {
     #[default]
     Before,
     Inside,
     /// After the end of the object.
-    Behind,
+    After,
     /// Not an object.
     Other,
 }
@@ -274,12 +274,12 @@ impl ObjectScan {
     fn feed(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match (self.place, byte) {
-                (ScanPlace::Other, _) => return None,
-                (ScanPlace::Inside, byte) => self.inside(byte),
+                (ScanState::Other, _) => return None,
+                (ScanState::Inside, byte) => self.inside(byte),
                 (_, b' ' | b'\t' | b'\r' | b'\n') => {}
-                (ScanPlace::Before, b'{') => (self.place, self.depth) = (ScanPlace::Inside, 1),
-                (ScanPlace::Behind, b'{') => return Some(at),
-                _ => self.place = ScanPlace::Other,
+                (ScanState::Before, b'{') => (self.place, self.depth) = (ScanState::Inside, 1),
+                (ScanState::After, b'{') => return Some(at),
+                _ => self.place = ScanState::Other,
             }
         }
         None
@@ -301,7 +301,7 @@ impl ObjectScan {
             b'}' | b']' => {
                 self.depth -= 1;
                 if self.depth == 0 {
-                    self.place = ScanPlace::Behind;
+                    self.place = ScanState::After;
                 }
             }
             _ => {}
@@ -314,16 +314,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_answers_give_each_call_an_id() {
+    fn complete_answers_have_unique_call_ids() {
         let mut message = json!({"tool_calls": [{"id": "call_0"}, {"id": "call_0"}, {"id": null}, {"id": "call_1"}, 7]});
-        tell_calls_apart(&mut message);
+        assign_call_ids(&mut message);
         let calls = message["tool_calls"].as_array().unwrap();
         let ids: Vec<_> = calls.iter().filter_map(|call| call.get("id")).collect();
         assert_eq!(ids, ["call_0", "call_1", "call_2", "call_3"]);
     }
 
     #[test]
-    fn settled_deltas_have_an_index_and_an_id_each() {
+    fn rewritten_deltas_have_unique_index_and_id() {
         let mut tracker = CallTracker::default();
         let mut settle = |calls: Value| {
             let mut delta = json!({"tool_calls": calls});

@@ -33,7 +33,7 @@ const DETAILS: &str = "reasoning_details";
 /// Member with the model that produced the fields.
 const MODEL: &str = "model";
 /// Maximum bytes of reasoning of one message. Longer reasoning is dropped.
-const THOUGHT_BYTES: usize = 256 * 1024;
+const REASONING_BYTES: usize = 256 * 1024;
 /// Maximum bytes of unknown members of one call or message. Larger ones are dropped.
 const MEMBER_BYTES: usize = 64 * 1024;
 
@@ -84,7 +84,7 @@ fn bytes_of(members: &JsonObject) -> usize {
 }
 
 /// Merges members of later deltas of a call. Members of `function` are added; other members keep the last value.
-pub fn merge_carried(known: &mut Option<JsonObject>, more: JsonObject) {
+pub fn merge_provider_members(known: &mut Option<JsonObject>, more: JsonObject) {
     let known = known.get_or_insert_default();
     for (name, value) in more {
         match (known.get_mut(&name), value) {
@@ -117,7 +117,7 @@ pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
 
 /// Reasoning and unknown members of one message, assembled from its deltas.
 #[derive(Debug, Default)]
-pub(super) struct Thoughts {
+pub(super) struct Reasoning {
     texts: [String; 2],
     details: Vec<Value>,
     bytes: usize,
@@ -126,13 +126,13 @@ pub(super) struct Thoughts {
     unknown_bytes: usize,
 }
 
-impl Thoughts {
+impl Reasoning {
     /// Adds the members of a message or delta.
     pub(super) fn add(&mut self, said: &Value) {
         for (text, name) in self.texts.iter_mut().zip(TEXTS) {
             let more = said.get(name).and_then(Value::as_str).unwrap_or_default();
             self.bytes = self.bytes.saturating_add(more.len());
-            if self.bytes <= THOUGHT_BYTES {
+            if self.bytes <= REASONING_BYTES {
                 text.push_str(more);
             }
         }
@@ -143,11 +143,11 @@ impl Thoughts {
             .flatten()
         {
             self.bytes = self.bytes.saturating_add(more.to_string().len());
-            if self.bytes <= THOUGHT_BYTES {
+            if self.bytes <= REASONING_BYTES {
                 self.details.push(more.clone());
             }
         }
-        for (name, value) in unknown_of(said, &OF_MESSAGE).filter(|(name, _)| !is_thought(name)) {
+        for (name, value) in unknown_of(said, &OF_MESSAGE).filter(|(name, _)| !is_reasoning(name)) {
             self.unknown_bytes = self.unknown_bytes.saturating_add(value.to_string().len());
             if self.unknown_bytes <= MEMBER_BYTES {
                 self.add_unknown(name, value);
@@ -171,7 +171,7 @@ impl Thoughts {
         if self.unknown_bytes <= MEMBER_BYTES {
             members = self.unknown;
         }
-        if !with_thoughts || self.bytes > THOUGHT_BYTES {
+        if !with_thoughts || self.bytes > REASONING_BYTES {
             return members;
         }
         for (text, name) in self.texts.into_iter().zip(TEXTS) {
@@ -205,7 +205,7 @@ pub(super) fn members_for<'a>(
     let fields = message.provider_specific_fields.as_ref();
     let fields = fields.filter(|fields| message.role == "assistant" && is_of(fields, model));
     let members = fields.into_iter().flat_map(carried_of);
-    members.filter(move |(name, _)| calls > 0 || !is_thought(name))
+    members.filter(move |(name, _)| calls > 0 || !is_reasoning(name))
 }
 
 /// Returns the members to send back to `model` with a call.
@@ -215,7 +215,7 @@ pub(super) fn of_call_for<'a>(call: &'a ToolCall, model: &str) -> Option<&'a Jso
 }
 
 /// Returns all texts that return with this message, for any model. Used for token counts.
-pub fn carried_texts(message: &Message) -> impl Iterator<Item = String> {
+pub fn provider_member_texts(message: &Message) -> impl Iterator<Item = String> {
     let fields = message.provider_specific_fields.iter();
     let calls = message.tool_calls.iter().flatten();
     let calls = calls.filter_map(|call| call.provider_specific_fields.as_ref());
@@ -233,7 +233,7 @@ fn carried_of(fields: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
     fields.iter().filter(|(name, _)| may_carry(name))
 }
 
-fn is_thought(name: &str) -> bool {
+fn is_reasoning(name: &str) -> bool {
     TEXTS.contains(&name) || name == DETAILS
 }
 
@@ -276,7 +276,7 @@ mod tests {
                     .and_then(|calls| calls.first_mut())
                 {
                     None => message.tool_calls = Some(vec![call]),
-                    Some(known) => merge_carried(
+                    Some(known) => merge_provider_members(
                         &mut known.provider_specific_fields,
                         call.provider_specific_fields.unwrap_or_default(),
                     ),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_and_signatures_return_to_their_model() {
+    fn reasoning_and_signatures_return_to_their_model() {
         for remove_think in [false, true] {
             let message = streamed(remove_think);
             let back = chat_message(&message, "m");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_answers_carry_the_same() {
+    fn complete_answers_keep_same_members_as_streams() {
         let said = json!({"role": "assistant", "content": "", "reasoning": "T",
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}, "sig": "S"}]});
         let completion = json!({"choices": [{"message": said, "finish_reason": "tool_calls"}]});
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_calls_carry_no_thoughts() {
+    fn answers_without_calls_return_no_reasoning() {
         let said = json!({"role": "assistant", "content": "hi", "reasoning_content": "T"});
         let completion = json!({"choices": [{"message": said}]});
         let said = answer(completion.as_object().unwrap(), true)
@@ -363,12 +363,12 @@ mod tests {
     }
 
     #[test]
-    fn large_members_are_not_carried() {
+    fn drops_large_provider_members() {
         let large = "x".repeat(MEMBER_BYTES);
         assert_eq!(of_call(&json!({"id": "c", "sig": large})), None);
         assert!(of_call(&json!({"id": "c", "sig": "S"})).is_some());
-        let mut thoughts = Thoughts::default();
-        thoughts.add(&json!({"reasoning": "x".repeat(THOUGHT_BYTES)}));
+        let mut thoughts = Reasoning::default();
+        thoughts.add(&json!({"reasoning": "x".repeat(REASONING_BYTES)}));
         thoughts.add(&json!({"reasoning": "y"}));
         thoughts.add(&json!({"extra_content": "x".repeat(MEMBER_BYTES)}));
         assert!(thoughts.members(true).is_empty());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_members_replace_nothing_of_a_message() {
+    fn forged_members_never_override_message_fields() {
         let mut forged = Message::text("assistant", "hi");
         let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"},
             "provider_specific_fields": {"model": "m", "id": "x", "function": {"name": "g", "arguments": "[]"}}});

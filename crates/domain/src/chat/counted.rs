@@ -75,16 +75,16 @@ pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
     let total = known.total_tokens.max(told.total_tokens);
     known.total_tokens = total.map(|total| total.max(sum));
     for (name, value) in told.further {
-        add_further(&mut known.further, name, value);
+        merge_details(&mut known.further, name, value);
     }
 }
 
 /// Details are counts or objects of counts.
-fn add_further(known: &mut JsonObject, name: String, told: Value) {
+fn merge_details(known: &mut JsonObject, name: String, told: Value) {
     match (known.get_mut(&name), told) {
         (Some(Value::Object(known)), Value::Object(told)) => {
             for (name, value) in told {
-                add_further(known, name, value);
+                merge_details(known, name, value);
             }
         }
         (Some(known), told) if told.is_null() || count(known) > count(&told) => {}
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_counts_under_every_name_and_form() {
+    fn reads_token_counts_in_all_formats() {
         for (told, expected) in [
             (
                 json!({"prompt_tokens": 3, "completion_tokens": 4}),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_later_counts_tell_nothing() {
+    fn ignores_smaller_later_counts() {
         let mut known = None;
         for told in [
             json!({"prompt_tokens": 1200, "completion_tokens": 1, "total_tokens": 1201, "d": {"cached": 4}}),

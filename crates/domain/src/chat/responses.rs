@@ -8,16 +8,16 @@ mod head;
 mod input;
 mod item;
 mod parts;
-mod passed;
+mod passthrough;
 mod places;
 mod tools;
 
 use serde_json::{Value, json};
 
-pub use answer::{ANSWER_BYTES, AnswerTooLarge, EventWriter};
-pub use ask::{Asked, Target, asks_for_stream, read_request};
-pub use head::Head;
-pub use passed::{End, Passing, passed_body, rewrite_response, said_bytes};
+pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
+pub use ask::{ResponsesRequest, ProviderApi, wants_stream, read_request};
+pub use head::ResponseHead;
+pub use passthrough::{AnswerEnd, ResponsesPassthrough, passthrough_body, rewrite_response, said_bytes};
 
 /// Converts token usage to the names of the Responses API. Null: the provider did not count tokens.
 fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {

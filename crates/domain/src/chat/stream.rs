@@ -5,8 +5,8 @@ use protocol::message::{LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
 use serde_json::Value;
 
 use super::calls::{CallPiece, CallTracker};
-use super::carried::{self, Thoughts};
-use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_said, usage_of};
+use super::carried::{self, Reasoning};
+use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_or_refusal, usage_of};
 
 /// Converts the chunks of one completion to protocol chunks. Content is an increment. Each delta of a tool call
 /// has its unique id; the first has its name.
@@ -15,7 +15,7 @@ pub struct ChunkReader {
     filter: Option<ThinkFilter>,
     /// True while separate reasoning is open and not closed yet.
     is_thinking: bool,
-    thoughts: Thoughts,
+    thoughts: Reasoning,
     /// The granted model, recorded in the fields that must return to it.
     model: String,
     calls: CallTracker,
@@ -29,7 +29,7 @@ impl ChunkReader {
         Self {
             filter: remove_think.then(ThinkFilter::default),
             is_thinking: false,
-            thoughts: Thoughts::default(),
+            thoughts: Reasoning::default(),
             model: String::new(),
             calls: CallTracker::default(),
             response_id: None,
@@ -111,7 +111,7 @@ impl ChunkReader {
 
     /// Returns the new text, and whether it is the complete text so far.
     fn text(&mut self, delta: &Value) -> (String, bool) {
-        let content = text_said(delta);
+        let content = text_or_refusal(delta);
         if let Some(filter) = &mut self.filter {
             let said = filter.push(&content);
             return (said.text, said.starts_over);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart_however_a_provider_marks_them() {
+    fn separates_calls_despite_inconsistent_ids() {
         let d = delta;
         let mut object = d(Some(0), "c", "write", "");
         object["function"]["arguments"] = json!({"q": 1});
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_stays_one_however_its_deltas_are_marked() {
+    fn keeps_one_call_despite_changing_ids() {
         let d = delta;
         let one = r#"{"q":1}"#;
         for (deltas, expected) in [
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn text_may_come_in_parts_or_as_a_refusal() {
+    fn reads_text_from_parts_and_refusals() {
         let mut reader = ChunkReader::new(false);
         let parts =
             json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_beside_the_text_is_shown_in_tags_or_not_at_all() {
+    fn separate_reasoning_is_tagged_or_removed() {
         for (remove, said) in [(false, "<think>\nab\n</think>\nc"), (true, "c")] {
             let mut reader = ChunkReader::new(remove);
             let deltas = [
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_marks_alone_take_back_what_was_said() {
+    fn lone_closing_mark_turns_text_into_reasoning() {
         let mut reader = ChunkReader::new(true);
         let said = read(&mut reader, &json!({"content": "thoughts"})).unwrap();
         assert_eq!(said["content"], "thoughts");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_reasoning_beside_an_empty_reasoning_content() {
+    fn reads_reasoning_despite_empty_reasoning_content() {
         let mut reader = ChunkReader::new(false);
         let delta = json!({"reasoning_content": "", "reasoning": "a"});
         assert_eq!(read(&mut reader, &delta).unwrap()["content"], "<think>\na");

@@ -38,7 +38,7 @@ fn check_asked(changes: Value, pointers: &[&str]) {
 }
 
 #[test]
-fn a_question_has_lengths_in_characters() {
+fn limits_question_lengths_in_characters() {
     for (name, least, most) in [
         ("interaction_id", 1, 255),
         ("title", 1, 1_000),
@@ -56,7 +56,7 @@ fn a_question_has_lengths_in_characters() {
 }
 
 #[test]
-fn the_parts_of_a_question_have_lengths_too() {
+fn limits_lengths_of_question_parts() {
     let long = |length: usize| "x".repeat(length);
     check_asked(
         json!({
@@ -90,7 +90,7 @@ fn the_parts_of_a_question_have_lengths_too() {
 }
 
 #[test]
-fn lists_of_a_question_are_bounded() {
+fn limits_lists_of_questions() {
     let fields =
         |count: usize| -> Vec<_> { (0..count).map(|n| field(&n.to_string(), "text")).collect() };
     let actions = |count: usize| -> Vec<_> { (0..count).map(|n| action(&n.to_string())).collect() };
@@ -108,7 +108,7 @@ fn lists_of_a_question_are_bounded() {
 }
 
 #[test]
-fn no_id_and_no_option_stands_there_twice() {
+fn rejects_duplicate_ids_and_options() {
     check_asked(
         json!({
             "fields": [
@@ -123,7 +123,7 @@ fn no_id_and_no_option_stands_there_twice() {
 }
 
 #[test]
-fn what_is_picked_from_needs_options() {
+fn select_fields_need_options() {
     for (kind, pointers) in [
         ("select", &["/fields/0/options"][..]),
         ("multiselect", &["/fields/0/options"]),
@@ -135,7 +135,7 @@ fn what_is_picked_from_needs_options() {
 }
 
 #[test]
-fn a_question_expires_within_a_day() {
+fn questions_expire_within_a_day() {
     for (expires_at, fits) in [
         (NOW - 1, false),
         (NOW, false),
@@ -155,7 +155,7 @@ fn a_question_expires_within_a_day() {
 }
 
 #[test]
-fn a_question_as_a_whole_is_bounded_and_free_of_nul() {
+fn limits_question_size_and_rejects_nul() {
     let large =
         json!({"id": "f", "label": "L", "type": "text", "default": "x".repeat(REQUEST_BYTES)});
     check_asked(json!({"fields": [large]}), &[""]);
@@ -168,7 +168,7 @@ fn submission(body: Value) -> InteractionSubmission {
 }
 
 #[test]
-fn an_answer_by_itself_has_lengths_and_a_size() {
+fn limits_answer_lengths_and_size() {
     for (body, pointers) in [
         (json!({"interaction_id": "i"}), &[][..]),
         (json!({"interaction_id": ""}), &["/interaction_id"]),
@@ -220,7 +220,7 @@ fn check_values(values: &Value, pointers: &[&str]) {
 }
 
 #[test]
-fn a_value_is_of_its_fields_type() {
+fn values_match_their_field_type() {
     check_values(
         &json!({"text": "x", "area": "", "one": "b", "many": ["b", "a"], "number": 0.5,
             "flag": false, "file/1": {"id": "f"}}),
@@ -249,7 +249,7 @@ fn a_value_is_of_its_fields_type() {
 }
 
 #[test]
-fn required_fields_are_filled_where_there_is_one_way_out() {
+fn requires_fields_unless_several_actions_exist() {
     for values in [json!({}), json!({"text": null}), json!({"text": ""})] {
         let answer = submission(json!({"interaction_id": "i-1", "values": values}));
         check(check_answer(&form(&[]), &answer), &["/values/text"]);
@@ -261,7 +261,7 @@ fn required_fields_are_filled_where_there_is_one_way_out() {
 }
 
 #[test]
-fn an_answer_names_its_question_and_one_of_its_actions() {
+fn answers_need_known_question_and_action() {
     let values = json!({"text": "x"});
     for (actions, action_id, pointers) in [
         (&[][..], Value::Null, &[][..]),

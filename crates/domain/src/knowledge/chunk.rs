@@ -3,7 +3,7 @@
 //! Every chunk is a slice of the text with its offsets. All chunks together cover the text, so [`join`] restores
 //! it.
 
-use super::MOST_CHUNKS;
+use super::MAX_CHUNKS;
 
 /// Chunk sizes, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub struct Chunk {
     pub heading: Option<String>,
 }
 
-/// The text has more than [`MOST_CHUNKS`] chunks.
+/// The text has more than [`MAX_CHUNKS`] chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("has more than {MOST_CHUNKS} chunks; cut it into several documents, or raise chunk_chars")]
+#[error("has more than {MAX_CHUNKS} chunks; cut it into several documents, or raise chunk_chars")]
 pub struct TooManyChunks;
 
 /// Cuts a text. A chunk never crosses a heading. `headings`: in text order.
@@ -79,17 +79,17 @@ pub fn join(chunks: impl IntoIterator<Item = Chunk>) -> (String, Vec<Heading>) {
     (text, headings)
 }
 
-struct Section<'a> {
+struct TextSection<'a> {
     text: &'a str,
     heading: Option<String>,
 }
 
 /// Splits a text at its headings. A heading without text joins the next section.
-fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
+fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<TextSection<'a>> {
     let mut sections = Vec::new();
     let mut above: Vec<&Heading> = Vec::new();
     let (mut from, mut read_to) = (0, 0);
-    let mut spoken = Spoken::default();
+    let mut spoken = SectionText::default();
     for heading in headings {
         let Some(before) = text.get(from..heading.at) else {
             continue;
@@ -97,19 +97,19 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
         // Each line is read once, also with many headings without text.
         spoken.read(text.get(read_to..heading.at).unwrap_or_default());
         read_to = heading.at;
-        if spoken.is_beside(above.last().copied()) {
-            sections.push(Section {
+        if spoken.has_own_text(above.last().copied()) {
+            sections.push(TextSection {
                 text: before,
                 heading: path(&above),
             });
             from = heading.at;
-            spoken = Spoken::default();
+            spoken = SectionText::default();
         }
         above.retain(|outer| outer.level < heading.level);
         above.push(heading);
     }
     let rest = text.get(from..).unwrap_or_default();
-    sections.push(Section {
+    sections.push(TextSection {
         text: rest,
         heading: path(&above),
     });
@@ -118,12 +118,12 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<Section<'a>> {
 
 /// State of a section's text: its first non-blank line, and whether more follow.
 #[derive(Default)]
-struct Spoken<'a> {
+struct SectionText<'a> {
     first: Option<&'a str>,
     has_more: bool,
 }
 
-impl<'a> Spoken<'a> {
+impl<'a> SectionText<'a> {
     fn read(&mut self, text: &'a str) {
         if self.has_more {
             return;
@@ -137,7 +137,7 @@ impl<'a> Spoken<'a> {
     }
 
     /// Returns true if the section has text other than its heading line.
-    fn is_beside(&self, under: Option<&Heading>) -> bool {
+    fn has_own_text(&self, under: Option<&Heading>) -> bool {
         match (self.first, under) {
             (None, _) => false,
             (Some(first), Some(heading)) if first.contains(heading.title.as_str()) => self.has_more,
@@ -157,7 +157,7 @@ fn path(above: &[&Heading]) -> Option<String> {
 
 /// Cuts one section that starts at character `start`. Returns the character offset after it.
 fn cut_section(
-    section: &Section<'_>,
+    section: &TextSection<'_>,
     start: usize,
     size: ChunkSize,
     chunks: &mut Vec<Chunk>,
@@ -169,11 +169,11 @@ fn cut_section(
         let text = if is_last {
             window
         } else {
-            window.split_at(pause_in(window, size.characters / 2)).0
+            window.split_at(best_boundary(window, size.characters / 2)).0
         };
         let length = text.chars().count();
         if !text.trim().is_empty() {
-            if chunks.len() == MOST_CHUNKS {
+            if chunks.len() == MAX_CHUNKS {
                 return Err(TooManyChunks);
             }
             chunks.push(Chunk {
@@ -202,14 +202,14 @@ fn first_characters(text: &str, most: usize) -> &str {
 
 /// Returns the byte offset of the best boundary after the first `least` characters. The order of preference is
 /// the last paragraph, sentence or line, word, and the end of the text.
-fn pause_in(text: &str, least: usize) -> usize {
+fn best_boundary(text: &str, least: usize) -> usize {
     let head = first_characters(text, least.max(1)).len();
     let tail = text.split_at(head).1;
     if let Some(paragraph) = tail.rfind("\n\n") {
         return head + paragraph + 2;
     }
-    let ends = pauses(text).filter(|(at, _)| *at > head);
-    let mut best = (text.len(), Pause::None);
+    let ends = boundaries(text).filter(|(at, _)| *at > head);
+    let mut best = (text.len(), Boundary::None);
     for (at, pause) in ends {
         if pause >= best.1 {
             best = (at, pause);
@@ -224,9 +224,9 @@ fn overlap_of(text: &str, most: usize) -> &str {
     // Each chunk has at least one new character.
     let skipped = length.saturating_sub(most).max(1);
     let from = first_characters(text, skipped).len();
-    let mut best = (from, Pause::None);
+    let mut best = (from, Boundary::None);
     let begins_well = |at: usize| !text.split_at(at).1.starts_with(char::is_whitespace);
-    for (at, pause) in pauses(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
+    for (at, pause) in boundaries(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
         if pause > best.1 {
             best = (at, pause);
         }
@@ -236,24 +236,24 @@ fn overlap_of(text: &str, most: usize) -> &str {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Pause {
+enum Boundary {
     None,
     Word,
     Sentence,
 }
 
 /// Returns the boundaries of a text as byte offsets.
-fn pauses(text: &str) -> impl Iterator<Item = (usize, Pause)> {
+fn boundaries(text: &str) -> impl Iterator<Item = (usize, Boundary)> {
     let before = text.chars();
     let after = text.char_indices().skip(1);
     before.zip(after).map(|(before, (at, after))| {
         let is_blank = after.is_whitespace();
         let pause = match before {
-            '\n' | '。' | '！' | '？' | '｡' | '．' if !is_blank => Pause::Sentence,
-            '.' | '!' | '?' | ';' | '…' if is_blank => Pause::Sentence,
-            '、' | '，' | '；' | '：' => Pause::Word,
-            before if before.is_whitespace() && !is_blank => Pause::Word,
-            _ => Pause::None,
+            '\n' | '。' | '！' | '？' | '｡' | '．' if !is_blank => Boundary::Sentence,
+            '.' | '!' | '?' | ';' | '…' if is_blank => Boundary::Sentence,
+            '、' | '，' | '；' | '：' => Boundary::Word,
+            before if before.is_whitespace() && !is_blank => Boundary::Word,
+            _ => Boundary::None,
         };
         (at, pause)
     })
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_where_a_reader_pauses() {
+    fn cuts_text_at_natural_boundaries() {
         assert_eq!(texts("short", &[]), ["short"]);
         assert_eq!(texts(" \n ", &[]), Vec::<String>::new());
         let text = "A paragraph of two lines,\nlike this.\n\nAnd then another paragraph.";
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_stand_under_their_headings() {
+    fn chunks_keep_their_heading_path() {
         let text =
             "intro\n\n# Guide\n\n## Install\n\nRun it.\n\n## Use\n\nAsk it.\n\n# End\n\nBye.\n";
         let headings = [
@@ -340,19 +340,19 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_too_many_chunks_is_refused() {
+    fn rejects_text_with_too_many_chunks() {
         let size = ChunkSize {
             characters: 2,
             overlap: 0,
         };
-        let most = "ab".repeat(MOST_CHUNKS);
-        assert_eq!(chunk(&most, &[], size).unwrap().len(), MOST_CHUNKS);
+        let most = "ab".repeat(MAX_CHUNKS);
+        assert_eq!(chunk(&most, &[], size).unwrap().len(), MAX_CHUNKS);
         assert_eq!(chunk(&(most + "c"), &[], size), Err(TooManyChunks));
     }
 
     proptest! {
         #[test]
-        fn chunks_cover_the_text_in_bounds_and_know_their_places(
+        fn chunks_cover_text_with_correct_offsets(
             text in "([a-c]{1,9}[ .]|\n\n|\n|[天气今日。，]{1,6}|é|\u{1f600}){0,120}",
             cuts in prop::collection::vec((0_usize..400, 1_u8..4), 0..5),
             characters in 1_usize..60,

@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::form::escape_pointer;
 
 /// Maximum names in a document's metadata or in a filter.
-const MOST_NAMES: usize = 32;
+const MAX_NAMES: usize = 32;
 /// Maximum values of one name.
-const MOST_VALUES: usize = 64;
-const MOST_NAME_BYTES: usize = 128;
-const MOST_VALUE_BYTES: usize = 1024;
+const MAX_VALUES: usize = 64;
+const MAX_NAME_BYTES: usize = 128;
+const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum bytes of a document's metadata, as JSON.
-const MOST_METADATA_BYTES: usize = 16 * 1024;
+const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// Metadata names that the gateway sets for each passage.
 pub const OWN_NAMES: [&str; 7] = [
@@ -35,8 +35,8 @@ pub struct Filters(pub Vec<(String, Vec<Value>)>);
 /// Parses filters: `{"name": value}`, `{"name": [value, …]}`, or the equivalents `{"$eq": …}` and `{"$in": …}`.
 pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
     let mut faults = Vec::new();
-    if filters.len() > MOST_NAMES {
-        let message = format!("must have at most {MOST_NAMES} names");
+    if filters.len() > MAX_NAMES {
+        let message = format!("must have at most {MAX_NAMES} names");
         return Err(vec![Fault::new("/filters", message)]);
     }
     let mut checked = Vec::new();
@@ -57,12 +57,12 @@ pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
 /// Validates the metadata of a document.
 pub fn check_metadata(metadata: &JsonObject) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
-    if metadata.len() > MOST_NAMES {
-        let message = format!("must have at most {MOST_NAMES} names");
+    if metadata.len() > MAX_NAMES {
+        let message = format!("must have at most {MAX_NAMES} names");
         faults.push(Fault::new("/metadata", message));
     }
-    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MOST_METADATA_BYTES {
-        let message = format!("must have at most {MOST_METADATA_BYTES} bytes");
+    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MAX_METADATA_BYTES {
+        let message = format!("must have at most {MAX_METADATA_BYTES} bytes");
         faults.push(Fault::new("/metadata", message));
     }
     for (name, value) in metadata {
@@ -95,7 +95,7 @@ pub fn entries(metadata: &JsonObject) -> Vec<(String, String)> {
 }
 
 fn check_name(name: &str) -> Result<(), &'static str> {
-    if name.is_empty() || name.len() > MOST_NAME_BYTES || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err("must be named by 1 to 128 bytes without control characters");
     }
     if name.starts_with('$') {
@@ -139,11 +139,11 @@ fn some_values(value: &Value) -> Option<Vec<Value>> {
     };
     let is_value = |value: &Value| match value {
         // The length as stored, because an index of PostgreSQL rejects longer values.
-        Value::String(text) => value.to_string().len() <= MOST_VALUE_BYTES && !text.contains('\0'),
+        Value::String(text) => value.to_string().len() <= MAX_VALUE_BYTES && !text.contains('\0'),
         Value::Number(_) | Value::Bool(_) => true,
         Value::Null | Value::Array(_) | Value::Object(_) => false,
     };
-    let sound = (1..=MOST_VALUES).contains(&values.len()) && values.iter().all(is_value);
+    let sound = (1..=MAX_VALUES).contains(&values.len()) && values.iter().all(is_value);
     sound.then(|| values.to_vec())
 }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_values_lists_or_refused_by_pointer() {
+    fn accepts_value_and_list_filters_only() {
         let sound =
             object(json!({"a": 1, "b": ["x", true], "c": {"$eq": "y"}, "d": {"$in": [1, 2]}}));
         let Filters(filters) = check_filters(&sound).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_flat_bounded_and_not_the_gateways() {
+    fn rejects_nested_large_and_reserved_metadata() {
         let sound = object(json!({"year": 2026, "tags": ["b", "a", "b"], "none": []}));
         check_metadata(&sound).unwrap();
         let expected = [("tags", "\"a\""), ("tags", "\"b\""), ("year", "2026")];

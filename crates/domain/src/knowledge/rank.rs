@@ -21,9 +21,9 @@ pub struct Corpus {
 
 /// Inverse document frequency weights of the terms of a query.
 #[derive(Clone, Debug)]
-pub struct Weights(Vec<f64>);
+pub struct TermWeights(Vec<f64>);
 
-impl Weights {
+impl TermWeights {
     /// `frequencies`: number of passages with each term of the query.
     pub fn new(query: &RankedQuery, frequencies: &[u64], corpus: Corpus) -> Self {
         let total = number(corpus.passages);
@@ -47,7 +47,7 @@ impl Weights {
 
     /// Returns the weight of the terms that a passage contains, without their counts. Selects the candidates for
     /// scoring.
-    pub fn of_held(&self, terms: impl IntoIterator<Item = usize>) -> f64 {
+    pub fn presence_score(&self, terms: impl IntoIterator<Item = usize>) -> f64 {
         terms.into_iter().filter_map(|term| self.0.get(term)).sum()
     }
 
@@ -121,12 +121,12 @@ pub fn dot_bytes(vector: &[f32], bytes: &[u8]) -> Option<f64> {
 
 /// Bounded collection of the best entries. Of entries with equal score, the lower id wins.
 #[derive(Clone, Debug)]
-pub struct Best {
+pub struct TopK {
     most: usize,
     kept: Vec<(f64, i64)>,
 }
 
-impl Best {
+impl TopK {
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -188,7 +188,7 @@ mod tests {
         let frequencies: Vec<u64> = (0..query.shares().count())
             .map(|term| counts.iter().filter(|counts| counts[term] > 0).count() as u64)
             .collect();
-        let weights = Weights::new(&query, &frequencies, corpus);
+        let weights = TermWeights::new(&query, &frequencies, corpus);
         let mut ranked: Vec<_> = passages
             .iter()
             .map(|text| (*text, weights.score(&query, text, corpus)))
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_passage_that_answers_stands_first_in_any_script() {
+    fn ranks_answering_passage_first_in_any_script() {
         let passages = [
             "Employees have 30 days of vacation a year.",
             "The office is open from nine to five, also in the year 2026.",
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn the_best_are_kept_in_order_and_ties_go_to_the_lower_id() {
-        let mut best = Best::new(3);
+    fn keeps_best_in_order_with_ties_by_id() {
+        let mut best = TopK::new(3);
         for (score, id) in [
             (0.1, 1),
             (0.9, 5),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_compared_by_direction_alone() {
+    fn compares_vectors_by_direction_only() {
         let unit = normalized(&[3.0, 4.0]).unwrap();
         assert!((dot(&unit, &unit) - 1.0).abs() < 1e-6);
         let longer = normalized(&[30.0, 40.0]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_all_lists_has_one_and_who_stands_in_several_beats_who_stands_in_one() {
+    fn fusion_favours_entries_in_several_lists() {
         let fused = fuse(&[vec![1, 2, 3], vec![1, 3, 4]]);
         assert!((fused[&1] - 1.0).abs() < 1e-9);
         assert!(fused[&3] > fused[&2] && fused[&2] > fused[&4]);

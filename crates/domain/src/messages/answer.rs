@@ -6,9 +6,9 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::spoken::spoken;
+use super::visible_text::visible_text;
 use super::{list, own_signature, text};
-use crate::chat::{arguments_of, count, finish_reason, is_id, reasoning, text_said, usage_of};
+use crate::chat::{arguments_of, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of};
 use crate::json_text::check_json_text;
 
 /// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
@@ -26,7 +26,7 @@ pub fn message(
             json!({"type": "thinking", "thinking": thought, "signature": own_signature(model)}),
         );
     }
-    let visible = spoken(&text_said(said));
+    let visible = visible_text(&text_or_refusal(said));
     if !visible.is_empty() {
         content.push(json!({"type": "text", "text": visible}));
     }
@@ -75,14 +75,14 @@ pub(super) fn shows_thinking(request: &JsonObject) -> bool {
 
 /// Stop reason of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stop {
+pub(super) struct StopReason {
     pub(super) reason: &'static str,
     /// Stop sequence, if the provider reports it.
     pub(super) sequence: Option<String>,
 }
 
 /// `said`: the message or last delta of the choice.
-pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &JsonObject) -> Stop {
+pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &JsonObject) -> StopReason {
     let reason = match finish_reason(choice) {
         Some("length" | "max_tokens") => "max_tokens",
         Some("content_filter" | "refusal") => "refusal",
@@ -96,12 +96,12 @@ pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &J
         .iter()
         .any(|stop| stop == told);
     if reason == "end_turn" && is_asked && !told.is_empty() {
-        return Stop {
+        return StopReason {
             reason: "stop_sequence",
             sequence: Some(told.to_owned()),
         };
     }
-    Stop {
+    StopReason {
         reason,
         sequence: None,
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_are_shown_to_clients_that_ask() {
+    fn shows_reasoning_only_on_request() {
         for (thinking, shown) in [
             (json!({"type": "enabled"}), true),
             (json!({"type": "adaptive"}), true),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_a_stop_reason() {
+    fn maps_every_finish_reason() {
         let request = object(&json!({"stop_sequences": ["END"]}));
         for (choice, has_calls, reason) in [
             (json!({"finish_reason": "stop"}), false, "end_turn"),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_tokens_stand_apart() {
+    fn counts_cached_tokens_separately() {
         let of = |usage: &Value| usage_json(crate::chat::usage(usage).as_ref());
         for (told, expected) in [
             (

@@ -6,7 +6,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
-use super::{list, own_thinker, text};
+use super::{list, own_signature_model, text};
 
 /// Members that are translated, or have no meaning for other APIs.
 const TRANSLATED: [&str; 12] = [
@@ -108,7 +108,7 @@ fn add_format(body: &JsonObject, chat: &mut JsonObject) {
 }
 
 /// A block with its pointer from the body.
-type Placed<'a> = (String, Cow<'a, Value>);
+type LocatedBlock<'a> = (String, Cow<'a, Value>);
 
 struct Translation<'a> {
     model: &'a str,
@@ -130,7 +130,7 @@ impl Translation<'_> {
     }
 
     /// Tool results come first, as chat completions require, then all other content.
-    fn user(&self, blocks: &[Placed<'_>], messages: &mut Vec<Value>) -> Result<(), Fault> {
+    fn user(&self, blocks: &[LocatedBlock<'_>], messages: &mut Vec<Value>) -> Result<(), Fault> {
         let (mut shown, mut said) = (Vec::new(), Vec::new());
         for (pointer, block) in blocks {
             if text(block, "type") == "tool_result" {
@@ -227,7 +227,7 @@ impl Translation<'_> {
     }
 
     /// `None`: the blocks have no content for a completion.
-    fn assistant(&self, blocks: &[Placed<'_>]) -> Option<Value> {
+    fn assistant(&self, blocks: &[LocatedBlock<'_>]) -> Option<Value> {
         let (mut said, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for (_, block) in blocks {
             match text(block, "type") {
@@ -242,7 +242,7 @@ impl Translation<'_> {
                     calls
                         .push(json!({"id": block["id"], "type": "function", "function": function}));
                 }
-                "thinking" if own_thinker(block) == Some(self.model) => {
+                "thinking" if own_signature_model(block) == Some(self.model) => {
                     thought.push_str(text(block, "thinking"));
                 }
                 "text" => said.push_str(text(block, "text")),
@@ -269,8 +269,8 @@ impl Translation<'_> {
 }
 
 /// Merges the blocks of consecutive messages of one role.
-fn turns(body: &JsonObject) -> Vec<(&str, Vec<Placed<'_>>)> {
-    let mut turns: Vec<(&str, Vec<Placed<'_>>)> = Vec::new();
+fn turns(body: &JsonObject) -> Vec<(&str, Vec<LocatedBlock<'_>>)> {
+    let mut turns: Vec<(&str, Vec<LocatedBlock<'_>>)> = Vec::new();
     for (n, message) in list(body.get("messages")).iter().enumerate() {
         let role = text(message, "role");
         let blocks = placed(&format!("/messages/{n}/content"), &message["content"]);
@@ -283,7 +283,7 @@ fn turns(body: &JsonObject) -> Vec<(&str, Vec<Placed<'_>>)> {
 }
 
 /// Returns the blocks of a content, which may be a plain text.
-fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<Placed<'a>> {
+fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<LocatedBlock<'a>> {
     match content {
         Value::String(text) => {
             let block = json!({"type": "text", "text": text});
@@ -297,7 +297,7 @@ fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<Placed<'a>> {
     }
 }
 
-fn system_message(blocks: &[Placed<'_>]) -> Option<Value> {
+fn system_message(blocks: &[LocatedBlock<'_>]) -> Option<Value> {
     let texts = blocks.iter().map(|(_, block)| text(block, "text"));
     let texts: Vec<_> = texts.filter(|text| !text.trim().is_empty()).collect();
     (!texts.is_empty()).then(|| json!({"role": "system", "content": texts.join(BETWEEN)}))
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_roles_merge_and_empty_texts_go() {
+    fn merges_consecutive_roles_and_drops_empty_texts() {
         let told = messages(&json!([
             {"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
             {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_have_their_names_in_chat_completions() {
+    fn maps_settings_to_chat_completion_names() {
         let body = json!({"model": "m", "max_tokens": 9, "temperature": 0.5, "top_p": null, "stop_sequences": ["END"],
             "stream": true, "thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"},
             "system": [{"type": "text", "text": "a", "cache_control": {}}, {"type": "text", "text": "b"}],
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chat_cannot_say_is_refused_by_pointer() {
+    fn rejects_untranslatable_content_by_pointer() {
         let by_url =
             json!({"type": "document", "source": {"type": "url", "url": "https://a.b/c.pdf"}});
         let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [by_url]});

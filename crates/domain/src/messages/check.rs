@@ -9,9 +9,9 @@ use serde_json::Value;
 use blocks::{BLOCKS, Within};
 
 /// Maximum messages of one request.
-pub const MOST_MESSAGES: usize = 10_000;
+pub const MAX_MESSAGES: usize = 10_000;
 /// Maximum tools of one request.
-pub const MOST_TOOLS: usize = 512;
+pub const MAX_TOOLS: usize = 512;
 
 /// Request members that only affect the answer.
 const MEMBERS: [&str; 17] = [
@@ -94,13 +94,13 @@ fn check_member(name: &str, value: &Value) -> Result<(), Fault> {
         check_members(value, members)?;
     }
     match name {
-        "messages" => each(value, MOST_MESSAGES, check_message),
-        "tools" => each(value, MOST_TOOLS, check_tool),
+        "messages" => each(value, MAX_MESSAGES, check_message),
+        "tools" => each(value, MAX_TOOLS, check_tool),
         "system" if value.is_string() => Ok(()),
-        "system" => each(value, MOST_MESSAGES, |block| {
+        "system" => each(value, MAX_MESSAGES, |block| {
             check_block(block, Within::System)
         }),
-        "stop_sequences" => each(value, MOST_TOOLS, |stop| {
+        "stop_sequences" => each(value, MAX_TOOLS, |stop| {
             let is_text = stop.is_string();
             require(is_text, "", "must be a text")
         }),
@@ -109,7 +109,7 @@ fn check_member(name: &str, value: &Value) -> Result<(), Fault> {
         "context_management" => match value.get("edits") {
             None | Some(Value::Null) => Ok(()),
             Some(edits) => {
-                each(edits, MOST_TOOLS, check_edit).map_err(|fault| fault.under("/edits"))
+                each(edits, MAX_TOOLS, check_edit).map_err(|fault| fault.under("/edits"))
             }
         },
         "thinking" => {
@@ -148,7 +148,7 @@ fn check_content(content: &Value, within: Within) -> Result<(), Fault> {
     if content.is_string() {
         return Ok(());
     }
-    each(content, MOST_MESSAGES, |block| check_block(block, within))
+    each(content, MAX_MESSAGES, |block| check_block(block, within))
 }
 
 fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_official_clients_send() {
+    fn accepts_requests_of_official_clients() {
         let content = json!([
             {"type": "text", "text": "look", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
             {"type": "image", "source": {"type": "url", "url": "artifact:x"}},
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_members_that_name_provider_price_or_storage() {
+    fn rejects_members_with_provider_price_or_storage() {
         for name in [
             "service_tier",
             "container",
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_malformed_members_by_pointer() {
+    fn rejects_malformed_members_by_pointer() {
         for (name, value, pointer) in [
             ("messages", json!([]), "/messages"),
             ("messages", json!("x"), "/messages"),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_blocks_that_providers_run_or_store() {
+    fn rejects_blocks_that_providers_run_or_store() {
         let file = json!({"type": "file", "file_id": "f"});
         for (role, block, pointer) in [
             (

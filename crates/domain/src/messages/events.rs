@@ -6,11 +6,11 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::answer::{Stop, shows_thinking, stop_of, usage_json};
+use super::answer::{StopReason, shows_thinking, stop_of, usage_json};
 use super::json_end::JsonEnd;
-use super::spoken::Spoken;
+use super::visible_text::VisibleTextFilter;
 use super::{list, own_signature, text};
-use crate::chat::{add_usage, arguments_of, finish_reason, reasoning, text_said, usage_of};
+use crate::chat::{add_usage, arguments_of, finish_reason, reasoning, text_or_refusal, usage_of};
 
 /// Maximum buffered bytes behind an open block. Above it, the open block is ended.
 const WAITING_BYTES: usize = 8 * 1024 * 1024;
@@ -19,36 +19,36 @@ const WAITING_BYTES: usize = 8 * 1024 * 1024;
 /// `message_stop`. Only one block is open at a time. A call that starts while another call is incomplete is
 /// buffered.
 #[derive(Debug)]
-pub struct EventWriter {
+pub struct MessageEventWriter {
     /// Id of the message, until `message_start`.
     id: Option<String>,
     model: String,
     request: JsonObject,
     shows_thinking: bool,
     /// Pending blocks. The first one may be open.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<OutputBlock>,
     is_open: bool,
     /// Index of the first block.
     index: usize,
     /// Buffered bytes of blocks behind the first.
     waiting: usize,
-    spoken: Spoken,
+    visible_text: VisibleTextFilter,
     /// Number of calls so far.
     calls: usize,
     has_refused: bool,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
     usage: Option<LlmTokenUsage>,
 }
 
 #[derive(Debug)]
-struct Block {
-    kind: Kind,
+struct OutputBlock {
+    kind: BlockKind,
     /// Text that is not written yet.
     pending: String,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum BlockKind {
     Text,
     Thinking,
     Call {
@@ -60,7 +60,7 @@ enum Kind {
     },
 }
 
-impl EventWriter {
+impl MessageEventWriter {
     /// Creates a writer for a message with this id. `request`: the Messages request.
     pub fn new(id: &str, model: &str, request: &JsonObject) -> Self {
         let kept = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
@@ -76,7 +76,7 @@ impl EventWriter {
             is_open: false,
             index: 0,
             waiting: 0,
-            spoken: Spoken::default(),
+            visible_text: VisibleTextFilter::default(),
             calls: 0,
             has_refused: false,
             stop: None,
@@ -97,10 +97,10 @@ impl EventWriter {
         };
         let delta = &choice["delta"];
         if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
-            self.add_text(thought, Kind::Thinking);
+            self.add_text(thought, BlockKind::Thinking);
         }
-        let said = self.spoken.read(&text_said(delta));
-        self.add_text(&said, Kind::Text);
+        let said = self.visible_text.read(&text_or_refusal(delta));
+        self.add_text(&said, BlockKind::Text);
         for call in list(delta.get("tool_calls")) {
             self.add_call(call);
         }
@@ -121,10 +121,10 @@ impl EventWriter {
     pub fn finish(mut self) -> (Vec<Value>, Option<LlmTokenUsage>) {
         let mut events = Vec::new();
         self.begin(&mut events);
-        let held = self.spoken.finish();
-        self.add_text(&held, Kind::Text);
+        let held = self.visible_text.finish();
+        self.add_text(&held, BlockKind::Text);
         self.advance(true, &mut events);
-        let mut stop = self.stop.unwrap_or(Stop {
+        let mut stop = self.stop.unwrap_or(StopReason {
             reason: "end_turn",
             sequence: None,
         });
@@ -151,18 +151,18 @@ impl EventWriter {
         events.push(json!({"type": "message_start", "message": message}));
     }
 
-    fn add_text(&mut self, text: &str, kind: Kind) {
+    fn add_text(&mut self, text: &str, kind: BlockKind) {
         if text.is_empty() {
             return;
         }
         let goes_on = self.blocks.back().is_some_and(|last| {
             matches!(
                 (&last.kind, &kind),
-                (Kind::Text, Kind::Text) | (Kind::Thinking, Kind::Thinking)
+                (BlockKind::Text, BlockKind::Text) | (BlockKind::Thinking, BlockKind::Thinking)
             )
         });
         if !goes_on {
-            self.blocks.push_back(Block {
+            self.blocks.push_back(OutputBlock {
                 kind,
                 pending: String::new(),
             });
@@ -174,12 +174,12 @@ impl EventWriter {
     fn add_call(&mut self, call: &Value) {
         let place = call["index"].as_u64().unwrap_or_default();
         let is_it =
-            |block: &Block| matches!(&block.kind, Kind::Call { place: of, .. } if *of == place);
+            |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { place: of, .. } if *of == place);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
             self.calls += 1;
-            self.blocks.push_back(Block {
-                kind: Kind::Call {
+            self.blocks.push_back(OutputBlock {
+                kind: BlockKind::Call {
                     place,
                     id: text(call, "id").to_owned(),
                     name: String::new(),
@@ -190,7 +190,7 @@ impl EventWriter {
             self.blocks.len() - 1
         });
         let arguments = arguments_of(&call["function"]);
-        if let Kind::Call { name, end, .. } = &mut self.blocks[at].kind {
+        if let BlockKind::Call { name, end, .. } = &mut self.blocks[at].kind {
             if name.is_empty() {
                 text(&call["function"], "name").clone_into(name);
             }
@@ -209,7 +209,7 @@ impl EventWriter {
     /// Writes the first block. Ends it when it is complete and another block waits. `all`: ends all blocks.
     fn advance(&mut self, all: bool, events: &mut Vec<Value>) {
         while let Some(first) = self.blocks.front_mut() {
-            let has_name = !matches!(&first.kind, Kind::Call { name, .. } if name.is_empty());
+            let has_name = !matches!(&first.kind, BlockKind::Call { name, .. } if name.is_empty());
             let is_full = self.waiting > WAITING_BYTES;
             if !self.is_open {
                 if !has_name && !all && !is_full {
@@ -225,7 +225,7 @@ impl EventWriter {
             if !pending.is_empty() {
                 events.push(delta(self.index, &first.kind.delta(&pending)));
             }
-            let is_complete = !matches!(&first.kind, Kind::Call { end, .. } if !end.is_whole());
+            let is_complete = !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_whole());
             let has_next = self.blocks.len() > 1;
             if !(all || has_next && (is_complete || is_full)) {
                 return;
@@ -236,7 +236,7 @@ impl EventWriter {
 
     fn end_first(&mut self, events: &mut Vec<Value>) {
         if let Some(ended) = self.blocks.pop_front()
-            && let Kind::Thinking = ended.kind
+            && let BlockKind::Thinking = ended.kind
         {
             let signature = own_signature(&self.model);
             let signed = json!({"type": "signature_delta", "signature": signature});
@@ -250,7 +250,7 @@ impl EventWriter {
     }
 }
 
-impl Kind {
+impl BlockKind {
     fn start(&self) -> Value {
         match self {
             Self::Text => json!({"type": "text", "text": ""}),
@@ -280,7 +280,7 @@ mod tests {
 
     /// Returns the events of these deltas as short texts.
     fn told(request: &Value, deltas: &[Value]) -> Vec<String> {
-        let mut writer = EventWriter::new("msg_1", "m", request.as_object().unwrap());
+        let mut writer = MessageEventWriter::new("msg_1", "m", request.as_object().unwrap());
         let mut events = Vec::new();
         for delta in deltas {
             let chunk = json!({"choices": [{"delta": delta, "finish_reason": delta["end"]}], "usage": delta["usage"]});
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_are_a_signed_block_for_clients_that_ask() {
+    fn reasoning_is_signed_block_on_request() {
         let deltas = [
             json!({"reasoning_content": "hm"}),
             json!({"content": "<think>x</think>"}),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_calls_keep_their_very_arguments() {
+    fn interleaved_calls_keep_their_arguments() {
         let deltas = [
             calls(&[call(0, "a", "f", "{\"x\":"), call(1, "b", "g", "{\"y\"")]),
             calls(&[call(1, "", "", ":2}"), call(0, "", "", "1}")]),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_cut_off_in_its_arguments_ends_with_the_answer() {
+    fn truncated_call_ends_with_answer() {
         let deltas = [
             calls(&[call(0, "a", "f", "{\"x\":")]),
             calls(&[call(1, "b", "g", "{")]),

@@ -3,7 +3,7 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::own_thinker;
+use super::own_signature_model;
 
 /// Beta features that only change the format of requests or answers. Betas that change the price or let the
 /// provider execute something are excluded.
@@ -31,7 +31,7 @@ const BETAS: [&str; 20] = [
 ];
 
 /// Minimum thinking budget that the API accepts.
-const LEAST_THOUGHTS: u64 = 1024;
+const MIN_THINKING_BUDGET: u64 = 1024;
 
 /// Returns the known betas of an `anthropic-beta` header without duplicates, and the number of unknown names.
 pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
@@ -55,7 +55,7 @@ pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
     if let Some(least) = said.into_iter().chain(most).min() {
         body.insert("max_tokens".to_owned(), json!(least));
         if said != Some(least) {
-            bound_thoughts(body, least);
+            limit_thinking_budget(body, least);
         }
     }
     if let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) {
@@ -75,7 +75,7 @@ pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
 }
 
 /// The thinking budget is part of the answer's limit and must be smaller.
-fn bound_thoughts(body: &mut JsonObject, most: u64) {
+fn limit_thinking_budget(body: &mut JsonObject, most: u64) {
     let budget = body.get_mut("thinking");
     let Some(budget) = budget.and_then(|thinking| thinking.get_mut("budget_tokens")) else {
         return;
@@ -83,7 +83,7 @@ fn bound_thoughts(body: &mut JsonObject, most: u64) {
     if budget.as_u64().is_none_or(|budget| budget < most) {
         return;
     }
-    if most > LEAST_THOUGHTS {
+    if most > MIN_THINKING_BUDGET {
         *budget = json!(most - 1);
     } else {
         body.remove("thinking");
@@ -96,7 +96,7 @@ fn leave_out(content: &mut Value) {
     };
     blocks.retain(|block| {
         let is_empty = block["type"] == "text" && block["text"].as_str().is_some_and(is_blank);
-        !is_empty && own_thinker(block).is_none()
+        !is_empty && own_signature_model(block).is_none()
     });
     for block in blocks {
         if block["type"] == "tool_result"
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_empty_texts_and_foreign_thoughts_alone() {
+    fn removes_only_empty_texts_and_foreign_reasoning() {
         let signed = json!({"type": "thinking", "thinking": "a", "signature": "EqMD"});
         let cached = json!({"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}});
         let body = json!({"max_tokens": 9, "top_k": null, "system": [{"type": "text", "text": " "}], "messages": [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_the_answer_and_its_thoughts() {
+    fn limits_answer_and_thinking_budget() {
         let thinks = |budget: u64| json!({"type": "enabled", "budget_tokens": budget});
         for (body, most, expected) in [
             (
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_betas_of_form_and_counts_the_others() {
+    fn passes_known_betas_and_counts_unknown() {
         let header = "interleaved-thinking-2025-05-14, context-1m-2025-08-07,,pdfs-2024-09-25,pdfs-2024-09-25,x";
         let known = vec!["interleaved-thinking-2025-05-14", "pdfs-2024-09-25"];
         assert_eq!(betas(header), (known, 2));

@@ -9,14 +9,14 @@ use crate::chat::count;
 
 /// Relays one answer, complete or as events. Members between client and provider stay unchanged.
 #[derive(Debug)]
-pub struct Relay {
+pub struct MessageRelay {
     model: String,
     usage: JsonObject,
     has_ended: bool,
     has_stopped: bool,
 }
 
-impl Relay {
+impl MessageRelay {
     /// Creates a relay for an answer of this granted model.
     pub fn new(model: &str) -> Self {
         Self {
@@ -134,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_keeps_all_but_the_name_of_its_model() {
+    fn messages_change_only_model_name() {
         let told = json!({"id": "msg_x", "model": "claude-upstream", "content": [
             {"type": "thinking", "thinking": "hm", "signature": "EqMD"}, {"type": "text", "text": "four"},
             {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}], "stop_reason": "tool_use",
             "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4, "service_tier": "standard"}});
-        let (mut relay, mut message) = (Relay::new("claude"), object(&told));
+        let (mut relay, mut message) = (MessageRelay::new("claude"), object(&told));
         assert_eq!(relay.message(&mut message), Some(2 + 4 + 1 + 7));
         let mut expected = told;
         expected["model"] = json!("claude");
@@ -153,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn events_keep_all_but_the_name_of_the_model() {
-        let mut relay = Relay::new("claude");
+    fn events_change_only_model_name() {
+        let mut relay = MessageRelay::new("claude");
         let mut said = 0;
         for (told, has_finished) in [
             (
@@ -187,6 +187,6 @@ mod tests {
         }
         let usage = relay.usage().unwrap();
         assert_eq!((said, usage.total_tokens), (2, Some(16)));
-        assert_eq!(Relay::new("m").usage(), None);
+        assert_eq!(MessageRelay::new("m").usage(), None);
     }
 }

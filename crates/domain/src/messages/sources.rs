@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Source of the bytes of an image or document.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct MediaSource<'a> {
     /// Pointer of the source, from the body.
     pub pointer: String,
     pub is_image: bool,
@@ -13,7 +13,7 @@ pub struct Source<'a> {
     pub members: &'a mut JsonObject,
 }
 
-impl Source<'_> {
+impl MediaSource<'_> {
     /// Returns the URL of a source of type `url`.
     pub fn url(&self) -> Option<&str> {
         let is_url = self.members.get("type").is_some_and(|kind| kind == "url");
@@ -39,7 +39,7 @@ impl Source<'_> {
 }
 
 /// Returns all sources of a validated request in order.
-pub fn sources(body: &mut JsonObject) -> Vec<Source<'_>> {
+pub fn sources(body: &mut JsonObject) -> Vec<MediaSource<'_>> {
     let mut found = Vec::new();
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
     for (n, message) in messages.into_iter().flatten().enumerate() {
@@ -51,7 +51,7 @@ pub fn sources(body: &mut JsonObject) -> Vec<Source<'_>> {
 }
 
 /// Collects the sources of blocks. Blocks nest at most twice: a document of blocks in a tool result.
-fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<Source<'a>>) {
+fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<MediaSource<'a>>) {
     for (n, block) in content.as_array_mut().into_iter().flatten().enumerate() {
         let kind = block.get("type").and_then(Value::as_str);
         let (is_image, is_document) = (kind == Some("image"), kind == Some("document"));
@@ -71,7 +71,7 @@ fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<Source<'a>
                             collect(content, &format!("{pointer}/content"), found);
                         }
                     } else {
-                        found.push(Source {
+                        found.push(MediaSource {
                             pointer,
                             is_image,
                             members: source,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_documents_from_pictures_and_text() {
+    fn distinguishes_documents_from_images_and_text() {
         let base64 = |media_type: &str, data: &str| json!({"type": "base64", "media_type": media_type, "data": data});
         for (kind, source, expected) in [
             ("image", base64("image/png", "AA"), false),

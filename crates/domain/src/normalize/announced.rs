@@ -9,7 +9,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::payload;
-use super::reading::Envelope;
+use super::reading::ResultEnvelope;
 use crate::json_repair::repair_json_text;
 use crate::run::FailureCode;
 
@@ -26,12 +26,12 @@ pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
     // Fast path: most results announce nothing and are parsed only once.
     NAME.find(raw)?;
     let raw = &repair_json_text(raw);
-    let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
+    let envelope: ResultEnvelope<'_> = serde_json::from_slice(raw).ok()?;
     payload::artifact_id(envelope.data?.get())
 }
 
 /// Returns true for a `run.failed` with which a runner reports its run as cancelled.
-pub fn says_cancelled(raw: &[u8]) -> bool {
+pub fn reports_cancelled(raw: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Failed<'a> {
         #[serde(borrow)]
@@ -42,7 +42,7 @@ pub fn says_cancelled(raw: &[u8]) -> bool {
     }
     let raw = &repair_json_text(raw);
     let says = || {
-        let envelope: Envelope<'_> = serde_json::from_slice(raw).ok()?;
+        let envelope: ResultEnvelope<'_> = serde_json::from_slice(raw).ok()?;
         let failed: Failed<'_> = serde_json::from_str(envelope.data?.get()).ok()?;
         let is_failed = envelope.kind == ResultType::RunFailed.as_str();
         Some(is_failed && failed.code == FailureCode::Cancelled.as_str())
@@ -64,14 +64,14 @@ pub fn is_terminal_result(raw: &[u8]) -> bool {
 
 fn type_of(raw: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
     let text = repair_json_text(raw);
-    let envelope = serde_json::from_slice::<Envelope<'_>>(&text);
+    let envelope = serde_json::from_slice::<ResultEnvelope<'_>>(&text);
     envelope.is_ok_and(|envelope| is_wanted(&envelope.kind))
 }
 
 /// Returns the type of a result with possibly invalid JSON. Unparseable text is classified by the type name in
 /// it.
 pub(super) fn kind_in(raw: &[u8]) -> Option<ResultType> {
-    match serde_json::from_slice::<Envelope<'_>>(raw) {
+    match serde_json::from_slice::<ResultEnvelope<'_>>(raw) {
         Ok(envelope) => ResultType::parse(&envelope.kind),
         Err(_) => MESSAGE.find(raw).map(|_| ResultType::MessageCompleted),
     }

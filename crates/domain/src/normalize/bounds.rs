@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::payload::Checked;
+use super::payload::CheckedPayload;
 use super::rejection::{Reason, Rejection};
 use super::text;
 
@@ -23,14 +23,14 @@ const MESSAGE_BYTES: usize = 4 * 1024;
 
 /// A part of a result above its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shortened {
+pub enum TruncatedPart {
     Usage,
     FinishReason,
     Code,
     Message,
 }
 
-impl Shortened {
+impl TruncatedPart {
     /// Returns the member of the result.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,14 +63,14 @@ impl Shortened {
 }
 
 /// Truncates the texts of a terminal result for the run's row.
-pub(super) fn cut_ending(checked: &mut Checked<'_>, shortened: &mut Vec<Shortened>) {
+pub(super) fn cut_ending(checked: &mut CheckedPayload<'_>, shortened: &mut Vec<TruncatedPart>) {
     let parts = match checked {
-        Checked::Completed { finish_reason, .. } => {
-            vec![(finish_reason, CODE_BYTES, Shortened::FinishReason)]
+        CheckedPayload::Completed { finish_reason, .. } => {
+            vec![(finish_reason, CODE_BYTES, TruncatedPart::FinishReason)]
         }
-        Checked::Failed { code, message, .. } => vec![
-            (code, CODE_BYTES, Shortened::Code),
-            (message, MESSAGE_BYTES, Shortened::Message),
+        CheckedPayload::Failed { code, message, .. } => vec![
+            (code, CODE_BYTES, TruncatedPart::Code),
+            (message, MESSAGE_BYTES, TruncatedPart::Message),
         ],
         _ => return,
     };
@@ -84,13 +84,13 @@ pub(super) fn cut_ending(checked: &mut Checked<'_>, shortened: &mut Vec<Shortene
 }
 
 /// Returns the usage on one line, or the members that fit. Scalars take precedence over objects and lists.
-pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<Shortened>) -> Cow<'r, RawValue> {
+pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<TruncatedPart>) -> Cow<'r, RawValue> {
     let json = usage.get();
     if json.len() <= USAGE_BYTES && values_in(json).is_some_and(|values| values <= USAGE_VALUES) {
         return text::one_line(usage);
     }
-    shortened.push(Shortened::Usage);
-    let Members(members) = serde_json::from_str(json).unwrap_or_default();
+    shortened.push(TruncatedPart::Usage);
+    let FittedMembers(members) = serde_json::from_str(json).unwrap_or_default();
     let members = format!("{{{}}}", members.join(","));
     Cow::Owned(RawValue::from_string(members).unwrap_or_else(|_| text::nothing()))
 }
@@ -164,26 +164,26 @@ impl<'de> Visitor<'de> for Counting<'_> {
 
 /// Members of an object that fit the limits of a usage, as JSON text.
 #[derive(Default)]
-struct Members(Vec<String>);
+struct FittedMembers(Vec<String>);
 
-impl<'de> Deserialize<'de> for Members {
+impl<'de> Deserialize<'de> for FittedMembers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fitting)
+        deserializer.deserialize_map(FittingMembers)
     }
 }
 
-struct Fitting;
+struct FittingMembers;
 
-impl<'de> Visitor<'de> for Fitting {
-    type Value = Members;
+impl<'de> Visitor<'de> for FittingMembers {
+    type Value = FittedMembers;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Members, A::Error> {
-        let mut plain = Room::default();
-        let mut nested = Room::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<FittedMembers, A::Error> {
+        let mut plain = UsageRoom::default();
+        let mut nested = UsageRoom::default();
         while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &RawValue>()? {
             let room = match value.get().as_bytes().first() {
                 Some(b'{' | b'[') => &mut nested,
@@ -195,18 +195,18 @@ impl<'de> Visitor<'de> for Fitting {
             plain.keep(member, values);
         }
         let taken = plain.taken.into_iter().map(|(member, _)| member);
-        Ok(Members(taken.collect()))
+        Ok(FittedMembers(taken.collect()))
     }
 }
 
 /// Members with their number of values, within the common limits.
-struct Room {
+struct UsageRoom {
     taken: Vec<(String, usize)>,
     bytes: usize,
     values: usize,
 }
 
-impl Default for Room {
+impl Default for UsageRoom {
     fn default() -> Self {
         Self {
             taken: Vec::new(),
@@ -217,7 +217,7 @@ impl Default for Room {
     }
 }
 
-impl Room {
+impl UsageRoom {
     fn take(&mut self, name: &str, value: &str) {
         if name.len() + value.len() > self.bytes {
             return;
@@ -248,7 +248,7 @@ impl Room {
 mod tests {
     use super::*;
 
-    fn kept(json: &str) -> (String, Vec<Shortened>) {
+    fn kept(json: &str) -> (String, Vec<TruncatedPart>) {
         let raw = RawValue::from_string(json.to_owned()).unwrap();
         let mut shortened = Vec::new();
         let kept = usage(&raw, &mut shortened).get().to_owned();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_usage_within_bounds_as_sent() {
+    fn keeps_usage_within_limits_unchanged() {
         let values = |many: usize| format!("{{\"x\":{:?}}}", vec![0; many]);
         for json in [
             "{}".to_owned(),
@@ -283,7 +283,7 @@ mod tests {
             ),
             (format!(r#"{{"{long}":1}}"#), "{}"),
         ] {
-            assert_eq!(kept(&json), (expected.to_owned(), vec![Shortened::Usage]));
+            assert_eq!(kept(&json), (expected.to_owned(), vec![TruncatedPart::Usage]));
         }
         let many: Vec<_> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
         let (left, _) = kept(&format!("{{{}}}", many.join(",")));
@@ -296,31 +296,31 @@ mod tests {
     }
 
     #[test]
-    fn cuts_ending_texts_between_characters() {
+    fn truncates_ending_texts_between_characters() {
         let mut shortened = Vec::new();
-        let mut failed = Checked::Failed {
+        let mut failed = CheckedPayload::Failed {
             code: "é".repeat(100),
             message: "m".repeat(5000),
             retryable: false,
         };
         cut_ending(&mut failed, &mut shortened);
-        let Checked::Failed { code, message, .. } = failed else {
+        let CheckedPayload::Failed { code, message, .. } = failed else {
             unreachable!()
         };
         assert_eq!((code.len(), message.len()), (128, 4096));
-        let mut completed = Checked::Completed {
+        let mut completed = CheckedPayload::Completed {
             finish_reason: format!("a{}", "é".repeat(100)),
             message: None,
             outcome: None,
         };
         cut_ending(&mut completed, &mut shortened);
-        let Checked::Completed { finish_reason, .. } = completed else {
+        let CheckedPayload::Completed { finish_reason, .. } = completed else {
             unreachable!()
         };
         assert_eq!(finish_reason.len(), 127);
         assert_eq!(
             shortened,
-            [Shortened::Code, Shortened::Message, Shortened::FinishReason]
+            [TruncatedPart::Code, TruncatedPart::Message, TruncatedPart::FinishReason]
         );
     }
 }

@@ -2,19 +2,19 @@
 
 use protocol::message::Message;
 
-use super::{Judge, Reason, Said, text};
+use super::{ResultValidator, Reason, RunMessages, text};
 use crate::run::{Failure, FailureCode};
 
 /// Reason for which a `run.completed` is rejected.
 pub(super) type Unfinished = (Reason, Failure);
 
-impl Judge<'_> {
+impl ResultValidator<'_> {
     /// Returns the complete messages, or the message of the terminal result, or the text of the deltas.
     pub(super) fn final_messages(
         &mut self,
         of_terminal: Option<Message>,
-    ) -> Result<Said, Unfinished> {
-        if let Some(why) = self.lost_message.take().filter(|_| of_terminal.is_none()) {
+    ) -> Result<RunMessages, Unfinished> {
+        if let Some(why) = self.rejected_message.take().filter(|_| of_terminal.is_none()) {
             let message = format!("the runner completed, and its message was rejected: {why}");
             let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
             return Err((Reason::NoOutput, failure));
@@ -29,22 +29,22 @@ impl Judge<'_> {
         let gathered = self
             .messages
             .take_gathered(half)
-            .map_err(|text::Outgrown| {
+            .map_err(|text::MessageTooLong| {
                 let message =
                     "the deltas exceed the size of one message: send a complete message.completed";
                 let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
                 (Reason::EventTooLarge, failure)
             })?;
         if gathered.is_none() && self.expects_message {
-            let message = self.with_refused("the runner completed without any message");
+            let message = self.with_rejections("the runner completed without any message");
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);
             return Err((Reason::NoOutput, failure));
         }
-        Ok(gathered.map(Said::from).unwrap_or_default())
+        Ok(gathered.map(RunMessages::from).unwrap_or_default())
     }
 
     /// Notes that a complete message was rejected.
-    pub(super) fn note_lost_message(&mut self, why: &str) {
-        self.lost_message = Some(why.to_owned());
+    pub(super) fn note_rejected_message(&mut self, why: &str) {
+        self.rejected_message = Some(why.to_owned());
     }
 }

@@ -35,7 +35,7 @@ pub(super) const QUESTIONS: usize = 100;
 
 /// A question of a runner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct RunQuestion {
     /// Runner-side id of the question.
     pub interaction_id: String,
     /// The [`InteractionRequest`] as JSON text.
@@ -47,7 +47,7 @@ pub struct Question {
 }
 
 /// A validated payload.
-pub(super) enum Checked<'r> {
+pub(super) enum CheckedPayload<'r> {
     /// Telemetry without an effect.
     Plain,
     Delta(Delta<'r>),
@@ -55,7 +55,7 @@ pub(super) enum Checked<'r> {
     State(StateUpdate),
     /// The id of an artifact to bind to the run.
     Artifact(Option<Uuid>),
-    Question(Box<Question>),
+    RunQuestion(Box<RunQuestion>),
     Completed {
         finish_reason: String,
         message: Option<Message>,
@@ -94,7 +94,7 @@ pub(super) fn check<'r>(
     snapshot: &AuthorizationSnapshot,
     state_value_bytes: usize,
     now: Option<i64>,
-) -> Result<Checked<'r>, PayloadFault> {
+) -> Result<CheckedPayload<'r>, PayloadFault> {
     match kind {
         ResultType::MessageDelta => delta(data),
         ResultType::MessageCompleted => message_completed(data),
@@ -107,10 +107,10 @@ pub(super) fn check<'r>(
             if log.text.chars().count() > 65_536 {
                 return Err(invalid("processor.log holds more than 65,536 characters"));
             }
-            Ok(Checked::Plain)
+            Ok(CheckedPayload::Plain)
         }
-        ResultType::ArtifactCreated => Ok(Checked::Artifact(artifact_id(data))),
-        ResultType::ToolCallStarted | ResultType::ToolCallCompleted => Ok(Checked::Plain),
+        ResultType::ArtifactCreated => Ok(CheckedPayload::Artifact(artifact_id(data))),
+        ResultType::ToolCallStarted | ResultType::ToolCallCompleted => Ok(CheckedPayload::Plain),
     }
 }
 
@@ -121,11 +121,11 @@ fn parse<'a, T: Deserialize<'a>>(data: &'a str, message: &'static str) -> Result
 #[derive(Deserialize)]
 struct DeltaData<'a> {
     #[serde(borrow)]
-    chunk: Chunk<'a>,
+    chunk: DeltaChunk<'a>,
 }
 
 #[derive(Deserialize)]
-struct Chunk<'a> {
+struct DeltaChunk<'a> {
     #[serde(borrow)]
     role: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -138,9 +138,9 @@ struct Chunk<'a> {
 
 /// A text, borrowed unless it has escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
+fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
     const MESSAGE: &str = "message.delta needs a chunk with role and content";
     let DeltaData { chunk } = parse(data, MESSAGE)?;
     check_speaker(&chunk.role)?;
@@ -151,23 +151,23 @@ fn delta(data: &str) -> Result<Checked<'_>, PayloadFault> {
     let increment = match chunk.content {
         None => Cow::Borrowed(""),
         // Fast path: nearly every delta is a plain text without escapes.
-        Some(raw) if raw.get().starts_with('"') => parse::<Text<'_>>(raw.get(), MESSAGE)?.0,
+        Some(raw) if raw.get().starts_with('"') => parse::<BorrowedText<'_>>(raw.get(), MESSAGE)?.0,
         Some(raw) => Cow::Owned(parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text()),
     };
-    Ok(Checked::Delta(Delta {
+    Ok(CheckedPayload::Delta(Delta {
         increment,
         whole: chunk.all_content,
     }))
 }
 
-fn message_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
+fn message_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }
     check_speaker(&payload.message.role)?;
-    Ok(Checked::Message(Box::new(payload.message)))
+    Ok(CheckedPayload::Message(Box::new(payload.message)))
 }
 
 /// Exact roles of a run's messages. Other spellings could pass for a user or the operator.
@@ -195,7 +195,7 @@ fn state_updated(
     data: &str,
     snapshot: &AuthorizationSnapshot,
     most_bytes: usize,
-) -> Result<Checked<'static>, PayloadFault> {
+) -> Result<CheckedPayload<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
     let scope = StateScope::parse(&scope).ok_or(invalid("state.updated needs a known scope"))?;
     if value.get().len() > most_bytes {
@@ -208,15 +208,15 @@ fn state_updated(
         message,
     };
     check_key(&key).map_err(|fault| match fault {
-        crate::state::KeyFault::Malformed => invalid("a state key is malformed"),
-        crate::state::KeyFault::Reserved => refused("state keys under host. are the gateway's"),
+        crate::state::StateKeyFault::Malformed => invalid("a state key is malformed"),
+        crate::state::StateKeyFault::Reserved => refused("state keys under host. are the gateway's"),
     })?;
     let identity = snapshot
         .state_scope(scope)
         .map_err(|_| refused("this run was not granted the state scope"))?
         .to_owned();
     let (key, value) = (key.into_owned(), value.get().to_owned());
-    Ok(Checked::State(StateUpdate {
+    Ok(CheckedPayload::State(StateUpdate {
         scope,
         identity,
         key,
@@ -241,10 +241,10 @@ fn action_requested(
     data: &str,
     snapshot: &AuthorizationSnapshot,
     now: Option<i64>,
-) -> Result<Checked<'static>, PayloadFault> {
+) -> Result<CheckedPayload<'static>, PayloadFault> {
     let asked: ActionRequestedPayload = parse(data, "action.requested needs an action")?;
     if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
-        return Ok(Checked::Plain);
+        return Ok(CheckedPayload::Plain);
     }
     let request: InteractionRequest = serde_json::from_value(asked.payload)
         .map_err(|_| invalid("interaction.requested needs a payload that is a question"))?;
@@ -253,7 +253,7 @@ fn action_requested(
             "interaction.requested has an invalid question as its payload",
         ));
     }
-    Ok(Checked::Question(Box::new(Question {
+    Ok(CheckedPayload::RunQuestion(Box::new(RunQuestion {
         expires_at: expires_at(&request, now.unwrap_or(0)),
         request: canonical_json(&request),
         is_awaited: request.awaits,
@@ -261,7 +261,7 @@ fn action_requested(
     })))
 }
 
-fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
+fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "run.completed needs a finish_reason that is text, and a message with role and content, where it has them";
     let payload: RunCompletedPayload = parse(data, MESSAGE)?;
     let RunCompletedPayload {
@@ -272,18 +272,18 @@ fn run_completed(data: &str) -> Result<Checked<'static>, PayloadFault> {
     message
         .as_ref()
         .map_or(Ok(()), |message| check_speaker(&message.role))?;
-    Ok(Checked::Completed {
+    Ok(CheckedPayload::Completed {
         finish_reason,
         message,
         outcome,
     })
 }
 
-fn run_failed(data: &str) -> Result<Checked<'static>, PayloadFault> {
+fn run_failed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "run.failed needs a message or an error, as text; its code is text, its retryable true or false";
     let payload: RunFailedPayload = parse(data, MESSAGE)?;
     let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;
-    Ok(Checked::Failed {
+    Ok(CheckedPayload::Failed {
         code: payload.code,
         message,
         retryable: payload.retryable,

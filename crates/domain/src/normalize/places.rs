@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::Reason;
 
 /// Position of an event relative to the earlier events.
-pub(super) enum Place {
+pub(super) enum SequencePosition {
     Next {
         gap: bool,
     },
@@ -16,15 +16,15 @@ pub(super) enum Place {
 
 /// Accepted numbers in order, each with a digest of its event.
 #[derive(Default)]
-pub(super) struct Places {
+pub(super) struct AcceptedSequences {
     taken: Vec<(u64, u64)>,
 }
 
-impl Places {
+impl AcceptedSequences {
     /// Accepts the number of an event if its position is valid. An event without a number is always next.
-    pub(super) fn place(&mut self, number: Option<u64>, raw: &[u8]) -> Place {
+    pub(super) fn place(&mut self, number: Option<u64>, raw: &[u8]) -> SequencePosition {
         let Some(number) = number else {
-            return Place::Next { gap: false };
+            return SequencePosition::Next { gap: false };
         };
         let last = self.taken.last().map_or(0, |(last, _)| *last);
         let mut hasher = DefaultHasher::new();
@@ -33,18 +33,18 @@ impl Places {
         if number > last {
             self.taken.push((number, digest));
             let gap = number > last + 1;
-            return Place::Next { gap };
+            return SequencePosition::Next { gap };
         }
         let found = self
             .taken
             .binary_search_by_key(&number, |(taken, _)| *taken);
         match found {
-            Ok(at) if self.taken[at].1 == digest => Place::Duplicate,
-            Ok(_) => Place::Refused(
+            Ok(at) if self.taken[at].1 == digest => SequencePosition::Duplicate,
+            Ok(_) => SequencePosition::Refused(
                 Reason::SequenceConflict,
                 "another result has come under this sequence",
             ),
-            Err(_) => Place::Refused(
+            Err(_) => SequencePosition::Refused(
                 Reason::SequenceBackward,
                 "the sequence is not above the one before it",
             ),

@@ -9,14 +9,14 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::announced::kind_in;
-use super::{Judge, Reason, Rejection, Verdict};
-use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, seal_halves};
+use super::{ResultValidator, Reason, Rejection, Verdict};
+use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, replace_halves};
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
 
 /// Members of a result that the gateway reads.
 #[derive(Deserialize)]
-pub(super) struct Envelope<'a> {
+pub(super) struct ResultEnvelope<'a> {
     #[serde(borrow)]
     pub(super) run_id: Cow<'a, str>,
     #[serde(borrow, rename = "type")]
@@ -32,34 +32,34 @@ pub(super) struct Envelope<'a> {
 const NO_RESULT: &str = "an event is not an AgentRunResult";
 
 /// Reason for which bytes are not a result.
-struct Unread {
+struct ReadFault {
     reason: Reason,
     message: String,
 }
 
-impl Unread {
+impl ReadFault {
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { reason, message }
     }
 }
 
-fn read(text: &[u8]) -> Result<Envelope<'_>, Unread> {
+fn read(text: &[u8]) -> Result<ResultEnvelope<'_>, ReadFault> {
     let line = std::str::from_utf8(text)
-        .map_err(|_| Unread::new(Reason::InvalidUtf8, "an event is not UTF-8"))?;
+        .map_err(|_| ReadFault::new(Reason::InvalidUtf8, "an event is not UTF-8"))?;
     check_json_text(text)
-        .map_err(|fault| Unread::new(Reason::InvalidJson, format!("an event {fault}")))?;
+        .map_err(|fault| ReadFault::new(Reason::InvalidJson, format!("an event {fault}")))?;
     serde_json::from_str(line).map_err(|error| {
         let reason = if error.is_data() {
             Reason::InvalidEnvelope
         } else {
             Reason::InvalidJson
         };
-        Unread::new(reason, NO_RESULT)
+        ReadFault::new(reason, NO_RESULT)
     })
 }
 
-impl Judge<'_> {
+impl ResultValidator<'_> {
     /// `now`: `None` if times were checked before.
     pub(super) fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
         self.events += 1;
@@ -73,7 +73,7 @@ impl Judge<'_> {
         }
         let unread = match read(raw) {
             // A buffered surrogate half continues at the start of this delta.
-            Ok(envelope) if self.halves.is_waiting() && says_more(&envelope) => None,
+            Ok(envelope) if self.halves.is_waiting() && continues_text(&envelope) => None,
             Ok(envelope) => return self.judge_envelope(envelope, (raw, now)),
             Err(unread) => Some(unread),
         };
@@ -108,7 +108,7 @@ impl Judge<'_> {
     fn judge_repaired(
         &mut self,
         part: JsonPart<'_>,
-        as_sent: Option<Unread>,
+        as_sent: Option<ReadFault>,
         (raw, now): (&[u8], Option<i64>),
     ) -> Verdict<'static> {
         let is_repaired = matches!(part.text, Cow::Owned(_));
@@ -118,7 +118,7 @@ impl Judge<'_> {
             Ok(envelope) => self.judge_envelope(envelope, (raw, now)).into_owned(),
             Err(unread) => {
                 // Bytes of another encoding: the fault of the original bytes is more specific.
-                let is_other = |sent: &Unread| {
+                let is_other = |sent: &ReadFault| {
                     sent.reason == Reason::InvalidUtf8 && unread.message == NO_RESULT
                 };
                 let unread = as_sent.filter(is_other).unwrap_or(unread);
@@ -156,15 +156,15 @@ impl Judge<'_> {
             self.halves.push(increment, has_halves);
         }
         if has_halves {
-            seal_halves(&mut result);
+            replace_halves(&mut result);
         }
         result.to_string().into_bytes()
     }
 
-    fn refuse_unread(&mut self, unread: &Unread, raw: &[u8]) -> Verdict<'static> {
+    fn refuse_unread(&mut self, unread: &ReadFault, raw: &[u8]) -> Verdict<'static> {
         let kind = kind_in(raw);
         if kind == Some(ResultType::MessageCompleted) {
-            self.note_lost_message(&unread.message);
+            self.note_rejected_message(&unread.message);
         }
         // Unparseable text is rejected by its type. Any other fault only counts.
         let kind = kind.filter(|_| unread.reason == Reason::InvalidJson);
@@ -174,6 +174,6 @@ impl Judge<'_> {
 }
 
 /// Returns true for a result that continues a text.
-fn says_more(envelope: &Envelope<'_>) -> bool {
+fn continues_text(envelope: &ResultEnvelope<'_>) -> bool {
     envelope.kind == ResultType::MessageDelta.as_str()
 }

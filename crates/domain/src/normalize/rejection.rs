@@ -2,7 +2,7 @@
 
 use protocol::result::ResultType;
 
-use super::{Judge, Verdict};
+use super::{ResultValidator, Verdict};
 
 /// Number of invalid payloads that fails the run.
 const STRIKES: u32 = 3;
@@ -87,9 +87,9 @@ impl Rejection {
     }
 }
 
-impl Judge<'_> {
+impl ResultValidator<'_> {
     /// Returns the text of an ending, with the number of rejected results and the first cause.
-    pub fn with_refused(&self, ending: &str) -> String {
+    pub fn with_rejections(&self, ending: &str) -> String {
         match &self.refused {
             Some(first) => format!(
                 "{ending}; of its results, {} were rejected, the first because {first}",

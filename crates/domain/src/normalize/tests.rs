@@ -42,7 +42,7 @@ fn delta(text: &str, sequence: u64) -> String {
 /// Validates the lines and names each verdict.
 fn verdicts(lines: &[String]) -> Vec<String> {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     lines
         .iter()
         .map(|line| name(judge.judge(line.as_bytes(), NOW)))
@@ -52,12 +52,12 @@ fn verdicts(lines: &[String]) -> Vec<String> {
 fn name(verdict: Verdict) -> String {
     match verdict {
         Verdict::Accept(accepted) => match accepted.effect {
-            Effect::End(ending) => format!("end {}", ending.reason),
-            Effect::SetState(update) => format!("state {}={}", update.key, update.value),
-            Effect::BindArtifact(id) => format!("artifact {id}"),
-            Effect::Ask(question) => format!("ask {}", question.interaction_id),
-            Effect::None if accepted.gap => "gap".to_owned(),
-            Effect::None => "ok".to_owned(),
+            ResultEffect::End(ending) => format!("end {}", ending.reason),
+            ResultEffect::SetState(update) => format!("state {}={}", update.key, update.value),
+            ResultEffect::BindArtifact(id) => format!("artifact {id}"),
+            ResultEffect::Ask(question) => format!("ask {}", question.interaction_id),
+            ResultEffect::None if accepted.gap => "gap".to_owned(),
+            ResultEffect::None => "ok".to_owned(),
         },
         Verdict::Duplicate => "duplicate".to_owned(),
         Verdict::Reject(rejection) => rejection.reason.as_str().to_owned(),
@@ -66,7 +66,7 @@ fn name(verdict: Verdict) -> String {
 }
 
 #[test]
-fn a_question_is_asked_once_by_who_may_ask_and_can_be_answered() {
+fn accepts_question_once_from_permitted_run() {
     let ask = |id: &str, more: &Value, sequence: u64| {
         let mut payload = json!({"interaction_id": id, "title": "t", "fallback_text": "f"});
         payload
@@ -89,13 +89,13 @@ fn a_question_is_asked_once_by_who_may_ask_and_can_be_answered() {
     assert_eq!(verdicts(&[other]), ["ok"]);
     let mut snapshot = snapshot();
     snapshot.operations = Arc::default();
-    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let bad = ask("a", &json!({"title": ""}), 1);
     assert_eq!(name(judge.judge(bad.as_bytes(), NOW)), "ok", "telemetry");
 }
 
 #[test]
-fn sequences_may_gap_or_repeat_but_never_conflict_or_go_back() {
+fn rejects_conflicting_and_backward_sequences() {
     let lines = [
         delta("a", 1),
         delta("a", 1),
@@ -117,7 +117,7 @@ fn sequences_may_gap_or_repeat_but_never_conflict_or_go_back() {
 
 /// No result follows a terminal one, so the run must not wait for its deadline.
 #[test]
-fn a_terminal_that_goes_back_ends_the_run() {
+fn backward_terminal_result_fails_run() {
     let done = |sequence: u64| result("run.completed", &json!({}), &json!(sequence));
     for sequence in [1, 3] {
         let lines = [delta("a", 1), delta("b", 3), done(sequence)];
@@ -160,9 +160,9 @@ fn accepts_messages_of_assistant_and_tool_only() {
 }
 
 #[test]
-fn a_run_without_a_message_says_why_none_was_taken() {
+fn missing_message_failure_names_first_rejection() {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let bad = result(
         "message.completed",
         &json!({"message": {"content": "x"}}),
@@ -181,7 +181,7 @@ fn a_run_without_a_message_says_why_none_was_taken() {
 }
 
 #[test]
-fn a_sequence_is_a_whole_number_from_one_on_or_absent() {
+fn sequence_is_positive_integer_or_absent() {
     for bad in [
         json!(0),
         json!(-1),
@@ -200,7 +200,7 @@ fn a_sequence_is_a_whole_number_from_one_on_or_absent() {
 }
 
 #[test]
-fn the_third_invalid_payload_fails_the_run_and_an_invalid_terminal_at_once() {
+fn third_invalid_payload_or_invalid_terminal_fails_run() {
     let bad = |sequence: u64| result("message.delta", &json!({"chunk": 1}), &json!(sequence));
     let expected = [
         "invalid_payload",
@@ -214,7 +214,7 @@ fn the_third_invalid_payload_fails_the_run_and_an_invalid_terminal_at_once() {
 }
 
 #[test]
-fn a_terminal_that_is_refused_for_anything_in_it_fails_the_run() {
+fn rejected_terminal_result_fails_run() {
     let id = Uuid::nil();
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
     for rest in [
@@ -240,7 +240,7 @@ fn a_terminal_that_is_refused_for_anything_in_it_fails_the_run() {
 }
 
 #[test]
-fn another_run_id_fails_the_run_and_nothing_follows_a_terminal() {
+fn foreign_run_id_fails_and_terminal_is_final() {
     let foreign = json!({"run_id": Uuid::max(), "type": "x"}).to_string();
     assert_eq!(verdicts(&[foreign]), ["fail runner.protocol_violation"]);
     let failed = result("run.failed", &json!({"error": "no"}), &json!(1));
@@ -251,14 +251,14 @@ fn another_run_id_fails_the_run_and_nothing_follows_a_terminal() {
 }
 
 #[test]
-fn a_message_run_must_say_something() {
+fn message_run_fails_without_message() {
     let done = |sequence: u64| result("run.completed", &json!({}), &json!(sequence));
     assert_eq!(verdicts(&[done(1)]), ["fail runner.no_output"]);
     assert_eq!(verdicts(&[delta("a", 1), done(2)]), ["ok", "end stop"]);
 }
 
 #[test]
-fn state_needs_a_granted_scope_a_legal_key_and_a_small_value() {
+fn state_needs_granted_scope_valid_key_small_value() {
     let state = |scope: &str, key: &str, value: &Value| {
         result(
             "state.updated",
@@ -289,10 +289,10 @@ fn state_needs_a_granted_scope_a_legal_key_and_a_small_value() {
 }
 
 #[test]
-fn malformed_bytes_are_named_for_what_they_are() {
+fn reports_exact_reason_of_malformed_bytes() {
     let snapshot = snapshot();
     let check = |raw: &[u8], expected: &str| {
-        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
         assert_eq!(name(judge.judge(raw, NOW)), expected, "{raw:?}");
     };
     check(b"\"\xff\"", "invalid_utf8");
@@ -324,7 +324,7 @@ fn malformed_bytes_are_named_for_what_they_are() {
 }
 
 #[test]
-fn a_run_is_bounded_in_events_and_bytes() {
+fn limits_run_events_and_bytes() {
     let many: Vec<_> = (1..=13).map(|sequence| delta("a", sequence)).collect();
     assert_eq!(verdicts(&many).last().unwrap(), "fail runner.output_limit");
     let large: Vec<_> = (1..=12)
@@ -335,11 +335,11 @@ fn a_run_is_bounded_in_events_and_bytes() {
 
 fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, bool) {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, delta_mode, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, delta_mode, true);
     let mut last = None;
     for line in lines {
         if let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW)
-            && let Effect::End(ending) = accepted.effect
+            && let ResultEffect::End(ending) = accepted.effect
         {
             let message = ending.said.last().map(Message::plain_text);
             last = Some((
@@ -353,7 +353,7 @@ fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, b
 }
 
 #[test]
-fn the_message_is_the_last_whole_one_else_the_terminals_else_the_deltas() {
+fn output_prefers_complete_message_over_terminal_over_deltas() {
     let message = |text: &str| json!({"message": {"role": "assistant", "content": text}});
     let whole = |text: &str| result("message.completed", &message(text), &Value::Null);
     let done = |data: &Value| result("run.completed", data, &Value::Null);
@@ -379,7 +379,7 @@ fn the_message_is_the_last_whole_one_else_the_terminals_else_the_deltas() {
 }
 
 #[test]
-fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_place() {
+fn oversized_deltas_fail_run_without_complete_message() {
     const MIB: usize = 1024 * 1024;
     let check = |event_bytes: usize, last: &[String]| {
         let limits = ResultLimits {
@@ -388,7 +388,7 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
             ..LIMITS
         };
         let snapshot = snapshot();
-        let mut judge = Judge::new(&snapshot, limits, DeltaMode::Increment, true);
+        let mut judge = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true);
         // Five bytes above four mebibytes.
         let large = "x".repeat(MIB + 1);
         for sequence in 1..=5 {
@@ -403,8 +403,8 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
             assert_eq!(name(judge.judge(line.as_bytes(), NOW)), "ok");
         }
         match judge.judge(end.as_bytes(), NOW) {
-            Verdict::Accept(Accepted {
-                effect: Effect::End(ending),
+            Verdict::Accept(AcceptedResult {
+                effect: ResultEffect::End(ending),
                 ..
             }) => format!("{} bytes", ending.said.last().unwrap().plain_text().len()),
             other => name(other),
@@ -430,10 +430,10 @@ fn a_text_that_outgrows_a_message_ends_the_run_unless_a_whole_message_takes_its_
 }
 
 #[test]
-fn a_snapshot_reaches_clients_as_increment_and_as_whole() {
+fn snapshots_reach_clients_as_increment_and_full_text() {
     let snapshot = snapshot();
     let chunks = |mode, sent: &[Value]| -> Vec<Value> {
-        let mut judge = Judge::new(&snapshot, LIMITS, mode, true);
+        let mut judge = ResultValidator::new(&snapshot, LIMITS, mode, true);
         let told = sent.iter().map(|chunk| {
             let line = result("message.delta", &json!({"chunk": chunk}), &Value::Null);
             let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW) else {
@@ -471,9 +471,9 @@ fn a_snapshot_reaches_clients_as_increment_and_as_whole() {
 }
 
 #[test]
-fn data_stands_on_one_line() {
+fn data_is_written_on_one_line() {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let raw = format!(
         "{{\"run_id\":\"{}\",\"type\":\"x\",\"data\":{{\n\"a\":\r\n1}}}}",
         Uuid::nil()
@@ -485,9 +485,9 @@ fn data_stands_on_one_line() {
 }
 
 #[test]
-fn an_artifact_is_announced_once_it_is_known() {
+fn accepts_announcements_of_known_artifacts_only() {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true).knowing_artifacts();
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true).with_known_artifacts();
     let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let announce = |sequence: u64, id: &str| {
         let run = snapshot.run_id;
@@ -507,7 +507,7 @@ fn an_artifact_is_announced_once_it_is_known() {
     let Verdict::Accept(accepted) = judge.judge(second.as_bytes(), NOW) else {
         panic!("it is known");
     };
-    assert_eq!(accepted.effect, Effect::BindArtifact(named));
+    assert_eq!(accepted.effect, ResultEffect::BindArtifact(named));
     let upper = announce(3, &id.to_uppercase());
     assert!(matches!(
         judge.judge(upper.as_bytes(), NOW),
@@ -517,7 +517,7 @@ fn an_artifact_is_announced_once_it_is_known() {
 }
 
 #[test]
-fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
+fn replay_ignores_time_and_limits() {
     let snapshot = snapshot();
     let small = ResultLimits {
         run_events: 1,
@@ -544,9 +544,9 @@ fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
     ];
     let recalled = |limits| {
         let mut judge =
-            Judge::new(&snapshot, limits, DeltaMode::Increment, true).knowing_artifacts();
+            ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true).with_known_artifacts();
         for (line, number) in known.iter().zip(1..) {
-            judge.recall(number, line.as_bytes(), number == 4);
+            judge.replay(number, line.as_bytes(), number == 4);
         }
         judge
     };
@@ -572,7 +572,7 @@ fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
     let Verdict::Accept(accepted) = judge.judge(end.as_bytes(), late) else {
         panic!("it ends");
     };
-    let Effect::End(ending) = accepted.effect else {
+    let ResultEffect::End(ending) = accepted.effect else {
         panic!("it ends");
     };
     assert_eq!(ending.said.last().unwrap().plain_text(), "one two!");
@@ -580,19 +580,19 @@ fn what_was_judged_before_is_known_whatever_time_and_bounds_say_now() {
 }
 
 #[test]
-fn gives_reserved_codes_as_runner_error() {
+fn replaces_reserved_codes_by_runner_error() {
     let ended = |code: &str, was_cancelled: bool| {
         let data = json!({"code": code, "message": "m", "details": {"try": 2}});
         let line = result("run.failed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
         if was_cancelled {
             judge.note_cancelled();
         }
         match judge.judge(line.as_bytes(), NOW) {
-            Verdict::Accept(Accepted {
+            Verdict::Accept(AcceptedResult {
                 data,
-                effect: Effect::End(ending),
+                effect: ResultEffect::End(ending),
                 ..
             }) => {
                 let told: Value = serde_json::from_str(data.get()).unwrap();
@@ -637,20 +637,20 @@ fn gives_reserved_codes_as_runner_error() {
 }
 
 #[test]
-fn gives_reserved_finish_reasons_as_stop() {
+fn replaces_reserved_finish_reasons_by_stop() {
     let ended = |reason: &str, was_cancelled: bool| {
         let data = json!({"finish_reason": reason, "details": {"try": 2},
             "message": {"role": "assistant", "content": "hi"}});
         let line = result("run.completed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut judge = Judge::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
         if was_cancelled {
             judge.note_cancelled();
         }
         match judge.judge(line.as_bytes(), NOW) {
-            Verdict::Accept(Accepted {
+            Verdict::Accept(AcceptedResult {
                 data,
-                effect: Effect::End(ending),
+                effect: ResultEffect::End(ending),
                 ..
             }) => {
                 let told: Value = serde_json::from_str(data.get()).unwrap();
@@ -683,13 +683,13 @@ fn gives_reserved_finish_reasons_as_stop() {
 /// Validates lines of bytes. Returns the verdicts and the texts that clients see.
 fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
     let snapshot = snapshot();
-    let mut judge = Judge::new(&snapshot, LIMITS, mode, true);
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, mode, true);
     let mut shown = Vec::new();
     let told = lines.iter().map(|line| {
         let verdict = judge.judge(line, NOW);
         if let Verdict::Accept(accepted) = &verdict {
             shown.push(serde_json::from_str(accepted.data.get()).unwrap());
-            if let Effect::End(ending) = &accepted.effect
+            if let ResultEffect::End(ending) = &accepted.effect
                 && let Some(message) = ending.said.last()
             {
                 shown.push(json!({"output": message.plain_text()}));
@@ -706,7 +706,7 @@ fn bare(kind: &str, data: &str) -> Vec<u8> {
 }
 
 #[test]
-fn repairs_characters_that_no_string_may_hold() {
+fn repairs_invalid_characters_in_strings() {
     let check = |content: &[u8], expected: &str| {
         let quoted = [b"\"", content, b"\""].concat();
         let message = |kind: &str, before: &str, after: &str| {
@@ -739,7 +739,7 @@ fn repairs_characters_that_no_string_may_hold() {
 }
 
 #[test]
-fn joins_halves_of_consecutive_deltas() {
+fn joins_surrogate_halves_of_consecutive_deltas() {
     let check = |mode: DeltaMode, pieces: &[&str], expected: &[&str], output: &str| {
         let delta = |piece: &&str| {
             let chunk = format!(r#"{{"chunk":{{"role":"assistant","content":{piece}}}}}"#);
@@ -794,7 +794,7 @@ fn fails_runs_whose_message_cannot_be_read() {
 }
 
 #[test]
-fn keeps_every_whole_message_in_order() {
+fn keeps_complete_messages_in_order() {
     let whole = |text: &str| {
         let data = json!({"message": {"role": "assistant", "content": text}});
         bare("message.completed", &data.to_string())
@@ -806,7 +806,7 @@ fn keeps_every_whole_message_in_order() {
             run_events: 1000,
             ..LIMITS
         };
-        let mut judge = Judge::new(&snapshot, wide, DeltaMode::Increment, true);
+        let mut judge = ResultValidator::new(&snapshot, wide, DeltaMode::Increment, true);
         for line in lines {
             judge.judge(line, NOW);
         }

@@ -6,7 +6,7 @@ use memchr::memchr2;
 use protocol::JsonObject;
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
-use protocol::result::{FINISH_REASON, RUNNER_ERROR};
+use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -47,7 +47,7 @@ pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<Ra
     if without_message {
         object.remove("message");
     }
-    with_replaced(object, ("finish_reason", FINISH_REASON), own)
+    with_replaced(object, ("finish_reason", DEFAULT_FINISH_REASON), own)
 }
 
 /// Replaces a member of the object and keeps its `own` value in `details`.
@@ -65,14 +65,14 @@ fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str)
 }
 
 /// A snapshot in a form that all clients can display.
-pub(super) struct Shown {
+pub(super) struct SnapshotDelta {
     /// New text; the whole text if it does not continue the previous text.
     increment: String,
     whole: String,
 }
 
 /// Returns the same delta with the increment as `content` and the complete text as `all_content`.
-pub(super) fn with_snapshot(json: &str, shown: Shown) -> Box<RawValue> {
+pub(super) fn with_snapshot(json: &str, shown: SnapshotDelta) -> Box<RawValue> {
     let mut data: Value = serde_json::from_str(json).unwrap_or_default();
     if let Some(chunk) = data.get_mut("chunk").and_then(Value::as_object_mut) {
         // Other parts have no increment; clients use `all_content`.
@@ -95,21 +95,21 @@ const KEPT_MESSAGES: usize = 100;
 
 /// The complete messages of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Said {
+pub struct RunMessages {
     /// The first messages and the last, if there are too many or they are too long.
     pub messages: Vec<Message>,
     /// Total number of messages.
     pub count: u64,
 }
 
-impl Said {
+impl RunMessages {
     /// Returns the answer of the run.
     pub fn last(&self) -> Option<&Message> {
         self.messages.last()
     }
 }
 
-impl From<Message> for Said {
+impl From<Message> for RunMessages {
     fn from(message: Message) -> Self {
         let messages = vec![message];
         Self { messages, count: 1 }
@@ -119,7 +119,7 @@ impl From<Message> for Said {
 /// Messages of the runner so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
-    said: Said,
+    said: RunMessages,
     /// Bytes of each kept message.
     bytes: Vec<usize>,
     /// `None`: the text exceeded its limit.
@@ -128,13 +128,13 @@ pub(super) struct Messages {
 }
 
 /// The deltas exceed the size of a message.
-pub(super) struct Outgrown;
+pub(super) struct MessageTooLong;
 
 impl Messages {
     pub(super) fn new(delta_mode: DeltaMode, event_bytes: usize) -> Self {
         Self {
             delta_mode,
-            said: Said::default(),
+            said: RunMessages::default(),
             bytes: Vec::new(),
             text: Some(String::new()),
             most: GATHERED_BYTES.max(event_bytes),
@@ -143,7 +143,7 @@ impl Messages {
 
     /// `all_content` is the complete text so far and takes precedence. `content` of a snapshot endpoint is also
     /// complete. Returns the delta for clients in these cases.
-    pub(super) fn add_delta(&mut self, delta: Delta<'_>) -> Option<Shown> {
+    pub(super) fn add_delta(&mut self, delta: Delta<'_>) -> Option<SnapshotDelta> {
         let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
         let whole = match delta.whole {
             Some(whole) => whole.into_owned(),
@@ -158,7 +158,7 @@ impl Messages {
             return None;
         }
         let before = self.text.replace(whole.clone()).unwrap_or_default();
-        Some(Shown {
+        Some(SnapshotDelta {
             increment: whole
                 .strip_prefix(before.as_str())
                 .unwrap_or(&whole)
@@ -192,7 +192,7 @@ impl Messages {
     }
 
     /// Returns the messages of `message.completed`.
-    pub(super) fn said(&self) -> &Said {
+    pub(super) fn said(&self) -> &RunMessages {
         &self.said
     }
 
@@ -205,8 +205,8 @@ impl Messages {
     pub(super) fn take_gathered(
         &mut self,
         half: Option<char>,
-    ) -> Result<Option<Message>, Outgrown> {
-        let text = self.text.as_mut().ok_or(Outgrown)?;
+    ) -> Result<Option<Message>, MessageTooLong> {
+        let text = self.text.as_mut().ok_or(MessageTooLong)?;
         let mut text = std::mem::take(text);
         text.extend(half);
         Ok((!text.is_empty()).then(|| Message::text("assistant", text)))

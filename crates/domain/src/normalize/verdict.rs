@@ -8,15 +8,15 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::bounds::Shortened;
-use super::payload::{Question, StateUpdate};
+use super::bounds::TruncatedPart;
+use super::payload::{RunQuestion, StateUpdate};
 use super::rejection::{Reason, Rejection};
-use super::text::Said;
+use super::text::RunMessages;
 use crate::run::{Failure, FailureCode};
 
 /// An accepted event for the ledger. Unchanged parts are the runner's own bytes.
 #[derive(Debug)]
-pub struct Accepted<'r> {
+pub struct AcceptedResult<'r> {
     /// Type as the runner wrote it.
     pub kind: Cow<'r, str>,
     /// One line of JSON, an object.
@@ -24,7 +24,7 @@ pub struct Accepted<'r> {
     /// One line of JSON, an object.
     pub usage: Option<Cow<'r, RawValue>>,
     /// Parts above their limit, truncated or dropped.
-    pub shortened: Vec<Shortened>,
+    pub shortened: Vec<TruncatedPart>,
     pub runner_sequence: Option<u64>,
     /// True if earlier numbers are missing.
     pub gap: bool,
@@ -32,12 +32,12 @@ pub struct Accepted<'r> {
     pub message_omitted: bool,
     /// True if invalid characters in strings were replaced.
     pub is_repaired: bool,
-    pub effect: Effect,
+    pub effect: ResultEffect,
 }
 
-impl Accepted<'_> {
-    fn into_owned(self) -> Accepted<'static> {
-        Accepted {
+impl AcceptedResult<'_> {
+    fn into_owned(self) -> AcceptedResult<'static> {
+        AcceptedResult {
             kind: Cow::Owned(self.kind.into_owned()),
             data: Cow::Owned(self.data.into_owned()),
             usage: self.usage.map(|usage| Cow::Owned(usage.into_owned())),
@@ -82,13 +82,13 @@ impl Accepted<'_> {
 
 /// Effect of an accepted event in addition to its ledger entry.
 #[derive(Debug, PartialEq)]
-pub enum Effect {
+pub enum ResultEffect {
     None,
     SetState(StateUpdate),
     /// Announces this artifact of the run.
     BindArtifact(Uuid),
     /// Asks a user.
-    Ask(Box<Question>),
+    Ask(Box<RunQuestion>),
     /// Ends the run.
     End(Box<RunnerEnding>),
 }
@@ -103,13 +103,13 @@ pub struct RunnerEnding {
     /// `{code, message, retryable}`; null for a completed run.
     pub error: Value,
     /// Messages of the run, for transcript and output.
-    pub said: Said,
+    pub said: RunMessages,
 }
 
 /// Verdict on one event.
 #[derive(Debug)]
 pub enum Verdict<'r> {
-    Accept(Accepted<'r>),
+    Accept(AcceptedResult<'r>),
     /// A repetition with equal bytes: counted, not stored.
     Duplicate,
     Reject(Rejection),
@@ -119,13 +119,13 @@ pub enum Verdict<'r> {
 
 /// Counts of deviating results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ResultCounts {
     pub rejected: u64,
     pub duplicates: u64,
     pub gaps: u64,
 }
 
-impl Tally {
+impl ResultCounts {
     /// Returns the counts for the run's `metadata`.
     pub fn to_json(self) -> Value {
         json!({"rejected": self.rejected, "duplicates": self.duplicates, "gaps": self.gaps})

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::Scope;
+use super::TermScope;
 use super::units::{Unit, is_sign, units};
 
 /// Maximum terms of a search. A longer query is narrowed to its most significant terms.
-const MOST_TERMS: usize = 96;
+const MAX_TERMS: usize = 96;
 /// Maximum terms considered for the narrowing.
-const MOST_CANDIDATES: usize = 2048;
+const MAX_CANDIDATES: usize = 2048;
 /// Relative weights of terms. A single sign has little meaning, two signs form a word, and two adjacent words
 /// mean more than each alone.
 const WORD: f64 = 1.0;
@@ -31,7 +31,7 @@ struct Term {
 
 /// Counts of the terms of a query in a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct TermCounts {
     pub counts: Vec<u64>,
     /// Words and signs of the passage.
     pub units: u64,
@@ -57,20 +57,20 @@ impl RankedQuery {
         }
         for pair in units.windows(2) {
             if let [first, second] = pair {
-                let signs = is_sign(first) && is_sign(second) && !second.parted;
+                let signs = is_sign(first) && is_sign(second) && !second.follows_gap;
                 add(first, Some(second), if signs { SIGNS } else { WORDS });
             }
         }
-        if terms.len() > MOST_CANDIDATES {
+        if terms.len() > MAX_CANDIDATES {
             terms.retain(|term| term.second.is_some() || term.share > SIGN);
         }
         let all = terms.len();
-        if all > MOST_CANDIDATES {
+        if all > MAX_CANDIDATES {
             // Samples evenly over the whole text.
             let mut place = 0;
             terms.retain(|_| {
                 place += 1;
-                place * MOST_CANDIDATES / all > (place - 1) * MOST_CANDIDATES / all
+                place * MAX_CANDIDATES / all > (place - 1) * MAX_CANDIDATES / all
             });
         }
         Self { terms }
@@ -78,10 +78,10 @@ impl RankedQuery {
 
     /// Returns true if it has more terms than a search uses.
     pub fn is_long(&self) -> bool {
-        self.terms.len() > MOST_TERMS
+        self.terms.len() > MAX_TERMS
     }
 
-    /// Returns the query with the [`MOST_TERMS`] terms of highest weight, in order. Terms without weight are
+    /// Returns the query with the [`MAX_TERMS`] terms of highest weight, in order. Terms without weight are
     /// removed.
     #[must_use]
     pub fn narrowed(self, worth: &[f64]) -> Self {
@@ -92,7 +92,7 @@ impl RankedQuery {
             .filter(|(_, worth)| *worth > 0.0)
             .collect();
         places.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        places.truncate(MOST_TERMS);
+        places.truncate(MAX_TERMS);
         let kept: HashSet<usize> = places.into_iter().map(|(place, _)| place).collect();
         let terms = self.terms.into_iter().enumerate();
         let terms = terms.filter(|(place, _)| kept.contains(place));
@@ -108,7 +108,7 @@ impl RankedQuery {
 
     /// Returns the index terms, in the order of [`RankedQuery::shares`].
     pub fn terms(&self, scope: &str) -> Vec<String> {
-        let scope = Scope::new(scope);
+        let scope = TermScope::new(scope);
         let term = |term: &Term| match &term.second {
             None => scope.term(&[&term.first]),
             Some(second) => scope.term(&[&term.first, second]),
@@ -117,7 +117,7 @@ impl RankedQuery {
     }
 
     /// Counts each term in a text.
-    pub fn count_in(&self, text: &str) -> Counted {
+    pub fn count_in(&self, text: &str) -> TermCounts {
         let places: HashMap<(&str, Option<&str>), usize> = (0..)
             .zip(&self.terms)
             .map(|(place, term)| ((term.first.as_str(), term.second.as_deref()), place))
@@ -138,7 +138,7 @@ impl RankedQuery {
                 count(unit, Some(next));
             }
         }
-        Counted {
+        TermCounts {
             counts,
             units: units.len() as u64,
         }
@@ -147,7 +147,7 @@ impl RankedQuery {
 
 /// Returns the index terms of a passage, sorted, and its number of words and signs.
 pub fn passage_terms(scope: &str, text: &str) -> (Vec<String>, u64) {
-    let scope = Scope::new(scope);
+    let scope = TermScope::new(scope);
     let units = stemmed(text);
     let mut terms: BTreeSet<String> = scope.pairs(&units).collect();
     terms.extend(units.iter().map(|unit| scope.term(&[&unit.text])));
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plural_is_found_by_its_singular_and_the_other_way_round() {
+    fn singular_and_plural_match_each_other() {
         for (one, other) in [
             ("vacation", "Vacations"),
             ("policy", "policies"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_in_a_text_is_in_its_index() {
+    fn counted_terms_are_indexed() {
         let text = "The offices open at nine. 今天天气很好。";
         let query = RankedQuery::parse("office opens 天气 nothing");
         let (terms, length) = passage_terms("base", text);
@@ -212,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn a_query_has_a_bounded_number_of_terms() {
+    fn limits_number_of_query_terms() {
         let words: Vec<_> = (0..3000).map(|n| format!("w{n}")).collect();
         let query = RankedQuery::parse(&words.join(" "));
-        assert_eq!(query.shares().count(), MOST_CANDIDATES);
+        assert_eq!(query.shares().count(), MAX_CANDIDATES);
         assert!(query.is_long());
-        let worth: Vec<f64> = (0..MOST_CANDIDATES)
+        let worth: Vec<f64> = (0..MAX_CANDIDATES)
             .map(|n| f64::from(u32::try_from(n).unwrap()))
             .collect();
         let last = query.terms("s").pop();
         let query = query.narrowed(&worth);
-        assert_eq!(query.shares().count(), MOST_TERMS);
+        assert_eq!(query.shares().count(), MAX_TERMS);
         assert_eq!(query.terms("s").pop(), last);
         assert!(!query.is_long());
         assert_eq!(RankedQuery::parse(" ?! ").shares().count(), 0);

@@ -5,15 +5,15 @@ use super::*;
 fn told(text: &str) -> String {
     let mut told = String::new();
     for unit in units(text) {
-        let parted = if unit.parted { "/" } else { " " };
-        told.push_str(if told.is_empty() { "" } else { parted });
+        let follows_gap = if unit.follows_gap { "/" } else { " " };
+        told.push_str(if told.is_empty() { "" } else { follows_gap });
         told.push_str(&unit.text);
     }
     told
 }
 
 #[test]
-fn a_text_becomes_words_and_signs() {
+fn splits_text_into_words_and_signs() {
     for (text, expected) in [
         ("Hello, big World!", "hello big world"),
         (
@@ -46,7 +46,7 @@ fn a_text_becomes_words_and_signs() {
 }
 
 #[test]
-fn a_query_finds_what_holds_all_of_it() {
+fn query_matches_texts_with_all_phrases() {
     for (query, text, found) in [
         ("world hello", "Hello big world", true),
         ("\"hello world\"", "Hello big world", false),
@@ -83,22 +83,22 @@ fn a_query_finds_what_holds_all_of_it() {
 }
 
 #[test]
-fn a_query_is_bounded() {
+fn limits_query_length() {
     let check = |query: &str, fault| assert_eq!(TextQuery::parse(query).err(), fault);
     check("", Some(QueryFault::Empty));
     check(" \u{3000}\n", Some(QueryFault::Empty));
     check("\"\"", None);
-    check(&"x".repeat(MOST_CHARACTERS), None);
-    check(&"x".repeat(MOST_CHARACTERS + 1), Some(QueryFault::TooLong));
-    check(&"天".repeat(MOST_WORDS), None);
-    check(&"天".repeat(MOST_WORDS + 1), Some(QueryFault::TooManyWords));
-    check(&"x ".repeat(MOST_WORDS + 1), Some(QueryFault::TooManyWords));
-    check(&"\"".repeat(MOST_CHARACTERS), None);
+    check(&"x".repeat(MAX_CHARACTERS), None);
+    check(&"x".repeat(MAX_CHARACTERS + 1), Some(QueryFault::TooLong));
+    check(&"天".repeat(MAX_WORDS), None);
+    check(&"天".repeat(MAX_WORDS + 1), Some(QueryFault::TooManyWords));
+    check(&"x ".repeat(MAX_WORDS + 1), Some(QueryFault::TooManyWords));
+    check(&"\"".repeat(MAX_CHARACTERS), None);
 }
 
 /// Databases store terms: another alphabet or hash would break all searches.
 #[test]
-fn terms_are_twelve_safe_letters_and_never_change() {
+fn terms_are_stable_twelve_letter_codes() {
     assert_eq!(index_terms("c", "Big 天"), GOLDEN);
     let other = index_terms("d", "Big 天");
     assert!(other.iter().all(|term| !GOLDEN.contains(&term.as_str())));
@@ -113,7 +113,7 @@ fn terms_are_twelve_safe_letters_and_never_change() {
 const GOLDEN: [&str; 3] = ["bxpn6lkl5ewr", "bxpnu3h7v4ug", "bxpnxywsb4gb"];
 
 #[test]
-fn a_text_has_no_end_of_terms() {
+fn limits_number_of_index_terms() {
     let most = "\u{fdfa}".repeat(100_000) + &"天地玄黄".repeat(100_000);
     assert_eq!(units(&most).len(), 8000);
     assert!(index_terms("c", &most).len() <= 16_000);
@@ -122,7 +122,7 @@ fn a_text_has_no_end_of_terms() {
 proptest! {
     /// The index never hides a text that the query matches.
     #[test]
-    fn every_text_that_is_found_has_all_terms_of_the_query(
+    fn matching_texts_contain_all_query_terms(
         text in "[ab天气Aタﾀー가é👍 ,。\"-]{0,40}", query in "[ab天气Aター가é👍 ,\"-]{1,8}",
     ) {
         if let Ok(query) = TextQuery::parse(&query)
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_can_be_indexed_and_finds_itself(text in "\\PC{0,60}") {
+    fn indexes_any_text_and_matches_itself(text in "\\PC{0,60}") {
         let quoted = format!("\"{}\"", text.replace(is_quote, " "));
         if let Ok(query) = TextQuery::parse(&quoted) {
             prop_assert_eq!(query.matches(&text), !units(&text).is_empty());

@@ -4,18 +4,18 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
 /// Maximum units of a text. The rest is not searchable.
-const MOST_UNITS: usize = 8000;
+const MAX_UNITS: usize = 8000;
 
 /// One word or sign, folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) text: String,
     /// True if a gap separates this sign from the previous one.
-    pub(super) parted: bool,
+    pub(super) follows_gap: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharKind {
     /// A part of a word.
     Letter,
     /// A unit of its own.
@@ -28,19 +28,19 @@ enum Kind {
 
 pub(super) fn units(text: &str) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    let mut before = Kind::Gap;
-    let mut last = Kind::Gap;
+    let mut before = CharKind::Gap;
+    let mut last = CharKind::Gap;
     for letter in fold(text).chars() {
         let kind = kind_of(letter);
         let goes_on = match kind {
-            Kind::Gap => {
-                before = Kind::Gap;
+            CharKind::Gap => {
+                before = CharKind::Gap;
                 continue;
             }
-            Kind::Mark if before == Kind::Gap => continue,
-            Kind::Mark => true,
-            Kind::Letter => before == Kind::Letter,
-            Kind::Sign => false,
+            CharKind::Mark if before == CharKind::Gap => continue,
+            CharKind::Mark => true,
+            CharKind::Letter => before == CharKind::Letter,
+            CharKind::Sign => false,
         };
         if goes_on {
             if let Some(unit) = units.last_mut() {
@@ -48,13 +48,13 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
             }
             continue;
         }
-        if units.len() == MOST_UNITS {
+        if units.len() == MAX_UNITS {
             break;
         }
-        let signs = kind == Kind::Sign && last == Kind::Sign;
+        let signs = kind == CharKind::Sign && last == CharKind::Sign;
         units.push(Unit {
             text: letter.to_string(),
-            parted: signs && before == Kind::Gap,
+            follows_gap: signs && before == CharKind::Gap,
         });
         last = kind;
         before = kind;
@@ -65,7 +65,7 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
 /// Returns true for a sign of a script without spaces, or a picture.
 pub(super) fn is_sign(unit: &Unit) -> bool {
     let first = unit.text.chars().next();
-    first.is_some_and(|letter| kind_of(letter) == Kind::Sign)
+    first.is_some_and(|letter| kind_of(letter) == CharKind::Sign)
 }
 
 /// Folds look-alikes: width, case, ligatures, and accents of Latin and Greek. Marks of other scripts change the
@@ -100,23 +100,23 @@ fn fold_any(text: &str) -> String {
     folded.nfc().collect()
 }
 
-fn kind_of(letter: char) -> Kind {
+fn kind_of(letter: char) -> CharKind {
     if letter.is_ascii() {
         return if letter.is_ascii_alphanumeric() {
-            Kind::Letter
+            CharKind::Letter
         } else {
-            Kind::Gap
+            CharKind::Gap
         };
     }
     let is_mark = is_combining_mark(letter);
     if is_picture(letter) || is_unspaced(letter) && (letter.is_alphanumeric() || is_mark) {
-        Kind::Sign
+        CharKind::Sign
     } else if is_mark {
-        Kind::Mark
+        CharKind::Mark
     } else if letter.is_alphanumeric() {
-        Kind::Letter
+        CharKind::Letter
     } else {
-        Kind::Gap
+        CharKind::Gap
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_of_ascii_folds_as_the_long_one_does(text in "[\\x00-\\x7f]{0,40}") {
+        fn ascii_fast_path_folds_like_general_path(text in "[\\x00-\\x7f]{0,40}") {
             prop_assert_eq!(fold(&text), fold_any(&text));
         }
     }

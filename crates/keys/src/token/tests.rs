@@ -74,7 +74,7 @@ impl Bench {
 }
 
 #[test]
-fn a_minted_token_opens_until_its_end_and_no_longer() {
+fn token_is_valid_until_its_expiry() {
     let bench = bench();
     let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
     let minted = bench.tokens.mint(&subject(&runner_id), NOW).unwrap();
@@ -133,7 +133,7 @@ fn every_claim_is_required_typed_and_exact() {
 }
 
 #[test]
-fn a_header_holds_what_ours_holds_and_nothing_else() {
+fn rejects_headers_with_other_members() {
     let bench = bench();
     let check = |header: String, expected| {
         let token = bench.signed(&header, &good_claims().to_string());
@@ -180,7 +180,7 @@ fn a_header_holds_what_ours_holds_and_nothing_else() {
 }
 
 #[test]
-fn a_bent_stripped_or_foreign_token_is_refused() {
+fn rejects_tampered_unsigned_and_foreign_tokens() {
     let (ours, other) = (bench(), bench());
     let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
     let good = ours.tokens.mint(&subject(&runner_id), NOW).unwrap().token;
@@ -206,7 +206,7 @@ fn a_bent_stripped_or_foreign_token_is_refused() {
 }
 
 #[test]
-fn the_first_key_signs_and_all_verify_until_they_are_taken_away() {
+fn first_key_signs_and_all_keys_verify() {
     let [(old, old_key), (new, new_key)] = [generate_key().unwrap(), generate_key().unwrap()];
     let tokens = RunTokens::new("http://gateway", std::slice::from_ref(&old_key)).unwrap();
     let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
@@ -252,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
-    fn no_text_but_the_minted_one_is_a_token(
+    fn rejects_every_variation_of_a_token(
         text in "[A-Za-z0-9_.=-]{0,80}",
         part in "[A-Za-z0-9_.=+/ -]{0,4}",
         from in any::<prop::sample::Index>(),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_what_is_over_goes_first() {
+    fn cache_is_bounded_and_evicts_expired_first() {
         let verified = Verified::default();
         let kept = TokenHash::of("kept");
         verified.remember(kept, &until(100), 0);

@@ -113,14 +113,14 @@ fn known(label: &[u8]) -> Option<&'static Encoding> {
     })
 }
 
-struct Attribute {
+struct TagAttribute {
     /// Both in lower case.
     name: Vec<u8>,
     value: Vec<u8>,
 }
 
 /// The next attribute of a tag and the rest. `None`: the end of the tag.
-fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
+fn attribute(bytes: &[u8]) -> Option<(TagAttribute, &[u8])> {
     let skipped = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'?');
     let start = bytes.iter().position(|byte| !skipped(byte))?;
     let bytes = bytes.get(start..)?;
@@ -137,7 +137,7 @@ fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
     let name = name.to_ascii_lowercase();
     let Some(value) = rest.trim_ascii_start().strip_prefix(b"=") else {
         let value = Vec::new();
-        return Some((Attribute { name, value }, rest));
+        return Some((TagAttribute { name, value }, rest));
     };
     let value = value.trim_ascii_start();
     let (value, rest) = if let Some(quote @ (b'"' | b'\'')) = value.first() {
@@ -149,7 +149,7 @@ fn attribute(bytes: &[u8]) -> Option<(Attribute, &[u8])> {
         value.split_at(value.iter().position(is_end).unwrap_or(value.len()))
     };
     let value = value.to_ascii_lowercase();
-    Some((Attribute { name, value }, rest))
+    Some((TagAttribute { name, value }, rest))
 }
 
 #[cfg(test)]

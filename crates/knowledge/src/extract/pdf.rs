@@ -11,7 +11,7 @@ use pdf_extract::{Document, ObjectId, PlainTextOutput, output_doc_page};
 use super::read::{Extracted, tidy};
 
 /// Maximum number of pages whose faults are reported.
-const TOLD: usize = 8;
+const MAX_REPORTED_FAULTS: usize = 8;
 /// Maximum length of one fault, in characters.
 const FAULT_CHARACTERS: usize = 120;
 
@@ -99,11 +99,15 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
 fn told(faults: &[String]) -> String {
     let mut told = faults
         .iter()
-        .take(TOLD)
+        .take(MAX_REPORTED_FAULTS)
         .cloned()
         .collect::<Vec<_>>()
         .join("; ");
-    if let Some(more) = faults.len().checked_sub(TOLD).filter(|more| *more > 0) {
+    if let Some(more) = faults
+        .len()
+        .checked_sub(MAX_REPORTED_FAULTS)
+        .filter(|more| *more > 0)
+    {
         told = format!("{told}; and {more} more pages");
     }
     told

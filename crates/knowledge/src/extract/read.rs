@@ -6,7 +6,7 @@ use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::charset::declared;
 use super::pdf::pdf;
-use super::words::Words;
+use super::words::PlainMarkdown;
 
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ fn shortened(mut heading: Heading) -> Heading {
 fn html(source: &str) -> Result<Extracted, String> {
     // Disables line wrapping.
     const WIDTH: usize = 100_000;
-    let rendered = html2text::config::with_decorator(Words)
+    let rendered = html2text::config::with_decorator(PlainMarkdown)
         .no_table_borders()
         .no_link_wrapping()
         .raw_mode(true)
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_in_the_charset_that_it_names() {
+    fn decodes_text_by_declared_charset() {
         for (media_type, bytes, text) in [
             ("text/plain", "größer\r\n天气".as_bytes(), "größer\n天气"),
             ("text/plain; charset=\"utf-8\"", b"\xef\xbb\xbfa\rb", "a\nb"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_keeps_its_text_and_gives_its_headings() {
+    fn markdown_keeps_text_and_yields_headings() {
         let source = "intro\n\n# One `x`\n\n```\n# no heading\n```\n\nTwo\n---\n\ntext\n";
         let read = text_of("text/markdown", source.as_bytes()).unwrap();
         assert_eq!(read.text, source);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn html_is_its_text_without_scripts_styles_and_addresses() {
+    fn html_drops_scripts_styles_and_urls() {
         let source = "<html><head><title>T</title><style>p{color:red}</style><script>alert(1)</script></head>\
             <body><h1>Guide &amp; more</h1><p>Run <b>it</b> at <a href='https://x.example/'>home</a>.</p>\
             <script>evil()</script><h2>List</h2><ul><li>one</li><li>二つ</li></ul>\
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pdf_says_so() {
+    fn reports_invalid_pdf() {
         for bytes in [b"%PDF-1.4 nothing".as_slice(), b"", b"hello"] {
             let error = text_of("application/pdf", bytes).unwrap_err();
             assert!(error.contains("PDF"), "{error}");

@@ -4,13 +4,13 @@ use html2text::render::TextDecorator;
 
 /// Decorator without links and inline markup.
 #[derive(Clone, Copy)]
-pub(super) struct Words;
+pub(super) struct PlainMarkdown;
 
 fn nothing() -> (String, ()) {
     (String::new(), ())
 }
 
-impl TextDecorator for Words {
+impl TextDecorator for PlainMarkdown {
     type Annotation = ();
 
     fn decorate_link_start(&mut self, _url: &str) -> (String, ()) {

@@ -16,11 +16,11 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-use super::Document;
+use super::MigrationDocument;
 use super::report::Migration;
 use super::source::{decoded, member};
 use providers::Providers;
-use row::{Row, RowKind};
+use row::{CatalogRow, RowKind};
 
 /// Maximum rows of one migration.
 const ROWS: usize = 10_000;
@@ -43,7 +43,7 @@ pub(super) fn holds_rows(document: &Value) -> bool {
 }
 
 /// Returns all rows of a document.
-pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
+pub(super) fn rows<'a>(document: &MigrationDocument<'a>) -> Result<Vec<CatalogRow<'a>>, Fault> {
     let mut rows = Vec::new();
     let mut fault = None;
     walk(document.value, "", 0, &mut |object, pointer| {
@@ -59,7 +59,7 @@ pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
                 }
                 match item {
                     Value::Object(members) => {
-                        rows.push(Row::new(document.file, pointer, *kind, members));
+                        rows.push(CatalogRow::new(document.file, pointer, *kind, members));
                     }
                     _ => fault = Some(Fault::new(pointer, "must be an object")),
                 }
@@ -71,7 +71,7 @@ pub(super) fn rows<'a>(document: &Document<'a>) -> Result<Vec<Row<'a>>, Fault> {
 
 /// Plans all rows. `rankers`: model ids that pipelines use for ranking.
 pub(super) fn plan(
-    rows: &[Row<'_>],
+    rows: &[CatalogRow<'_>],
     rankers: &BTreeSet<String>,
     variables: &mut BTreeSet<String>,
 ) -> Migration {

@@ -3,8 +3,8 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::pipeline::Draft;
-use super::report::{Action, FieldNote};
+use super::pipeline::SettingsDraft;
+use super::report::{FieldAction, FieldNote};
 
 /// LangBot's timeout for the service, in seconds.
 pub(super) const TIMEOUT: &str = "timeout";
@@ -47,16 +47,16 @@ pub(super) fn why_not(name: &str) -> &'static str {
     }
 }
 
-impl Draft<'_, '_> {
+impl SettingsDraft<'_, '_> {
     /// Converts LangBot's timeout to an idle timeout, and only raises the default. LangBot counts keep-alives as
     /// content; connectors do not.
     pub(super) fn idle_timeout(&mut self, value: &Value, pointer: String) {
         let seconds = value.as_f64().filter(|seconds| *seconds > IDLE_SECONDS);
         let note = FieldNote::new(
             if seconds.is_some() {
-                Action::Renamed
+                FieldAction::Renamed
             } else {
-                Action::Dropped
+                FieldAction::Dropped
             },
             Some(pointer),
         );
@@ -79,14 +79,14 @@ impl Draft<'_, '_> {
     /// Migrates callbacks to the host: the input variable that receives the run token.
     pub(super) fn assets(&mut self, section: &JsonObject, pointer: String) {
         if section.get(ASSETS) != Some(&Value::Bool(true)) {
-            self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
+            self.note(FieldAction::Dropped, pointer).why = Some("is empty".to_owned());
             return;
         }
         let input = section.get(ASSETS_INPUT).and_then(Value::as_str);
         let input = input.map(str::trim).filter(|name| !name.is_empty());
         let input = input.unwrap_or(DEFAULT_INPUT);
         self.config.push(("host-tools".to_owned(), json!(input)));
-        let note = FieldNote::new(Action::Renamed, Some(pointer)).to("config.host-tools");
+        let note = FieldNote::new(FieldAction::Renamed, Some(pointer)).to("config.host-tools");
         self.notes.push(note.because(
             "the platform receives the run's token there; its MCP client calls /host/v1/mcp/shared, \
              which `[host_api] shared_mcp = true` enables",

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::families::Kind;
+use super::families::FieldKind;
 use super::source::decoded;
 
 /// Result of a conversion.
@@ -18,10 +18,10 @@ pub(super) enum Converted {
 }
 
 /// Converts a value to its kind.
-pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
+pub(super) fn convert(kind: FieldKind, value: &Value) -> Converted {
     match kind {
-        Kind::Text | Kind::Secret => text(value),
-        Kind::Url => match text(value) {
+        FieldKind::Text | FieldKind::Secret => text(value),
+        FieldKind::Url => match text(value) {
             Converted::Same(Value::String(url)) | Converted::Changed(Value::String(url), _) => {
                 let trimmed = url.trim();
                 if trimmed.starts_with("https://") || trimmed.starts_with("http://") {
@@ -32,24 +32,24 @@ pub(super) fn convert(kind: Kind, value: &Value) -> Converted {
             }
             other => other,
         },
-        Kind::Bool => boolean(value),
-        Kind::Thoughts => match value.as_str() {
+        FieldKind::Bool => boolean(value),
+        FieldKind::RemoveReasoning => match value.as_str() {
             Some("remove") => Converted::Changed(json!(true), "reasoning is removed"),
             Some("" | "plain" | "original") => Converted::Empty,
             _ => Converted::Wrong("is none of plain, original and remove"),
         },
-        Kind::Integer => number(value, true),
-        Kind::Number => number(value, false),
-        Kind::Names => names(value),
-        Kind::Choice(choices) => match value.as_str() {
+        FieldKind::Integer => number(value, true),
+        FieldKind::Number => number(value, false),
+        FieldKind::Names => names(value),
+        FieldKind::Choice(choices) => match value.as_str() {
             Some("") => Converted::Empty,
             Some(choice) if choices.contains(&choice) => Converted::Same(value.clone()),
             _ => Converted::Wrong("is none of the choices"),
         },
-        Kind::Object => object(value),
-        Kind::Model => model(value),
-        Kind::Prompt => prompt(value),
-        Kind::Policy | Kind::Nowhere(_) => Converted::Same(value.clone()),
+        FieldKind::Object => object(value),
+        FieldKind::Model => model(value),
+        FieldKind::Prompt => prompt(value),
+        FieldKind::Policy | FieldKind::Nowhere(_) => Converted::Same(value.clone()),
     }
 }
 
@@ -271,7 +271,7 @@ pub(super) fn without_nulls(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    fn check(kind: Kind, value: &Value, expected: &Value) {
+    fn check(kind: FieldKind, value: &Value, expected: &Value) {
         let read = match convert(kind, value) {
             Converted::Same(read) => {
                 assert_eq!(&read, value);
@@ -288,62 +288,74 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_kindly_as_nothing_is_lost() {
+    fn converts_values_leniently_without_loss() {
         let (empty, wrong) = (json!("empty"), json!("wrong"));
         for (kind, value, expected) in [
-            (Kind::Text, json!("x"), json!("x")),
-            (Kind::Text, json!(7), json!("7")),
-            (Kind::Text, json!(" "), empty.clone()),
-            (Kind::Text, json!([]), wrong.clone()),
-            (Kind::Url, json!("https://x.test"), json!("https://x.test")),
-            (Kind::Url, json!("x.test"), wrong.clone()),
-            (Kind::Bool, json!("yes"), json!(true)),
-            (Kind::Bool, json!(2), wrong.clone()),
-            (Kind::Integer, json!("5"), json!(5)),
-            (Kind::Integer, json!(5.0), json!(5)),
-            (Kind::Integer, json!(5.5), wrong.clone()),
-            (Kind::Number, json!("5.5"), json!(5.5)),
-            (Kind::Number, json!(0), wrong.clone()),
-            (Kind::Names, json!("kb"), json!(["kb"])),
-            (Kind::Names, json!(["kb", "__none__"]), json!(["kb"])),
-            (Kind::Names, json!("__none__"), empty.clone()),
-            (Kind::Names, json!([7]), wrong.clone()),
-            (Kind::Choice(&["a"]), json!("b"), wrong.clone()),
-            (Kind::Object, json!(r#"{"a":1}"#), json!({"a": 1})),
-            (Kind::Object, json!("{"), wrong.clone()),
+            (FieldKind::Text, json!("x"), json!("x")),
+            (FieldKind::Text, json!(7), json!("7")),
+            (FieldKind::Text, json!(" "), empty.clone()),
+            (FieldKind::Text, json!([]), wrong.clone()),
             (
-                Kind::Model,
+                FieldKind::Url,
+                json!("https://x.test"),
+                json!("https://x.test"),
+            ),
+            (FieldKind::Url, json!("x.test"), wrong.clone()),
+            (FieldKind::Bool, json!("yes"), json!(true)),
+            (FieldKind::Bool, json!(2), wrong.clone()),
+            (FieldKind::Integer, json!("5"), json!(5)),
+            (FieldKind::Integer, json!(5.0), json!(5)),
+            (FieldKind::Integer, json!(5.5), wrong.clone()),
+            (FieldKind::Number, json!("5.5"), json!(5.5)),
+            (FieldKind::Number, json!(0), wrong.clone()),
+            (FieldKind::Names, json!("kb"), json!(["kb"])),
+            (FieldKind::Names, json!(["kb", "__none__"]), json!(["kb"])),
+            (FieldKind::Names, json!("__none__"), empty.clone()),
+            (FieldKind::Names, json!([7]), wrong.clone()),
+            (FieldKind::Choice(&["a"]), json!("b"), wrong.clone()),
+            (FieldKind::Object, json!(r#"{"a":1}"#), json!({"a": 1})),
+            (FieldKind::Object, json!("{"), wrong.clone()),
+            (
+                FieldKind::Model,
                 json!("m"),
                 json!({"primary": "m", "fallbacks": [], "reasoning": {}}),
             ),
-            (Kind::Model, json!({"primary": ""}), empty.clone()),
+            (FieldKind::Model, json!({"primary": ""}), empty.clone()),
             (
-                Kind::Prompt,
+                FieldKind::Prompt,
                 json!("Hi"),
                 json!([{"role": "system", "content": "Hi"}]),
             ),
-            (Kind::Prompt, json!([{"role": "system"}]), empty.clone()),
             (
-                Kind::Prompt,
+                FieldKind::Prompt,
+                json!([{"role": "system"}]),
+                empty.clone(),
+            ),
+            (
+                FieldKind::Prompt,
                 json!("[1]"),
                 json!([{"role": "system", "content": "[1]"}]),
             ),
             (
-                Kind::Prompt,
+                FieldKind::Prompt,
                 json!(r#"[{"role":"system","content":"Hi"}]"#),
                 json!([{"role": "system", "content": "Hi"}]),
             ),
-            (Kind::Names, json!(r#"["kb","__none__"]"#), json!(["kb"])),
-            (Kind::Names, json!("[\"kb\""), wrong.clone()),
             (
-                Kind::Model,
+                FieldKind::Names,
+                json!(r#"["kb","__none__"]"#),
+                json!(["kb"]),
+            ),
+            (FieldKind::Names, json!("[\"kb\""), wrong.clone()),
+            (
+                FieldKind::Model,
                 json!(r#"{"primary":"m"}"#),
                 json!({"primary": "m", "fallbacks": [], "reasoning": {}}),
             ),
-            (Kind::Model, json!("{\"primary\""), wrong.clone()),
-            (Kind::Thoughts, json!("remove"), json!(true)),
-            (Kind::Thoughts, json!("plain"), empty.clone()),
-            (Kind::Thoughts, json!("strip"), wrong.clone()),
+            (FieldKind::Model, json!("{\"primary\""), wrong.clone()),
+            (FieldKind::RemoveReasoning, json!("remove"), json!(true)),
+            (FieldKind::RemoveReasoning, json!("plain"), empty.clone()),
+            (FieldKind::RemoveReasoning, json!("strip"), wrong.clone()),
         ] {
             check(kind, &value, &expected);
         }

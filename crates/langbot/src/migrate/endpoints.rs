@@ -4,43 +4,43 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::report::{Migration, Outcome, Variable};
+use super::report::{Migration, MigrationOutcome, Variable};
 use super::secrets::{unique, variable_part};
-use super::server::Server;
-use super::tables::{Table, TableKind};
-use super::{Planned, Target};
+use super::server::RunnerServer;
+use super::tables::{MigrationTable, TableKind};
+use super::{MigrationTarget, PlannedPipeline};
 
 /// Default address of the program `local-agent`.
 const LOCAL_AGENT_URL: &str = "http://127.0.0.1:9101";
 
 /// Creates one endpoint for each server: known servers by address, a stub for every other plugin.
 pub(super) fn endpoints(
-    planned: &[Planned<'_>],
-    to: Target<'_>,
+    planned: &[PlannedPipeline<'_>],
+    to: MigrationTarget<'_>,
     variables: &mut BTreeSet<String>,
     migration: &mut Migration,
 ) {
     let (mut served, mut names) = (BTreeSet::new(), BTreeSet::new());
     let migrated = planned
         .iter()
-        .filter(|one| one.plan.outcome == Outcome::Migrated);
+        .filter(|one| one.plan.outcome == MigrationOutcome::Migrated);
     for one in migrated {
         let Some(id) = &one.plan.runner_id else {
             continue;
         };
         let server = one.plan.server;
         let is_new = match server {
-            Server::Unknown => served.insert(id.clone()),
+            RunnerServer::Unknown => served.insert(id.clone()),
             _ => served.insert(format!("{server:?}")),
         };
         if !is_new {
             continue;
         }
         let name = match server {
-            Server::Unknown => plugin_of(id),
-            Server::LocalAgent => "local-agent",
-            Server::Connectors => "connectors",
-            Server::Bridge => "langbot-bridge",
+            RunnerServer::Unknown => plugin_of(id),
+            RunnerServer::LocalAgent => "local-agent",
+            RunnerServer::Connectors => "connectors",
+            RunnerServer::Bridge => "langbot-bridge",
         };
         let name = unique(name, '-', &mut names);
         let variable = format!("{}_RUNNER_SECRET", variable_part(&name));
@@ -50,11 +50,11 @@ pub(super) fn endpoints(
             ("base_url".to_owned(), address(server, &name, to)),
             ("secret".to_owned(), json!(format!("env:{variable}"))),
         ];
-        if server == Server::Unknown && one.plan.snapshots {
+        if server == RunnerServer::Unknown && one.plan.snapshots {
             members.push(("delta_mode".to_owned(), json!("snapshot")));
         }
         let said = said(server, id);
-        let table = Table::of(TableKind::RunnerEndpoint, &name, &said, members);
+        let table = MigrationTable::of(TableKind::RunnerEndpoint, &name, &said, members);
         migration.tables.push(table);
         migration.variables.push(Variable {
             name: variable,
@@ -67,12 +67,12 @@ pub(super) fn endpoints(
     }
 }
 
-fn address(server: Server, name: &str, to: Target<'_>) -> Value {
+fn address(server: RunnerServer, name: &str, to: MigrationTarget<'_>) -> Value {
     let known = match server {
-        Server::Unknown => None,
-        Server::LocalAgent => Some(LOCAL_AGENT_URL),
-        Server::Connectors => to.connectors,
-        Server::Bridge => to.bridge,
+        RunnerServer::Unknown => None,
+        RunnerServer::LocalAgent => Some(LOCAL_AGENT_URL),
+        RunnerServer::Connectors => to.connectors,
+        RunnerServer::Bridge => to.bridge,
     };
     known.map_or_else(
         || json!(format!("https://{}.invalid", host_label(name))),
@@ -81,20 +81,20 @@ fn address(server: Server, name: &str, to: Target<'_>) -> Value {
 }
 
 /// Returns the comment above an endpoint.
-fn said(server: Server, id: &str) -> String {
+fn said(server: RunnerServer, id: &str) -> String {
     match server {
-        Server::Unknown => {
+        RunnerServer::Unknown => {
             format!("Serves {id}. Fill in its address: .invalid leads nowhere.")
         }
-        Server::LocalAgent => {
+        RunnerServer::LocalAgent => {
             "Runnel's own Local Agent, the program local-agent, at the address that it listens on by default."
                 .to_owned()
         }
-        Server::Connectors => {
+        RunnerServer::Connectors => {
             "The services that LangBot's runners call: runnel-connectors serve --ids langbot"
                 .to_owned()
         }
-        Server::Bridge => "LangBot's runner plugins: langbot-bridge PLUGIN_DIR".to_owned(),
+        RunnerServer::Bridge => "LangBot's runner plugins: langbot-bridge PLUGIN_DIR".to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@ mod map;
 
 use map::FAMILIES;
 
-use super::{LocalAgent, RunnerIds, Target, connectors};
+use super::{LocalAgentTarget, MigrationTarget, RunnerIds, connectors};
 
 /// Id of Runnel's Local Agent.
 pub(super) const OWN_LOCAL_AGENT: &str = "plugin:runnel/local-agent/default";
@@ -18,7 +18,7 @@ pub(super) struct Family {
     pub(super) plugin: &'static str,
     /// Earlier plugin of the author `langbot`.
     pub(super) older: &'static str,
-    pub(super) fields: &'static [Field],
+    pub(super) fields: &'static [FamilyField],
     /// Settings of the new runner without an old field: its defaults, and values that preserve the old
     /// behaviour.
     pub(super) adds: &'static [Add],
@@ -40,22 +40,22 @@ pub(super) struct Family {
 
 /// A field of the old section.
 #[derive(Debug)]
-pub(super) struct Field {
+pub(super) struct FamilyField {
     /// Names of the field. The first non-empty one wins.
     pub(super) from: &'static [&'static str],
     pub(super) to: &'static str,
-    pub(super) kind: Kind,
-    pub(super) need: Need,
+    pub(super) kind: FieldKind,
+    pub(super) need: FieldNeed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     Text,
     Url,
     Secret,
     Bool,
     /// The removal of reasoning, by the value of `thinking-convert`.
-    Thoughts,
+    RemoveReasoning,
     Integer,
     Number,
     Names,
@@ -72,7 +72,7 @@ pub(super) enum Kind {
 
 /// Handling of an absent field. Defaults are JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum FieldNeed {
     /// Required, without a default.
     Critical,
     Default(&'static str),
@@ -93,7 +93,7 @@ pub(super) struct Add {
 
 impl Family {
     /// Returns the id of its runner.
-    pub(super) fn runner_id(&self, to: Target<'_>) -> String {
+    pub(super) fn runner_id(&self, to: MigrationTarget<'_>) -> String {
         match to.ids {
             _ if self.is_runnel(to) => OWN_LOCAL_AGENT.to_owned(),
             RunnerIds::Newer => format!("plugin:langbot-team/{}/default", self.plugin),
@@ -102,12 +102,12 @@ impl Family {
     }
 
     /// Returns true if Runnel's Local Agent replaces it.
-    pub(super) fn is_runnel(&self, to: Target<'_>) -> bool {
-        self.uses_host && to.local_agent == LocalAgent::Runnel
+    pub(super) fn is_runnel(&self, to: MigrationTarget<'_>) -> bool {
+        self.uses_host && to.local_agent == LocalAgentTarget::Runnel
     }
 
     /// Returns the settings that its runner does not support.
-    pub(super) fn unknown(&self, to: Target<'_>) -> &'static [&'static str] {
+    pub(super) fn unknown(&self, to: MigrationTarget<'_>) -> &'static [&'static str] {
         match to.ids {
             _ if self.is_runnel(to) => &[],
             _ if !self.uses_host && to.connectors.is_some() => connectors::UNKNOWN,

@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::connectors::{IDLE_SECONDS, IDLE_TIMEOUT, NEW_USERS, TIMEOUT, USERS};
 use super::convert::{Converted, convert};
-use super::families::{Family, Field, Kind, Need};
-use super::pipeline::Draft;
-use super::report::{Action, FieldNote};
-use super::server::Server;
+use super::families::{Family, FamilyField, FieldKind, FieldNeed};
+use super::pipeline::SettingsDraft;
+use super::report::{FieldAction, FieldNote};
+use super::server::RunnerServer;
 use super::source::member;
 
-impl Draft<'_, '_> {
+impl SettingsDraft<'_, '_> {
     /// Converts the settings of a built-in runner, field by field.
     pub(super) fn legacy(&mut self, family: &'static Family, section: &JsonObject, at: &str) {
         for field in family.fields {
@@ -24,7 +24,7 @@ impl Draft<'_, '_> {
                 .any(|f| f.from.contains(&name.as_str()))
         };
         for name in section.keys().filter(|name| !known(name)) {
-            self.note(Action::Dropped, member(at, name)).why =
+            self.note(FieldAction::Dropped, member(at, name)).why =
                 Some(format!("{} has no such setting", family.plugin));
         }
         for add in family
@@ -34,8 +34,9 @@ impl Draft<'_, '_> {
         {
             self.default(add.to, add.value, add.why);
         }
-        if self.server == Server::Connectors && family.adds.iter().any(|add| add.to == USERS) {
-            let note = FieldNote::new(Action::Warning, None).to("runner_id");
+        if self.server == RunnerServer::Connectors && family.adds.iter().any(|add| add.to == USERS)
+        {
+            let note = FieldNote::new(FieldAction::Warning, None).to("runner_id");
             self.notes.push(note.because(NEW_USERS));
         }
         for (choice, value, needed) in family.needs {
@@ -43,30 +44,30 @@ impl Draft<'_, '_> {
             if says(choice).is_some_and(|(_, chosen)| chosen == value) {
                 let absent: Vec<_> = needed.iter().filter(|name| says(name).is_none()).collect();
                 for name in absent {
-                    self.note(Action::Missing, member(at, name)).why =
+                    self.note(FieldAction::Missing, member(at, name)).why =
                         Some(format!("{choice} {value} needs it"));
                 }
             }
         }
     }
 
-    fn field(&mut self, field: &'static Field, section: &JsonObject, at: &str) {
+    fn field(&mut self, field: &'static FamilyField, section: &JsonObject, at: &str) {
         let given = || {
             let names = field.from.iter();
             names.filter_map(|name| Some((*name, section.get(*name)?)))
         };
-        if let Kind::Nowhere(why) = field.kind {
+        if let FieldKind::Nowhere(why) = field.kind {
             for (name, _) in given() {
-                self.note(Action::Dropped, member(at, name)).why = Some(why.to_owned());
+                self.note(FieldAction::Dropped, member(at, name)).why = Some(why.to_owned());
             }
             return;
         }
-        if field.kind == Kind::Policy {
+        if field.kind == FieldKind::Policy {
             return;
         }
-        if let Need::Always(value, why) = field.need {
+        if let FieldNeed::Always(value, why) = field.need {
             for (name, _) in given() {
-                self.note(Action::Dropped, member(at, name)).why = Some(why.to_owned());
+                self.note(FieldAction::Dropped, member(at, name)).why = Some(why.to_owned());
             }
             self.fill(field.to, value, why);
             return;
@@ -78,11 +79,11 @@ impl Draft<'_, '_> {
             match chosen {
                 Some((other, _)) if other == name => {}
                 Some((_, one)) if says(value) && one != value => {
-                    self.note(Action::Dropped, member(at, name)).why =
+                    self.note(FieldAction::Dropped, member(at, name)).why =
                         Some("its other name has another value".to_owned());
                 }
                 _ => {
-                    self.note(Action::Dropped, member(at, name)).why =
+                    self.note(FieldAction::Dropped, member(at, name)).why =
                         Some("is redundant".to_owned());
                 }
             }
@@ -101,17 +102,17 @@ impl Draft<'_, '_> {
             .as_ref()
             .map_or("was not set", |(_, message)| *message);
         match field.need {
-            Need::Critical => {
+            FieldNeed::Critical => {
                 let pointer = wrong
                     .as_ref()
                     .map_or_else(|| member(at, field.from[0]), |(pointer, _)| pointer.clone());
                 let why = if wrong.is_some() { why } else { "is not set" };
-                self.note(Action::Missing, pointer).why = Some(why.to_owned());
+                self.note(FieldAction::Missing, pointer).why = Some(why.to_owned());
                 return;
             }
-            Need::Default(_) if self.unknown.contains(&field.to) => {}
-            Need::Default(value) => self.fill(field.to, value, why),
-            Need::ByAppType(choices) => {
+            FieldNeed::Default(_) if self.unknown.contains(&field.to) => {}
+            FieldNeed::Default(value) => self.fill(field.to, value, why),
+            FieldNeed::ByAppType(choices) => {
                 let app_type = self.config.iter().find(|(name, _)| name == "app-type");
                 let app_type = app_type.and_then(|(_, value)| value.as_str());
                 let choice = choices.iter().find(|(name, _)| app_type == Some(*name));
@@ -119,17 +120,17 @@ impl Draft<'_, '_> {
                     self.default(field.to, value, "goes with this app-type");
                 }
             }
-            Need::Optional | Need::Always(..) => {}
+            FieldNeed::Optional | FieldNeed::Always(..) => {}
         }
         if let Some((pointer, message)) = wrong {
-            self.note(Action::Dropped, pointer).why = Some(message.to_owned());
+            self.note(FieldAction::Dropped, pointer).why = Some(message.to_owned());
         }
     }
 
     /// Sets a default of the map. Connectors have an idle timeout with a default of its own in place of the
     /// service timeout.
     fn fill(&mut self, name: &str, value: &str, why: &str) {
-        if self.server != Server::Connectors || name != TIMEOUT {
+        if self.server != RunnerServer::Connectors || name != TIMEOUT {
             self.default(name, value, why);
         } else if value
             .parse()
@@ -142,7 +143,7 @@ impl Draft<'_, '_> {
     fn default(&mut self, name: &str, value: &str, why: &str) {
         let value = serde_json::from_str(value).expect("the defaults of the map are JSON");
         self.config.push((name.to_owned(), value));
-        let note = FieldNote::new(Action::Defaulted, None);
+        let note = FieldNote::new(FieldAction::Defaulted, None);
         self.notes
             .push(note.to(format!("config.{name}")).because(why));
     }

@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use super::connectors;
 use super::convert::{Converted, convert, without_nulls};
-use super::families::{Family, Field, Kind, OWN_LOCAL_AGENT};
+use super::families::{Family, FamilyField, FieldKind, OWN_LOCAL_AGENT};
 use super::policy::{HOST_OWNED, resource_policy};
-use super::report::{Action, FieldNote, Outcome};
-use super::secrets::Vault;
-use super::server::Server;
-use super::source::{Found, decoded, member};
+use super::report::{FieldAction, FieldNote, MigrationOutcome};
+use super::secrets::SecretVariables;
+use super::server::RunnerServer;
+use super::source::{FoundPipeline, decoded, member};
 use super::warnings::warn;
-use super::{LocalAgent, RunnerIds, Target};
+use super::{LocalAgentTarget, MigrationTarget, RunnerIds};
 
 /// Maximum bytes of an agent's configuration, as JSON.
 const CONFIG_BYTES: usize = 256 * 1024;
 
 /// Plan of a pipeline.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) outcome: Outcome,
+pub(super) struct PipelinePlan {
+    pub(super) outcome: MigrationOutcome,
     pub(super) message: Option<String>,
     pub(super) runner_id: Option<String>,
     pub(super) family: Option<&'static Family>,
@@ -31,10 +31,10 @@ pub(super) struct Plan {
     pub(super) notes: Vec<FieldNote>,
     /// True if its deltas contain the complete text so far.
     pub(super) snapshots: bool,
-    pub(super) server: Server,
+    pub(super) server: RunnerServer,
 }
 
-impl Plan {
+impl PipelinePlan {
     /// Returns the model ids that its settings use for ranking.
     pub(super) fn rerank_models(&self) -> impl Iterator<Item = String> {
         let named = self
@@ -47,19 +47,19 @@ impl Plan {
 
 /// Settings of the selected runner during the conversion.
 #[derive(Debug)]
-pub(super) struct Draft<'v, 'a> {
-    pub(super) vault: &'v mut Vault<'a>,
+pub(super) struct SettingsDraft<'v, 'a> {
+    pub(super) vault: &'v mut SecretVariables<'a>,
     pub(super) config: Vec<(String, Value)>,
     pub(super) notes: Vec<FieldNote>,
     /// Settings that the runner does not support.
     pub(super) unknown: &'static [&'static str],
     /// Server of the runner.
-    pub(super) server: Server,
+    pub(super) server: RunnerServer,
     newer_values: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// The selected runner of a pipeline, with its settings.
-struct Selected {
+struct SelectedRunner {
     runner_id: String,
     family: Option<&'static Family>,
     section: JsonObject,
@@ -68,7 +68,11 @@ struct Selected {
 }
 
 /// Plans one pipeline.
-pub(super) fn plan_pipeline(found: &Found, to: Target<'_>, vault: &mut Vault<'_>) -> Plan {
+pub(super) fn plan_pipeline(
+    found: &FoundPipeline,
+    to: MigrationTarget<'_>,
+    vault: &mut SecretVariables<'_>,
+) -> PipelinePlan {
     if let Some(fault) = &found.unreadable {
         return blocked(&fault.pointer, &fault.message);
     }
@@ -78,44 +82,44 @@ pub(super) fn plan_pipeline(found: &Found, to: Target<'_>, vault: &mut Vault<'_>
         // An agent has its settings without `ai`.
         None => (&found.config, found.at.clone()),
     };
-    let mut draft = Draft {
+    let mut draft = SettingsDraft {
         vault,
         config: Vec::new(),
         notes: Vec::new(),
         unknown: &[],
-        server: Server::Unknown,
+        server: RunnerServer::Unknown,
         newer_values: &[],
     };
     let selected = match draft.select(ai, &at, to) {
         Ok(selected) => selected,
         Err(plan) => return *plan,
     };
-    let Selected {
+    let SelectedRunner {
         runner_id,
         family,
         section,
         at: section_at,
     } = selected;
-    draft.surroundings(found, ai, &at, family, &section_at);
+    draft.other_sections(found, ai, &at, family, &section_at);
     let policy = resource_policy(found, family, &section, &section_at, &mut draft);
     warn(family, &section, &section_at, &mut draft);
-    let Draft {
+    let SettingsDraft {
         config,
         notes,
         server,
         ..
     } = draft;
-    let missing = notes.iter().any(|note| note.action == Action::Missing);
+    let missing = notes.iter().any(|note| note.action == FieldAction::Missing);
     let sizes = config.iter().map(|(_, value)| value.to_string().len());
     let message = match (missing, sizes.sum::<usize>() > CONFIG_BYTES) {
         (true, _) => Some("something is missing that cannot be invented".to_owned()),
         (_, true) => Some("its settings are larger than 256 KiB".to_owned()),
         _ => None,
     };
-    Plan {
+    PipelinePlan {
         outcome: message
             .as_ref()
-            .map_or(Outcome::Migrated, |_| Outcome::Blocked),
+            .map_or(MigrationOutcome::Migrated, |_| MigrationOutcome::Blocked),
         message,
         runner_id: Some(runner_id),
         family,
@@ -127,9 +131,9 @@ pub(super) fn plan_pipeline(found: &Found, to: Target<'_>, vault: &mut Vault<'_>
     }
 }
 
-fn blocked(pointer: &str, message: &str) -> Plan {
-    Plan {
-        outcome: Outcome::Blocked,
+fn blocked(pointer: &str, message: &str) -> PipelinePlan {
+    PipelinePlan {
+        outcome: MigrationOutcome::Blocked,
         message: Some(format!("{pointer} {message}")),
         runner_id: None,
         family: None,
@@ -137,7 +141,7 @@ fn blocked(pointer: &str, message: &str) -> Plan {
         policy: JsonObject::new(),
         notes: Vec::new(),
         snapshots: false,
-        server: Server::Unknown,
+        server: RunnerServer::Unknown,
     }
 }
 
@@ -146,7 +150,7 @@ fn object_at<'a>(
     object: &'a JsonObject,
     name: &str,
     pointer: &str,
-) -> Result<Option<&'a JsonObject>, Box<Plan>> {
+) -> Result<Option<&'a JsonObject>, Box<PipelinePlan>> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(inner)) => Ok(Some(inner)),
@@ -154,14 +158,19 @@ fn object_at<'a>(
     }
 }
 
-impl Draft<'_, '_> {
-    pub(super) fn note(&mut self, action: Action, pointer: String) -> &mut FieldNote {
+impl SettingsDraft<'_, '_> {
+    pub(super) fn note(&mut self, action: FieldAction, pointer: String) -> &mut FieldNote {
         self.notes.push(FieldNote::new(action, Some(pointer)));
         self.notes.last_mut().expect("it was pushed just now")
     }
 
     /// Finds the selected runner and its settings. A plugin's id takes precedence over a built-in runner's name.
-    fn select(&mut self, ai: &JsonObject, at: &str, to: Target<'_>) -> Result<Selected, Box<Plan>> {
+    fn select(
+        &mut self,
+        ai: &JsonObject,
+        at: &str,
+        to: MigrationTarget<'_>,
+    ) -> Result<SelectedRunner, Box<PipelinePlan>> {
         let runner_at = member(at, "runner");
         let text = |name: &str| {
             let text = ai.get("runner")?.get(name)?.as_str()?.trim();
@@ -175,8 +184,8 @@ impl Draft<'_, '_> {
         }
         let (id, runner) = (text("id"), text("runner"));
         if id.is_none() && runner.is_none() {
-            return Err(Box::new(Plan {
-                outcome: Outcome::Nothing,
+            return Err(Box::new(PipelinePlan {
+                outcome: MigrationOutcome::Nothing,
                 message: Some("it selects no runner".to_owned()),
                 ..blocked(&runner_at, "")
             }));
@@ -184,9 +193,9 @@ impl Draft<'_, '_> {
         if let Some(id) = id.as_ref().filter(|id| id.parse::<RunnerId>().is_ok()) {
             let family = Family::of_id(id);
             // Runnel's Local Agent stays unchanged.
-            let to = Target {
+            let to = MigrationTarget {
                 local_agent: if id == OWN_LOCAL_AGENT {
-                    LocalAgent::Runnel
+                    LocalAgentTarget::Runnel
                 } else {
                     to.local_agent
                 },
@@ -196,12 +205,12 @@ impl Draft<'_, '_> {
             self.aim(family, to);
             let (section, place) = self.current(ai, at, id, family)?;
             let settled = if runner_id == *id {
-                Action::Kept
+                FieldAction::Kept
             } else {
-                Action::Renamed
+                FieldAction::Renamed
             };
             self.note(settled, member(&runner_at, "id")).target = Some("runner_id".to_owned());
-            return Ok(Selected {
+            return Ok(SelectedRunner {
                 runner_id,
                 family,
                 section,
@@ -223,8 +232,9 @@ impl Draft<'_, '_> {
         };
         self.aim(Some(family), to);
         self.legacy(family, section, &place);
-        self.note(Action::Renamed, member(&runner_at, key)).target = Some("runner_id".to_owned());
-        Ok(Selected {
+        self.note(FieldAction::Renamed, member(&runner_at, key))
+            .target = Some("runner_id".to_owned());
+        Ok(SelectedRunner {
             runner_id: family.runner_id(to),
             family: Some(family),
             section: section.clone(),
@@ -233,12 +243,12 @@ impl Draft<'_, '_> {
     }
 
     /// Sets the server of the runner and its unsupported settings.
-    fn aim(&mut self, family: Option<&'static Family>, to: Target<'_>) {
-        self.server = Server::of(family, to);
+    fn aim(&mut self, family: Option<&'static Family>, to: MigrationTarget<'_>) {
+        self.server = RunnerServer::of(family, to);
         self.vault.space = self.server.variables();
         let Some(family) = family else { return };
         self.unknown = family.unknown(to);
-        if to.ids == RunnerIds::Older || self.server == Server::Connectors {
+        if to.ids == RunnerIds::Older || self.server == RunnerServer::Connectors {
             self.newer_values = family.newer_values;
         }
     }
@@ -250,7 +260,7 @@ impl Draft<'_, '_> {
         at: &str,
         id: &str,
         family: Option<&'static Family>,
-    ) -> Result<(JsonObject, String), Box<Plan>> {
+    ) -> Result<(JsonObject, String), Box<PipelinePlan>> {
         let configs_at = member(at, "runner_config");
         let place = member(&configs_at, id);
         let configs = object_at(ai, "runner_config", &configs_at)?;
@@ -259,30 +269,33 @@ impl Draft<'_, '_> {
             None => None,
         };
         let Some(section) = section.cloned() else {
-            self.note(Action::Defaulted, place.clone()).why =
+            self.note(FieldAction::Defaulted, place.clone()).why =
                 Some("is absent: the runner's own defaults apply".to_owned());
             return Ok((JsonObject::new(), place));
         };
         for (name, value) in &section {
             let pointer = member(&place, name);
-            if self.server == Server::Connectors && name == connectors::ASSETS {
+            if self.server == RunnerServer::Connectors && name == connectors::ASSETS {
                 self.assets(&section, pointer);
                 continue;
             }
             let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
             if value.is_null() {
-                self.note(Action::Dropped, pointer).why = Some("is empty".to_owned());
+                self.note(FieldAction::Dropped, pointer).why = Some("is empty".to_owned());
             } else if singular {
-                if self.set("knowledge-bases", Kind::Names, value, pointer.clone()) != Ok(true) {
-                    self.note(Action::Dropped, pointer).why = Some("names none".to_owned());
+                if self.set("knowledge-bases", FieldKind::Names, value, pointer.clone()) != Ok(true)
+                {
+                    self.note(FieldAction::Dropped, pointer).why = Some("names none".to_owned());
                 }
             } else if !HOST_OWNED.contains(&name.as_str()) {
                 let fields = family.map_or(&[][..], |family| family.fields);
-                let is_secret =
-                    |field: &&Field| field.kind == Kind::Secret && field.to == name.as_str();
+                let is_secret = |field: &&FamilyField| {
+                    field.kind == FieldKind::Secret && field.to == name.as_str()
+                };
                 let kind = fields.iter().find(is_secret).map(|field| field.kind);
-                let is_held = |field: &Field| {
-                    field.to == name.as_str() && matches!(field.kind, Kind::Model | Kind::Names)
+                let is_held = |field: &FamilyField| {
+                    field.to == name.as_str()
+                        && matches!(field.kind, FieldKind::Model | FieldKind::Names)
                 };
                 let held = fields.iter().any(is_held).then(|| decoded(value)).flatten();
                 let how = held.is_some().then_some("read from a text of JSON");
@@ -297,7 +310,7 @@ impl Draft<'_, '_> {
     pub(super) fn set(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: FieldKind,
         value: &Value,
         pointer: String,
     ) -> Result<bool, &'static str> {
@@ -314,23 +327,23 @@ impl Draft<'_, '_> {
     pub(super) fn keep(
         &mut self,
         name: &str,
-        kind: Option<Kind>,
+        kind: Option<FieldKind>,
         value: Value,
         pointer: String,
         mut how: Option<&str>,
     ) {
-        if self.server == Server::Connectors && name == connectors::TIMEOUT {
+        if self.server == RunnerServer::Connectors && name == connectors::TIMEOUT {
             self.idle_timeout(&value, pointer);
             return;
         }
         if self.unknown.contains(&name) {
             let why = match name {
-                _ if self.server == Server::Connectors => connectors::why_not(name),
+                _ if self.server == RunnerServer::Connectors => connectors::why_not(name),
                 "remove-think" => "the older plugin has no such setting: reasoning is shown",
                 "response-handling" => "the older plugin has no such setting: replies are sent",
                 _ => "the chosen runner has no such setting",
             };
-            self.note(Action::Dropped, pointer).why = Some(why.to_owned());
+            self.note(FieldAction::Dropped, pointer).why = Some(why.to_owned());
             return;
         }
         let newer = self
@@ -343,7 +356,7 @@ impl Draft<'_, '_> {
         });
         let before = self.vault.removed.len();
         let plain = without_nulls(value);
-        let is_secret = kind == Some(Kind::Secret)
+        let is_secret = kind == Some(FieldKind::Secret)
             && plain
                 .as_str()
                 .is_some_and(|text| !text.is_empty() && !super::secrets::is_reference(text));
@@ -354,11 +367,11 @@ impl Draft<'_, '_> {
         };
         let referenced = self.vault.removed.len() > before;
         let action = match pointer.rsplit('/').next() {
-            _ if referenced => Action::Referenced,
+            _ if referenced => FieldAction::Referenced,
             Some(last) if last == name && !pointer.ends_with("/output/misc/remove-think") => {
-                Action::Kept
+                FieldAction::Kept
             }
-            _ => Action::Renamed,
+            _ => FieldAction::Renamed,
         };
         let variables: Vec<_> = self.vault.removed[before..]
             .iter()

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::convert::{Converted, names};
 use super::families::Family;
-use super::pipeline::Draft;
-use super::report::{Action, FieldNote};
-use super::source::{Found, Preferences, member};
+use super::pipeline::SettingsDraft;
+use super::report::{FieldAction, FieldNote};
+use super::source::{FoundPipeline, Preferences, member};
 
 /// Settings that the host read, in addition to the runner's own.
 pub(super) const HOST_OWNED: [&str; 5] = [
@@ -22,7 +22,7 @@ pub(super) const HOST_OWNED: [&str; 5] = [
 const FILES: &[&str] = &["metadata", "read"];
 
 /// Grants of a runner that calls another service: files of messages, and the history that it resends.
-fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonObject) {
+fn service_grants(family: &Family, draft: &mut SettingsDraft<'_, '_>, policy: &mut JsonObject) {
     let resends = draft.config.iter().any(|(name, value)| {
         name == "resend-history" && value.as_f64().is_some_and(|messages| messages > 0.0)
     });
@@ -41,22 +41,22 @@ fn service_grants(family: &Family, draft: &mut Draft<'_, '_>, policy: &mut JsonO
         }
         (false, false) => "none: the service that it calls has its own models, tools and knowledge",
     };
-    let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
+    let note = FieldNote::new(FieldAction::Defaulted, None).to("resource_policy");
     draft.notes.push(note.because(why));
 }
 
 /// Returns the agent's policy: the pipeline's permissions, and none for runners that call other services.
 pub(super) fn resource_policy(
-    found: &Found,
+    found: &FoundPipeline,
     family: Option<&'static Family>,
     section: &JsonObject,
     at: &str,
-    draft: &mut Draft<'_, '_>,
+    draft: &mut SettingsDraft<'_, '_>,
 ) -> JsonObject {
     let mut policy = JsonObject::new();
     let preferences_at = member(&found.pointer, "extensions_preferences");
     if found.preferences == Preferences::Unreadable {
-        draft.note(Action::Dropped, preferences_at.clone()).why = Some(
+        draft.note(FieldAction::Dropped, preferences_at.clone()).why = Some(
             "is not an object and may contain a restriction: no tool and no skill is granted; list them in resource_policy"
                 .to_owned(),
         );
@@ -73,7 +73,7 @@ pub(super) fn resource_policy(
                 .iter()
                 .any(|note| note.pointer.as_ref() == Some(&member(at, name)))
             {
-                draft.note(Action::Dropped, member(at, name)).why =
+                draft.note(FieldAction::Dropped, member(at, name)).why =
                     Some("it uses no host resources".to_owned());
             }
         }
@@ -88,7 +88,7 @@ pub(super) fn resource_policy(
         configured("rerank-model").as_ref(),
     );
     let bases = names_of(configured("knowledge-bases").as_ref());
-    let bounds = Bounds::of(&found.preferences, preferences_at);
+    let bounds = PreferenceBounds::of(&found.preferences, preferences_at);
     let tools = tools(&bounds, section, at, draft);
     let skills = bounds.listed("enable_all_skills", "skills", draft);
     let mut grant = |name: &str, value: Value| {
@@ -117,7 +117,7 @@ pub(super) fn resource_policy(
         "artifacts",
         json!(family.map_or(FILES, |family| family.files)),
     );
-    let note = FieldNote::new(Action::Defaulted, None).to("resource_policy");
+    let note = FieldNote::new(FieldAction::Defaulted, None).to("resource_policy");
     let why = "the pipeline's permissions; the runner's manifest restricts them further";
     draft.notes.push(note.because(why));
     for name in ["mcp-resources", "mcp-resource-agent-read-enabled"] {
@@ -127,7 +127,7 @@ pub(super) fn resource_policy(
             .iter()
             .any(|note| note.pointer.as_ref() == Some(&pointer));
         if section.contains_key(name) && !told {
-            draft.note(Action::Dropped, pointer).why =
+            draft.note(FieldAction::Dropped, pointer).why =
                 Some("the gateway attaches no MCP resources".to_owned());
         }
     }
@@ -166,13 +166,13 @@ fn names_of(value: Option<&Value>) -> Value {
 }
 
 /// Restrictions of `extensions_preferences`.
-struct Bounds<'a> {
+struct PreferenceBounds<'a> {
     /// `None`: unreadable, so nothing is granted.
     preferences: Option<&'a JsonObject>,
     at: String,
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> PreferenceBounds<'a> {
     fn of(preferences: &'a Preferences, at: String) -> Self {
         static NONE: std::sync::LazyLock<JsonObject> = std::sync::LazyLock::new(JsonObject::new);
         let preferences = match preferences {
@@ -204,7 +204,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Returns `"*"`, or the names of the list.
-    fn listed(&self, flag: &str, list: &str, draft: &mut Draft<'_, '_>) -> Value {
+    fn listed(&self, flag: &str, list: &str, draft: &mut SettingsDraft<'_, '_>) -> Value {
         if !self.limits(flag, list) {
             return json!("*");
         }
@@ -216,7 +216,7 @@ impl<'a> Bounds<'a> {
             .get(flag)
             .is_some_and(|value| !value.is_boolean())
         {
-            draft.note(Action::Dropped, member(&self.at, flag)).why =
+            draft.note(FieldAction::Dropped, member(&self.at, flag)).why =
                 Some("is neither true nor false: only listed names are granted".to_owned());
         }
         let Some(value) = preferences.get(list) else {
@@ -225,12 +225,12 @@ impl<'a> Bounds<'a> {
         let pointer = member(&self.at, list);
         match names(value) {
             Converted::Same(names) | Converted::Changed(names, _) => {
-                draft.note(Action::Renamed, pointer).target = Some(target);
+                draft.note(FieldAction::Renamed, pointer).target = Some(target);
                 names
             }
             Converted::Empty => json!([]),
             Converted::Wrong(message) => {
-                draft.note(Action::Dropped, pointer).why =
+                draft.note(FieldAction::Dropped, pointer).why =
                     Some(format!("{message}: none is granted"));
                 json!([])
             }
@@ -239,18 +239,23 @@ impl<'a> Bounds<'a> {
 }
 
 /// Returns all tools, the default of a pipeline, or the tools that it lists.
-fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<'_, '_>) -> Value {
+fn tools(
+    bounds: &PreferenceBounds<'_>,
+    section: &JsonObject,
+    at: &str,
+    draft: &mut SettingsDraft<'_, '_>,
+) -> Value {
     let target = "resource_policy.tools";
     let all = match section.get("enable-all-tools") {
         None => true,
         Some(Value::Bool(all)) => {
             let pointer = member(at, "enable-all-tools");
-            draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+            draft.note(FieldAction::Renamed, pointer).target = Some(target.to_owned());
             *all
         }
         Some(_) => {
             draft
-                .note(Action::Dropped, member(at, "enable-all-tools"))
+                .note(FieldAction::Dropped, member(at, "enable-all-tools"))
                 .why =
                 Some("is neither true nor false: no tool is granted but those listed".to_owned());
             false
@@ -271,25 +276,25 @@ fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<
         let pointer = member(at, "tools");
         match names(value) {
             _ if all => {
-                let note = draft.note(Action::Renamed, pointer);
+                let note = draft.note(FieldAction::Renamed, pointer);
                 note.target = Some(target.to_owned());
                 note.why = Some("all tools are enabled".to_owned());
             }
             _ if nothing => {
-                draft.note(Action::Dropped, pointer).why = Some(
+                draft.note(FieldAction::Dropped, pointer).why = Some(
                     "extensions_preferences binds no plugin and no server, so no tool is granted"
                         .to_owned(),
                 );
             }
             Converted::Same(names) | Converted::Changed(names, _) => {
-                draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+                draft.note(FieldAction::Renamed, pointer).target = Some(target.to_owned());
                 listed = names;
             }
             Converted::Empty => {
-                draft.note(Action::Renamed, pointer).target = Some(target.to_owned());
+                draft.note(FieldAction::Renamed, pointer).target = Some(target.to_owned());
             }
             Converted::Wrong(message) => {
-                draft.note(Action::Dropped, pointer).why =
+                draft.note(FieldAction::Dropped, pointer).why =
                     Some(format!("{message}: no tool is granted"));
             }
         }
@@ -306,7 +311,7 @@ fn tools(bounds: &Bounds<'_>, section: &JsonObject, at: &str, draft: &mut Draft<
         } else {
             list
         };
-        draft.note(Action::Dropped, member(&bounds.at, name)).why = Some(
+        draft.note(FieldAction::Dropped, member(&bounds.at, name)).why = Some(
             "restricts tools to bound plugins and servers, which the migration does not know: list them in \
              resource_policy.tools"
                 .to_owned(),

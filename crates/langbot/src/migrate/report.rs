@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::tables::Table;
+use super::tables::MigrationTable;
 
 /// Result of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -12,7 +12,7 @@ pub struct Migration {
     pub resources: Vec<ResourceReport>,
     pub variables: Vec<Variable>,
     #[serde(skip)]
-    pub tables: Vec<Table>,
+    pub tables: Vec<MigrationTable>,
     /// Services that the connectors call.
     #[serde(skip)]
     pub upstream: Vec<String>,
@@ -24,7 +24,7 @@ pub struct PipelineReport {
     pub file: String,
     /// Pointer in the file.
     pub pointer: String,
-    pub outcome: Outcome,
+    pub outcome: MigrationOutcome,
     /// Reason for which it was not migrated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -45,7 +45,7 @@ pub struct ResourceReport {
     pub table: &'static str,
     /// Name or id in the array.
     pub name: String,
-    pub outcome: Outcome,
+    pub outcome: MigrationOutcome,
     /// Reason for which it was not migrated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -55,7 +55,7 @@ pub struct ResourceReport {
 /// Outcome of a pipeline or row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum MigrationOutcome {
     Migrated,
     /// Nothing to migrate: a pipeline without a runner, or a disabled server.
     Nothing,
@@ -66,7 +66,7 @@ pub enum Outcome {
 /// Result of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldNote {
-    pub action: Action,
+    pub action: FieldAction,
     /// Old pointer. Absent for a new field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
@@ -79,7 +79,7 @@ pub struct FieldNote {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum FieldAction {
     Kept,
     Renamed,
     /// A variable replaces it.
@@ -104,7 +104,7 @@ pub struct Variable {
 }
 
 impl FieldNote {
-    pub(super) fn new(action: Action, pointer: Option<String>) -> Self {
+    pub(super) fn new(action: FieldAction, pointer: Option<String>) -> Self {
         Self {
             action,
             pointer,

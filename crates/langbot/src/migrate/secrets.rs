@@ -82,7 +82,7 @@ pub(super) struct Removed {
 
 /// Allocates variables for one agent.
 #[derive(Debug)]
-pub(super) struct Vault<'a> {
+pub(super) struct SecretVariables<'a> {
     /// Prefix of the variables that the reading program may access.
     pub(super) space: &'static str,
     pub(super) prefix: &'a str,
@@ -91,7 +91,7 @@ pub(super) struct Vault<'a> {
     pub(super) removed: Vec<Removed>,
 }
 
-impl Vault<'_> {
+impl SecretVariables<'_> {
     /// Returns the reference that replaces the secret at `pointer`.
     pub(super) fn refer(&mut self, path: &str, pointer: &str) -> Value {
         let wanted = format!("{}{}_{}", self.space, self.prefix, variable_part(path));
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_known_by_its_name_its_beginning_or_its_url() {
+    fn detects_secrets_by_name_prefix_or_url() {
         for (name, text, expected) in [
             ("api-key", "x", true),
             ("api-key", "", false),
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_has_a_proper_name_that_nobody_else_has() {
+    fn variable_names_are_valid_and_unique() {
         let mut named = BTreeSet::new();
-        let mut vault = Vault {
+        let mut vault = SecretVariables {
             space: "",
             prefix: "BOT",
             named: &mut named,

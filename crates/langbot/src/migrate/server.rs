@@ -1,11 +1,11 @@
 //! Servers of runners.
 
-use super::Target;
+use super::MigrationTarget;
 use super::families::Family;
 
 /// Server of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum RunnerServer {
     /// Unknown: its endpoint is a stub.
     Unknown,
     /// The program `local-agent`.
@@ -16,9 +16,9 @@ pub(super) enum Server {
     Bridge,
 }
 
-impl Server {
+impl RunnerServer {
     /// Returns the server of a family's runner, or of another plugin's runner.
-    pub(super) fn of(family: Option<&Family>, to: Target<'_>) -> Self {
+    pub(super) fn of(family: Option<&Family>, to: MigrationTarget<'_>) -> Self {
         match family {
             Some(family) if family.is_runnel(to) => Self::LocalAgent,
             Some(family) if !family.uses_host && to.connectors.is_some() => Self::Connectors,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::catalog;
 use super::convert::{Converted, convert};
-use super::families::Kind;
+use super::families::FieldKind;
 use domain::form::escape_pointer;
 
 /// Maximum pipelines of one migration.
@@ -26,7 +26,7 @@ const LAYERS: usize = 3;
 
 /// A pipeline or agent of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct FoundPipeline {
     /// Pointer in the document.
     pub(super) pointer: String,
     pub(super) name: Option<String>,
@@ -52,7 +52,7 @@ pub(super) enum Preferences {
 
 /// Returns all pipelines of a document. Unreadable ones are included if a readable one exists. A document may
 /// contain only catalog rows.
-pub(super) fn find(document: &Value) -> Result<Vec<Found>, Fault> {
+pub(super) fn find(document: &Value) -> Result<Vec<FoundPipeline>, Fault> {
     let mut found = Vec::new();
     look(document, String::new(), &mut found)?;
     if found.is_empty() && catalog::holds_rows(document) {
@@ -65,7 +65,7 @@ pub(super) fn find(document: &Value) -> Result<Vec<Found>, Fault> {
     Err(first.unwrap_or_else(|| Fault::new("", "holds no pipeline")))
 }
 
-fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fault> {
+fn look(value: &Value, pointer: String, found: &mut Vec<FoundPipeline>) -> Result<(), Fault> {
     if found.len() >= PIPELINES {
         return Err(Fault::new(
             pointer,
@@ -99,12 +99,20 @@ fn look(value: &Value, pointer: String, found: &mut Vec<Found>) -> Result<(), Fa
                 }
             }
             if !holds {
-                found.push(Found::unreadable(object, pointer, settings_of_3(object)));
+                found.push(FoundPipeline::unreadable(
+                    object,
+                    pointer,
+                    settings_of_3(object),
+                ));
             }
         }
         _ => {
             let message = "must be an object or a list";
-            found.push(Found::unreadable(&JsonObject::new(), pointer, message));
+            found.push(FoundPipeline::unreadable(
+                &JsonObject::new(),
+                pointer,
+                message,
+            ));
         }
     }
     Ok(())
@@ -129,7 +137,7 @@ fn settings_of_3(object: &JsonObject) -> &'static str {
 }
 
 /// Reads a row as a pipeline. `None`: the row is not a pipeline, but may contain some.
-fn pipeline(row: &JsonObject, pointer: &str) -> Option<Found> {
+fn pipeline(row: &JsonObject, pointer: &str) -> Option<FoundPipeline> {
     let is_config = row.contains_key("ai") || row.contains_key("runner_config");
     let (config, at) = match row.get("config") {
         _ if is_config => (row.clone(), pointer.to_owned()),
@@ -141,23 +149,23 @@ fn pipeline(row: &JsonObject, pointer: &str) -> Option<Found> {
             } else {
                 "must be an object"
             };
-            let unreadable = Found::unreadable(row, pointer.to_owned(), message);
+            let unreadable = FoundPipeline::unreadable(row, pointer.to_owned(), message);
             let at = member(pointer, "config");
-            return Some(Found {
+            return Some(FoundPipeline {
                 unreadable: Some(Fault::new(at, message)),
                 ..unreadable
             });
         }
     };
-    Some(Found {
+    Some(FoundPipeline {
         at,
         config,
         unreadable: None,
-        ..Found::unreadable(row, pointer.to_owned(), "")
+        ..FoundPipeline::unreadable(row, pointer.to_owned(), "")
     })
 }
 
-impl Found {
+impl FoundPipeline {
     /// Creates an unreadable entry with its name.
     fn unreadable(row: &JsonObject, pointer: String, message: &str) -> Self {
         let text = |name: &str| {
@@ -165,7 +173,7 @@ impl Found {
             (!value.is_empty()).then(|| value.to_owned())
         };
         let is_default = row.get("is_default").is_some_and(|value| {
-            let read = convert(Kind::Bool, value);
+            let read = convert(FieldKind::Bool, value);
             matches!(read, Converted::Same(read) | Converted::Changed(read, _) if read == true)
         });
         Self {
@@ -232,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_are_found_where_they_are_kept() {
+    fn finds_pipelines_in_all_document_forms() {
         let config = json!({"ai": {"runner": {}}});
         check(&config, &[""]);
         check(
@@ -256,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_none_is_named() {
+    fn reports_documents_without_pipelines() {
         for (document, pointer) in [
             (json!(7), ""),
             (json!({}), ""),
@@ -296,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_unreadable_preferences_from_absent_ones() {
+    fn distinguishes_unreadable_from_absent_preferences() {
         let of = |preferences: Value| {
             let row = json!({"config": {"ai": {}}, "extensions_preferences": preferences});
             find(&row).unwrap()[0].preferences.clone()
@@ -314,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_pipelines_beside_unreadable_rows() {
+    fn keeps_readable_pipelines_next_to_unreadable_rows() {
         let rows = json!([{"config": {"ai": {}}}, {"config": "{", "name": "x"}, {"name": "y"}, 7]);
         let found = find(&rows).unwrap();
         let faults: Vec<_> = found
@@ -325,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn names_settings_of_langbot_3() {
+    fn recognizes_settings_of_langbot_3() {
         let check = |document: Value, name: &str| {
             let fault = find(&document).unwrap_err();
             assert!(fault.message.contains(name), "{fault:?}");

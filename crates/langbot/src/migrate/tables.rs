@@ -7,17 +7,19 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::endpoints::endpoints;
-use super::report::{Action, FieldNote, Migration, Outcome, PipelineReport, Variable};
-use super::server::Server;
+use super::report::{
+    FieldAction, FieldNote, Migration, MigrationOutcome, PipelineReport, Variable,
+};
+use super::server::RunnerServer;
 use super::toml_text::{comment, key, value};
-use super::{Planned, Target};
+use super::{MigrationTarget, PlannedPipeline};
 
 /// Settings with the address of a runner's service.
 const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
 
 /// One table of `runnel.toml`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct MigrationTable {
     pub kind: TableKind,
     pub name: String,
     /// Content of the table.
@@ -62,7 +64,7 @@ impl TableKind {
     }
 }
 
-impl Table {
+impl MigrationTable {
     /// Creates `[egress]` with these lines of `allow`.
     pub fn egress(allow: &[String]) -> Self {
         let mut text = comment("Addresses in this file other than public HTTPS.");
@@ -98,7 +100,7 @@ impl Table {
 
 /// Result of comparing a table with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TableComparison {
     Missing,
     /// The file has an equal table.
     Same,
@@ -107,7 +109,7 @@ pub enum Standing {
 }
 
 /// Compares a table with the settings of a file.
-pub fn standing(settings: &Value, table: &Table) -> Standing {
+pub fn compare_table(settings: &Value, table: &MigrationTable) -> TableComparison {
     if table.kind == TableKind::Egress {
         return egress_standing(&settings["egress"], table);
     }
@@ -118,16 +120,16 @@ pub fn standing(settings: &Value, table: &Table) -> Standing {
         .flatten()
         .find(|one| one[key] == json!(table.name));
     match named {
-        None => Standing::Missing,
-        Some(one) if one.as_object() == Some(&table.members) => Standing::Same,
-        Some(_) => Standing::Differs,
+        None => TableComparison::Missing,
+        Some(one) if one.as_object() == Some(&table.members) => TableComparison::Same,
+        Some(_) => TableComparison::Differs,
     }
 }
 
 /// An `[egress]` of the file is equal if it allows each line.
-fn egress_standing(there: &Value, table: &Table) -> Standing {
+fn egress_standing(there: &Value, table: &MigrationTable) -> TableComparison {
     let Some(there) = there.as_object() else {
-        return Standing::Missing;
+        return TableComparison::Missing;
     };
     let lines = |members: &JsonObject| {
         let lines = members.get("allow").and_then(Value::as_array);
@@ -138,20 +140,20 @@ fn egress_standing(there: &Value, table: &Table) -> Standing {
         .iter()
         .all(|line| allowed.contains(line))
     {
-        Standing::Same
+        TableComparison::Same
     } else {
-        Standing::Differs
+        TableComparison::Differs
     }
 }
 
 /// Creates tables and reports of all plans, after those of the catalog.
-pub(super) fn lay_out(
-    mut planned: Vec<Planned<'_>>,
+pub(super) fn build_tables(
+    mut planned: Vec<PlannedPipeline<'_>>,
     catalog: Migration,
-    to: Target<'_>,
+    to: MigrationTarget<'_>,
     variables: &mut BTreeSet<String>,
 ) -> Migration {
-    let migrates = |one: &Planned<'_>| one.plan.outcome == Outcome::Migrated;
+    let migrates = |one: &PlannedPipeline<'_>| one.plan.outcome == MigrationOutcome::Migrated;
     let mut migration = catalog;
     let count = planned.iter().filter(|one| migrates(one)).count();
     // Receives the events that match no other pipeline's agent.
@@ -160,7 +162,7 @@ pub(super) fn lay_out(
         .position(|one| migrates(one) && (count == 1 || one.pipeline.is_default));
     for (at, one) in planned.iter_mut().enumerate() {
         if migrates(one) && open != Some(at) && one.pipeline.uuid.is_none() {
-            one.plan.outcome = Outcome::Blocked;
+            one.plan.outcome = MigrationOutcome::Blocked;
             let message =
                 "it has no uuid: with several pipelines, its queries cannot be identified";
             one.plan.message = Some(message.to_owned());
@@ -171,7 +173,7 @@ pub(super) fn lay_out(
         if migrates(&one) {
             agent(&mut one, open == Some(at), &mut migration);
         }
-        let Planned {
+        let PlannedPipeline {
             file,
             pipeline,
             name,
@@ -191,7 +193,7 @@ pub(super) fn lay_out(
     migration
 }
 
-fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
+fn agent(one: &mut PlannedPipeline<'_>, is_open: bool, migration: &mut Migration) {
     let plan = &mut one.plan;
     let runner_id = plan.runner_id.clone().unwrap_or_default();
     let uses_host = plan.family.is_some_and(|family| family.uses_host);
@@ -202,7 +204,7 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
         ("scope".to_owned(), json!({"kind": "global"})),
     ];
     let mut note = |target: &str, why: &str| {
-        let note = FieldNote::new(Action::Defaulted, None).to(target);
+        let note = FieldNote::new(FieldAction::Defaulted, None).to(target);
         plan.notes.push(note.because(why));
     };
     if let Some(uuid) = one.pipeline.uuid.as_ref().filter(|_| !is_open) {
@@ -255,7 +257,7 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
             Value::Object(plan.config.iter().cloned().collect()),
         );
     }
-    migration.tables.push(Table {
+    migration.tables.push(MigrationTable {
         kind: TableKind::Agent,
         name: one.name.clone(),
         members,
@@ -265,9 +267,9 @@ fn agent(one: &mut Planned<'_>, is_open: bool, migration: &mut Migration) {
 }
 
 /// Collects the addresses and variables of an agent's runner.
-fn outside(one: &mut Planned<'_>, runner_id: &str, migration: &mut Migration) {
+fn outside(one: &mut PlannedPipeline<'_>, runner_id: &str, migration: &mut Migration) {
     let plan = &one.plan;
-    if plan.server == Server::Connectors {
+    if plan.server == RunnerServer::Connectors {
         let urls = plan
             .config
             .iter()
@@ -282,9 +284,9 @@ fn outside(one: &mut Planned<'_>, runner_id: &str, migration: &mut Migration) {
             name: removed.variable,
             from: Some(format!("{}#{}", one.file, removed.pointer)),
             read_by: match plan.server {
-                Server::Connectors => format!("runnel-connectors, for agent {}", one.name),
-                Server::Bridge => format!("the bridge, for agent {}", one.name),
-                Server::Unknown | Server::LocalAgent => {
+                RunnerServer::Connectors => format!("runnel-connectors, for agent {}", one.name),
+                RunnerServer::Bridge => format!("the bridge, for agent {}", one.name),
+                RunnerServer::Unknown | RunnerServer::LocalAgent => {
                     format!("the runner {runner_id}, for agent {}", one.name)
                 }
             },

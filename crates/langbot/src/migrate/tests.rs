@@ -52,7 +52,7 @@ fn pipeline(legacy: &str, section: Value) -> Value {
 }
 
 fn of(document: &Value, ids: RunnerIds) -> Migration {
-    let file = Document {
+    let file = MigrationDocument {
         file: "p.json",
         value: document,
     };
@@ -62,7 +62,7 @@ fn of(document: &Value, ids: RunnerIds) -> Migration {
 /// Returns the only agent of a document.
 fn agent(document: &Value, ids: RunnerIds) -> Value {
     let migration = of(document, ids);
-    let is_agent = |table: &&Table| table.kind == TableKind::Agent;
+    let is_agent = |table: &&MigrationTable| table.kind == TableKind::Agent;
     let found = migration.tables.iter().find(is_agent);
     let members = &found
         .unwrap_or_else(|| panic!("{:?}", migration.pipelines))
@@ -70,7 +70,7 @@ fn agent(document: &Value, ids: RunnerIds) -> Value {
     json!(members)
 }
 
-fn actions(migration: &Migration, pointer: &str) -> Vec<Action> {
+fn actions(migration: &Migration, pointer: &str) -> Vec<FieldAction> {
     let fields = migration.pipelines.iter().flat_map(|one| &one.fields);
     let there = fields.filter(|note| note.pointer.as_deref() == Some(pointer));
     there.map(|note| note.action).collect()
@@ -248,7 +248,7 @@ fn weknora_becomes_its_plugin() {
 }
 
 #[test]
-fn the_smallest_section_of_each_runner_is_filled_up() {
+fn fills_minimal_sections_with_defaults() {
     for (legacy, smallest, field, expected) in [
         (
             "local-agent",
@@ -311,14 +311,14 @@ fn the_smallest_section_of_each_runner_is_filled_up() {
 }
 
 #[test]
-fn what_cannot_be_invented_blocks_its_pipeline_alone() {
+fn missing_required_value_blocks_only_its_pipeline() {
     let check = |document: Value, pointer: &str| {
         let migration = of(&document, RunnerIds::Newer);
         let report = &migration.pipelines[0];
-        assert_eq!(report.outcome, Outcome::Blocked, "{document}");
+        assert_eq!(report.outcome, MigrationOutcome::Blocked, "{document}");
         assert!(migration.tables.is_empty(), "{document}");
         let told = report.message.clone().unwrap_or_default();
-        let missing = actions(&migration, pointer).contains(&Action::Missing);
+        let missing = actions(&migration, pointer).contains(&FieldAction::Missing);
         assert!(
             missing || told.starts_with(pointer),
             "{pointer}: {report:?}"
@@ -361,11 +361,11 @@ fn what_cannot_be_invented_blocks_its_pipeline_alone() {
         "/config/ai/deerflow-api/api-base",
     );
     let nothing = of(&json!({"ai": {"runner": {"id": ""}}}), RunnerIds::Newer);
-    assert_eq!(nothing.pipelines[0].outcome, Outcome::Nothing);
+    assert_eq!(nothing.pipelines[0].outcome, MigrationOutcome::Nothing);
 }
 
 #[test]
-fn the_current_shape_is_kept_and_its_id_brought_to_the_chosen_form() {
+fn keeps_current_settings_and_converts_runner_id() {
     let current = |id: &str| {
         json!({"ai": {"runner": {"id": id, "runner": "coze-api", "expire-time": 60}, "runner_config": {
             id: {"base-url": "https://dify.test/v1", "api-key": SECRET, "timeout": 45, "none": null},
@@ -404,7 +404,7 @@ fn the_current_shape_is_kept_and_its_id_brought_to_the_chosen_form() {
         let migration = of(&document, ids);
         assert_eq!(
             actions(&migration, "/ai/runner/expire-time"),
-            [Action::Dropped]
+            [FieldAction::Dropped]
         );
         assert!(!format!("{migration:?}").contains(SECRET));
     }
@@ -417,7 +417,7 @@ fn the_current_shape_is_kept_and_its_id_brought_to_the_chosen_form() {
 }
 
 #[test]
-fn a_singular_knowledge_base_is_made_a_list_in_the_current_shape_too() {
+fn converts_single_knowledge_base_to_list() {
     let id = "plugin:langbot/local-agent/default";
     let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: {
         "model": {"primary": "m", "fallbacks": ["n"]}, "knowledge-base": "kb",
@@ -430,7 +430,7 @@ fn a_singular_knowledge_base_is_made_a_list_in_the_current_shape_too() {
 }
 
 #[test]
-fn bounds_that_cannot_be_carried_over_grant_nothing() {
+fn untranslatable_restrictions_grant_nothing() {
     let mut document = pipeline("local-agent", json!({"model": "m", "prompt": "p"}));
     assert_eq!(
         agent(&document, RunnerIds::Newer)["resource_policy"]["tools"],
@@ -444,7 +444,7 @@ fn bounds_that_cannot_be_carried_over_grant_nothing() {
     );
     let migration = of(&document, RunnerIds::Newer);
     let pointer = "/extensions_preferences/enable_all_plugins";
-    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+    assert_eq!(actions(&migration, pointer), [FieldAction::Dropped]);
     let unclear = pipeline(
         "local-agent",
         json!({"model": "m", "enable-all-tools": "perhaps"}),
@@ -454,7 +454,7 @@ fn bounds_that_cannot_be_carried_over_grant_nothing() {
 }
 
 #[test]
-fn of_several_pipelines_the_default_stays_open_and_the_rest_ask_for_their_queries() {
+fn default_pipeline_stays_unfiltered_among_several() {
     let one = |name: &str, uuid: Value, is_default: bool| {
         let mut pipeline = pipeline("tbox-app-api", section("tbox-app-api"));
         pipeline["name"] = json!(name);
@@ -477,7 +477,7 @@ fn of_several_pipelines_the_default_stays_open_and_the_rest_ask_for_their_querie
     assert_eq!(filter(1), Some(json!({"pipeline_id": ["u-1"]})));
     assert_eq!(filter(2), None);
     assert_eq!(filter(3), Some(json!({"pipeline_id": ["u-3"]})));
-    assert_eq!(migration.pipelines[3].outcome, Outcome::Blocked);
+    assert_eq!(migration.pipelines[3].outcome, MigrationOutcome::Blocked);
     let variables: Vec<_> = migration
         .variables
         .iter()
@@ -499,16 +499,16 @@ fn of_several_pipelines_the_default_stays_open_and_the_rest_ask_for_their_querie
 }
 
 #[test]
-fn a_table_is_missing_the_same_or_somebody_went_on_with_it() {
+fn compares_tables_as_missing_same_or_different() {
     let migration = of(&pipeline("coze-api", section("coze-api")), RunnerIds::Newer);
     let [endpoint, agent] = migration.tables.as_slice() else {
         panic!("{:?}", migration.tables)
     };
     let mut settings = json!({"agents": [agent.members], "server": {}});
-    assert_eq!(standing(&settings, endpoint), Standing::Missing);
-    assert_eq!(standing(&settings, agent), Standing::Same);
+    assert_eq!(compare_table(&settings, endpoint), TableComparison::Missing);
+    assert_eq!(compare_table(&settings, agent), TableComparison::Same);
     settings["agents"][0]["enabled"] = json!(false);
-    assert_eq!(standing(&settings, agent), Standing::Differs);
+    assert_eq!(compare_table(&settings, agent), TableComparison::Differs);
     assert_eq!(
         endpoint.text,
         "# Serves plugin:langbot-team/CozeAgent/default. Fill in its address: .invalid leads nowhere.\n\
@@ -535,7 +535,7 @@ fn unreadable_restrictions_grant_nothing() {
         assert_eq!(found["resource_policy"], limited, "{preferences}");
         let migration = of(&document, RunnerIds::Newer);
         let told = actions(&migration, "/extensions_preferences");
-        assert_eq!(told, [Action::Dropped], "{preferences}");
+        assert_eq!(told, [FieldAction::Dropped], "{preferences}");
     }
     for unreadable in [json!("{"), json!([]), json!(true)] {
         let id = "plugin:langbot/local-agent/default";
@@ -545,7 +545,11 @@ fn unreadable_restrictions_grant_nothing() {
             json!({"runner": {"runner": "local-agent"}, "local-agent": unreadable}),
         ] {
             let migration = of(&json!({"ai": ai}), RunnerIds::Newer);
-            assert_eq!(migration.pipelines[0].outcome, Outcome::Blocked, "{ai}");
+            assert_eq!(
+                migration.pipelines[0].outcome,
+                MigrationOutcome::Blocked,
+                "{ai}"
+            );
         }
     }
 }
@@ -594,7 +598,7 @@ fn only_true_enables_all_tools_and_skills() {
 }
 
 #[test]
-fn writes_only_settings_that_the_older_plugins_know() {
+fn writes_only_settings_supported_by_older_plugins() {
     let older = |legacy: &str, field: &str, value: Value| {
         let mut section = section(legacy);
         section[field] = value;
@@ -626,11 +630,11 @@ fn writes_only_settings_that_the_older_plugins_know() {
     assert_eq!(found["config"], json!({"webhook-url": "http://n8n.test"}));
     let pointer = "/ai/runner_config/plugin:langbot-team~1N8nAgent~1default/response-handling";
     let migration = of(&document, RunnerIds::Older);
-    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+    assert_eq!(actions(&migration, pointer), [FieldAction::Dropped]);
 }
 
 #[test]
-fn maps_the_removal_of_thoughts() {
+fn maps_removal_of_reasoning() {
     let of_dify = |word: &str, ids: RunnerIds| {
         let mut section = section("dify-service-api");
         section["thinking-convert"] = json!(word);
@@ -643,27 +647,31 @@ fn maps_the_removal_of_thoughts() {
             actions(&of(&document, ids), pointer),
         )
     };
-    let removed = (Some(json!(true)), vec![Action::Renamed]);
+    let removed = (Some(json!(true)), vec![FieldAction::Renamed]);
     assert_eq!(of_dify("remove", RunnerIds::Newer), removed);
     for (word, ids) in [
         ("remove", RunnerIds::Older),
         ("plain", RunnerIds::Newer),
         ("strip", RunnerIds::Newer),
     ] {
-        assert_eq!(of_dify(word, ids), (None, vec![Action::Dropped]), "{word}");
+        assert_eq!(
+            of_dify(word, ids),
+            (None, vec![FieldAction::Dropped]),
+            "{word}"
+        );
     }
     let document = pipeline("n8n-service-api", section("n8n-service-api"));
     let migration = of(&document, RunnerIds::Newer);
     let pointer = "/config/output/misc/remove-think";
-    assert_eq!(actions(&migration, pointer), [Action::Dropped]);
+    assert_eq!(actions(&migration, pointer), [FieldAction::Dropped]);
 }
 
 #[test]
 fn warns_of_missing_models_and_placeholders() {
     let warned = |document: &Value, pointer: &str| {
         let migration = of(document, RunnerIds::Newer);
-        assert_eq!(migration.pipelines[0].outcome, Outcome::Migrated);
-        actions(&migration, pointer).contains(&Action::Warning)
+        assert_eq!(migration.pipelines[0].outcome, MigrationOutcome::Migrated);
+        actions(&migration, pointer).contains(&FieldAction::Warning)
     };
     let local = |model: Value| pipeline("local-agent", json!({"model": model}));
     let pointer = "/config/ai/local-agent/model";
@@ -695,14 +703,14 @@ fn warns_of_missing_models_and_placeholders() {
 #[test]
 fn binds_local_agents_to_runnel() {
     let document = pipeline("local-agent", json!({"model": "m"}));
-    let file = Document {
+    let file = MigrationDocument {
         file: "p.json",
         value: &document,
     };
-    let to = Target {
+    let to = MigrationTarget {
         ids: RunnerIds::Older,
-        local_agent: LocalAgent::Runnel,
-        ..Target::default()
+        local_agent: LocalAgentTarget::Runnel,
+        ..MigrationTarget::default()
     };
     let migration = migrate(&[file], to).unwrap();
     let [endpoint, agent] = migration.tables.as_slice() else {
@@ -716,7 +724,7 @@ fn binds_local_agents_to_runnel() {
     );
     assert_eq!(agent.members["config"]["date-grounding"], true);
     let coze = pipeline("coze-api", section("coze-api"));
-    let file = Document {
+    let file = MigrationDocument {
         file: "p.json",
         value: &coze,
     };
@@ -729,15 +737,15 @@ fn binds_local_agents_to_runnel() {
 
 /// Migrates these documents to existing servers.
 fn served(document: &Value) -> Migration {
-    let file = Document {
+    let file = MigrationDocument {
         file: "p.json",
         value: document,
     };
-    let to = Target {
-        local_agent: LocalAgent::Runnel,
+    let to = MigrationTarget {
+        local_agent: LocalAgentTarget::Runnel,
         connectors: Some("http://127.0.0.1:9120"),
         bridge: Some("http://127.0.0.1:9200"),
-        ..Target::default()
+        ..MigrationTarget::default()
     };
     migrate(&[file], to).unwrap()
 }
@@ -749,7 +757,7 @@ fn member_of(migration: &Migration, kind: TableKind, member: &str) -> Value {
 }
 
 #[test]
-fn endpoints_of_known_servers_are_real() {
+fn known_servers_get_real_addresses() {
     for (legacy, name, url) in [
         ("local-agent", "local-agent", "http://127.0.0.1:9101"),
         ("dify-service-api", "connectors", "http://127.0.0.1:9120"),
@@ -778,7 +786,7 @@ fn endpoints_of_known_servers_are_real() {
 }
 
 #[test]
-fn connectors_get_settings_that_they_know() {
+fn connectors_get_supported_settings() {
     let config_of = |legacy: &str| {
         let migration = served(&pipeline(legacy, section(legacy)));
         member_of(&migration, TableKind::Agent, "config")
@@ -805,7 +813,7 @@ fn connectors_get_settings_that_they_know() {
 }
 
 #[test]
-fn connectors_get_the_grants_that_they_need() {
+fn connectors_get_required_grants() {
     let policy_of = |config: Value| {
         let id = "plugin:langbot/dify-agent/default";
         let document = json!({"ai": {"runner": {"id": id}, "runner_config": {id: config}}});
@@ -831,8 +839,8 @@ fn connectors_get_the_grants_that_they_need() {
 }
 
 #[test]
-fn egress_is_there_when_it_allows_each_line() {
-    let table = Table::egress(&["a:1".to_owned(), "b:2".to_owned()]);
+fn egress_is_same_if_all_lines_allowed() {
+    let table = MigrationTable::egress(&["a:1".to_owned(), "b:2".to_owned()]);
     assert!(
         table
             .text
@@ -841,13 +849,16 @@ fn egress_is_there_when_it_allows_each_line() {
         table.text
     );
     for (settings, expected) in [
-        (json!({}), Standing::Missing),
-        (json!({"egress": {"allow": ["a:1"]}}), Standing::Differs),
+        (json!({}), TableComparison::Missing),
+        (
+            json!({"egress": {"allow": ["a:1"]}}),
+            TableComparison::Differs,
+        ),
         (
             json!({"egress": {"allow": ["b:2", "c:3", "a:1"]}}),
-            Standing::Same,
+            TableComparison::Same,
         ),
     ] {
-        assert_eq!(standing(&settings, &table), expected, "{settings}");
+        assert_eq!(compare_table(&settings, &table), expected, "{settings}");
     }
 }

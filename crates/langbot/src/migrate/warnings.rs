@@ -4,8 +4,8 @@ use protocol::JsonObject;
 use serde_json::Value;
 
 use super::families::Family;
-use super::pipeline::Draft;
-use super::report::Action;
+use super::pipeline::SettingsDraft;
+use super::report::FieldAction;
 use super::source::member;
 
 /// Notes settings that make the agent's runs fail.
@@ -13,12 +13,12 @@ pub(super) fn warn(
     family: Option<&'static Family>,
     section: &JsonObject,
     at: &str,
-    draft: &mut Draft<'_, '_>,
+    draft: &mut SettingsDraft<'_, '_>,
 ) {
     if family.is_some_and(|family| family.uses_host) {
         let model = draft.config.iter().find(|(name, _)| name == "model");
         if !model.is_some_and(|(_, model)| names_a_model(model)) {
-            let note = draft.note(Action::Warning, member(at, "model"));
+            let note = draft.note(FieldAction::Warning, member(at, "model"));
             note.target = Some("config.model".to_owned());
             note.why = Some(
                 "no model is chosen: every run of this agent fails until config.model.primary and \
@@ -29,7 +29,7 @@ pub(super) fn warn(
     }
     for (name, value) in section {
         if value.as_str().is_some_and(is_placeholder) {
-            draft.note(Action::Warning, member(at, name)).why = Some(
+            draft.note(FieldAction::Warning, member(at, name)).why = Some(
                 "is the example of LangBot's form: put in the real value before this agent gets events"
                     .to_owned(),
             );
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_placeholders_from_values() {
+    fn distinguishes_placeholders_from_values() {
         for text in [
             "http://your-n8n-webhook-url",
             "https://n8n.your-domain.com/webhook/1",

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_message_becomes_a_completion() {
+    fn translates_whole_messages() {
         let message = json!({"id": "m1", "model": "claude", "stop_reason": "tool_use",
             "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "ok"},
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn events_become_chunks() {
+    fn translates_events_to_chunks() {
         let events = [
             json!({"type": "message_start", "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}}}),
             json!({"type": "ping"}),

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_with_tools_and_images_becomes_turns() {
+    fn translates_conversations_with_tools_and_images() {
         let body = json!({
         "model": "claude", "temperature": 0.5, "stop": "END", "reasoning_effort": "low",
         "max_tokens": 4000, "tool_choice": "required",
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_thinks_where_that_is_taken_and_never_behind_a_call_of_a_tool() {
+    fn disables_thinking_after_tool_calls() {
         let asked_of = |thinking, messages_of: &Value, more: &Value| {
             let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
                 "tools": [{"function": {"name": "f"}}]});
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_cut_off_stays_in_the_history() {
+    fn keeps_truncated_calls_in_history() {
         for (arguments, input) in [
             ("", json!({})),
             ("{\"a\":1}", json!({"a": 1})),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_there_is_refused() {
+    fn refuses_untranslatable_parameters() {
         for more in [
             json!({"response_format": {"type": "json_object"}}),
             json!({"n": 2}),

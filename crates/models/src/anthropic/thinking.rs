@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_asked_to_think_as_its_family_takes_it() {
+    fn thinking_mode_follows_model_family() {
         for (name, thinking) in [
             ("claude-2.1", Thinking::None),
             ("claude-instant-1.2", Thinking::None),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shall_not_think_is_told_so_where_that_is_taken() {
+    fn disables_thinking_where_supported() {
         let nothing = json!({"model": 0, "max_tokens": 10});
         let disabled = json!({"model": 0, "max_tokens": 10, "thinking": {"type": "disabled"}});
         let little = json!({"model": 0, "max_tokens": 10, "output_config": {"effort": "low"}});

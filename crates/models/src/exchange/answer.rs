@@ -8,48 +8,64 @@ use domain::json_text::check_json_text;
 use protocol::JsonObject;
 use serde_json::Value;
 
-use crate::notes::{Noted, Notes};
+use crate::deviations::{DeviationCounts, ResponseDeviations};
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 
 /// Parser for responses of one provider. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct AnswerReader {
+pub(crate) struct ResponseParser {
     /// Knows the secrets that were sent, because responses may echo them.
     redactor: Redactor,
-    notes: Notes,
+    deviations: DeviationCounts,
 }
 
-impl AnswerReader {
-    pub(super) fn new(redactor: Redactor, notes: Notes) -> Self {
-        Self { redactor, notes }
+impl ResponseParser {
+    pub(super) fn new(redactor: Redactor, deviations: DeviationCounts) -> Self {
+        Self {
+            redactor,
+            deviations,
+        }
     }
 
     /// Records deviations of one response.
-    pub(super) fn noted(&self) -> Noted {
-        self.notes.of_answer()
+    pub(super) fn noted(&self) -> ResponseDeviations {
+        self.deviations.of_answer()
     }
 
     /// Number of responses by kind of deviation.
     pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
-        self.notes.counts()
+        self.deviations.counts()
     }
 
     /// Parses a text. A secret that is split across two events is not redacted.
-    pub(super) fn value(&self, text: &[u8], noted: &Noted) -> Result<Value, UpstreamError> {
+    pub(super) fn value(
+        &self,
+        text: &[u8],
+        noted: &ResponseDeviations,
+    ) -> Result<Value, UpstreamError> {
         let text = repair_json_text(text);
         let is_repaired = matches!(text, Cow::Owned(_));
         self.parse(&text, is_repaired, noted)
     }
 
     /// Parses the data of one event. The flag tells whether its texts begin or end with half a surrogate pair.
-    pub(super) fn part(&self, text: &[u8], noted: &Noted) -> Result<(Value, bool), UpstreamError> {
+    pub(super) fn part(
+        &self,
+        text: &[u8],
+        noted: &ResponseDeviations,
+    ) -> Result<(Value, bool), UpstreamError> {
         let JsonPart { text, has_halves } = repair_json_part(text);
         let is_repaired = matches!(text, Cow::Owned(_));
         Ok((self.parse(&text, is_repaired, noted)?, has_halves))
     }
 
-    fn parse(&self, text: &[u8], is_repaired: bool, noted: &Noted) -> Result<Value, UpstreamError> {
+    fn parse(
+        &self,
+        text: &[u8],
+        is_repaired: bool,
+        noted: &ResponseDeviations,
+    ) -> Result<Value, UpstreamError> {
         let malformed = |what: String| UpstreamError::Malformed(what);
         check_json_text(text).map_err(|fault| malformed(format!("it {fault}")))?;
         let mut value =
@@ -75,12 +91,15 @@ mod tests {
 
     use super::*;
 
-    fn reader() -> AnswerReader {
-        AnswerReader::new(Redactor::new(["key-of-ours".into()]), Notes::new("p"))
+    fn reader() -> ResponseParser {
+        ResponseParser::new(
+            Redactor::new(["key-of-ours".into()]),
+            DeviationCounts::new("p"),
+        )
     }
 
     #[test]
-    fn an_answer_that_would_be_far_larger_as_values_is_refused_before_it_is_parsed() {
+    fn refuses_expanding_responses_before_parsing() {
         let many = format!("{{\"data\":[{}0]}}", "{\"\":0},".repeat(60_000));
         let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
         for text in [many.as_str(), &deep, "nope"] {
@@ -97,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_provider_was_shown_does_not_come_back() {
+    fn redacts_secrets_echoed_by_the_provider() {
         let text = json!({"choices": [{"message": {"content": "it is key-of-ours, twice: key-of-ours"}}],
             "key-of-ours": {"key-of-ours": "other"}, "n": 1});
         let said = reader().object(text.to_string().as_bytes()).unwrap();

@@ -11,8 +11,8 @@ use protocol::sse::{Decoder, SseEvent, SseItem, SseLimits};
 use serde_json::Value;
 
 use super::ANSWER_BYTES;
-use super::answer::AnswerReader;
-use crate::notes::Noted;
+use super::answer::ResponseParser;
+use crate::deviations::ResponseDeviations;
 use egress::EgressError;
 use egress::upstream::UpstreamError;
 
@@ -55,21 +55,21 @@ pub(crate) enum Item {
 }
 
 /// The items of a response. After a `Malformed` error others may follow; any other error is the last item.
-pub(crate) type Items = BoxStream<'static, Result<Item, UpstreamError>>;
+pub(crate) type ResponseItems = BoxStream<'static, Result<Item, UpstreamError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Framing {
+enum BodyFraming {
     Events,
     Document,
 }
 
-pub(super) struct Reading {
+pub(super) struct ResponseReader {
     response: Response,
     content_type: String,
-    reader: AnswerReader,
-    noted: Noted,
+    reader: ResponseParser,
+    noted: ResponseDeviations,
     /// `None`: not yet determined.
-    framing: Option<Framing>,
+    framing: Option<BodyFraming>,
     /// Bytes before the framing is known, or those of a document.
     buffer: Vec<u8>,
     decoder: Decoder,
@@ -79,9 +79,9 @@ pub(super) struct Reading {
     is_over: bool,
 }
 
-impl Reading {
+impl ResponseReader {
     /// Reads a response. `idle` limits the silence between two pieces.
-    pub(super) fn new(response: Response, reader: AnswerReader, idle: Duration) -> Self {
+    pub(super) fn new(response: Response, reader: ResponseParser, idle: Duration) -> Self {
         let content_type = response.headers().get(CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());
         let limits = SseLimits {
@@ -103,7 +103,7 @@ impl Reading {
         }
     }
 
-    pub(super) fn says_that_it_streams(&self) -> bool {
+    pub(super) fn declares_stream(&self) -> bool {
         self.content_type.starts_with("text/event-stream")
     }
 
@@ -136,7 +136,7 @@ impl Reading {
         if self.bytes > STREAM_BYTES {
             return Err(UpstreamError::TooLarge { most: STREAM_BYTES });
         }
-        if self.framing == Some(Framing::Events) {
+        if self.framing == Some(BodyFraming::Events) {
             return self.decode(&chunk);
         }
         self.buffer.extend_from_slice(&chunk);
@@ -144,9 +144,9 @@ impl Reading {
             return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
         }
         if self.framing.is_none() {
-            self.framing = framing_of(&self.buffer, self.says_that_it_streams(), false);
+            self.framing = framing_of(&self.buffer, self.declares_stream(), false);
         }
-        if self.framing == Some(Framing::Events) {
+        if self.framing == Some(BodyFraming::Events) {
             let begin = std::mem::take(&mut self.buffer);
             return self.decode(&begin);
         }
@@ -167,11 +167,11 @@ impl Reading {
     /// Handles the rest of the body at its end. `is_broken`: the connection broke, so an unreadable rest is not
     /// reported.
     fn take_rest(&mut self, is_broken: bool) {
-        let streams = self.says_that_it_streams();
+        let streams = self.declares_stream();
         let framing = self
             .framing
             .or_else(|| framing_of(&self.buffer, streams, true));
-        if framing == Some(Framing::Document) {
+        if framing == Some(BodyFraming::Document) {
             let document = self.document();
             if !is_broken || document.is_ok() {
                 self.items.push_back(document);
@@ -266,7 +266,7 @@ impl Reading {
 
 /// Detects the framing from the first bytes, since servers send wrong content types. `None`: more bytes are
 /// needed.
-fn framing_of(begin: &[u8], says_that_it_streams: bool, is_all: bool) -> Option<Framing> {
+fn framing_of(begin: &[u8], declares_stream: bool, is_all: bool) -> Option<BodyFraming> {
     if !is_all && begin.len() < 3 && BYTE_ORDER_MARK.starts_with(begin) {
         return None;
     }
@@ -278,10 +278,10 @@ fn framing_of(begin: &[u8], says_that_it_streams: bool, is_all: bool) -> Option<
     let may_begin = |field: &&[u8]| !is_all && field.starts_with(begin);
     match begin.first() {
         None if !is_all => None,
-        Some(b'{' | b'[') => Some(Framing::Document),
-        _ if says_that_it_streams || FIELDS.iter().any(begins) => Some(Framing::Events),
+        Some(b'{' | b'[') => Some(BodyFraming::Document),
+        _ if declares_stream || FIELDS.iter().any(begins) => Some(BodyFraming::Events),
         _ if FIELDS.iter().any(may_begin) => None,
-        _ => Some(Framing::Document),
+        _ => Some(BodyFraming::Document),
     }
 }
 
@@ -290,7 +290,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::notes::Notes;
+    use crate::deviations::DeviationCounts;
     use egress::redact::Redactor;
 
     async fn read_as(
@@ -299,8 +299,15 @@ mod tests {
     ) -> Vec<Result<Value, UpstreamError>> {
         let body = http::Response::builder().header(CONTENT_TYPE, content_type);
         let response = Response::from(body.body(text.into()).unwrap());
-        let reader = AnswerReader::new(Redactor::new(["key-of-ours".into()]), Notes::new("p"));
-        let mut reading = Some(Reading::new(response, reader, Duration::from_mins(1)));
+        let reader = ResponseParser::new(
+            Redactor::new(["key-of-ours".into()]),
+            DeviationCounts::new("p"),
+        );
+        let mut reading = Some(ResponseReader::new(
+            response,
+            reader,
+            Duration::from_mins(1),
+        ));
         let mut all = Vec::new();
         while let Some(now) = reading.take() {
             if let Some((item, rest)) = now.next().await {
@@ -320,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_that_would_be_far_larger_as_values_ends_the_stream() {
+    async fn expanding_events_end_the_stream() {
         let many = format!("[{}0]", "{\"\":0},".repeat(60_000));
         let all = read(format!("data: {{\"a\":1}}\n\ndata: {many}\n\n")).await;
         assert_eq!(all.len(), 2, "{all:?}");
@@ -329,14 +336,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_come_without_our_secrets_until_the_last() {
+    async fn redacts_secrets_from_all_events() {
         let all = read("data: {\"a\":\"<key-of-ours>\"}\n\ndata: [DONE]\n\ndata: 7\n\n");
         let all: Vec<_> = all.await.into_iter().map(Result::unwrap).collect();
         assert_eq!(all, [json!({"a": "<[redacted]>"}), json!("end")]);
     }
 
     #[tokio::test]
-    async fn heartbeats_and_empty_events_say_nothing() {
+    async fn ignores_heartbeats_and_empty_events() {
         let beats = "event: ping\ndata: ping\n\nevent: ping\ndata: {\n\nevent: keep\ndata: 42\n\n\
                      data:\n\ndata: null\n\ndata: [DONE] \n\n";
         let all: Vec<_> = read(beats).await.into_iter().map(Result::unwrap).collect();
@@ -347,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_framing_is_told_by_the_body() {
+    async fn detects_framing_from_the_body() {
         let object = json!({"a": 1});
         let document = json!({"document": object});
         for (content_type, text, expected) in [

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of faults in one error response.
-pub const MOST_FAULTS: usize = 8;
+pub const MAX_FAULTS: usize = 8;
 /// Maximum characters of a pointer or message in an error response.
 pub const FAULT_CHARS: usize = 500;
 
@@ -24,10 +24,10 @@ impl Fault {
         }
     }
 
-    /// Returns the first faults of a document for an error response: at most [`MOST_FAULTS`], each text cut to
+    /// Returns the first faults of a document for an error response: at most [`MAX_FAULTS`], each text cut to
     /// [`FAULT_CHARS`]. This keeps the response shorter than a large document.
     pub fn first(faults: &[Self]) -> Vec<Self> {
-        let named = faults.iter().take(MOST_FAULTS);
+        let named = faults.iter().take(MAX_FAULTS);
         named
             .map(|fault| Self::new(cut(&fault.pointer), cut(&fault.message)))
             .collect()
@@ -50,11 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_first_faults_and_cuts_their_texts() {
+    fn limits_number_and_length_of_faults() {
         let long = "ü".repeat(2 * FAULT_CHARS);
-        let faults = vec![Fault::new(long.clone(), long); MOST_FAULTS + 1];
+        let faults = vec![Fault::new(long.clone(), long); MAX_FAULTS + 1];
         let named = Fault::first(&faults);
-        assert_eq!(named.len(), MOST_FAULTS);
+        assert_eq!(named.len(), MAX_FAULTS);
         let texts = named
             .iter()
             .flat_map(|fault| [&fault.pointer, &fault.message]);

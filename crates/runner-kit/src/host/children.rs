@@ -1,6 +1,6 @@
 //! Child runs: runs of other agents that this run starts and follows.
 
-use protocol::child_run::{ChildRun, ChildRunRequest, MOST_WAIT_SECONDS};
+use protocol::child_run::{ChildRun, ChildRunRequest, MAX_WAIT_SECONDS};
 use protocol::host_api::RunCancel;
 use protocol::id::RunId;
 use protocol::run::{AgentRunEvent, Page};
@@ -24,7 +24,7 @@ impl Host {
         id: &RunId,
         wait_seconds: u64,
     ) -> Result<Option<ChildRun>, HostError> {
-        let wait_seconds = wait_seconds.min(MOST_WAIT_SECONDS);
+        let wait_seconds = wait_seconds.min(MAX_WAIT_SECONDS);
         let call = self
             .request(Method::GET, &["child-runs", &id.to_string()])
             .await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::interaction::{AwaitedInteraction, MOST_WAIT_SECONDS};
+use protocol::interaction::{AwaitedInteraction, MAX_WAIT_SECONDS};
 use reqwest::Method;
 
 use crate::host::{Host, HostError};
@@ -22,7 +22,7 @@ impl Host {
         id: &str,
         wait_seconds: u64,
     ) -> Result<AwaitedInteraction, HostError> {
-        let wait_seconds = wait_seconds.min(MOST_WAIT_SECONDS);
+        let wait_seconds = wait_seconds.min(MAX_WAIT_SECONDS);
         let request = self.request(Method::GET, &["interactions", id]).await?;
         let request = request.query(&[("wait_seconds", wait_seconds)]);
         self.polled(request, wait_seconds).await

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use domain::artifact::{FILE_MARK, INLINE_BYTES};
-use domain::large_text::{Step, large_texts};
+use domain::large_text::{PathStep, large_texts};
 
 /// Bytes of base64 in one piece: whole groups of four.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -42,7 +42,7 @@ impl BodyFiles {
 
     /// Takes large files out of a JSON body at these places. Returns the document with marks, and the files.
     /// Invalid base64 stays in the document.
-    pub async fn take_out<P: AsRef<[Step]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
+    pub async fn take_out<P: AsRef<[PathStep]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
         let mut files: Vec<BodyFile> = Vec::new();
         let mut rest = BytesMut::new();
         let mut copied = 0;
@@ -169,11 +169,11 @@ impl<'a> Pieces<'a> {
 
 #[cfg(test)]
 mod tests {
-    use domain::large_text::Step::{Each, Member};
+    use domain::large_text::PathStep::{Each, Member};
 
     use super::*;
 
-    const PLACES: &[&[Step]] = &[&[Member("files"), Each]];
+    const PLACES: &[&[PathStep]] = &[&[Member("files"), Each]];
 
     fn decoded(mut pieces: Pieces<'_>) -> Option<Vec<u8>> {
         let mut all = Vec::new();

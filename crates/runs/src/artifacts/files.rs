@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::sniff;
 use crate::limits::ArtifactLimits;
-use blob_store::{ArtifactStore, PlaceError};
+use blob_store::{ArtifactStore, ArtifactStoreError};
 
 const CHUNK_BYTES: usize = 256 * 1024;
 
@@ -36,7 +36,7 @@ pub enum FileError {
     #[error("it changed while it was copied; start again")]
     Changed,
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] ArtifactStoreError),
 }
 
 /// Blob key of a file with this digest.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use domain::artifact::{Provenance, Reach, reach};
+use domain::artifact::{ArtifactAccess, Provenance, artifact_access};
 use futures_util::Stream;
 use protocol::host_api::ArtifactMetadata;
 use protocol::id::WorkspaceId;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Artifacts;
 use super::files::place_of_file;
 use crate::grant::Grant;
-use blob_store::PlaceError;
+use blob_store::ArtifactStoreError;
 
 /// An artifact that the caller may read.
 #[derive(Clone, Debug)]
@@ -119,16 +119,16 @@ impl Artifacts {
             event_id: row.event_id.as_deref(),
         };
         let event_id = row.event_id.as_deref().unwrap_or_default();
-        let is_open = match reach(reader, artifact) {
-            Reach::Open => true,
-            Reach::IfEventWasHad => {
+        let is_open = match artifact_access(reader, artifact) {
+            ArtifactAccess::Open => true,
+            ArtifactAccess::IfEventReceived => {
                 let store = &self.store;
                 store
                     .artifacts()
                     .has_had_event(run, event_id, sharers)
                     .await?
             }
-            Reach::Closed => false,
+            ArtifactAccess::Closed => false,
         };
         Ok(is_open.then(|| ReadableArtifact::of(row)))
     }
@@ -162,7 +162,10 @@ impl Artifacts {
         &self,
         artifact: &ReadableArtifact,
         part: Range<u64>,
-    ) -> Result<impl Stream<Item = Result<Bytes, PlaceError>> + Send + 'static, PlaceError> {
+    ) -> Result<
+        impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
+        ArtifactStoreError,
+    > {
         self.blobs.read(&artifact.place, part).await
     }
 }

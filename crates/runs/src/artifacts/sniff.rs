@@ -1,6 +1,6 @@
 //! Media type of a content, by its first bytes.
 
-use domain::artifact::{Shown, essence, media_type as judged};
+use domain::artifact::{DetectedType, essence, media_type as judged};
 use infer::MatcherType;
 
 /// Bytes that are examined.
@@ -12,9 +12,9 @@ pub(super) fn media_type(declared: Option<&str>, head: &[u8]) -> String {
     let is_text = is_text(head);
     let found = infer::get(head).filter(|found| !is_text || may_be_text(found.matcher_type()));
     let shown = match &found {
-        Some(found) => Shown::Type(found.mime_type()),
-        None if is_text => Shown::Text,
-        None => Shown::Unknown,
+        Some(found) => DetectedType::Type(found.mime_type()),
+        None if is_text => DetectedType::Text,
+        None => DetectedType::Unknown,
     };
     let has_signature = |declared: &str| {
         let kind = essence(declared);

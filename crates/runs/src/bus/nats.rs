@@ -11,8 +11,8 @@ use futures_util::future::BoxFuture;
 use secrecy::ExposeSecret;
 use tokio::sync::{Notify, mpsc};
 
-use super::ring::{Gathered, Name};
-use super::{Bus, BusFault, Hear, Heard, NatsLogin, NatsSettings, Ring};
+use super::notification::{NotificationBatch, ReplicaId};
+use super::{Bus, BusFault, Inbound, NatsLogin, NatsSettings, Notification, OnInbound};
 
 /// Capacity of the receive queue, in messages. If it is full, the client drops messages and reports it, and
 /// every waiting task polls.
@@ -20,9 +20,9 @@ const INBOX: usize = 4096;
 /// Ping interval. Two missed pings close a dead connection.
 const PING: Duration = Duration::from_secs(5);
 /// Maximum time to flush one message. Later notifications are batched meanwhile.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A bus over one NATS server that all replicas reach.
 pub(crate) struct NatsBus {
@@ -32,19 +32,19 @@ pub(crate) struct NatsBus {
 
 /// State of the connection.
 #[derive(Default)]
-struct Line {
+struct ConnectionState {
     state: AtomicU8,
     missed: Notify,
 }
 
-const THERE: u8 = 1;
-const AWAY: u8 = 2;
+const CONNECTED: u8 = 1;
+const DISCONNECTED: u8 = 2;
 
-impl Line {
+impl ConnectionState {
     fn tell(&self, event: &Event) {
         match event {
             Event::Connected => {
-                if self.state.swap(THERE, Ordering::AcqRel) != THERE {
+                if self.state.swap(CONNECTED, Ordering::AcqRel) != CONNECTED {
                     tracing::info!("notification bus connected to NATS");
                 }
                 self.missed.notify_one();
@@ -52,7 +52,7 @@ impl Line {
             Event::SlowConsumer(_) => self.missed.notify_one(),
             Event::Disconnected | Event::ClientError(_) | Event::ServerError(_) => {
                 // Logged once per outage.
-                if self.state.swap(AWAY, Ordering::AcqRel) != AWAY {
+                if self.state.swap(DISCONNECTED, Ordering::AcqRel) != DISCONNECTED {
                     let remark = "notification bus lost NATS; replicas poll until it reconnects";
                     tracing::warn!(reason = %event, "{remark}");
                 }
@@ -70,7 +70,7 @@ impl NatsBus {
         Self { settings, subject }
     }
 
-    async fn connect(&self, line: &Arc<Line>) -> Result<(Client, Subscriber), String> {
+    async fn connect(&self, line: &Arc<ConnectionState>) -> Result<(Client, Subscriber), String> {
         let told = Arc::clone(line);
         let options = options(&self.settings).map_err(|fault| fault.to_string())?;
         let client = options
@@ -86,9 +86,9 @@ impl NatsBus {
         Ok((client, subscriber))
     }
 
-    async fn send(&self, client: &Client, me: Name, rings: &mut mpsc::Receiver<Ring>) {
+    async fn send(&self, client: &Client, me: ReplicaId, rings: &mut mpsc::Receiver<Notification>) {
         while let Some(first) = rings.recv().await {
-            let notice = Gathered::of(first, rings).write(me);
+            let notice = NotificationBatch::of(first, rings).write(me);
             // Dropped: receivers poll after a reconnect.
             if client.connection_state() != State::Connected {
                 continue;
@@ -97,32 +97,37 @@ impl NatsBus {
                 let sent = client.publish(self.subject.clone(), notice.into()).await;
                 sent.is_ok() && client.flush().await.is_ok()
             };
-            let _ = tokio::time::timeout(PATIENCE, sending).await;
+            let _ = tokio::time::timeout(TIMEOUT, sending).await;
         }
     }
 }
 
-async fn listen(mut subscriber: Subscriber, line: &Line, me: Name, hear: Hear<'_>) {
+async fn listen(
+    mut subscriber: Subscriber,
+    line: &ConnectionState,
+    me: ReplicaId,
+    hear: OnInbound<'_>,
+) {
     loop {
         tokio::select! {
-            () = line.missed.notified() => hear(Heard::Missed),
+            () = line.missed.notified() => hear(Inbound::Missed),
             message = subscriber.next() => {
                 let Some(message) = message else { return };
                 let notice = std::str::from_utf8(&message.payload).unwrap_or_default();
-                me.read(notice).for_each(|ring| hear(Heard::Ring(ring)));
+                me.read(notice).for_each(|notification| hear(Inbound::Notification(notification)));
             }
         }
     }
 }
 
 impl Bus for NatsBus {
-    fn attend<'a>(
+    fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Ring>,
-        hear: Hear<'a>,
+        rings: &'a mut mpsc::Receiver<Notification>,
+        hear: OnInbound<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (me, line) = (Name::new(), Arc::new(Line::default()));
+            let (me, line) = (ReplicaId::new(), Arc::new(ConnectionState::default()));
             match self.connect(&line).await {
                 Ok((client, subscriber)) => {
                     tokio::join!(
@@ -150,7 +155,7 @@ pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFaul
         // Connect to configured servers only, never to discovered ones.
         .ignore_discovered_servers();
     let options = match &settings.login {
-        NatsLogin::Nobody => options,
+        NatsLogin::NoMatch => options,
         NatsLogin::User(user, password) => {
             options.user_and_password(user.clone(), password.expose_secret().to_owned())
         }
@@ -174,7 +179,7 @@ fn pause(attempts: usize) -> Duration {
         0 | 1 => Duration::ZERO,
         _ => FIRST_PAUSE
             .saturating_mul(2_u32.saturating_pow(doublings))
-            .min(LONGEST_PAUSE),
+            .min(MAX_PAUSE),
     }
 }
 
@@ -183,10 +188,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_away_is_asked_again_once_a_second_and_for_ever() {
+    fn reconnects_at_most_once_a_second_without_limit() {
         assert_eq!(pause(1), Duration::ZERO);
         assert_eq!(pause(2), FIRST_PAUSE * 2);
-        assert_eq!(pause(100), LONGEST_PAUSE);
-        assert_eq!(pause(usize::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(100), MAX_PAUSE);
+        assert_eq!(pause(usize::MAX), MAX_PAUSE);
     }
 }

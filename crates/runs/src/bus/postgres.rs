@@ -4,8 +4,8 @@ use futures_util::future::BoxFuture;
 use store::{NotifyEvent, Store};
 use tokio::sync::mpsc;
 
-use super::ring::{Gathered, Name};
-use super::{Bus, Hear, Heard, Ring};
+use super::notification::{NotificationBatch, ReplicaId};
+use super::{Bus, Inbound, Notification, OnInbound};
 
 /// A bus over the shared database.
 pub(crate) struct PostgresBus {
@@ -18,10 +18,10 @@ impl PostgresBus {
     }
 
     /// Sends notifications. Those that arrive during one commit form the next batch.
-    async fn send(&self, me: Name, rings: &mut mpsc::Receiver<Ring>) {
+    async fn send(&self, me: ReplicaId, rings: &mut mpsc::Receiver<Notification>) {
         let mut is_away = false;
         while let Some(first) = rings.recv().await {
-            let notice = Gathered::of(first, rings).write(me);
+            let notice = NotificationBatch::of(first, rings).write(me);
             let sent = self.store.notifications().notify(&notice).await;
             if let Err(error) = &sent
                 && !is_away
@@ -38,18 +38,20 @@ impl PostgresBus {
 }
 
 impl Bus for PostgresBus {
-    fn attend<'a>(
+    fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Ring>,
-        hear: Hear<'a>,
+        rings: &'a mut mpsc::Receiver<Notification>,
+        hear: OnInbound<'a>,
     ) -> BoxFuture<'a, ()> {
-        let me = Name::new();
+        let me = ReplicaId::new();
         let listening = self
             .store
             .notifications()
             .listen(move |notice| match notice {
-                NotifyEvent::Missed => hear(Heard::Missed),
-                NotifyEvent::Text(text) => me.read(text).for_each(|ring| hear(Heard::Ring(ring))),
+                NotifyEvent::Missed => hear(Inbound::Missed),
+                NotifyEvent::Text(text) => me
+                    .read(text)
+                    .for_each(|notification| hear(Inbound::Notification(notification))),
             });
         Box::pin(async move {
             tokio::join!(self.send(me, rings), listening);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use domain::artifact::has_artifacts;
-use domain::authorization::{AuthorizationSnapshot, Catalog, Subject};
+use domain::authorization::{AuthorizationSnapshot, ResourceCatalog, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::event::conversation_of;
 use domain::run::deadline;
@@ -28,7 +28,7 @@ use base::clock::Clock;
 pub(crate) struct Decider {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
-    pub(crate) catalog: Arc<ArcSwap<Catalog>>,
+    pub(crate) catalog: Arc<ArcSwap<ResourceCatalog>>,
     pub(crate) limits: Arc<RunLimits>,
     /// Name of this process in leases.
     pub(crate) owner: Arc<str>,
@@ -55,7 +55,7 @@ impl Decider {
             return found.map(Some).ok_or_else(gone);
         }
         match resolve(candidates, |one| &one.agent.spec, &input.event) {
-            Resolution::Nobody => Ok(None),
+            Resolution::NoMatch => Ok(None),
             Resolution::Tie(names) => Err(IntakeError::BindingConflict(names)),
             Resolution::Winner(winner) => Ok(Some(winner)),
         }

@@ -30,7 +30,7 @@ pub(crate) fn promote_next(
         let winner = match resolve(candidates, |one| &one.agent.spec, &event) {
             Resolution::Winner(winner) => Some(winner),
             Resolution::Tie(_) => candidates.iter().find(|one| one.agent.id == agent),
-            Resolution::Nobody => None,
+            Resolution::NoMatch => None,
         };
         let Some(winner) = winner else {
             dropped("no agent wants it any more");

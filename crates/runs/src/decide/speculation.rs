@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 use domain::event::conversation_of;
 use domain::trace::RunTrace;
 use store::{Candidate, DecisionFacts};
@@ -20,7 +20,7 @@ pub(crate) struct SpeculativeRun {
     candidates: Arc<[Candidate]>,
     /// Index of the winner among the candidates.
     winner: usize,
-    catalog: Arc<Catalog>,
+    catalog: Arc<ResourceCatalog>,
     draft: RunDraft,
     position: ExpectedPosition,
 }

@@ -1,6 +1,6 @@
 //! Outcome of asking an endpoint for its runners.
 
-use domain::manifest::{Discovered, judge_list};
+use domain::manifest::{Discovered, validate_manifests};
 use protocol::id::EndpointId;
 use serde_json::Value;
 use store::FoundRunner;
@@ -62,7 +62,7 @@ impl ListOutcome {
     pub(super) fn of(answer: Result<Value, ListError>) -> Self {
         match answer {
             Ok(answer) => match answer.get("runners").and_then(Value::as_array) {
-                Some(runners) => Self::Found(judge_list(runners)),
+                Some(runners) => Self::Found(validate_manifests(runners)),
                 None => Self::unhealthy("the endpoint's answer has no list `runners`"),
             },
             Err(ListError::Egress(error)) => Self::Failed {

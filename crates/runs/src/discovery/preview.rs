@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::discovery::{
-    Before, KnownRunner, affected_agents, compare, manifest_value, touched_runners,
+    KnownRunner, KnownState, affected_agents, affected_runners, compare, manifest_value,
 };
 use protocol::admin::EndpointSpec;
 use protocol::discovery::DiscoveryDiff;
@@ -70,7 +70,7 @@ impl Endpoints {
         let listed: Vec<_> = listed
             .chain(found.incompatible.iter().map(|one| one.id.clone()))
             .collect();
-        let before = Before {
+        let before = KnownState {
             known,
             elsewhere: self.elsewhere(record, &listed).await?,
             replaces,
@@ -79,7 +79,7 @@ impl Endpoints {
         let agents = self
             .store
             .agents()
-            .agents_of_runners(&record.workspace, &touched_runners(&diff), MAX_AGENTS)
+            .agents_of_runners(&record.workspace, &affected_runners(&diff), MAX_AGENTS)
             .await?;
         let agents = agents.iter().map(|agent| (agent.id, &agent.spec));
         diff.agents = affected_agents(&diff, &found, agents);

@@ -1,6 +1,6 @@
 //! Probe of a configured endpoint, without a database.
 
-use domain::manifest::{Discovered, judge_list};
+use domain::manifest::{Discovered, validate_manifests};
 use protocol::admin::EndpointSpec;
 use secrecy::SecretString;
 
@@ -12,7 +12,7 @@ use runner_client::{Endpoint, RunnerClient};
 /// Asks an endpoint for its runners. An error says why there is no list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
     if let Some(manifests) = &spec.manifests {
-        return Ok(judge_list(manifests));
+        return Ok(validate_manifests(manifests));
     }
     let secret = SecretString::from(spec.secret.as_deref().unwrap_or_default());
     let endpoint = Endpoint {

@@ -1,6 +1,6 @@
 //! Discovery of an endpoint: it is asked for its runners, and the answer is stored.
 
-use domain::manifest::judge_list;
+use domain::manifest::validate_manifests;
 use protocol::id::{EndpointId, WorkspaceId};
 use serde_json::json;
 use store::{EndpointRecord, SaveDiscovery, SaveFailure, StoreError};
@@ -48,7 +48,7 @@ impl Endpoints {
     pub(super) async fn discover(&self, record: &EndpointRecord) -> DiscoveryResult {
         let asked_at = self.clock.now_ms();
         let (outcome, latency_ms) = if let Some(manifests) = &record.manifests {
-            (ListOutcome::Found(judge_list(manifests)), None)
+            (ListOutcome::Found(validate_manifests(manifests)), None)
         } else {
             let outcome = self.ask(record).await;
             let label = endpoint_label(&record.workspace, &record.name);

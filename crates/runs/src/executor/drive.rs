@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use domain::normalize::{Said, Tally};
+use domain::normalize::{ResultCounts, RunMessages};
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
@@ -59,10 +59,10 @@ impl RunExecutor {
             Ok(DispatchOutcome::Failed(run, failure)) => {
                 let ending = EndCause::Gateway {
                     failure,
-                    said: Said::default(),
+                    said: RunMessages::default(),
                 };
                 let buffer = EventBuffer::new(&run);
-                let settled = self.finish(live, &run, buffer, Tally::default(), ending);
+                let settled = self.finish(live, &run, buffer, ResultCounts::default(), ending);
                 // Recovery ends the run if this fails.
                 return drop(Box::pin(settled).await);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::normalize::{Said, Tally};
+use domain::normalize::{ResultCounts, RunMessages};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
 use store::{LeaseFilter, StoreError, failpoint};
@@ -19,7 +19,7 @@ impl RunExecutor {
         live: &LiveRun,
         run: &Run,
         buffer: EventBuffer,
-        tally: Tally,
+        tally: ResultCounts,
         ending: EndCause,
     ) -> Result<(), StoreError> {
         let finished = self.finisher.finish(live, run, buffer, tally, ending);
@@ -76,11 +76,11 @@ impl RunExecutor {
         let buffer = EventBuffer::new(run);
         let ending = EndCause::Gateway {
             failure,
-            said: Said::default(),
+            said: RunMessages::default(),
         };
         // The next sweep retries a failed end.
         let _ = self
-            .finish(&live, run, buffer, Tally::default(), ending)
+            .finish(&live, run, buffer, ResultCounts::default(), ending)
             .await;
         // Local waiters do not know that the run was live here.
         self.notifier.wake(run.id);

@@ -1,7 +1,7 @@
 //! Output of a run: the last message. Each message is an item of the transcript.
 
 use domain::canonical::canonical_json;
-use domain::normalize::Said;
+use domain::normalize::RunMessages;
 use domain::run::Run;
 use protocol::message::Message;
 use store::{TranscriptWrite, terms_of};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::decide::transcript_text;
 
 /// The last message, with the number of messages if there are several.
-pub(super) fn output_of(said: &Said) -> Option<String> {
+pub(super) fn output_of(said: &RunMessages) -> Option<String> {
     let last = said.last()?;
     if said.count < 2 {
         return Some(canonical_json(last));

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{BATCH, RunRecovery};
 use crate::executor::Takeover;
-use telemetry::metrics::{self, Swept};
+use telemetry::metrics::{self, RecoveryReason};
 
 /// Orphans that are ended concurrently, so that they share commits.
 const AT_ONCE: usize = 32;
@@ -79,7 +79,7 @@ impl RunRecovery {
         match self.store.leases().resume(run.id, run.attempt, lease).await {
             Ok(Some(left_off)) => {
                 tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
-                metrics::swept(Swept::Continued);
+                metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
                     run,
                     left_off,
@@ -102,7 +102,7 @@ impl RunRecovery {
 
     async fn end_orphan(&self, run: &Run) {
         tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
-        metrics::swept(Swept::Orphaned);
+        metrics::swept(RecoveryReason::Orphaned);
         self.executor.end_taken_over(run, failure_of(run)).await;
     }
 }

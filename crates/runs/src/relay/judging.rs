@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use domain::normalize::{Effect, Reason, Rejection, Verdict, announced_artifact, says_cancelled};
+use domain::normalize::{
+    Reason, Rejection, ResultEffect, Verdict, announced_artifact, reports_cancelled,
+};
 use domain::run::{Failure, FailureCode};
 use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
@@ -47,7 +49,7 @@ impl RelayState<'_> {
                 // Boxed: few runs end so.
                 return Ok(Some(Box::pin(self.ended_early(failure, cancelling)).await));
             };
-            if self.recall(&raw) {
+            if self.replay(&raw) {
                 continue;
             }
             self.check_artifact(&raw).await?;
@@ -93,7 +95,7 @@ impl RelayState<'_> {
     /// Notes a cancel with the judge. The runner may have received it from another replica.
     async fn check_cancel(&mut self, raw: &[u8]) {
         if self.live.cancel.is_cancelled()
-            || says_cancelled(raw)
+            || reports_cancelled(raw)
                 // Boxed: few results report a cancel, and the future would enlarge every run.
                 && Box::pin(self.parts.interrupts.was_cancelled_elsewhere(self.live, self.run)).await
         {
@@ -123,7 +125,7 @@ impl RelayState<'_> {
             failure
         };
         let failure = if failure.code == FailureCode::RunnerStreamTruncated {
-            let message = self.judge.with_refused(&failure.message);
+            let message = self.judge.with_rejections(&failure.message);
             Failure { message, ..failure }
         } else {
             failure
@@ -171,11 +173,11 @@ impl RelayState<'_> {
                     self.buffer.reject(part.rejection(raw));
                 }
                 match accepted.effect {
-                    Effect::End(end) => Some(EndCause::Runner(*end)),
-                    Effect::None
-                    | Effect::SetState(_)
-                    | Effect::BindArtifact(_)
-                    | Effect::Ask(_) => None,
+                    ResultEffect::End(end) => Some(EndCause::Runner(*end)),
+                    ResultEffect::None
+                    | ResultEffect::SetState(_)
+                    | ResultEffect::BindArtifact(_)
+                    | ResultEffect::Ask(_) => None,
                 }
             }
             Verdict::Duplicate => None,
@@ -195,7 +197,7 @@ impl RelayState<'_> {
     }
 
     /// Counts an appended result. True: the ledger has its effects.
-    fn recall(&mut self, raw: &[u8]) -> bool {
+    fn replay(&mut self, raw: &[u8]) -> bool {
         let Some(numbers) = &mut self.appended else {
             return false;
         };
@@ -209,7 +211,7 @@ impl RelayState<'_> {
         if announced_artifact(raw).is_some() {
             self.buffer.note_announced();
         }
-        let usage = self.judge.recall(number, raw, was_rejected);
+        let usage = self.judge.replay(number, raw, was_rejected);
         self.buffer.note_usage(usage);
         true
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::authorization::Catalog;
+use domain::authorization::ResourceCatalog;
 
 use super::shared::Shared;
 use crate::agent_cache::AgentCache;
@@ -19,7 +19,7 @@ use crate::relay::Relayer;
 use runner_client::RunnerClient;
 
 impl Shared {
-    pub(super) fn context(&self, catalog: &Arc<ArcSwap<Catalog>>) -> Arc<ContextWriter> {
+    pub(super) fn context(&self, catalog: &Arc<ArcSwap<ResourceCatalog>>) -> Arc<ContextWriter> {
         Arc::new(ContextWriter {
             store: self.store.clone(),
             keys: Arc::clone(&self.keys),
@@ -30,7 +30,7 @@ impl Shared {
 
     pub(super) fn decider(
         &self,
-        catalog: &Arc<ArcSwap<Catalog>>,
+        catalog: &Arc<ArcSwap<ResourceCatalog>>,
         context: &Arc<ContextWriter>,
         endpoints: &Arc<EndpointCache>,
     ) -> Arc<Decider> {

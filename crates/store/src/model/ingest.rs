@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::event::ConversationIdentity;
-use protocol::child_run::MOST_CHILDREN;
+use protocol::child_run::MAX_CHILD_RUNS;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;
@@ -145,7 +145,7 @@ pub enum ChildRefused {
     Cancelled,
     #[error(
         "the run has started {} child runs, and no more may; do the rest itself",
-        MOST_CHILDREN
+        MAX_CHILD_RUNS
     )]
     TooMany,
 }

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use domain::budget::{Amount, Exceeded};
+use domain::budget::{Amount, BudgetExceeded};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
@@ -47,7 +47,7 @@ pub struct ReserveBudget {
 }
 
 impl Mutation for ReserveBudget {
-    type Output = Result<(), Exceeded>;
+    type Output = Result<(), BudgetExceeded>;
 
     const CHANGES_AGENTS: bool = false;
 

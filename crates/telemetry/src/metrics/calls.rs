@@ -17,13 +17,13 @@ pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost
 }
 
 /// A model call outside runs. Counted on drop, as `abandoned` unless [`Self::end`] sets the outcome.
-pub struct ModelCall<'a> {
+pub struct ModelCallCounter<'a> {
     model: &'a str,
     outcome: &'static str,
     used: (u64, u64),
 }
 
-impl<'a> ModelCall<'a> {
+impl<'a> ModelCallCounter<'a> {
     /// `model`: its id in the catalog; `used`: prompt tokens and their cost in millionths, unless `end` replaces
     /// them.
     pub fn begin(model: &'a str, used: (u64, u64)) -> Self {
@@ -41,7 +41,7 @@ impl<'a> ModelCall<'a> {
     }
 }
 
-impl Drop for ModelCall<'_> {
+impl Drop for ModelCallCounter<'_> {
     fn drop(&mut self) {
         let (tokens, cost) = self.used;
         model_called(self.model, self.outcome, (tokens, 0), cost);
@@ -49,13 +49,13 @@ impl Drop for ModelCall<'_> {
 }
 
 /// A tool call. Counted on drop, as `abandoned` unless [`Self::end`] sets the outcome.
-pub struct ToolCall {
+pub struct ToolCallTimer {
     source: &'static str,
     begun: Instant,
     outcome: &'static str,
 }
 
-impl ToolCall {
+impl ToolCallTimer {
     /// `source`: `gateway`, `http` or `mcp`.
     pub fn begin(source: &'static str) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl ToolCall {
     }
 }
 
-impl Drop for ToolCall {
+impl Drop for ToolCallTimer {
     fn drop(&mut self) {
         counter!(TOOL_CALLS, "source" => self.source, "outcome" => self.outcome).increment(1);
         histogram!(TOOL_CALL_SECONDS, "source" => self.source).record(self.begun.elapsed());

@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-use crate::spans::{Attribute, Span, SpanKind};
+use crate::spans::{Span, SpanAttribute, SpanKind};
 
 /// Semantic conventions of attribute names.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
@@ -156,7 +156,7 @@ pub(super) fn request(resource: &Resource, spans: &[Span]) -> ExportRequest {
 fn span(span: &Span) -> WireSpan {
     let parent = span.parent.map(|parent| parent.bytes().to_vec());
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let error = span.error.clone().map(Attribute::Text);
+    let error = span.error.clone().map(SpanAttribute::Text);
     let error = error.map(|error| ("error.type", error));
     let attributes = span.attributes.iter().cloned().chain(error);
     WireSpan {
@@ -178,11 +178,11 @@ fn span(span: &Span) -> WireSpan {
     }
 }
 
-fn of_attribute(attribute: Attribute) -> Value {
+fn of_attribute(attribute: SpanAttribute) -> Value {
     match attribute {
-        Attribute::Text(text) => Value::Text(text),
-        Attribute::Number(number) => Value::Number(i64::try_from(number).unwrap_or(i64::MAX)),
-        Attribute::Flag(flag) => Value::Flag(flag),
+        SpanAttribute::Text(text) => Value::Text(text),
+        SpanAttribute::Number(number) => Value::Number(i64::try_from(number).unwrap_or(i64::MAX)),
+        SpanAttribute::Flag(flag) => Value::Flag(flag),
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_collector_reads_what_we_write() {
+    fn official_decoder_reads_our_requests() {
         let trace = RunTrace::of(RunId(Uuid::now_v7()), None);
         let written = Span {
             trace_id: trace.trace_id,
@@ -221,9 +221,9 @@ mod tests {
             start: Duration::from_millis(1_795_291_200_123),
             end: Duration::from_millis(1_795_291_200_456),
             attributes: vec![
-                ("a.text", Attribute::Text("é".to_owned())),
-                ("a.number", Attribute::Number(u64::MAX)),
-                ("a.flag", Attribute::Flag(true)),
+                ("a.text", SpanAttribute::Text("é".to_owned())),
+                ("a.number", SpanAttribute::Number(u64::MAX)),
+                ("a.flag", SpanAttribute::Flag(true)),
             ],
             error: Some("timeout".to_owned()),
         };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn we_read_how_many_a_collector_refused() {
+    fn reads_rejected_span_counts() {
         let answer = ExportTraceServiceResponse {
             partial_success: Some(ExportTracePartialSuccess {
                 rejected_spans: 3,

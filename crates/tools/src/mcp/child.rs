@@ -18,7 +18,7 @@ use tokio_util::codec::FramedRead;
 use tokio_util::io::StreamReader;
 
 use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
-use super::sound::SoundLines;
+use super::message_limits::MessageLines;
 use egress::redact::Redactor;
 
 /// Maximum length of a logged stderr line.
@@ -27,7 +27,7 @@ const LINE_BYTES: usize = 1024;
 const LINES: u32 = 60;
 
 /// Standard output of a process, line by line.
-type Said = StreamReader<FramedRead<ChildStdout, SoundLines>, Bytes>;
+type StdoutLines = StreamReader<FramedRead<ChildStdout, MessageLines>, Bytes>;
 
 /// A process in its own process group. Dropping it kills the group.
 pub(super) struct Child {
@@ -72,9 +72,9 @@ impl Child {
         &mut self,
         server: &str,
         noise: &Arc<AtomicU64>,
-    ) -> Option<AsyncRwTransport<RoleClient, Said, ChildStdin>> {
+    ) -> Option<AsyncRwTransport<RoleClient, StdoutLines, ChildStdin>> {
         let (stdout, stdin) = (self.process.stdout.take()?, self.process.stdin.take()?);
-        let lines = SoundLines::new(server.into(), Arc::clone(noise), 2 * ANSWER_BYTES);
+        let lines = MessageLines::new(server.into(), Arc::clone(noise), 2 * ANSWER_BYTES);
         let said = FramedRead::new(stdout, lines);
         let transport = AsyncRwTransport::new_client(StreamReader::new(said), stdin);
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_of_a_process_are_bounded_in_length_and_number() {
+    async fn limits_length_and_rate_of_stderr_lines() {
         let told = Mutex::new(Vec::new());
         let said = format!("\n{}\nb\n{}c", "a".repeat(5000), "x\n".repeat(500));
         log_lines(said.as_bytes(), |line| {

@@ -11,7 +11,7 @@ use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
     HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
@@ -23,8 +23,8 @@ use url::Url;
 
 use super::super::ANSWER_BYTES;
 use super::events::{ending_after, events};
-use super::sessions::{Doubt, Ping, Sessions, addressed, doubt_of};
-use super::sound::mended;
+use super::message_limits::repaired;
+use super::sessions::{PingResult, SessionDoubt, Sessions, addressed, session_doubt};
 use egress::read_at_most;
 use egress::{Egress, EgressError};
 use telemetry::tolerance::{Peer, tolerated};
@@ -85,19 +85,19 @@ impl GuardedClient {
         message: &ClientJsonRpcMessage,
         session: Option<&str>,
         headers: &HashMap<HeaderName, HeaderValue>,
-    ) -> Posted {
+    ) -> PostResult {
         let request = match self.request(Method::POST, uri, session, headers.clone()) {
             Ok(request) => request,
-            Err(error) => return Posted::failed(error),
+            Err(error) => return PostResult::failed(error),
         };
         let request = request.header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
         let response = match self.send(request.json(message)).await {
             Ok(response) => response,
-            Err(error) => return Posted::failed(error),
+            Err(error) => return PostResult::failed(error),
         };
         let status = response.status();
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-            return Posted::answered(StreamableHttpPostResponse::Accepted);
+            return PostResult::answered(StreamableHttpPostResponse::Accepted);
         }
         let opened = response.headers().get(SESSION);
         let opened = opened.and_then(|value| value.to_str().ok());
@@ -106,7 +106,7 @@ impl GuardedClient {
         if status.is_success() && kind.starts_with(EVENT_STREAM) {
             let events = events(response, &self.server);
             let events = events.take_until(tokio::time::sleep(self.patience));
-            return Posted::answered(StreamableHttpPostResponse::Sse(events.boxed(), opened));
+            return PostResult::answered(StreamableHttpPostResponse::Sse(events.boxed(), opened));
         }
         let most = if status.is_success() {
             ANSWER_BYTES
@@ -116,17 +116,17 @@ impl GuardedClient {
         let body = timeout(self.patience, read_at_most(response, most + 1)).await;
         let body = match body.unwrap_or(Err(EgressError::Timeout)) {
             Ok(body) if body.len() > most => {
-                return Posted::failed(StreamableHttpError::ResponseBodyTooLarge {
+                return PostResult::failed(StreamableHttpError::ResponseBodyTooLarge {
                     max_size: most,
                 });
             }
             Ok(body) => body,
-            Err(error) => return Posted::failed(StreamableHttpError::Client(error)),
+            Err(error) => return PostResult::failed(StreamableHttpError::Client(error)),
         };
-        let body = mended(&body, &self.server);
+        let body = repaired(&body, &self.server);
         let read = read_json(message, status, &kind, &body);
-        Posted {
-            doubt: doubt_of(status, read.as_ref().ok().and_then(Option::as_ref), &body),
+        PostResult {
+            doubt: session_doubt(status, read.as_ref().ok().and_then(Option::as_ref), &body),
             answer: read.map(|answer| match answer {
                 Some(answer) => StreamableHttpPostResponse::Json(answer, opened),
                 None => StreamableHttpPostResponse::Accepted,
@@ -140,31 +140,31 @@ impl GuardedClient {
         uri: &str,
         session: &str,
         headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Ping {
+    ) -> PingResult {
         let asking = async {
             let request = self
                 .request(Method::POST, uri, Some(session), headers)
                 .ok()?;
             let request = request.header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"));
-            let request = request.json(&Ping::request());
+            let request = request.json(&PingResult::request());
             let response = self.egress.send(request).await.ok()?;
             let status = response.status();
             if !content_type(&response).starts_with(EVENT_STREAM) {
                 let body = read_at_most(response, REFUSAL_BYTES).await.ok()?;
-                return Some(Ping::read(status, &body));
+                return Some(PingResult::read(status, &body));
             }
             let mut events = events(response, &self.server).boxed();
             while let Some(Ok(event)) = events.next().await {
                 let told = event.data.unwrap_or_default();
-                match Ping::read(status, told.as_bytes()) {
-                    Ping::NoAnswer => {}
+                match PingResult::read(status, told.as_bytes()) {
+                    PingResult::NoAnswer => {}
                     clear => return Some(clear),
                 }
             }
-            Some(Ping::NoAnswer)
+            Some(PingResult::NoAnswer)
         };
         let told = timeout(PING_TIME.min(self.patience), asking).await;
-        told.ok().flatten().unwrap_or(Ping::Unreached)
+        told.ok().flatten().unwrap_or(PingResult::Unreached)
     }
 
     /// An event of the response to this request. An error without an id belongs to the request.
@@ -224,21 +224,21 @@ impl StreamableHttpClient for GuardedClient {
         };
         if let Some(known) = known {
             let is_lost = match posted.doubt {
-                Doubt::None => false,
-                Doubt::Lost => true,
-                Doubt::UnlessAlive => {
-                    self.ping(&uri, known, custom_headers).await != Ping::Answered
+                SessionDoubt::None => false,
+                SessionDoubt::Lost => true,
+                SessionDoubt::UnlessAlive => {
+                    self.ping(&uri, known, custom_headers).await != PingResult::Answered
                 }
-                Doubt::IfRefused => {
+                SessionDoubt::IfRefused => {
                     let ping = self.ping(&uri, known, custom_headers).await;
-                    matches!(ping, Ping::Refused | Ping::NoAnswer)
+                    matches!(ping, PingResult::Refused | PingResult::NoAnswer)
                 }
             };
             if is_lost {
                 tolerated(Peer::ToolServer, "lost_session", &self.server);
                 return Err(StreamableHttpError::SessionExpired);
             }
-        } else if posted.doubt == Doubt::Lost && session.is_some() {
+        } else if posted.doubt == SessionDoubt::Lost && session.is_some() {
             return Err(StreamableHttpError::SessionExpired);
         }
         match posted.answer? {
@@ -311,17 +311,17 @@ impl StreamableHttpClient for GuardedClient {
 }
 
 /// The response to one POST.
-struct Posted {
+struct PostResult {
     answer: Result<StreamableHttpPostResponse, McpError>,
     /// Whether the response indicates a lost session.
-    doubt: Doubt,
+    doubt: SessionDoubt,
 }
 
-impl Posted {
+impl PostResult {
     fn answered(answer: StreamableHttpPostResponse) -> Self {
         Self {
             answer: Ok(answer),
-            doubt: Doubt::None,
+            doubt: SessionDoubt::None,
         }
     }
 
@@ -331,9 +331,9 @@ impl Posted {
         Self {
             answer: Err(error),
             doubt: if is_failing {
-                Doubt::IfRefused
+                SessionDoubt::IfRefused
             } else {
-                Doubt::None
+                SessionDoubt::None
             },
         }
     }

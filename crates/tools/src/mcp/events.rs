@@ -10,7 +10,7 @@ use sse_stream::{Sse, SseStream};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::ANSWER_BYTES;
-use super::sound::{Mender, Unsound, look_at, mended};
+use super::message_limits::{RejectedMessage, Utf8Repairer, check_message, repaired};
 use egress::EgressError;
 
 /// Maximum size of one response, over all events.
@@ -33,7 +33,7 @@ pub(super) fn events(
     let server = Arc::clone(server);
     let (mut open, mut whole) = (0_usize, 0_usize);
     let mut last = b'\n';
-    let mut mender = Mender::default();
+    let mut mender = Utf8Repairer::default();
     let bounded = response
         .bytes_stream()
         .map_err(|error| StreamFault::from(EgressError::from(error)))
@@ -60,10 +60,10 @@ fn validated(mut event: Sse, server: &str) -> Sse {
     let Some(message) = event.data.take() else {
         return event;
     };
-    let message = mended(message.as_bytes(), server);
-    event.data = match look_at(&message) {
+    let message = repaired(message.as_bytes(), server);
+    event.data = match check_message(&message) {
         Ok(()) => Some(String::from_utf8_lossy(&message).into_owned()),
-        Err(Unsound { instead }) => instead,
+        Err(RejectedMessage { instead }) => instead,
     };
     event
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stream_that_ends_at_once_is_not_asked_for_at_once() {
+    async fn delays_reconnect_of_empty_streams() {
         let event = || Ok::<_, &str>(Sse::default());
         for said in [vec![], vec![event()], vec![event(), Err("broken")]] {
             let begun = Instant::now();

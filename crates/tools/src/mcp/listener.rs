@@ -8,17 +8,17 @@ use rmcp::service::{NotificationContext, RoleClient};
 use tokio::sync::Notify;
 
 /// Handles list change notifications. It declares no client capabilities.
-pub(super) struct Listener {
+pub(super) struct NotificationHandler {
     changed: Arc<Notify>,
 }
 
-impl Listener {
+impl NotificationHandler {
     pub(super) fn new(changed: Arc<Notify>) -> Self {
         Self { changed }
     }
 }
 
-impl ClientHandler for Listener {
+impl ClientHandler for NotificationHandler {
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
         self.changed.notify_one();
     }

@@ -14,7 +14,7 @@ use rmcp::service::{Peer as Connection, RoleClient};
 use serde_json::{Value, json};
 
 use super::super::schema::Schema;
-use super::super::{Callee, KnownTool, McpServerSpec, ToolFacts};
+use super::super::{Callee, KnownTool, McpServerSpec, ToolEffects};
 use super::Server;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
@@ -22,8 +22,8 @@ use egress::redact::Redactor;
 use telemetry::tolerance::{Peer, tolerated};
 
 /// Maximum number of tools of one server.
-const MOST_TOOLS: usize = 256;
-const MOST_PAGES: usize = 64;
+const MAX_TOOLS: usize = 256;
+const MAX_PAGES: usize = 64;
 const NAME_BYTES: usize = 128;
 const DESCRIPTION_BYTES: usize = 8 * 1024;
 
@@ -32,11 +32,11 @@ const LIST_BYTES: usize = 8 * 1024 * 1024;
 const LIST_PATTERNS: usize = 512;
 
 /// Maximum number of recorded deviations.
-const MOST_NOTES: usize = 50;
+const MAX_NOTES: usize = 50;
 
 /// Tools of a server, validated page by page and filtered by the configuration.
 #[derive(Default)]
-pub(super) struct List {
+pub(super) struct ListedTools {
     pub(super) known: Vec<Arc<KnownTool>>,
     /// Reasons for omitted tools.
     pub(super) unusable: Vec<String>,
@@ -55,11 +55,11 @@ pub(super) async fn list(
     server: &Arc<Server>,
     peer: &Connection<RoleClient>,
     redactor: &Redactor,
-) -> Result<List, ServiceError> {
-    let mut list = List::default();
+) -> Result<ListedTools, ServiceError> {
+    let mut list = ListedTools::default();
     let mut cursor: Option<String> = None;
     let (mut cursors, mut pages) = (HashSet::new(), HashSet::new());
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let page = page(peer, cursor.take()).await?;
         let next = page.next;
         // A server that ignores cursors repeats the same page.
@@ -89,13 +89,16 @@ pub(super) async fn list(
 }
 
 /// One page with unvalidated entries.
-struct Page {
+struct ToolListPage {
     tools: Vec<Value>,
     next: Option<String>,
 }
 
 /// Requests one page. `list_tools` of the SDK would reject a page for a single bad entry.
-async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<Page, ServiceError> {
+async fn page(
+    peer: &Connection<RoleClient>,
+    cursor: Option<String>,
+) -> Result<ToolListPage, ServiceError> {
     let params = PaginatedRequestParams::default().with_cursor(cursor);
     let request = ListToolsRequest::with_param(params);
     match peer
@@ -105,7 +108,7 @@ async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<P
         ServerResult::ListToolsResult(page) => {
             let tools = page.tools.iter().map(serde_json::to_value);
             let tools: Result<_, _> = tools.collect();
-            Ok(Page {
+            Ok(ToolListPage {
                 tools: tools.map_err(|_| ServiceError::UnexpectedResponse)?,
                 next: page.next_cursor,
             })
@@ -113,7 +116,7 @@ async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<P
         ServerResult::CustomResult(CustomResult(Value::Object(mut page))) => {
             let next = page.remove("nextCursor");
             match page.remove("tools") {
-                Some(Value::Array(tools)) => Ok(Page {
+                Some(Value::Array(tools)) => Ok(ToolListPage {
                     tools,
                     next: next.as_ref().and_then(Value::as_str).map(str::to_owned),
                 }),
@@ -124,7 +127,7 @@ async fn page(peer: &Connection<RoleClient>, cursor: Option<String>) -> Result<P
     }
 }
 
-impl List {
+impl ListedTools {
     /// Validates the tools of one page and keeps the usable ones.
     fn with_page(mut self, server: &Arc<Server>, tools: Vec<Value>, redactor: &Redactor) -> Self {
         let named = server.spec.tools.as_ref();
@@ -135,7 +138,7 @@ impl List {
         let first = self.read;
         self.read += tools.len();
         for (place, entry) in (first..).zip(tools).filter(|(_, entry)| is_wanted(entry)) {
-            if self.known.len() + self.unusable.len() == MOST_TOOLS {
+            if self.known.len() + self.unusable.len() == MAX_TOOLS {
                 self.cut = true;
                 break;
             }
@@ -202,7 +205,7 @@ impl List {
 
     /// Records an accepted deviation once.
     fn note(&mut self, kind: &'static str, server: &str, text: impl FnOnce() -> String) {
-        if self.notes.len() == MOST_NOTES {
+        if self.notes.len() == MAX_NOTES {
             return;
         }
         let text = text();
@@ -283,7 +286,7 @@ fn resource(
         .facts
         .get(tool.name.as_ref())
         .copied()
-        .unwrap_or_else(|| facts_of(tool));
+        .unwrap_or_else(|| effects_of(tool));
     let resource = ToolResource {
         tool_type: Some("mcp".to_owned()),
         description: told.as_deref().and_then(description),
@@ -299,9 +302,9 @@ fn resource(
 }
 
 /// Facts from the server's hints. Missing hints add no facts.
-fn facts_of(tool: &Tool) -> ToolFacts {
+fn effects_of(tool: &Tool) -> ToolEffects {
     let Some(hints) = &tool.annotations else {
-        return ToolFacts::default();
+        return ToolEffects::default();
     };
     let effect = match (hints.read_only_hint, hints.destructive_hint) {
         (Some(true), _) => Some(ToolEffect::Read),
@@ -309,7 +312,7 @@ fn facts_of(tool: &Tool) -> ToolFacts {
         (_, Some(false)) => Some(ToolEffect::Write),
         (_, None) => None,
     };
-    ToolFacts::of(effect, hints.idempotent_hint, EffectSource::Server)
+    ToolEffects::of(effect, hints.idempotent_hint, EffectSource::Server)
 }
 
 /// The description, truncated. `None` if it is not storable text.
@@ -342,7 +345,7 @@ mod tests {
             prefix: "p_".to_owned(),
             facts: BTreeMap::from([(
                 "a".to_owned(),
-                ToolFacts::of(Some(ToolEffect::Irreversible), None, EffectSource::Operator),
+                ToolEffects::of(Some(ToolEffect::Irreversible), None, EffectSource::Operator),
             )]),
             timeout: Duration::from_secs(1),
         }
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_stands_above_what_a_server_says_of_its_tools() {
+    fn operator_facts_override_server_hints() {
         let tool = |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
         for (name, read_only, effect) in [
             ("a", true, json!("irreversible")),
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_of_a_server_are_its_own_words() {
+    fn marks_hints_with_their_source() {
         for (name, hints, expected) in [
             (
                 "b",
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_bounded_as_a_whole() {
+    fn limits_total_size_of_a_list() {
         let server = Arc::new(Server::new(spec(), Clock::system()));
         let page = |schema: &Value| -> Vec<Value> {
             let tools = (0..300).map(|at| json!({"name": format!("t{at}"), "inputSchema": schema}));
@@ -418,7 +421,8 @@ mod tests {
         let properties = (0..64).map(|at| (format!("p{at}"), json!({"pattern": "^a+$"})));
         let patterns = json!({"properties": properties.collect::<JsonObject>()});
         for (schema, kept) in [(json!({}), 256), (large, 139), (patterns, 8)] {
-            let list = List::default().with_page(&server, page(&schema), &Redactor::default());
+            let list =
+                ListedTools::default().with_page(&server, page(&schema), &Redactor::default());
             assert!(list.cut);
             let list = list.finish(&server.spec);
             assert_eq!((list.known.len(), list.unusable.len()), (kept, 257 - kept));
@@ -426,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_entries_cost_no_other_tool() {
+    fn bad_entries_do_not_affect_others() {
         let server = Arc::new(Server::new(spec(), Clock::system()));
         let page = vec![
             json!({"name": "a", "inputSchema": {}}),
@@ -436,7 +440,7 @@ mod tests {
             json!({"name": "d.e", "inputSchema": {}}),
             json!(7),
         ];
-        let list = List::default().with_page(&server, page, &Redactor::default());
+        let list = ListedTools::default().with_page(&server, page, &Redactor::default());
         let list = list.finish(&server.spec);
         let names: Vec<_> = list
             .known
@@ -469,11 +473,11 @@ mod tests {
     }
 
     #[test]
-    fn names_that_look_alike_call_their_own_tools() {
+    fn similar_names_map_to_their_own_tools() {
         let server = Arc::new(Server::new(spec(), Clock::system()));
         let real = ["a.b", "a_b", "a/b", "a:b"];
         let page = real.map(|name| json!({"name": name, "inputSchema": {}}));
-        let list = List::default().with_page(&server, page.into(), &Redactor::default());
+        let list = ListedTools::default().with_page(&server, page.into(), &Redactor::default());
         let offered: HashSet<_> = list
             .known
             .iter()
@@ -492,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_repeats_how_it_knows_us_tells_nobody() {
+    fn redacts_credentials_echoed_in_lists() {
         let schema = json!({
             "description": "ask with Bearer key-of-ours",
             "properties": {"key-of-ours": {"enum": ["key-of-ours", "b"]}},
@@ -508,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_offered_is_left_out_with_a_reason() {
+    fn omits_unusable_tools_with_a_reason() {
         for (tool, reason) in [
             (
                 json!({"name": "a b", "inputSchema": {}}),

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_only_names_that_models_take() {
+    fn converts_names_to_model_compatible_ones() {
         assert_eq!(offered_name("get-sum_2"), "get-sum_2");
         assert_eq!(offered_name(&"x".repeat(64)), "x".repeat(64));
         let long = "x".repeat(70);

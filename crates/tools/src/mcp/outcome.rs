@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
-use protocol::foreign_text::shown;
+use protocol::peer_text::shown;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ErrorCode};
 use rmcp::service::ClientInitializeError;
@@ -11,7 +11,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
-use super::sound::UNREADABLE;
+use super::message_limits::UNREADABLE;
 use egress::EgressError;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_text_is_plain_and_an_error_is_seen() {
+    fn single_text_is_plain_and_errors_are_marked() {
         let text = |text: &str| json!({"type": "text", "text": text});
         for (answer, expected) in [
             (json!({"content": [text("a")]}), json!("a")),

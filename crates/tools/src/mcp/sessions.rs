@@ -57,7 +57,7 @@ impl Sessions {
 
 /// Whether a response indicates a lost session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum SessionDoubt {
     None,
     Lost,
     /// Lost, unless the session answers a ping.
@@ -67,31 +67,31 @@ pub(super) enum Doubt {
 }
 
 /// Classifies the response to a request. `read`: the message in its body.
-pub(super) fn doubt_of(
+pub(super) fn session_doubt(
     status: StatusCode,
     read: Option<&ServerJsonRpcMessage>,
     body: &[u8],
-) -> Doubt {
+) -> SessionDoubt {
     if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
-        return Doubt::Lost;
+        return SessionDoubt::Lost;
     }
     match read {
         Some(JsonRpcMessage::Error(error)) => {
             match (error.id.is_some(), speaks_of_session(&error.error.message)) {
-                (false, true) => Doubt::Lost,
-                (false, false) | (true, true) => Doubt::UnlessAlive,
-                (true, false) => Doubt::None,
+                (false, true) => SessionDoubt::Lost,
+                (false, false) | (true, true) => SessionDoubt::UnlessAlive,
+                (true, false) => SessionDoubt::None,
             }
         }
         None if status == StatusCode::BAD_REQUEST => {
             let text = &body[..body.len().min(SEARCHED)];
             if speaks_of_session(&String::from_utf8_lossy(text)) {
-                Doubt::Lost
+                SessionDoubt::Lost
             } else {
-                Doubt::UnlessAlive
+                SessionDoubt::UnlessAlive
             }
         }
-        _ => Doubt::None,
+        _ => SessionDoubt::None,
     }
 }
 
@@ -104,7 +104,7 @@ fn speaks_of_session(text: &str) -> bool {
 
 /// The answer to a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ping {
+pub(super) enum PingResult {
     Answered,
     Refused,
     /// Accepted without a response.
@@ -113,7 +113,7 @@ pub(super) enum Ping {
     Unreached,
 }
 
-impl Ping {
+impl PingResult {
     const ID: &'static str = "runnel-session-check";
 
     pub(super) fn request() -> Value {
@@ -190,10 +190,10 @@ pub(super) fn addressed(data: &str, asked: &RequestId) -> Option<Addressed> {
 mod tests {
     use super::*;
 
-    fn doubt(status: u16, body: &Value) -> Doubt {
+    fn doubt(status: u16, body: &Value) -> SessionDoubt {
         let read = serde_json::from_value(body.clone()).ok();
         let body = body.to_string();
-        doubt_of(
+        session_doubt(
             StatusCode::from_u16(status).unwrap(),
             read.as_ref(),
             body.as_bytes(),
@@ -204,25 +204,33 @@ mod tests {
     fn separates_lost_sessions_from_failed_calls() {
         let error = |id: Value, message: &str| json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": message}});
         for (status, body, expected) in [
-            (404, json!("x"), Doubt::Lost),
-            (410, json!("x"), Doubt::Lost),
-            (400, json!("No valid session ID"), Doubt::Lost),
-            (400, json!("x"), Doubt::UnlessAlive),
+            (404, json!("x"), SessionDoubt::Lost),
+            (410, json!("x"), SessionDoubt::Lost),
+            (400, json!("No valid session ID"), SessionDoubt::Lost),
+            (400, json!("x"), SessionDoubt::UnlessAlive),
             (
                 400,
                 error(Value::Null, "Server not initialized"),
-                Doubt::Lost,
+                SessionDoubt::Lost,
             ),
-            (200, error(Value::Null, "Session not found"), Doubt::Lost),
-            (200, error(Value::Null, "bad"), Doubt::UnlessAlive),
-            (200, error(json!(1), "no such session"), Doubt::UnlessAlive),
-            (200, error(json!(1), "bad argument"), Doubt::None),
-            (400, error(json!(1), "bad argument"), Doubt::None),
-            (405, json!("x"), Doubt::None),
+            (
+                200,
+                error(Value::Null, "Session not found"),
+                SessionDoubt::Lost,
+            ),
+            (200, error(Value::Null, "bad"), SessionDoubt::UnlessAlive),
+            (
+                200,
+                error(json!(1), "no such session"),
+                SessionDoubt::UnlessAlive,
+            ),
+            (200, error(json!(1), "bad argument"), SessionDoubt::None),
+            (400, error(json!(1), "bad argument"), SessionDoubt::None),
+            (405, json!("x"), SessionDoubt::None),
             (
                 200,
                 json!({"jsonrpc": "2.0", "id": 1, "result": {}}),
-                Doubt::None,
+                SessionDoubt::None,
             ),
         ] {
             assert_eq!(doubt(status, &body), expected, "{status} {body}");
@@ -231,34 +239,34 @@ mod tests {
 
     #[test]
     fn reads_answers_to_pings() {
-        let id = Ping::ID;
+        let id = PingResult::ID;
         for (status, body, expected) in [
-            (200, json!({"id": id, "result": {}}), Ping::Answered),
+            (200, json!({"id": id, "result": {}}), PingResult::Answered),
             (
                 200,
                 json!({"id": id, "error": {"code": -32601, "message": "no ping"}}),
-                Ping::Answered,
+                PingResult::Answered,
             ),
             (
                 200,
                 json!({"id": id, "error": {"code": -32000, "message": "session unknown"}}),
-                Ping::Refused,
+                PingResult::Refused,
             ),
             (
                 200,
                 json!({"id": null, "error": {"code": -32000, "message": "x"}}),
-                Ping::Refused,
+                PingResult::Refused,
             ),
-            (400, json!({}), Ping::Refused),
-            (202, json!(""), Ping::NoAnswer),
+            (400, json!({}), PingResult::Refused),
+            (202, json!(""), PingResult::NoAnswer),
             (
                 200,
                 json!({"method": "notifications/message"}),
-                Ping::NoAnswer,
+                PingResult::NoAnswer,
             ),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            let told = Ping::read(status, body.to_string().as_bytes());
+            let told = PingResult::read(status, body.to_string().as_bytes());
             assert_eq!(told, expected, "{body}");
         }
     }

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_read_whole_and_by_its_own_name_alone() {
+    fn reads_packages_under_their_own_name_only() {
         let package = SkillPackage::read(&fixture("summary"), "summary").unwrap();
         assert_eq!(package.description, "Makes it short.");
         assert_eq!(package.files, ["references/words.md"]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn front_matter_names_the_skill_and_says_what_it_is_for() {
+    fn front_matter_needs_name_and_description() {
         let good = "---\nname: a\ndescription: >\n  Two\n  lines.\nextra: [1]\n---\nBody";
         assert_eq!(front_matter(good).unwrap().description, "Two lines.\n");
         for bad in [
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_skills_is_what_of_it_has_a_skill_file() {
+    fn lists_subdirectories_with_a_skill_file() {
         let found = packages_in(&fixture("."), 2).unwrap();
         let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap()).collect();
         assert_eq!(names, ["greeting", "summary"]);

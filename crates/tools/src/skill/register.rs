@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_schema_and_domain_refuse_has_a_pointer_into_the_parameters() {
+    async fn registration_faults_point_into_parameters() {
         let file = |path: &str| json!({"files": [{"path": path, "content": ""}]});
         let long = "a".repeat(SKILL_BYTES);
         for (changes, expected) in [

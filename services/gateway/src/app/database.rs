@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_embedded_database_is_its_owners_and_one_gateways() {
+    fn embedded_database_is_private_and_locked() {
         let directory = std::env::temp_dir().join(uuid::Uuid::now_v7().to_string());
         let path = directory.join("new/runnel.db");
         let url = format!("sqlite://{}?mode=rwc", path.display());

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::Declared;
 use crate::app::settings::run_limits;
 use crate::config::Config;
-use blob_store::{ArtifactPlace, ArtifactStore};
+use blob_store::{ArtifactLocation, ArtifactStore};
 use egress::Egress;
 use runs::artifacts::{OwnFile, enter_file};
 
@@ -20,7 +20,7 @@ pub(super) async fn open(
     egress: &Egress,
     tasks: &TaskTracker,
 ) -> anyhow::Result<ArtifactStore> {
-    let store = open_place(config, &declared.artifacts, egress, tasks).await?;
+    let store = open_artifact_store(config, &declared.artifacts, egress, tasks).await?;
     let limits = run_limits(config).artifacts;
     for (index, entry) in config.files.iter().enumerate() {
         let own = OwnFile {
@@ -40,9 +40,9 @@ pub(super) async fn open(
 
 /// Opens the store and checks that it is writable. If the default directory is not available, the gateway starts
 /// without artifacts.
-async fn open_place(
+async fn open_artifact_store(
     config: &Config,
-    place: &ArtifactPlace,
+    place: &ArtifactLocation,
     egress: &Egress,
     tasks: &TaskTracker,
 ) -> anyhow::Result<ArtifactStore> {
@@ -53,7 +53,7 @@ async fn open_place(
     };
     let is_needed = config.artifacts.url.is_some() || !config.files.is_empty();
     match (opened, probed, place) {
-        (Ok(store), Ok(()), ArtifactPlace::Directory(directory)) => {
+        (Ok(store), Ok(()), ArtifactLocation::Directory(directory)) => {
             if !config.database.url.starts_with("sqlite:") && config.artifacts.url.is_none() {
                 tracing::warn!(
                     "artifacts stand in {}: where several replicas share this PostgreSQL, set artifacts.url \
@@ -63,9 +63,9 @@ async fn open_place(
             }
             Ok(store)
         }
-        (Ok(store), Ok(()), ArtifactPlace::Bucket(_)) => Ok(store),
+        (Ok(store), Ok(()), ArtifactLocation::Bucket(_)) => Ok(store),
         // A bucket outage does not stop the gateway from starting.
-        (Ok(store), Err(error), ArtifactPlace::Bucket(settings)) => {
+        (Ok(store), Err(error), ArtifactLocation::Bucket(settings)) => {
             let error = &error as &dyn std::error::Error;
             let bucket = &settings.bucket;
             tracing::error!(
@@ -74,7 +74,7 @@ async fn open_place(
             );
             Ok(store)
         }
-        (Ok(_), Err(error), ArtifactPlace::Directory(_)) | (Err(error), _, _) if is_needed => {
+        (Ok(_), Err(error), ArtifactLocation::Directory(_)) | (Err(error), _, _) if is_needed => {
             Err(anyhow::Error::new(error).context("artifacts cannot be written (artifacts.url)"))
         }
         (_, Err(error), _) | (Err(error), _, _) => {

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::keep;
 use api::http_server::{ServerOptions, bind, serve};
-use api::{OwnNames, metrics_page};
+use api::{HostAllowlist, metrics_page};
 use runs::Runs;
 use telemetry::metrics::install;
 
@@ -19,12 +19,12 @@ use telemetry::metrics::install;
 const CONNECTIONS: usize = 32;
 
 /// The metrics recorder and its listener.
-pub(crate) struct Metrics {
+pub(crate) struct MetricsServer {
     listener: TcpListener,
     handle: PrometheusHandle,
 }
 
-impl Metrics {
+impl MetricsServer {
     /// Binds the listener and installs the recorder.
     pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<Self> {
         let listener = bind(address).with_context(|| {
@@ -50,7 +50,7 @@ impl Metrics {
         self,
         runs: &Runs,
         tasks: &TaskTracker,
-        names: OwnNames,
+        names: HostAllowlist,
         closing: CancellationToken,
     ) {
         let Self { listener, handle } = self;

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use domain::authorization::{Catalog, ModelLimits};
+use domain::authorization::{ModelLimits, ResourceCatalog};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use protocol::admin::{AgentSpec, EndpointSpec, IdList};
@@ -29,7 +29,7 @@ use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConf
 use ::knowledge::Base;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
-use blob_store::ArtifactPlace;
+use blob_store::ArtifactLocation;
 use egress::Egress;
 use runner_client::signature::SigningSecret;
 use runs::RunLimits;
@@ -43,12 +43,12 @@ pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
     /// Without tools: their sources publish them.
-    pub(crate) catalog: Catalog,
+    pub(crate) catalog: ResourceCatalog,
     pub(crate) models: DeclaredModels,
     pub(crate) tools: ToolSpecs,
     pub(crate) bus: BusSettings,
     pub(crate) knowledge: BTreeMap<String, Base>,
-    pub(crate) artifacts: ArtifactPlace,
+    pub(crate) artifacts: ArtifactLocation,
     /// OTLP collector of traces.
     pub(crate) collector: Option<Collector>,
 }
@@ -141,7 +141,7 @@ fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Ve
     }
 }
 
-fn catalog(config: &Config, skills: Vec<SkillResource>) -> Catalog {
+fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
     let limits = |entry: &ModelEntry| {
         let limits = ModelLimits {
             context_window_tokens: entry.context_window_tokens,
@@ -149,7 +149,7 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> Catalog {
         };
         (entry.model_id.clone(), limits)
     };
-    Catalog {
+    ResourceCatalog {
         model_limits: config.models.iter().map(limits).collect(),
         // Filled in after the artifact store is open.
         files: Vec::new(),
@@ -223,7 +223,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         breaker: BreakerPolicy {
             failures: config.runs.breaker_failures,
             wait_ms: millis(config.runs.breaker_wait),
-            longest_wait_ms: millis(config.runs.breaker_longest_wait),
+            max_wait_ms: millis(config.runs.breaker_longest_wait),
         },
     }
 }
@@ -243,9 +243,9 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
 
 /// Names in agent policies that match nothing, as pairs of agent name and message. Tools may still come from MCP
 /// servers, and skills from runs. `files`: names of the configured files.
-pub(crate) fn strangers<'a>(
+pub(crate) fn unknown_policy_names<'a>(
     agents: &'a [AgentSpec],
-    catalog: &Catalog,
+    catalog: &ResourceCatalog,
     files: &[&str],
 ) -> Vec<(&'a str, String)> {
     let models = catalog.models.iter().map(|model| model.model_id.as_str());

@@ -11,13 +11,13 @@ use protocol::tool::{McpServer, McpServerState};
 use runners::Runners;
 use serde_json::json;
 
-use crate::app::{Declared, declared, strangers};
+use crate::app::{Declared, declared, unknown_policy_names};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use base::clock::Clock;
 use egress::Egress;
-use models::Probed;
+use models::ProviderProbe;
 use runner_client::RunnerClient;
 use tools::Tools;
 
@@ -37,7 +37,7 @@ pub(super) async fn check_config(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let path = arguments.config.path();
-    let (mut faults, mut reached) = (Vec::new(), Reached::default());
+    let (mut faults, mut reached) = (Vec::new(), ProbeResults::default());
     let mut remarks = Vec::new();
     match Config::load(path.as_deref()) {
         Err(ConfigErrors(found)) => faults = found,
@@ -53,7 +53,7 @@ pub(super) async fn check_config(
                 Ok(declared) => {
                     let files: Vec<_> =
                         config.files.iter().map(|file| file.name.as_str()).collect();
-                    let found = strangers(&declared.agents, &declared.catalog, &files);
+                    let found = unknown_policy_names(&declared.agents, &declared.catalog, &files);
                     remarks = found.into_iter().map(|(_, line)| line).collect();
                     if arguments.probe && faults.is_empty() {
                         reached = probe(&config, declared).await?;
@@ -73,13 +73,13 @@ pub(super) async fn check_config(
 
 /// Results of `--probe`.
 #[derive(Default)]
-struct Reached {
-    providers: Vec<Probed>,
+struct ProbeResults {
+    providers: Vec<ProviderProbe>,
     servers: Vec<McpServer>,
     runners: Runners,
 }
 
-impl Reached {
+impl ProbeResults {
     fn is_good(&self) -> bool {
         let is_ready = |server: &McpServer| server.state == McpServerState::Ready;
         self.servers.iter().all(is_ready)
@@ -88,7 +88,7 @@ impl Reached {
     }
 }
 
-async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
+async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResults> {
     let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
@@ -100,7 +100,7 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
         tools.probe(),
         Runners::probe(&client, &declared.endpoints, &declared.agents)
     );
-    Ok(Reached {
+    Ok(ProbeResults {
         providers,
         servers,
         runners,
@@ -108,7 +108,7 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<Reached> {
 }
 
 /// `remarks`: valid settings that are probably mistakes.
-fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&Reached>, json: bool) {
+fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&ProbeResults>, json: bool) {
     if json {
         let shown: Vec<_> = faults
             .iter()

@@ -18,8 +18,8 @@ use crate::app::run_limits;
 use crate::cli::output;
 use crate::config::{Config, SecretRef};
 use conform::junit::junit;
-use conform::report::Report;
-use conform::{ConformError, Options, conform as check};
+use conform::report::ConformReport;
+use conform::{ConformError, ConformOptions, conform as check};
 use egress::{outgoing_header_name, parse_plain_url};
 use runner_client::Endpoint;
 use runner_client::signature::SigningSecret;
@@ -100,7 +100,7 @@ pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode
     }
 }
 
-fn finish(report: &Report, junit_file: Option<&Path>, json: bool) -> ExitCode {
+fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> ExitCode {
     if json {
         output::document(&report.to_json());
     } else {
@@ -141,7 +141,7 @@ fn with_advice(error: ConformError) -> anyhow::Error {
 }
 
 /// Errors never repeat an argument, which may be a misplaced secret.
-fn options(arguments: ConformArguments) -> Result<Options, String> {
+fn options(arguments: ConformArguments) -> Result<ConformOptions, String> {
     let mode = match arguments.mode {
         Mode::Standard => EndpointMode::Standard,
         Mode::SingleUrl => EndpointMode::SingleUrl,
@@ -178,7 +178,7 @@ fn options(arguments: ConformArguments) -> Result<Options, String> {
                 .to_owned(),
         );
     }
-    Ok(Options {
+    Ok(ConformOptions {
         endpoint: Endpoint {
             base_url,
             mode,

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::cli::{output, own_memory};
-use crate::dev::{self, ConnectorArgs, Origin, Playground, Wanted};
+use crate::cli::{output, process_hardening};
+use crate::dev::{self, ConnectorArgs, ModelOrigin, ModelPreference, Playground};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -35,11 +35,11 @@ pub(super) struct DevArguments {
 /// Starts the playground and serves it until a stop signal.
 pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
     telemetry::init(json);
-    own_memory::shut();
+    process_hardening::harden();
     let wanted = if arguments.script {
-        Wanted::Script
+        ModelPreference::Script
     } else {
-        Wanted::Any
+        ModelPreference::Any
     };
     let DevArguments {
         data_dir,
@@ -116,11 +116,11 @@ fn greeting(playground: &Playground, data_dir: &Path) -> String {
 fn model(playground: &Playground) -> String {
     let model = &playground.model;
     match &playground.model_origin {
-        Origin::Script { file } => format!(
+        ModelOrigin::Script { file } => format!(
             "none: a script answers, {}; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one",
             file.display()
         ),
-        Origin::Environment { base_url } => format!("{model} at {base_url}, by OPENAI_…"),
-        Origin::File => format!("{model} of ./runnel.toml; nothing else of that file is read"),
+        ModelOrigin::Environment { base_url } => format!("{model} at {base_url}, by OPENAI_…"),
+        ModelOrigin::File => format!("{model} of ./runnel.toml; nothing else of that file is read"),
     }
 }

@@ -1,7 +1,7 @@
 //! `runnel explain`: which agent would get an event and why, and which resources its run could use. Posts
 //! nothing.
 
-mod picture;
+mod render;
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(super) struct ExplainArguments {
 }
 
 /// Maximum size of an event.
-const MOST_BYTES: u64 = 5 * 1024 * 1024;
+const MAX_BYTES: u64 = 5 * 1024 * 1024;
 
 /// Requests a dry run and prints its result. Succeeds even if the event would be refused.
 pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::Result<ExitCode> {
@@ -63,7 +63,7 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     if json {
         output::document(&answer);
     } else {
-        for line in picture::draw(&answer) {
+        for line in render::render(&answer) {
             output::line(&line);
         }
     }
@@ -139,14 +139,14 @@ fn read_event(file: &std::path::Path) -> anyhow::Result<Map<String, Value>> {
     let read = if file.as_os_str() == "-" {
         std::io::stdin()
             .lock()
-            .take(MOST_BYTES + 1)
+            .take(MAX_BYTES + 1)
             .read_to_end(&mut text)
     } else {
         std::fs::File::open(file)
-            .and_then(|opened| opened.take(MOST_BYTES + 1).read_to_end(&mut text))
+            .and_then(|opened| opened.take(MAX_BYTES + 1).read_to_end(&mut text))
     };
     read.with_context(|| format!("cannot read {what}"))?;
-    if text.len() as u64 > MOST_BYTES {
+    if text.len() as u64 > MAX_BYTES {
         bail!("{what} is larger than 5 MiB, the maximum for a gateway");
     }
     serde_json::from_slice(&text).with_context(|| format!("{what} is not a JSON object"))
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_arguments_say_makes_the_event() {
+    fn arguments_build_the_event() {
         let check = |line: &[&str], expected: Value| {
             let line = Line::parse_from([&["explain"], line].concat());
             assert_eq!(event(&line.arguments).unwrap(), expected);

@@ -16,7 +16,7 @@ use egress::Egress;
 use egress::{RequestBuilder, Response};
 
 /// Maximum size of a JSON response.
-const MOST_BYTES: usize = 64 * 1024 * 1024;
+const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// URL and API key of the gateway.
 #[derive(clap::Args)]
@@ -136,7 +136,7 @@ impl Gateway {
             .context("the gateway's answer broke off")?
         {
             bytes.extend_from_slice(&chunk);
-            if bytes.len() > MOST_BYTES {
+            if bytes.len() > MAX_BYTES {
                 bail!("the gateway's answer is larger than 64 MiB");
             }
         }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_cursors_end_lists_of_commands() {
+    fn empty_cursors_end_lists() {
         for page in [
             json!({}),
             json!({"next_cursor": null}),

@@ -1,10 +1,10 @@
 //! `runnel graph`: action graphs of a model output, without a model and without a gateway.
 
-mod play;
+mod builtins;
+mod execute;
 mod read;
 mod script;
 mod show;
-mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::cli::output;
-use play::{Played, play};
+use execute::{ExecutedGraph, execute};
 use read::{read_model_output, read_script};
 use script::Script;
 
@@ -46,7 +46,7 @@ pub(super) struct GraphArguments {
 }
 
 /// The verdict on a model output, with its inputs.
-struct Judged {
+struct CheckedOutput {
     script: Script,
     rules: Rules,
     known: Known,
@@ -56,7 +56,7 @@ struct Judged {
 /// Runs a subcommand. 0: accepted and not failed; 1: refused, failed or blocked.
 pub(super) fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (shown, to_authors) = (Limits::default(), all_diagnostics());
-    let (arguments, limits, act): (_, _, fn(Judged, bool) -> bool) = match command {
+    let (arguments, limits, act): (_, _, fn(CheckedOutput, bool) -> bool) = match command {
         GraphCommand::Lint(arguments) => (arguments, to_authors, lint),
         GraphCommand::Render(arguments) => (arguments, shown, render),
         GraphCommand::Run(arguments) => (arguments, to_authors, run),
@@ -83,7 +83,7 @@ fn all_diagnostics() -> Limits {
     }
 }
 
-fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<Judged> {
+fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<CheckedOutput> {
     let model = read_model_output(&arguments.file)?;
     let script = match arguments.tools.to_str() {
         Some("scripted") => Script::open(&model),
@@ -112,7 +112,7 @@ fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<Judged> {
         };
         accept(&model.output, context)
     };
-    Ok(Judged {
+    Ok(CheckedOutput {
         script,
         rules,
         known,
@@ -120,7 +120,7 @@ fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<Judged> {
     })
 }
 
-fn lint(judged: Judged, json: bool) -> bool {
+fn lint(judged: CheckedOutput, json: bool) -> bool {
     let (is_accepted, diagnostics) = match judged.verdict {
         Verdict::Accepted(accepted) => (true, accepted.diagnostics),
         Verdict::Repair(repair) => (false, repair.diagnostics),
@@ -137,7 +137,7 @@ fn lint(judged: Judged, json: bool) -> bool {
     is_accepted
 }
 
-fn render(judged: Judged, json: bool) -> bool {
+fn render(judged: CheckedOutput, json: bool) -> bool {
     let (text, is_accepted) = match judged.verdict {
         Verdict::Repair(repair) => (show::notice_turn(&repair), false),
         Verdict::Content(text) => (text, true),
@@ -146,7 +146,7 @@ fn render(judged: Judged, json: bool) -> bool {
         }
         Verdict::Accepted(accepted) => {
             let graph = graph_of(*accepted, &judged.rules, &judged.known);
-            let played = play(graph, &judged.script, &mut |_| {});
+            let played = execute(graph, &judged.script, &mut |_| {});
             (show::graph_turn(&played, &judged.script.goal), true)
         }
     };
@@ -158,22 +158,22 @@ fn render(judged: Judged, json: bool) -> bool {
     is_accepted
 }
 
-fn run(judged: Judged, json: bool) -> bool {
+fn run(judged: CheckedOutput, json: bool) -> bool {
     match judged.verdict {
         Verdict::Repair(repair) => refuse(&repair.diagnostics, json),
-        Verdict::Content(text) => tell_message(&text, json),
+        Verdict::Content(text) => print_message(&text, json),
         Verdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
-            tell_message(&accepted.declaration.message, json)
+            print_message(&accepted.declaration.message, json)
         }
         Verdict::Accepted(accepted) => {
             let diagnostics = accepted.diagnostics.clone();
             let graph = graph_of(*accepted, &judged.rules, &judged.known);
-            let played = play(graph, &judged.script, &mut |transition| {
+            let played = execute(graph, &judged.script, &mut |transition| {
                 if !json {
                     output::line(&show::transition_line(transition));
                 }
             });
-            tell_played(&played, diagnostics, json)
+            print_executed(&played, diagnostics, json)
         }
     }
 }
@@ -191,7 +191,7 @@ fn refuse(diagnostics: &[Diagnostic], json: bool) -> bool {
 }
 
 /// The output declares no graph: an answer, an end, or a decision about an earlier graph.
-fn tell_message(message: &str, json: bool) -> bool {
+fn print_message(message: &str, json: bool) -> bool {
     if json {
         output::document(&json!({"accepted": true, "message": message}));
     } else {
@@ -201,7 +201,7 @@ fn tell_message(message: &str, json: bool) -> bool {
     true
 }
 
-fn tell_played(played: &Played, diagnostics: Vec<Diagnostic>, json: bool) -> bool {
+fn print_executed(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>, json: bool) -> bool {
     let record = show::record(played, diagnostics);
     let report = show::report(played);
     if json {

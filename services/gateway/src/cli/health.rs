@@ -14,7 +14,7 @@ use crate::config::Config;
 use egress::Egress;
 
 /// Timeout for the connection, and for the response.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 pub(super) struct HealthArguments {
@@ -42,9 +42,9 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
         bail!("{base} names no host");
     };
     // The operator named this address, so it is the only allowed destination.
-    let egress = Egress::new(vec![format!("{host}:{port}").parse()?], PATIENCE)?;
+    let egress = Egress::new(vec![format!("{host}:{port}").parse()?], TIMEOUT)?;
     let asking = egress.send(egress.request(Method::GET, &url)?);
-    let answer = tokio::time::timeout(PATIENCE, asking).await;
+    let answer = tokio::time::timeout(TIMEOUT, asking).await;
     let answer = answer.map_err(|_| anyhow::anyhow!("{base} does not answer in time"))?;
     let status = answer
         .with_context(|| format!("{base} does not answer"))?
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_listens_everywhere_is_reached_over_loopback() {
+    fn wildcard_listeners_are_checked_over_loopback() {
         let check = |listen: &str, url: &str| {
             assert_eq!(local_url(listen.parse().unwrap()).unwrap(), url);
         };

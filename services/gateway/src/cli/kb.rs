@@ -71,7 +71,7 @@ pub(super) enum KbCommand {
 }
 
 /// Interval at which progress is polled.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const USAGE: u8 = 2;
 
 /// Runs a `kb` command.
@@ -245,7 +245,7 @@ async fn add_one(
     loop {
         tokio::select! {
             sent = &mut sending => return sent,
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         // For display only, so errors are ignored.
         let look = async {

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use domain::signing_key::{KeyPurpose, KeyTimes, MOST_KEYS, Occasion, RotationPlan, key_phases};
+use domain::signing_key::{
+    KeyPurpose, KeyTimes, MAX_KEYS, RotationCause, RotationPlan, key_phases,
+};
 use serde_json::{Value, json};
 use store::Store;
 use tokio_util::task::TaskTracker;
@@ -72,7 +74,11 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
     let done = match (command, sealed_by) {
         (KeysCommand::Rotate { purpose, now, .. }, Some(master_key)) => {
             let purposes = purpose.map_or(KeyPurpose::ALL.to_vec(), |purpose| vec![purpose]);
-            let occasion = if now { Occasion::Leak } else { Occasion::Asked };
+            let occasion = if now {
+                RotationCause::Compromised
+            } else {
+                RotationCause::Requested
+            };
             rotate_all(&store, &master_key, &purposes, occasion, json).await
         }
         _ => list(&store, json).await,
@@ -128,7 +134,7 @@ async fn rotate_all(
     store: &Store,
     master_key: &MasterKey,
     purposes: &[KeyPurpose],
-    occasion: Occasion,
+    occasion: RotationCause,
     json: bool,
 ) -> anyhow::Result<()> {
     let mut items = Vec::new();
@@ -153,12 +159,12 @@ fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(
     let item = |kid: &str, outcome: &str, signs_from: i64| json!({"purpose": name, "kid": kid, "outcome": outcome, "signs_from": seconds(signs_from)});
     let Rotation { kid, plan } = rotation;
     Ok(match plan {
-        RotationPlan::Succeed { signs_from, .. } => {
+        RotationPlan::ScheduleSuccessor { signs_from, .. } => {
             let from = output::time(signs_from);
             let told = format!("{name}: made {kid}, it signs from {from}");
             (item(&kid, "made", signs_from), told)
         }
-        RotationPlan::UnderWay { kid, signs_from } => {
+        RotationPlan::AlreadyScheduled { kid, signs_from } => {
             let from = output::time(signs_from);
             let told = format!("{name}: a rotation is under way already, {kid} signs from {from}");
             (item(&kid, "under_way", signs_from), told)
@@ -173,7 +179,7 @@ fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(
             (item, told)
         }
         RotationPlan::TooMany => bail!(
-            "{MOST_KEYS} keys of purpose {name} verify already; wait until some are over \
+            "{MAX_KEYS} keys of purpose {name} verify already; wait until some are over \
              (`runnel keys list` says when), or withdraw them all with --now"
         ),
         RotationPlan::NotDue => bail!("the signing keys were changed meanwhile, try again"),

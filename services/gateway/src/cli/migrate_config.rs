@@ -13,14 +13,15 @@ use std::process::ExitCode;
 use ::egress::parse_plain_url;
 use clap::ValueEnum;
 use langbot::migrate::{
-    Document, LocalAgent, Migration, Outcome, RunnerIds, Table, Target, Variable, migrate,
+    LocalAgentTarget, Migration, MigrationDocument, MigrationOutcome, MigrationTable,
+    MigrationTarget, RunnerIds, Variable, migrate,
 };
 use serde_json::json;
 
 use crate::cli::output;
 use read::read_source;
 use report::report;
-use write::{Written, write};
+use write::{MergedFile, write};
 
 #[derive(clap::Args)]
 pub(super) struct MigrateArguments {
@@ -34,11 +35,11 @@ pub(super) struct MigrateArguments {
     write: Option<PathBuf>,
     /// The format of runner ids: `plugin:langbot-team/DifyAgent/default` or `plugin:langbot/dify-agent/default`.
     #[arg(long, value_enum, default_value = "newer")]
-    ids: Ids,
+    ids: RunnerIdFormat,
     /// The replacement of LangBot's local agent: its plugin, or Runnel's own,
     /// `plugin:runnel/local-agent/default`.
     #[arg(long, value_enum, default_value = "langbot")]
-    local_agent: Local,
+    local_agent: LocalAgentChoice,
     /// URL of `runnel-connectors serve --ids langbot`, for example `http://127.0.0.1:9120`. It serves the
     /// runners that call other services.
     #[arg(long, value_name = "URL", value_parser = address)]
@@ -60,13 +61,13 @@ fn address(text: &str) -> Result<String, String> {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Local {
+enum LocalAgentChoice {
     Langbot,
     Runnel,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Ids {
+enum RunnerIdFormat {
     Newer,
     Older,
 }
@@ -79,11 +80,11 @@ pub(super) async fn migrate_config(
     let mut migration = plan(arguments).await?;
     let allow = egress::lines_for_tables(&migration.tables)?;
     if !allow.is_empty() {
-        migration.tables.insert(0, Table::egress(&allow));
+        migration.tables.insert(0, MigrationTable::egress(&allow));
     }
     let upstream = egress::lines_for(migration.upstream.iter().map(String::as_str))?;
     let written = match &arguments.write {
-        None => Written::nowhere(&migration.tables),
+        None => MergedFile::nowhere(&migration.tables),
         Some(path) => write(path, &migration.tables)?,
     };
     if written.outcome == "created" {
@@ -124,7 +125,7 @@ fn is_blocked(migration: &Migration) -> bool {
     let resources = migration.resources.iter().map(|one| one.outcome);
     pipelines
         .chain(resources)
-        .any(|outcome| outcome == Outcome::Blocked)
+        .any(|outcome| outcome == MigrationOutcome::Blocked)
 }
 
 /// The command that starts the connectors, with `--allow` for services without public HTTPS.
@@ -147,16 +148,16 @@ async fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
     }
     let documents: Vec<_> = read
         .iter()
-        .map(|(file, value)| Document { file, value })
+        .map(|(file, value)| MigrationDocument { file, value })
         .collect();
-    let to = Target {
+    let to = MigrationTarget {
         ids: match arguments.ids {
-            Ids::Newer => RunnerIds::Newer,
-            Ids::Older => RunnerIds::Older,
+            RunnerIdFormat::Newer => RunnerIds::Newer,
+            RunnerIdFormat::Older => RunnerIds::Older,
         },
         local_agent: match arguments.local_agent {
-            Local::Langbot => LocalAgent::Langbot,
-            Local::Runnel => LocalAgent::Runnel,
+            LocalAgentChoice::Langbot => LocalAgentTarget::Langbot,
+            LocalAgentChoice::Runnel => LocalAgentTarget::Runnel,
         },
         connectors: arguments.connectors.as_deref(),
         bridge: arguments.bridge.as_deref(),

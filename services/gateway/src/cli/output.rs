@@ -67,20 +67,22 @@ pub(super) fn styled(parts: &[Part<'_>]) {
 
 /// Filters a text for a terminal. Files and pipes get every byte.
 fn shown<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
-    if text.chars().any(steers) && stream.is_terminal() {
-        Cow::Owned(harmless(text))
+    if text.chars().any(controls_terminal) && stream.is_terminal() {
+        Cow::Owned(without_controls(text))
     } else {
         Cow::Borrowed(text)
     }
 }
 
 /// A text without terminal control characters.
-pub(super) fn harmless(text: &str) -> String {
-    text.chars().filter(|letter| !steers(*letter)).collect()
+pub(super) fn without_controls(text: &str) -> String {
+    text.chars()
+        .filter(|letter| !controls_terminal(*letter))
+        .collect()
 }
 
 /// Control characters (C0, DEL, C1) except line breaks and tabs, and bidirectional overrides.
-fn steers(letter: char) -> bool {
+fn controls_terminal(letter: char) -> bool {
     let is_control = letter.is_control() && letter != '\n' && letter != '\t';
     is_control || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -113,8 +115,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removes_what_steers_a_terminal() {
+    fn removes_terminal_control_characters() {
         let text = "a\u{1b}]0;title\u{7}\u{9b}2J\u{8}\r\u{7f}\u{202e}b\n\tc 天";
-        assert_eq!(harmless(text), "a]0;title2Jb\n\tc 天");
+        assert_eq!(without_controls(text), "a]0;title2Jb\n\tc 天");
     }
 }

@@ -2,9 +2,9 @@
 
 mod conversation;
 mod graph_list;
+mod message_run; // one message, to the end of its run
 mod questions;
 mod screen; // output of a run
-mod sending; // one message, to the end of its run
 mod tool_line;
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
@@ -14,8 +14,8 @@ use anyhow::{Context as _, bail};
 
 use crate::cli::gateway::{Gateway, GatewayArguments};
 use crate::cli::output;
-use conversation::Conversation;
-use sending::Input;
+use conversation::CurrentConversation;
+use message_run::LineInput;
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {
@@ -32,7 +32,7 @@ pub(super) struct SendArguments {
 }
 
 /// Maximum size of a message, which is that of an event.
-const MOST_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 const USAGE: u8 = 2;
 
 /// Posts messages and prints the answers as they arrive.
@@ -41,8 +41,8 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
         return Ok(ExitCode::from(USAGE));
     };
     let mut conversation = match arguments.conversation {
-        Some(id) => Conversation::named(id),
-        None => Conversation::of_home(gateway.home()),
+        Some(id) => CurrentConversation::named(id),
+        None => CurrentConversation::of_home(gateway.home()),
     };
     if arguments.new {
         conversation.renew()?;
@@ -54,14 +54,14 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     };
     let asks = std::io::stdin().is_terminal() && !json;
     let mut input = prompted;
-    let input: Option<Input<'_>> = if asks { Some(&mut input) } else { None };
-    sending::say(&gateway, conversation.id(), &text, (json, input)).await
+    let input: Option<LineInput<'_>> = if asks { Some(&mut input) } else { None };
+    message_run::send_message(&gateway, conversation.id(), &text, (json, input)).await
 }
 
 /// One message per line, until the end of the input. A failed message does not end the loop.
 async fn chat(
     gateway: &Gateway,
-    mut conversation: Conversation,
+    mut conversation: CurrentConversation,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     output::remark(&format!(
@@ -82,8 +82,10 @@ async fn chat(
             }
             text => {
                 let mut input = prompted;
-                let input: Option<Input<'_>> = if json { None } else { Some(&mut input) };
-                let said = sending::say(gateway, conversation.id(), text, (json, input)).await;
+                let input: Option<LineInput<'_>> = if json { None } else { Some(&mut input) };
+                let said =
+                    message_run::send_message(gateway, conversation.id(), text, (json, input))
+                        .await;
                 if let Err(error) = said {
                     output::error(&error, json);
                 }
@@ -105,10 +107,7 @@ fn prompted(prompt: &str) -> anyhow::Result<Option<String>> {
 /// The next line; `None` at the end of the input.
 fn line() -> anyhow::Result<Option<String>> {
     let mut line = String::new();
-    let read = std::io::stdin()
-        .lock()
-        .take(MOST_BYTES)
-        .read_line(&mut line);
+    let read = std::io::stdin().lock().take(MAX_BYTES).read_line(&mut line);
     let read = read.context("standard input cannot be read")?;
     Ok((read > 0).then_some(line))
 }
@@ -118,10 +117,10 @@ fn whole_input() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin()
         .lock()
-        .take(MOST_BYTES + 1)
+        .take(MAX_BYTES + 1)
         .read_to_string(&mut text);
     read.context("standard input cannot be read")?;
-    if text.len() as u64 > MOST_BYTES {
+    if text.len() as u64 > MAX_BYTES {
         bail!("standard input holds more than 1 MiB; that is no message");
     }
     let text = text.trim_end_matches(['\r', '\n']);

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::app::{App, Metrics, declared};
-use crate::cli::{ConfigArgument, output, own_memory};
+use crate::app::{App, MetricsServer, declared};
+use crate::cli::{ConfigArgument, output, process_hardening};
 use crate::config::Config;
 use crate::shutdown::Signals;
 use api::http_server::bind;
@@ -18,14 +18,18 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
     telemetry::init(true);
-    own_memory::shut();
+    process_hardening::harden();
     store::failpoint::arm();
     let signals = Signals::listen()?;
     let address = config.server.listen;
     let listener = bind(address)
         .with_context(|| format!("cannot listen on {address}; choose another server.listen"))?;
     let url = format!("http://{}", listener.local_addr()?);
-    let metrics = config.metrics.listen.map(Metrics::listen).transpose()?;
+    let metrics = config
+        .metrics
+        .listen
+        .map(MetricsServer::listen)
+        .transpose()?;
     let public_url = config.server.public_url.as_ref();
     if public_url.is_none() && address.ip().is_unspecified() {
         tracing::warn!(
@@ -44,7 +48,7 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
         public_url,
     )
     .await?;
-    let metrics_url = metrics.as_ref().map(Metrics::url).transpose()?;
+    let metrics_url = metrics.as_ref().map(MetricsServer::url).transpose()?;
     if json {
         output::document(&json!({"listening": url, "metrics": metrics_url}));
     } else {

@@ -13,7 +13,7 @@ const NAMELESS: &str = "nameless";
 pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
     let name = table.required("name", name);
     let written = name.clone().unwrap_or_else(|Reported| NAMELESS.to_owned());
-    let spec = table.judge_rest(|mut rest| {
+    let spec = table.validate_rest(|mut rest| {
         rest.insert("name".to_owned(), Value::String(written));
         judge(rest)
     });

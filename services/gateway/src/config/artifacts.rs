@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_directory_or_a_bucket() {
+    fn storage_is_a_directory_or_a_bucket() {
         let place = |url: &str| artifact_url(json!(url)).ok();
         let bucket = |bucket: &str, prefix: &str| {
             Some(ArtifactUrl::Bucket {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_exact_or_a_family() {
+    fn media_types_are_exact_or_wildcards() {
         for rule in ["image/png", "image/*", "*/*", "application/vnd.x+json"] {
             assert_eq!(media_type_rule(json!(rule)).as_deref(), Ok(rule));
         }

@@ -9,7 +9,7 @@ use url::Url;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, parsed, seconds, text};
 
-const MOST_SUBJECT_BYTES: usize = 128;
+const MAX_SUBJECT_BYTES: usize = 128;
 
 /// `[bus]`.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ fn subject(value: Value) -> Result<String, &'static str> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         !word.is_empty() && word.bytes().all(is_plain)
     };
-    if subject.len() <= MOST_SUBJECT_BYTES && subject.split('.').all(is_word) {
+    if subject.len() <= MAX_SUBJECT_BYTES && subject.split('.').all(is_word) {
         Ok(subject)
     } else {
         Err("must be words of letters, digits, `-` and `_` with dots between, 128 bytes at most")
@@ -114,11 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_no_pattern() {
+    fn refuses_wildcard_subjects() {
         for good in ["runnel", "runnel.prod-1.rings", "A_b.9"] {
             assert_eq!(subject(json!(good)).unwrap(), good);
         }
-        let long = "a".repeat(MOST_SUBJECT_BYTES + 1);
+        let long = "a".repeat(MAX_SUBJECT_BYTES + 1);
         for bad in [
             "",
             "*",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_named_without_credentials() {
+    fn refuses_credentials_in_nats_urls() {
         for good in [
             "nats://127.0.0.1:4222",
             "nats://nats",

@@ -11,7 +11,7 @@ use super::table::{Reported, Table, name, one_of, parsed, text, whole};
 use egress::outgoing_header_name;
 use egress::parse_plain_url;
 
-const MOST_HEADERS: usize = 32;
+const MAX_HEADERS: usize = 32;
 const SINGLE_URL: &str = "single_url";
 
 /// A runner server: its URL, modes and secret references. `Debug` omits the query of the URL.
@@ -76,7 +76,7 @@ pub(super) fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, Sec
         let name = outgoing_header_name(name).map_err(|error| error.to_string())?;
         Ok::<_, String>((name.as_str().to_owned(), parsed::<SecretRef>(value)?))
     })?;
-    if headers.len() > MOST_HEADERS {
+    if headers.len() > MAX_HEADERS {
         return Err(table.fault("headers", "must be at most 32"));
     }
     let count = headers.len();

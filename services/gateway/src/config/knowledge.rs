@@ -18,12 +18,12 @@ pub struct KnowledgeBaseEntry {
     pub kb_id: String,
     pub kb_name: Option<String>,
     pub operations: Vec<String>,
-    pub place: KnowledgePlace,
+    pub place: KnowledgeLocation,
 }
 
 /// Location of the documents.
 #[derive(Clone, Debug, PartialEq)]
-pub enum KnowledgePlace {
+pub enum KnowledgeLocation {
     /// In the gateway's database.
     Embedded {
         /// A model of the catalog.
@@ -40,7 +40,7 @@ pub enum KnowledgePlace {
     },
 }
 
-impl KnowledgePlace {
+impl KnowledgeLocation {
     /// Name of the kind in the configuration and in the catalog.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl KnowledgeBaseEntry {
     }
 }
 
-fn read_embedded(table: &mut Table<'_>) -> Result<KnowledgePlace, Reported> {
+fn read_embedded(table: &mut Table<'_>) -> Result<KnowledgeLocation, Reported> {
     let embedding_model = table.optional("embedding_model", name);
     let chunk_chars = table.optional("chunk_chars", whole(100..=8000));
     let chunk_overlap = table.optional("chunk_overlap", whole(0..=4000));
@@ -83,19 +83,19 @@ fn read_embedded(table: &mut Table<'_>) -> Result<KnowledgePlace, Reported> {
     if chunk_overlap > chunk_chars / 2 {
         return Err(table.fault("chunk_overlap", "must be at most half of chunk_chars"));
     }
-    Ok(KnowledgePlace::Embedded {
+    Ok(KnowledgeLocation::Embedded {
         embedding_model: embedding_model?,
         chunk_chars,
         chunk_overlap,
     })
 }
 
-fn read_dify(table: &mut Table<'_>) -> Result<KnowledgePlace, Reported> {
+fn read_dify(table: &mut Table<'_>) -> Result<KnowledgeLocation, Reported> {
     let base_url = table.required("base_url", base_url);
     let api_key = table.required("api_key", parsed);
     let knowledge_id = table.required("knowledge_id", name);
     let score_threshold = table.optional("score_threshold", |value| share(&value));
-    Ok(KnowledgePlace::Dify {
+    Ok(KnowledgeLocation::Dify {
         base_url: base_url?,
         api_key: api_key?,
         knowledge_id: knowledge_id?,

@@ -9,11 +9,11 @@ const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 
 /// Maximum size of one state value. The wire contract allows no more.
-const MOST_STATE_VALUE_BYTES: u64 = 256 * KIB;
+const MAX_STATE_VALUE_BYTES: u64 = 256 * KIB;
 /// Maximum size of one blob in the host API.
-const MOST_BLOB_BYTES: u64 = 10 * MIB;
+const MAX_BLOB_BYTES: u64 = 10 * MIB;
 /// Maximum for counts of runs and events in one workspace.
-const MOST_RUNS: u64 = 1_000_000;
+const MAX_RUNS: u64 = 1_000_000;
 
 /// `[limits]`: bounds of runners, runs and values.
 #[derive(Clone, Debug)]
@@ -65,15 +65,15 @@ impl LimitsConfig {
         let run_events = table.required("run_events", whole(10..=10_000_000));
         let run_denied_calls = table.required("run_denied_calls", whole(10..=1_000_000));
         let state_value_bytes =
-            table.required("state_value_bytes", whole(KIB..=MOST_STATE_VALUE_BYTES));
-        let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MOST_BLOB_BYTES));
+            table.required("state_value_bytes", whole(KIB..=MAX_STATE_VALUE_BYTES));
+        let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MAX_BLOB_BYTES));
         let storage_area_bytes = table.required("storage_area_bytes", whole(KIB..=GIB * KIB));
         let connect = table.required("connect_seconds", seconds(0.05..=60.0));
         let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
         let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
-        let workspace_runs = table.required("workspace_runs", whole(0..=MOST_RUNS));
-        let per_second = table.required("workspace_events_per_second", whole(0..=MOST_RUNS));
-        let burst = table.required("workspace_event_burst", whole(0..=MOST_RUNS));
+        let workspace_runs = table.required("workspace_runs", whole(0..=MAX_RUNS));
+        let per_second = table.required("workspace_events_per_second", whole(0..=MAX_RUNS));
+        let burst = table.required("workspace_event_burst", whole(0..=MAX_RUNS));
         let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
         let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
         let event_body_bytes = table.required("event_body_bytes", whole(MIB..=32 * MIB));

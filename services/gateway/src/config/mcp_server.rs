@@ -13,8 +13,8 @@ use super::table::{Reported, Table, array, name, one_of, parsed, seconds, text};
 use super::tool::EFFECTS;
 use egress::parse_plain_url;
 
-const MOST_ARGUMENTS: usize = 64;
-const MOST_VARIABLES: usize = 64;
+const MAX_ARGUMENTS: usize = 64;
+const MAX_VARIABLES: usize = 64;
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// `[[mcp_servers]]`.
@@ -86,7 +86,7 @@ fn read_transport(table: &mut Table<'_>) -> Result<McpTransportEntry, Reported> 
         Ok::<_, String>((variable(name)?, parsed::<SecretRef>(value)?))
     });
     let (url, headers, command, env) = (url?, headers?, command?, env?);
-    if env.len() > MOST_VARIABLES {
+    if env.len() > MAX_VARIABLES {
         return Err(table.fault("env", "must be at most 64"));
     }
     match (url, command) {
@@ -143,7 +143,7 @@ fn command(value: Value) -> Result<Vec<String>, &'static str> {
         .map(text)
         .collect();
     let words = words?;
-    if words.is_empty() || words.len() > MOST_ARGUMENTS {
+    if words.is_empty() || words.len() > MAX_ARGUMENTS {
         return Err("must be the program and at most 63 arguments");
     }
     Ok(words)

@@ -17,7 +17,7 @@ use egress::parse_plain_url;
 /// Default operations of a model.
 const CHAT: [&str; 3] = ["invoke", "stream", "count_tokens"];
 const IDLE: Duration = Duration::from_mins(1);
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 /// Names of the output token limit parameter.
 const BOUNDS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 /// Request parameters that `extra_members` cannot enable, because the gateway sets them.
@@ -89,7 +89,7 @@ impl ProviderEntry {
             .iter()
             .filter(|(_, is_set)| *is_set)
             .map(|(key, _)| *key);
-        let placed = check_place(&mut table, &kind, set);
+        let placed = check_keys_of_kind(&mut table, &kind, set);
         table.close()?;
         shape?;
         placed?;
@@ -118,7 +118,7 @@ fn member(value: Value) -> Result<String, String> {
 }
 
 /// Refuses keys that have no effect for the kind.
-fn check_place(
+fn check_keys_of_kind(
     table: &mut Table<'_>,
     kind: &Result<String, Reported>,
     set: impl Iterator<Item = &'static str>,
@@ -166,7 +166,7 @@ fn check_shape(
         _ => {}
     }
     match api_keys {
-        Ok(keys) if keys.len() > MOST_KEYS => Err(table.fault("api_keys", "must be at most 64")),
+        Ok(keys) if keys.len() > MAX_KEYS => Err(table.fault("api_keys", "must be at most 64")),
         _ => Ok(()),
     }
 }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_would_do_nothing_for_a_provider_is_a_fault() {
+    fn refuses_keys_without_effect_for_the_kind() {
         let of = |kind: &str, more: Value| {
             let mut provider = json!({"name": "p", "kind": kind});
             let members = provider.as_object_mut().unwrap();

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use secrecy::SecretString;
 
 /// Maximum size of a secret file; a larger file is a mistake.
-const MOST_BYTES: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// `env:NAME` or `file:PATH`. `Debug` shows the reference, which is not secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,10 +81,10 @@ impl SecretRef {
         let file = File::open(path).map_err(unreadable)?;
         let mut bytes = Vec::new();
         let read = file
-            .take(MOST_BYTES + 1)
+            .take(MAX_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
-        if read as u64 > MOST_BYTES {
+        if read as u64 > MAX_BYTES {
             return Err(SecretError::TooLong(self.clone()));
         }
         String::from_utf8(bytes).map_err(|_| SecretError::NotText(self.clone()))
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_references_are_read_and_a_literal_is_not_repeated() {
+    fn refuses_literals_without_repeating_them() {
         assert_eq!(reference("env:ECHO_SECRET").to_string(), "env:ECHO_SECRET");
         assert_eq!(
             reference("file:/run/secrets/x").to_string(),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_and_files_resolve() {
+    fn resolves_variables_and_files() {
         let path = std::env::temp_dir().join(format!("runnel-secret-{}", std::process::id()));
         std::fs::write(&path, "s3cret\r\n").unwrap();
         let resolved = SecretRef::File(path.clone()).resolve();

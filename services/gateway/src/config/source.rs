@@ -36,7 +36,7 @@ pub(super) fn merge(
         .build()
         .and_then(::config::Config::try_deserialize)
         .map_err(|error| ConfigFault::new("", describe(&error, path)))
-        .and_then(refuse_no_number)
+        .and_then(refuse_non_finite)
         .map(sort_keys)
 }
 
@@ -79,13 +79,13 @@ pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
         .build()
         .and_then(::config::Config::try_deserialize)
         .map_err(|error| ConfigFault::new("", describe(&error, Some(name))))
-        .and_then(refuse_no_number)
+        .and_then(refuse_non_finite)
         .map(sort_keys)
 }
 
 /// TOML has no null. `nan` and `inf` arrive as null and would count as unset.
-fn refuse_no_number(tree: Value) -> Result<Value, ConfigFault> {
-    match place_of_null(&tree) {
+fn refuse_non_finite(tree: Value) -> Result<Value, ConfigFault> {
+    match path_of_null(&tree) {
         None => Ok(tree),
         Some(place) => {
             let place = place.trim_start_matches('.');
@@ -94,15 +94,15 @@ fn refuse_no_number(tree: Value) -> Result<Value, ConfigFault> {
     }
 }
 
-fn place_of_null(value: &Value) -> Option<String> {
+fn path_of_null(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some(String::new()),
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .find_map(|(at, item)| place_of_null(item).map(|within| format!("[{at}]{within}"))),
+            .find_map(|(at, item)| path_of_null(item).map(|within| format!("[{at}]{within}"))),
         Value::Object(members) => members.iter().find_map(|(name, member)| {
-            place_of_null(member).map(|within| format!(".{name}{within}"))
+            path_of_null(member).map(|within| format!(".{name}{within}"))
         }),
         _ => None,
     }

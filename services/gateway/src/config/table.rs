@@ -183,7 +183,7 @@ impl<'faults> Table<'faults> {
     }
 
     /// Ends the reading and passes the remaining keys to `judge`. Its faults are relative to this table.
-    pub(super) fn judge_rest<T>(
+    pub(super) fn validate_rest<T>(
         self,
         judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
     ) -> Result<T, Reported> {

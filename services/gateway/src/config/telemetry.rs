@@ -30,7 +30,7 @@ impl TelemetryConfig {
         let headers = read_headers(&mut table);
         let sample_ratio = table.optional("sample_ratio", number(0.0, 1.0));
         let service_name = table.optional("service_name", name);
-        let idle = refuse_idle(
+        let idle = refuse_unused_keys(
             &mut table,
             &otlp_endpoint,
             [
@@ -63,7 +63,7 @@ fn endpoint(value: Value) -> Result<Url, String> {
 }
 
 /// Refuses export keys that have no effect without a collector.
-fn refuse_idle(
+fn refuse_unused_keys(
     table: &mut Table<'_>,
     endpoint: &Result<Option<Url>, Reported>,
     settings: [(&str, bool); 3],

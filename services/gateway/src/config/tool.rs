@@ -163,14 +163,14 @@ fn check_kind(
             Err(table.fault("tool_name", message))
         }
         _ => match (http, parameters) {
-            (Some(http), parameters) => check_places(table, http, parameters.as_ref()),
+            (Some(http), parameters) => check_path_parameters(table, http, parameters.as_ref()),
             (None, _) => Ok(()),
         },
     }
 }
 
 /// Path parameters must be declared and required.
-fn check_places(
+fn check_path_parameters(
     table: &mut Table<'_>,
     http: &HttpToolEntry,
     parameters: Option<&Map<String, Value>>,
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_names_that_models_do_not_take() {
+    fn refuses_names_that_models_reject() {
         for name in ["get-sum_2", &"x".repeat(64)] {
             assert_eq!(tool_name(Value::from(name)).as_deref(), Ok(name));
         }

@@ -24,9 +24,9 @@ const TOOL: &str = "current_time";
 /// Name of the note tool.
 const POST: &str = "post_note";
 /// Maximum number of notes; the oldest is dropped.
-const MOST_NOTES: usize = 100;
+const MAX_NOTES: usize = 100;
 /// Maximum length of a note, in characters.
-const MOST_CHARACTERS: usize = 2_000;
+const MAX_CHARACTERS: usize = 2_000;
 /// Minimum and maximum offset from UTC, in hours.
 const LEAST: f64 = -12.0;
 const MOST: f64 = 14.0;
@@ -53,10 +53,10 @@ impl Board {
             Some(time) => format!("{text}\n({time})"),
             None => text.to_owned(),
         };
-        if note.chars().count() > MOST_CHARACTERS {
-            return Err(format!("a note has at most {MOST_CHARACTERS} characters"));
+        if note.chars().count() > MAX_CHARACTERS {
+            return Err(format!("a note has at most {MAX_CHARACTERS} characters"));
         }
-        if self.notes.len() == MOST_NOTES {
+        if self.notes.len() == MAX_NOTES {
             self.notes.pop_front();
         }
         self.posted += 1;
@@ -95,8 +95,8 @@ impl ServerHandler for ClockServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(vec![
-            described(),
-            described_board(),
+            time_tool(),
+            note_tool(),
         ]))
     }
 
@@ -124,7 +124,7 @@ impl ServerHandler for ClockServer {
     }
 }
 
-fn described() -> Tool {
+fn time_tool() -> Tool {
     let schema = json!({
         "type": "object",
         "properties": {"utc_offset": {
@@ -142,7 +142,7 @@ fn described() -> Tool {
     .with_annotations(ToolAnnotations::new().read_only(true))
 }
 
-fn described_board() -> Tool {
+fn note_tool() -> Tool {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -224,14 +224,14 @@ mod tests {
         );
         assert!(post(json!({"text": " "})).is_err());
         assert!(post(json!({"text": "x".repeat(2_001)})).is_err());
-        for n in 2..=MOST_NOTES + 1 {
+        for n in 2..=MAX_NOTES + 1 {
             assert!(
                 post(json!({"text": "b"}))
                     .unwrap()
                     .starts_with(&format!("Note {n}:"))
             );
         }
-        assert_eq!(board.notes.len(), MOST_NOTES);
+        assert_eq!(board.notes.len(), MAX_NOTES);
     }
 
     fn check(arguments: &Value, expected: &str) {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_told_where_it_is_asked_for() {
+    fn returns_time_at_requested_offset() {
         check(&json!({}), "13:10 on Sunday, 22 November 2026 (UTC+00:00)");
         check(
             &json!({"utc_offset": null}),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_that_is_none_is_refused_and_the_model_is_told_why() {
+    fn refuses_invalid_offsets_with_a_reason() {
         for offset in [json!(15), json!(-12.5), json!("9"), json!(1e300)] {
             check(
                 &json!({"utc_offset": offset}),

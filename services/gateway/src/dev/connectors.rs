@@ -66,14 +66,14 @@ pub(crate) struct ConnectorArgs {
 }
 
 /// Agents of all files.
-pub(crate) struct Connectors {
+pub(crate) struct ConnectorAgents {
     agents: Vec<(String, AgentFile)>,
     allow: Vec<AllowRule>,
 }
 
 impl ConnectorArgs {
     /// Reads the files. Fails if a file has no agent, or if a name occurs twice.
-    pub(super) fn read(&self) -> anyhow::Result<Connectors> {
+    pub(super) fn read(&self) -> anyhow::Result<ConnectorAgents> {
         let mut agents: Vec<(String, AgentFile)> = Vec::new();
         for path in &self.connectors {
             let name = name_of(path)?;
@@ -83,14 +83,14 @@ impl ConnectorArgs {
             );
             agents.push((name, AgentFile::read(path, None).context("--connectors")?));
         }
-        Ok(Connectors {
+        Ok(ConnectorAgents {
             agents,
             allow: self.allow.clone(),
         })
     }
 }
 
-impl Connectors {
+impl ConnectorAgents {
     /// Names of the agents and of their conversations.
     pub(super) fn names(&self) -> Vec<String> {
         self.agents.iter().map(|(name, _)| name.clone()).collect()

@@ -7,7 +7,7 @@ use store::{BaseKey, DocumentFacts, sha256_hex};
 
 use crate::app::App;
 use knowledge::extract::Kind;
-use knowledge::index::{Indexed, NewDocument, Source};
+use knowledge::index::{DocumentSource, Indexed, NewDocument};
 
 /// Id of its knowledge base.
 pub(super) const BASE: &str = "runnel";
@@ -32,7 +32,7 @@ pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
             bytes: TEXT.len() as u64,
         },
         entries: Vec::new(),
-        source: Source::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
+        source: DocumentSource::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
     };
     let knowledge = app.knowledge();
     let room = knowledge.room().await?;

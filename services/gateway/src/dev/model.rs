@@ -16,7 +16,7 @@ use super::files::write_private;
 use crate::config::{OpenAiVariables, SecretRef, parse_toml};
 use egress::Egress;
 use egress::{AllowRule, parse_plain_url};
-use models::{Notes, OpenAi, ProviderAddress};
+use models::{DeviationCounts, OpenAi, ProviderAddress};
 
 const SCRIPT: &str = include_str!("script.toml");
 const SCRIPT_FILE: &str = "script.toml";
@@ -35,7 +35,7 @@ const LISTING: Duration = Duration::from_secs(10);
 
 /// The requested kind of model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ModelPreference {
     /// A real model, if one is configured.
     Any,
     Script,
@@ -43,7 +43,7 @@ pub(crate) enum Wanted {
 
 /// Source of the selected model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ModelOrigin {
     /// No model is configured, or the script was requested.
     Script { file: PathBuf },
     /// Variables of OpenAI's own clients.
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ChosenModel {
     pub(super) model_id: String,
-    pub(super) origin: Origin,
+    pub(super) origin: ModelOrigin,
     /// Rule that the provider needs in `egress.allow`.
     pub(super) rule: Option<String>,
     provider: Value,
@@ -66,8 +66,11 @@ pub(super) struct ChosenModel {
 }
 
 /// Selects the model. A script is written to `data_dir`.
-pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<ChosenModel> {
-    if wanted == Wanted::Any {
+pub(super) async fn choose(
+    data_dir: &Path,
+    wanted: ModelPreference,
+) -> anyhow::Result<ChosenModel> {
+    if wanted == ModelPreference::Any {
         let variables = OpenAiVariables::read();
         if variables.has_key || variables.base_url.is_some() {
             return of_environment(variables).await;
@@ -86,7 +89,7 @@ pub(super) async fn choose(data_dir: &Path, wanted: Wanted) -> anyhow::Result<Ch
         provider: json!({"name": "script", "kind": "scripted", "script": file.to_string_lossy()}),
         model: json!({"model_id": "script", "provider": "script"}),
         plan: Some(plan),
-        origin: Origin::Script { file },
+        origin: ModelOrigin::Script { file },
     })
 }
 
@@ -152,7 +155,7 @@ async fn of_environment(variables: OpenAiVariables) -> anyhow::Result<ChosenMode
         provider: json!({"name": "openai", "kind": "openai", "base_url": base_url, "api_keys": keys}),
         model: json!({"model_id": model_id, "provider": "openai"}),
         plan: None,
-        origin: Origin::Environment { base_url },
+        origin: ModelOrigin::Environment { base_url },
         model_id,
         rule,
     })
@@ -170,7 +173,7 @@ async fn first_listed(
         api_keys: keys?,
         headers: BTreeMap::new(),
         idle: LISTING,
-        notes: Notes::new("openai"),
+        deviations: DeviationCounts::new("openai"),
     };
     let provider = OpenAi::new(Egress::new(rules?, CONNECT)?, address);
     let first = provider.list_models().await?.into_iter().next();
@@ -197,7 +200,7 @@ async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
     Ok(Some(ChosenModel {
         model_id: model["model_id"].as_str().unwrap_or_default().to_owned(),
         plan: None,
-        origin: Origin::File,
+        origin: ModelOrigin::File,
         rule,
         model: Value::Object(model.clone()),
         provider: Value::Object(provider.clone()),
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_model_that_one_can_chat_with_is_taken() {
+    fn selects_the_first_streaming_chat_model() {
         let provider = |name: &str| json!({"name": name, "kind": "scripted"});
         let settings = |models: Value| json!({"models": models, "model_providers": [provider("p"), provider("q")]});
         let found = |model: &str, provider: &str| Some((model.to_owned(), provider.to_owned()));
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_private_address_is_opened_at_its_port_and_a_public_one_needs_nothing() {
+    async fn private_addresses_need_a_rule_public_ones_none() {
         for (url, rule) in [
             ("http://127.0.0.1:11434/v1", Some("127.0.0.1:11434")),
             ("http://[::1]:8080/v1", Some("[::1]:8080")),
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_of_the_playground_is_valid() {
+    fn playground_script_is_valid() {
         let script = parse_toml(Path::new(SCRIPT_FILE), SCRIPT).unwrap();
         models::Script::read(Some(script)).unwrap();
     }

@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use langbot::migrate::toml_text;
 use serde_json::json;
 
-use super::beside::Addresses;
-use super::connectors::Connectors;
+use super::connectors::ConnectorAgents;
 use super::files::write_private;
 use super::harness;
-use super::model::{ChosenModel, Origin};
+use super::model::{ChosenModel, ModelOrigin};
+use super::sidecars::SidecarAddresses;
 use crate::app::{Declared, declared};
 use crate::config::{Config, sqlite_url};
 
@@ -20,23 +20,23 @@ const TEMPLATE: &str = include_str!("dev.toml");
 pub(super) const SETTINGS_FILE: &str = "dev.toml";
 
 /// Writes the configuration to `data_dir` and loads it.
-pub(super) fn settle(
+pub(super) fn write_and_load(
     data_dir: &Path,
     listen: SocketAddr,
-    beside: &Addresses,
+    sidecars: &SidecarAddresses,
     model: &ChosenModel,
-    (harnesses, connectors): (&[String], &Connectors),
+    (harnesses, connectors): (&[String], &ConnectorAgents),
 ) -> anyhow::Result<(Config, Declared)> {
     let file = data_dir.join(SETTINGS_FILE);
     let agents = (harnesses, connectors);
-    write_private(&file, &text(data_dir, listen, beside, model, agents))?;
+    write_private(&file, &text(data_dir, listen, sidecars, model, agents))?;
     let read = || {
         let config = Config::load_file(&file)?;
         let declared = declared(&config)?;
         Ok::<_, crate::config::ConfigErrors>((config, declared))
     };
     read().with_context(|| match model.origin {
-        Origin::File => "the model of ./runnel.toml cannot be used here".to_owned(),
+        ModelOrigin::File => "the model of ./runnel.toml cannot be used here".to_owned(),
         _ => format!("{} is not valid", file.display()),
     })
 }
@@ -44,18 +44,18 @@ pub(super) fn settle(
 fn text(
     data_dir: &Path,
     listen: SocketAddr,
-    beside: &Addresses,
+    sidecars: &SidecarAddresses,
     model: &ChosenModel,
-    (harnesses, connectors): (&[String], &Connectors),
+    (harnesses, connectors): (&[String], &ConnectorAgents),
 ) -> String {
-    let Addresses {
+    let SidecarAddresses {
         agent,
         echo,
         clock,
         planner,
         harness,
         connectors: service,
-    } = beside;
+    } = sidecars;
     let own: Vec<_> = [agent, echo, clock, planner]
         .into_iter()
         .chain(harness)
@@ -65,7 +65,7 @@ fn text(
     let allow: Vec<_> = own
         .iter()
         .chain(&model.rule)
-        .map(|rule| within(rule))
+        .map(|rule| toml_escaped(rule))
         .collect();
     let values = [
         ("# {models}", model.tables()),
@@ -80,10 +80,10 @@ fn text(
             "{planner_fallbacks}",
             model.planner_models()[1..].join(", "),
         ),
-        ("{planner_model}", within(model.planner())),
-        ("{database}", within(&sqlite_url(data_dir))),
-        ("{model_id}", within(&model.model_id)),
-        ("{data}", within(&data_dir.to_string_lossy())),
+        ("{planner_model}", toml_escaped(model.planner())),
+        ("{database}", toml_escaped(&sqlite_url(data_dir))),
+        ("{model_id}", toml_escaped(&model.model_id)),
+        ("{data}", toml_escaped(&data_dir.to_string_lossy())),
     ];
     let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
     let mut text = TEMPLATE.to_owned();
@@ -93,14 +93,14 @@ fn text(
     let mut text = values.into_iter().fold(text, fill);
     if let Some(address) = service {
         // Last, because an agent's configuration may contain text that looks like a placeholder.
-        let data = within(&data_dir.to_string_lossy());
+        let data = toml_escaped(&data_dir.to_string_lossy());
         text.push_str(&connectors.tables(*address, &data));
     }
     text
 }
 
 /// Escapes a text for a TOML string, without the quotes.
-fn within(text: &str) -> String {
+fn toml_escaped(text: &str) -> String {
     let quoted = toml_text::value(&json!(text));
     quoted[1..quoted.len() - 1].to_owned()
 }

@@ -15,7 +15,7 @@ const LIMITS: [(&str, &str); 4] = [
 
 /// One field.
 #[derive(Debug)]
-pub struct Field {
+pub struct FieldShape {
     pub required: bool,
     pub nullable: bool,
     /// `string`, `enum(a,b)`, `[string]`, `{any}`, a class name, or alternatives joined by `|`. Formatted
@@ -24,7 +24,7 @@ pub struct Field {
     limits: Value,
 }
 
-impl Field {
+impl FieldShape {
     /// Whether the schema allows this probe value. `None` if another entity decides or the probe does not apply.
     pub fn may_be(&self, what: &str) -> Option<bool> {
         if what == "left out" {
@@ -81,7 +81,7 @@ impl Shapes {
         }
     }
 
-    pub fn fields(&self, entity: &Ours) -> BTreeMap<String, Field> {
+    pub fn fields(&self, entity: &Ours) -> BTreeMap<String, FieldShape> {
         let mut parts = Vec::new();
         self.collect_parts(&entity.schema, &mut parts);
         let mut fields = BTreeMap::new();
@@ -94,7 +94,7 @@ impl Shapes {
                     let limit = schema.get(ours)?;
                     Some(((*theirs).to_owned(), limit.clone()))
                 });
-                let field = Field {
+                let field = FieldShape {
                     required: required.contains(&json!(name)),
                     nullable,
                     kind,
@@ -229,7 +229,7 @@ impl Shapes {
         &self,
         entity: &Ours,
         path: &str,
-        holds: impl Fn(&str, &BTreeMap<String, Field>, &str) -> bool,
+        holds: impl Fn(&str, &BTreeMap<String, FieldShape>, &str) -> bool,
     ) -> bool {
         let (above, name) = path.rsplit_once('/').unwrap_or_default();
         if above.is_empty() {

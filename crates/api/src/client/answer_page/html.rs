@@ -100,7 +100,7 @@ fn document(title: &str, body: &str) -> String {
 
 /// The text of a page without a form.
 #[derive(Clone, Copy)]
-pub(super) enum Notice<'a> {
+pub(super) enum PageNotice<'a> {
     Answered,
     AnsweredOtherwise,
     Expired,
@@ -110,7 +110,7 @@ pub(super) enum Notice<'a> {
     Refused(&'a str),
 }
 
-impl<'a> Notice<'a> {
+impl<'a> PageNotice<'a> {
     /// Selects the notice for an error.
     pub(super) fn of(code: &str, reason: Option<&str>, message: &'a str) -> Self {
         match (code, reason) {
@@ -124,36 +124,36 @@ impl<'a> Notice<'a> {
 }
 
 /// Renders a notice.
-pub(super) fn notice(notice: Notice<'_>) -> String {
+pub(super) fn notice(notice: PageNotice<'_>) -> String {
     let (title, text) = match notice {
-        Notice::Answered => (
+        PageNotice::Answered => (
             "Answered",
             "This question was answered. You can close this page.",
         ),
-        Notice::AnsweredOtherwise => (
+        PageNotice::AnsweredOtherwise => (
             "Already answered",
             "This question was answered before, and the first answer stands. Your answer was not taken.",
         ),
-        Notice::Expired => (
+        PageNotice::Expired => (
             "Expired",
             "This question has expired and can no longer be answered. The agent has to ask again.",
         ),
-        Notice::Cancelled => (
+        PageNotice::Cancelled => (
             "Cancelled",
             "The run that asked was cancelled, and the question can no longer be answered.",
         ),
-        Notice::NoLink => (
+        PageNotice::NoLink => (
             "Link not valid",
             "No question has this link. A newer link replaces the one before it: ask its sender for the newest.",
         ),
-        Notice::Refused(message) => ("Not taken", message),
+        PageNotice::Refused(message) => ("Not taken", message),
     };
     let body = format!("<h1>{title}</h1>\n<p>{}</p>\n", escaped(text));
     document(title, &body)
 }
 
 /// An interaction as a form.
-pub(super) struct Form<'a> {
+pub(super) struct AnswerFormPage<'a> {
     pub(super) request: &'a InteractionRequest,
     /// Epoch seconds.
     pub(super) expires_at: i64,
@@ -163,7 +163,7 @@ pub(super) struct Form<'a> {
     pub(super) faults: &'a [Fault],
 }
 
-impl Form<'_> {
+impl AnswerFormPage<'_> {
     /// Renders the whole page.
     pub(super) fn html(&self) -> String {
         let request = self.request;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_of_a_question_leaves_its_place() {
+    fn escapes_every_text_of_interactions() {
         let evil = "\"><script>x</script>";
         let option = json!({"value": evil, "label": evil, "description": evil});
         let kinds = [
@@ -369,7 +369,7 @@ mod tests {
         });
         let request: InteractionRequest = serde_json::from_value(request).unwrap();
         let faults = [Fault::new(format!("/values/{evil}text"), evil)];
-        let form = Form {
+        let form = AnswerFormPage {
             request: &request,
             expires_at: 0,
             values: &JsonObject::new(),
@@ -377,6 +377,6 @@ mod tests {
         };
         let html = form.html();
         assert!(!html.contains("<script") && !html.contains(evil), "{html}");
-        assert!(!super::notice(Notice::Refused(evil)).contains(evil));
+        assert!(!super::notice(PageNotice::Refused(evil)).contains(evil));
     }
 }

@@ -6,10 +6,10 @@ use protocol::id::WorkspaceId;
 use store::sha256_hex;
 
 use crate::ApiState;
+use crate::auth_rate_limit::ClientNetwork;
 use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;
-use crate::recheck::{Accepted, Credential};
-use crate::refusals::Source;
+use crate::recheck::{AcceptedCredential, CallerCredential};
 use crate::state::ApiState;
 use runs::interactions::{AnswerSender, AnsweredQuestion};
 
@@ -42,9 +42,9 @@ impl FromRequestParts<ApiState> for LinkCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let source = Source::of(parts);
+        let source = ClientNetwork::of(parts);
         let now = state.runs.clock().now_seconds();
-        let _place = state.refusals().pass(source, now).await?;
+        let _place = state.auth_rate_limit().pass(source, now).await?;
         let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
         let store = state.runs.store();
         let token_sha256 = sha256_hex(token.as_bytes());
@@ -54,12 +54,12 @@ impl FromRequestParts<ApiState> for LinkCaller {
             .await?
             .is_none()
         {
-            return Err(state.refusals().refuse(source, now, || {}).of_link());
+            return Err(state.auth_rate_limit().refuse(source, now, || {}).of_link());
         }
-        let credential = Credential::Link {
+        let credential = CallerCredential::Link {
             token_sha256: token_sha256.clone(),
         };
-        Accepted::note(parts, credential);
+        AcceptedCredential::note(parts, credential);
         Ok(Self { token_sha256 })
     }
 }

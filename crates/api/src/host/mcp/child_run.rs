@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
-use protocol::child_run::{ChildRun, ChildRunRequest, MOST_WAIT_SECONDS};
+use protocol::child_run::{ChildRun, ChildRunRequest, MAX_WAIT_SECONDS};
 use protocol::context::AgentInput;
 use protocol::message::Message;
 use protocol::run::RunStatus;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::values::{MOST_ID_BYTES, read_arguments};
+use super::values::{MAX_ID_BYTES, read_arguments};
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::child_runs;
@@ -62,7 +62,7 @@ pub(super) async fn call(
     arguments: &JsonObject,
 ) -> ApiResult<CallToolResult> {
     let arguments: Arguments = read_arguments(arguments)?;
-    if arguments.agent.len() > MOST_ID_BYTES {
+    if arguments.agent.len() > MAX_ID_BYTES {
         return Err(ApiError::invalid("/agent", "must be an agent of this run"));
     }
     let request = ChildRunRequest {
@@ -83,17 +83,17 @@ pub(super) async fn call(
     while !child.status.is_terminal() {
         // The loop ends at the latest with this run's deadline.
         let began = Instant::now();
-        child = child_runs::follow(caller, state, child.run_id, MOST_WAIT_SECONDS).await?;
-        let waited = began.elapsed() >= Duration::from_secs(MOST_WAIT_SECONDS);
+        child = child_runs::follow(caller, state, child.run_id, MAX_WAIT_SECONDS).await?;
+        let waited = began.elapsed() >= Duration::from_secs(MAX_WAIT_SECONDS);
         if !child.status.is_terminal() && !waited {
-            return Err(given_up(state));
+            return Err(wait_aborted(state));
         }
     }
     Ok(result(&child))
 }
 
 /// The error of a wait that ends early: the gateway is shutting down, or the run was cancelled.
-fn given_up(state: &ApiState) -> ApiError {
+fn wait_aborted(state: &ApiState) -> ApiError {
     if state.runs.stopping().is_cancelled() {
         IntakeError::Stopping.into()
     } else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
-use protocol::interaction::MOST_WAIT_SECONDS;
+use protocol::interaction::MAX_WAIT_SECONDS;
 use protocol::lists::KnownSet;
 use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation, ToolResource};
 use rmcp::model::{CallToolResult, Tool, ToolAnnotations};
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::super::{events, history, interactions, knowledge};
 use super::child_run;
-use super::values::{MOST_ID_BYTES, read_arguments, structured, to_json};
+use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
 use crate::auth::{Call, RunCaller};
-use crate::catalog_work::aside;
+use crate::catalog_work::run_blocking;
 use crate::error::{ApiError, ApiResult};
 use crate::json::BODY_BYTES;
 use crate::state::ApiState;
@@ -41,7 +41,7 @@ const ALL: [OwnTool; 6] = [
 ];
 
 /// Maximum characters of an interaction id.
-const MOST_INTERACTION_ID: usize = 255;
+const MAX_INTERACTION_ID: usize = 255;
 
 /// Arguments of `list_assets`.
 #[derive(Deserialize)]
@@ -169,7 +169,7 @@ impl OwnTool {
             Self::HistoryPage => (
                 "Reads the transcript of this run's conversation, a page at a time.",
                 json!({
-                    "conversation_id": {"type": "string", "maxLength": MOST_ID_BYTES,
+                    "conversation_id": {"type": "string", "maxLength": MAX_ID_BYTES,
                         "description": "This run's own, when it is given."},
                     "before_cursor": {"type": "string", "maxLength": BODY_BYTES},
                     "after_cursor": {"type": "string", "maxLength": BODY_BYTES},
@@ -190,9 +190,9 @@ impl OwnTool {
             Self::WaitForInteraction => (
                 "Waits for a person's answer to a question that this run has asked, and reads it.",
                 json!({
-                    "interaction_id": {"type": "string", "maxLength": MOST_INTERACTION_ID,
+                    "interaction_id": {"type": "string", "maxLength": MAX_INTERACTION_ID,
                         "description": "The id that the question was asked under."},
-                    "wait_seconds": {"type": "integer", "minimum": 0, "maximum": MOST_WAIT_SECONDS,
+                    "wait_seconds": {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS,
                         "description": "How long to wait. `open` in the result: call again."},
                 }),
             ),
@@ -219,7 +219,7 @@ impl OwnTool {
                 let grant = Arc::clone(&caller.grant);
                 // The caller already holds the catalog permit of the run.
                 let list = move || assets(&grant.snapshot.resources, &query).map(structured);
-                aside(list).await?
+                run_blocking(list).await?
             }
             Self::GetCurrentEvent => {
                 let Nothing {} = read_arguments(&arguments)?;
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_asset_types_are_read_once() {
+    fn reads_repeated_asset_types_once() {
         let list = vec![json!("tools"); 1000];
         let query: AssetQuery = serde_json::from_value(json!({"asset_types": list})).unwrap();
         assert!(*query.asset_types == [AssetType::Tools]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_and_text_of_a_tool_is_bounded() {
+    fn bounds_every_list_and_text_of_tools() {
         let snapshot = json!({
             "v": 1, "run_id": uuid::Uuid::nil(), "workspace_id": "default", "agent_id": uuid::Uuid::nil(),
             "agent_version": 1, "runner_id": "plugin:a/b/c", "endpoint_id": uuid::Uuid::nil(), "event_id": "e",

@@ -26,8 +26,10 @@ use utoipa_axum::routes;
 
 use super::child_run;
 use super::own::OwnTool;
-use super::values::{MOST_ID_BYTES, read_arguments, structured, to_json};
-use super::{Caller, Face, McpMessage, Message, is_refused, read_message, refused, speak};
+use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
+use super::{
+    McpCaller, McpMessage, McpRequest, RunMcpServer, is_refused, read_message, refused, speak,
+};
 use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::auth::run_token::run_of_token;
@@ -35,8 +37,8 @@ use crate::error::body::no_message;
 use crate::error::routing::no_route;
 use crate::error::{ApiError, ApiResult};
 use crate::host::tools::read_detail;
-use crate::json::most_bytes;
-use crate::recheck::{Accepted, ChecksSenders};
+use crate::json::body_limit;
+use crate::recheck::{AcceptedCredential, ChecksCredentials};
 use crate::state::ApiState;
 
 /// Maximum bytes of a message. It is low because the sender is unknown until the message is read.
@@ -44,7 +46,7 @@ const SHARED_BYTES: usize = 256 * 1024;
 /// The token argument of each tool.
 const RUN_TOKEN: &str = "run_token";
 /// Maximum characters of a run token.
-const MOST_TOKEN: usize = 4096;
+const MAX_TOKEN_CHARS: usize = 4096;
 /// The same message for every invalid token.
 const WRONG_TOKEN: &str = "run_token is not valid: pass the token of the current run, unchanged, as \
     the input variable of the platform holds it";
@@ -70,8 +72,8 @@ const TOOLS: [SharedTool; 7] = [
 /// A body that contains its own credential, so there is none to check again.
 struct TokenInBody;
 
-impl ChecksSenders for TokenInBody {
-    async fn check_again(&self, _: Option<&Accepted>) -> ApiResult<()> {
+impl ChecksCredentials for TokenInBody {
+    async fn check_again(&self, _: Option<&AcceptedCredential>) -> ApiResult<()> {
         Ok(())
     }
 }
@@ -96,7 +98,7 @@ struct CallQuery {
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(speak_shared_mcp))
-        .layer(most_bytes(SHARED_BYTES))
+        .layer(body_limit(SHARED_BYTES))
 }
 
 /// Handles a message of the Model Context Protocol, for platforms with fixed MCP credentials.
@@ -122,16 +124,16 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
     }
     let mut message = read_message(request, &TokenInBody).await?;
     let sent_json = message.sent_json;
-    let called = Called::take(&mut message)?;
+    let called = SharedToolCall::take(&mut message)?;
     let caller = match &called {
         Some(called) => called.caller(&mut message.parts, &state).await?,
         None => None,
     };
-    let caller = caller.map(|caller| Arc::new(Caller { caller, state }));
+    let caller = caller.map(|caller| Arc::new(McpCaller { caller, state }));
     let turn = caller
         .as_deref()
         .filter(|_| called.is_some_and(|called| called.reads_catalog));
-    let response = speak(SharedFace(caller.clone()), message, turn).await?;
+    let response = speak(SharedMcpServer(caller.clone()), message, turn).await?;
     if is_refused(&response) {
         // SDK errors may quote the message and thus the token.
         let status = match response.status() {
@@ -145,15 +147,15 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
 }
 
 /// A tool call without its token.
-struct Called {
+struct SharedToolCall {
     token: String,
     /// The response contains the run's whole catalog.
     reads_catalog: bool,
 }
 
-impl Called {
+impl SharedToolCall {
     /// Removes the token from a message; `None` if the message is not a tool call.
-    fn take(message: &mut Message) -> ApiResult<Option<Self>> {
+    fn take(message: &mut McpRequest) -> ApiResult<Option<Self>> {
         let Ok(mut value) = serde_json::from_slice::<Value>(&message.bytes) else {
             // The SDK rejects it.
             return Ok(None);
@@ -164,7 +166,7 @@ impl Called {
         let arguments = value.pointer_mut("/params/arguments");
         let token = arguments.and_then(|arguments| arguments.as_object_mut()?.remove(RUN_TOKEN));
         let token = match token {
-            Some(Value::String(token)) if token.len() <= MOST_TOKEN => token,
+            Some(Value::String(token)) if token.len() <= MAX_TOKEN_CHARS => token,
             _ => String::new(),
         };
         let rest = value.to_string();
@@ -194,9 +196,9 @@ impl Called {
 
 /// MCP server for one message. Without a caller it lists its tools but calls none.
 #[derive(Clone)]
-struct SharedFace(Option<Arc<Caller>>);
+struct SharedMcpServer(Option<Arc<McpCaller>>);
 
-impl ServerHandler for SharedFace {
+impl ServerHandler for SharedMcpServer {
     fn get_info(&self) -> ServerConfig {
         let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
         info.server_info = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
@@ -252,7 +254,7 @@ impl SharedTool {
 
     /// The same for every run; `list_assets` has the names of a run.
     fn described(self) -> Tool {
-        let name = json!({"type": "string", "maxLength": MOST_ID_BYTES});
+        let name = json!({"type": "string", "maxLength": MAX_ID_BYTES});
         let (description, mut properties) = match self {
             Self::Own(own) => own.form(&name),
             Self::GetToolDetail => (
@@ -267,7 +269,7 @@ impl SharedTool {
                 }),
             ),
         };
-        properties[RUN_TOKEN] = json!({"type": "string", "maxLength": MOST_TOKEN,
+        properties[RUN_TOKEN] = json!({"type": "string", "maxLength": MAX_TOKEN_CHARS,
             "description": "The token of the run, from the input variable of the platform."});
         let required = match self {
             Self::Own(OwnTool::RetrieveKnowledge) => json!([RUN_TOKEN, "kb_id", "query_text"]),
@@ -291,8 +293,12 @@ impl SharedTool {
     }
 
     /// Calls the tool with the code of its REST route.
-    async fn call(self, caller: &Arc<Caller>, arguments: JsonObject) -> ApiResult<CallToolResult> {
-        let Caller { caller: run, state } = caller.as_ref();
+    async fn call(
+        self,
+        caller: &Arc<McpCaller>,
+        arguments: JsonObject,
+    ) -> ApiResult<CallToolResult> {
+        let McpCaller { caller: run, state } = caller.as_ref();
         match self {
             Self::Own(own) => own.call(run, state, arguments).await,
             Self::GetToolDetail => {
@@ -301,7 +307,7 @@ impl SharedTool {
             }
             Self::CallTool => {
                 let query: CallQuery = read_arguments(&arguments)?;
-                let face = Face(Arc::clone(caller));
+                let face = RunMcpServer(Arc::clone(caller));
                 face.call_granted(&query.tool_name, query.parameters).await
             }
         }
@@ -313,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tool_demands_the_token() {
+    fn every_tool_requires_run_token() {
         for tool in TOOLS {
             let described = tool.described();
             let required = described.input_schema["required"].as_array().unwrap();

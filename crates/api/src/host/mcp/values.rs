@@ -10,7 +10,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::parse;
 
 /// Maximum bytes of an id of a conversation, tool or knowledge base.
-pub(super) const MOST_ID_BYTES: usize = 512;
+pub(super) const MAX_ID_BYTES: usize = 512;
 
 /// Serializes a value.
 pub(super) fn to_json<T: Serialize>(value: &T) -> ApiResult<Value> {

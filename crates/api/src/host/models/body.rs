@@ -6,11 +6,11 @@ use axum::extract::{FromRequest, Request};
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
 
-use crate::drain::drain_body;
+use crate::drain::discard_request_body;
 use crate::error::ApiError;
 use crate::host::models::room::BODY_BYTES;
 use crate::json::{announced, json_bytes, parse};
-use crate::room::{BodyRoom, Sender, Taken};
+use crate::room::{BodyMemory, Sender, Taken};
 use crate::state::ApiState;
 
 /// The JSON body of a model request with its memory permit.
@@ -27,16 +27,16 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         let sender = request.extensions().get::<Sender>().copied();
         let sender = sender.ok_or_else(ApiError::unauthenticated)?;
         let bytes = at_most(request.headers());
-        let mut permit = match state.model_room().take(sender, bytes) {
+        let mut permit = match state.model_memory().take(sender, bytes) {
             Ok(permit) => permit,
             Err(refused) => {
                 // Clients read no response while they send, so discard the rest of the body within limits.
-                drain_body(request.into_body()).await;
+                discard_request_body(request.into_body()).await;
                 return Err(refused);
             }
         };
         // The body already has a permit of this budget.
-        request.extensions_mut().remove::<BodyRoom>();
+        request.extensions_mut().remove::<BodyMemory>();
         let bytes = json_bytes(request, state).await?;
         permit.shrink(bytes.len());
         let value = parse(&bytes)?;

@@ -13,16 +13,16 @@ use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::artifacts::find;
-use crate::room::Taken;
+use crate::memory_budget::MemoryPermit;
 use crate::state::ApiState;
-use blob_store::PlaceError;
+use blob_store::ArtifactStoreError;
 
 /// Supported image types.
 const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Maximum number of images of a request.
-const MOST_IMAGES: usize = 32;
+const MAX_IMAGES: usize = 32;
 /// Maximum size of all images of a request, in bytes before base64.
-const MOST_BYTES: u64 = 15 * 1024 * 1024;
+const MAX_IMAGE_BYTES: u64 = 15 * 1024 * 1024;
 
 /// Replaces artifact references by data URLs, if the run may read the artifacts. Returns their memory permits,
 /// held until the provider has answered.
@@ -30,12 +30,12 @@ pub(in crate::host) async fn with_images(
     caller: &RunCaller,
     state: &ApiState,
     body: &mut JsonObject,
-) -> ApiResult<Vec<Taken>> {
+) -> ApiResult<Vec<MemoryPermit>> {
     let mut images = Images::default();
     for (pointer, url) in references(body) {
         *url = images.read(caller, state, &pointer, url).await?;
     }
-    Ok(images.rooms)
+    Ok(images.permits)
 }
 
 /// Images of a request.
@@ -43,7 +43,7 @@ pub(in crate::host) async fn with_images(
 pub(in crate::host) struct Images {
     bytes: u64,
     /// Memory permits, held until the provider has answered.
-    pub(in crate::host) rooms: Vec<Taken>,
+    pub(in crate::host) permits: Vec<MemoryPermit>,
 }
 
 impl Images {
@@ -56,15 +56,15 @@ impl Images {
         url: &str,
     ) -> ApiResult<String> {
         let at = |refused: ApiError| refused.with("pointer", json!(pointer));
-        if self.rooms.len() == MOST_IMAGES {
-            let message = format!("must be one of at most {MOST_IMAGES} artifacts of a request");
+        if self.permits.len() == MAX_IMAGES {
+            let message = format!("must be one of at most {MAX_IMAGES} artifacts of a request");
             return Err(ApiError::invalid(pointer, message));
         }
         let id = url.strip_prefix(SCHEME).unwrap_or_default();
-        let left = MOST_BYTES - self.bytes;
+        let left = MAX_IMAGE_BYTES - self.bytes;
         let image = Image::read(caller, state, id, left).await.map_err(at)?;
         self.bytes += image.size;
-        self.rooms.push(image.permit);
+        self.permits.push(image.permit);
         Ok(image.url)
     }
 }
@@ -93,7 +93,7 @@ struct Image {
     size: u64,
     /// A data URL.
     url: String,
-    permit: Taken,
+    permit: MemoryPermit,
 }
 
 impl Image {
@@ -104,7 +104,7 @@ impl Image {
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
         let permit = check(&mime_type, size, most).and_then(|bytes| {
             // Base64 needs a third more.
-            let budget = state.model_room();
+            let budget = state.model_memory();
             budget.take(caller.sender(), bytes.div_ceil(3) * 4)
         });
         let permit = match permit {
@@ -127,19 +127,19 @@ impl Image {
 
 /// Reads exactly `size` bytes of an artifact.
 async fn read_exactly(
-    bytes: impl Stream<Item = Result<Bytes, PlaceError>>,
+    bytes: impl Stream<Item = Result<Bytes, ArtifactStoreError>>,
     size: u64,
-) -> Result<Vec<u8>, PlaceError> {
+) -> Result<Vec<u8>, ArtifactStoreError> {
     let mut all = Vec::new();
     let mut bytes = std::pin::pin!(bytes);
     while let Some(part) = bytes.try_next().await? {
         if (all.len() + part.len()) as u64 > size {
-            return Err(PlaceError::Gone);
+            return Err(ArtifactStoreError::Gone);
         }
         all.extend_from_slice(&part);
     }
     if (all.len() as u64) < size {
-        return Err(PlaceError::Gone);
+        return Err(ArtifactStoreError::Gone);
     }
     Ok(all)
 }
@@ -153,7 +153,7 @@ fn check(mime_type: &str, size: u64, most: u64) -> ApiResult<usize> {
     }
     if size > most {
         let message = format!(
-            "the images of a request must have at most {MOST_BYTES} bytes together; send smaller ones"
+            "the images of a request must have at most {MAX_IMAGE_BYTES} bytes together; send smaller ones"
         );
         return Err(ApiError::too_large(message));
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_place_that_sends_other_bytes_than_the_artifacts_is_not_read_on() {
+    async fn rejects_artifact_content_of_other_size() {
         let parts = |count| stream::iter((0..count).map(|_| Ok(Bytes::from_static(b"abcd"))));
         let exact = read_exactly(parts(2), 8).await;
         assert_eq!(exact.unwrap(), b"abcdabcd");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn artifacts_are_found_where_images_stand_and_nowhere_else() {
+    fn finds_artifact_references_only_in_image_parts() {
         let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
         let body = json!({"messages": [
             {"role": "user", "content": "artifact:text"},

@@ -12,20 +12,20 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::body::ModelBody;
-use super::most::asked_texts;
+use super::token_bounds::prompt_texts;
 use super::{begin_call, check_count, extra_args};
 use crate::ApiState;
 use crate::auth::LiveCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::{HostCall, Spend};
+use crate::memory_budget::MemoryPermit;
 use crate::query::PathOf;
-use crate::room::Taken;
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use models::{Model, object};
 
-const MOST_DOCUMENTS: usize = 64;
-const MOST_TEXTS: usize = 256;
+const MAX_DOCUMENTS: usize = 64;
+const MAX_TEXTS: usize = 256;
 /// Fields of a rerank request that `extra_args` must not contain.
 const NOT_EXTRA: [&str; 5] = ["model", "query", "documents", "top_n", "top_k"];
 
@@ -79,7 +79,7 @@ pub(crate) async fn embed_texts(
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
     let embedded = async {
-        check_count("/texts", request.texts.len(), MOST_TEXTS)?;
+        check_count("/texts", request.texts.len(), MAX_TEXTS)?;
         let (vectors, usage) = embed(&mut call, model, &id, &request.texts, &mut permit).await?;
         json_of(&Embeddings { vectors, usage })
     };
@@ -94,9 +94,9 @@ async fn rerank(
     request: &Rerank,
 ) -> ApiResult<RerankResults> {
     let count = request.documents.len();
-    check_count("/documents", count, MOST_DOCUMENTS)?;
+    check_count("/documents", count, MAX_DOCUMENTS)?;
     let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
-    let beside = asked_texts(&body);
+    let beside = prompt_texts(&body);
     let texts = request.documents.iter().chain([&request.query]);
     call.reserve(reading_spend(id, model, texts.chain(&beside)))
         .await?;
@@ -114,7 +114,7 @@ async fn rerank(
 /// Size of a vector in JSON: about 30 KiB for 1,536 numbers.
 const VECTOR_BYTES: usize = 32 * 1024;
 /// Maximum size of an answer in bytes.
-const MOST_VECTOR_BYTES: usize = 32 * 1024 * 1024;
+const MAX_VECTOR_BYTES: usize = 32 * 1024 * 1024;
 
 /// Embeds texts within the budgets of the call and the memory budget for model requests. Short texts may have
 /// large vectors.
@@ -123,10 +123,10 @@ pub(in crate::host) async fn embed(
     model: &Model,
     id: &str,
     texts: &[String],
-    permit: &mut Taken,
+    permit: &mut MemoryPermit,
 ) -> ApiResult<(Vec<Vec<f32>>, Option<LlmTokenUsage>)> {
     let vectors = texts.len().saturating_mul(VECTOR_BYTES);
-    permit.grow_to(vectors.min(MOST_VECTOR_BYTES))?;
+    permit.grow_to(vectors.min(MAX_VECTOR_BYTES))?;
     let paid = call.reserve(reading_spend(id, model, texts.iter())).await?;
     let vectors = call.within(model.vectors(texts, &paid)).await;
     // Count the tokens of earlier batches even if a later batch fails.
@@ -145,7 +145,7 @@ fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a St
         kind: "model",
         resource: id.to_owned(),
         prompt_tokens: model.count.of_texts(texts),
-        most_completion_tokens: 0,
+        max_completion_tokens: 0,
         price: model.price,
     }
 }

@@ -10,7 +10,7 @@ use crate::error::ApiResult;
 use crate::host::models::reading::json_of;
 
 /// The answer to an embedding request.
-pub(super) struct Embedded<'a> {
+pub(super) struct EmbeddingResponse<'a> {
     pub(super) model: &'a str,
     pub(super) vectors: &'a [Vec<f32>],
     pub(super) usage: Option<LlmTokenUsage>,
@@ -19,15 +19,15 @@ pub(super) struct Embedded<'a> {
 }
 
 #[derive(Serialize)]
-struct List<'a> {
+struct EmbeddingList<'a> {
     object: &'static str,
-    data: Vec<Item<'a>>,
+    data: Vec<EmbeddingItem<'a>>,
     model: &'a str,
     usage: Value,
 }
 
 #[derive(Serialize)]
-struct Item<'a> {
+struct EmbeddingItem<'a> {
     object: &'static str,
     index: usize,
     embedding: Encoded<'a>,
@@ -40,16 +40,16 @@ enum Encoded<'a> {
     Base64(String),
 }
 
-impl Embedded<'_> {
+impl EmbeddingResponse<'_> {
     pub(super) fn to_json(&self) -> ApiResult<Vec<u8>> {
         let none = || json!({"prompt_tokens": 0, "total_tokens": 0});
         let vectors = self.vectors.iter().map(Vec::as_slice).enumerate();
-        let item = |(index, vector)| Item {
+        let item = |(index, vector)| EmbeddingItem {
             object: "embedding",
             index,
             embedding: self.encoded(vector),
         };
-        json_of(&List {
+        json_of(&EmbeddingList {
             object: "list",
             data: vectors.map(item).collect(),
             model: self.model,

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use axum::body::Bytes;
-use domain::chat::responses::{ANSWER_BYTES, End, EventWriter, Passing};
+use domain::chat::responses::{ANSWER_BYTES, AnswerEnd, ResponseEventWriter, ResponsesPassthrough};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
 use protocol::JsonObject;
@@ -14,45 +14,54 @@ use crate::error::{ApiError, ApiResult};
 use crate::host::models::said_bytes;
 use crate::host_call::HostCall;
 use egress::upstream::UpstreamError;
-use models::{Chunks, Events};
+use models::{Chunks, WireEvents};
 
 /// A streaming answer.
-pub(super) enum Answer {
+pub(super) enum StreamingResponse {
     /// Built from chunks of a chat completion.
     Written {
         chunks: Chunks,
-        writer: Box<EventWriter>,
+        writer: Box<ResponseEventWriter>,
     },
     /// Relayed from a provider with this API.
-    Passed { events: Events, passing: Passing },
+    Passed {
+        events: WireEvents,
+        passing: ResponsesPassthrough,
+    },
 }
 
 /// State of a stream.
-enum Saying {
-    Written(HostCall, Box<EventWriter>),
-    Passed(HostCall, Box<Passing>),
+enum ResponseStreamState {
+    Written(HostCall, Box<ResponseEventWriter>),
+    Passed(HostCall, Box<ResponsesPassthrough>),
     Over,
 }
 
-impl Answer {
+impl StreamingResponse {
     /// Frames of the answer. The stream ends with the run or the first error.
     pub(super) fn frames(
         self,
         mut call: HostCall,
     ) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
-        let (items, saying, begun) = match self {
+        let (items, stream_state, begun) = match self {
             Self::Written { chunks, mut writer } => {
                 let begun = frames(&writer.begin());
                 call.add_bytes(begun.len());
                 let items = call.while_live(chunks).boxed();
-                (items, Saying::Written(call, writer), begun)
+                (items, ResponseStreamState::Written(call, writer), begun)
             }
             Self::Passed { events, passing } => {
                 let items = call.while_live(events).boxed();
-                (items, Saying::Passed(call, Box::new(passing)), Bytes::new())
+                (
+                    items,
+                    ResponseStreamState::Passed(call, Box::new(passing)),
+                    Bytes::new(),
+                )
             }
         };
-        let said = stream::unfold((items, saying), |(items, saying)| saying.next(items));
+        let said = stream::unfold((items, stream_state), |(items, stream_state)| {
+            stream_state.next(items)
+        });
         stream::once(std::future::ready(begun))
             .chain(said)
             .filter(|frame| std::future::ready(!frame.is_empty()))
@@ -60,30 +69,30 @@ impl Answer {
     }
 }
 
-type Items = BoxStream<'static, ApiResult<JsonObject>>;
+type ProviderItems = BoxStream<'static, ApiResult<JsonObject>>;
 
-impl Saying {
+impl ResponseStreamState {
     /// Frames of the next item.
-    async fn next(self, mut items: Items) -> Option<(Bytes, (Items, Self))> {
+    async fn next(self, mut items: ProviderItems) -> Option<(Bytes, (ProviderItems, Self))> {
         if matches!(self, Self::Over) {
             return None;
         }
         let item = items.next().await;
-        let (frame, saying) = match self {
+        let (frame, stream_state) = match self {
             Self::Written(call, writer) => written(call, writer, item),
             Self::Passed(call, passing) => passed(call, passing, item),
             Self::Over => return None,
         };
-        Some((frame, (items, saying)))
+        Some((frame, (items, stream_state)))
     }
 }
 
 /// Frames for a chunk of a chat completion.
 fn written(
     mut call: HostCall,
-    mut writer: Box<EventWriter>,
+    mut writer: Box<ResponseEventWriter>,
     item: Option<ApiResult<JsonObject>>,
-) -> (Bytes, Saying) {
+) -> (Bytes, ResponseStreamState) {
     let failed = match item {
         Some(Ok(chunk)) => {
             call.count(domain::chat::usage_of(&chunk));
@@ -92,7 +101,7 @@ fn written(
                 Ok(events) => {
                     let frames = frames(&events);
                     call.add_bytes(frames.len());
-                    return (frames, Saying::Written(call, writer));
+                    return (frames, ResponseStreamState::Written(call, writer));
                 }
                 Err(_) => too_large(),
             }
@@ -102,20 +111,23 @@ fn written(
             let frames = frames(&writer.finish());
             call.add_bytes(frames.len());
             let _ = call.end(Ok(()));
-            return (frames, Saying::Over);
+            return (frames, ResponseStreamState::Over);
         }
         None => cut(),
     };
     let (code, message) = ended(call, failed);
-    (frames(&[writer.fail(&code, &message)]), Saying::Over)
+    (
+        frames(&[writer.fail(&code, &message)]),
+        ResponseStreamState::Over,
+    )
 }
 
 /// Frames for an event of the provider.
 fn passed(
     mut call: HostCall,
-    mut passing: Box<Passing>,
+    mut passing: Box<ResponsesPassthrough>,
     item: Option<ApiResult<JsonObject>>,
-) -> (Bytes, Saying) {
+) -> (Bytes, ResponseStreamState) {
     let failed = match item {
         Some(Ok(mut event)) => {
             let end = passing.read(&mut event);
@@ -124,18 +136,21 @@ fn passed(
             let frames = frames(&[Value::Object(event)]);
             call.add_bytes(frames.len());
             let result = match end {
-                None => return (frames, Saying::Passed(call, passing)),
-                Some(End::Whole) => Ok(()),
-                Some(End::Failed(message)) => Err(UpstreamError::Faulty(message).into()),
+                None => return (frames, ResponseStreamState::Passed(call, passing)),
+                Some(AnswerEnd::Whole) => Ok(()),
+                Some(AnswerEnd::Failed(message)) => Err(UpstreamError::Faulty(message).into()),
             };
             let _ = call.end(result);
-            return (frames, Saying::Over);
+            return (frames, ResponseStreamState::Over);
         }
         Some(Err(failed)) => failed,
         None => cut(),
     };
     let (code, message) = ended(call, failed);
-    (frames(&[passing.fail(&code, &message)]), Saying::Over)
+    (
+        frames(&[passing.fail(&code, &message)]),
+        ResponseStreamState::Over,
+    )
 }
 
 /// Ends the call and returns code and message of the last event.

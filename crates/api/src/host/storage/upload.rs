@@ -20,16 +20,16 @@ use crate::recheck::StreamedBody;
 use crate::state::ApiState;
 
 /// Timeout for the next chunk of a body.
-const SILENCE: Duration = Duration::from_secs(30);
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a whole upload.
-const PATIENCE: Duration = Duration::from_mins(5);
+const UPLOAD_TIMEOUT: Duration = Duration::from_mins(5);
 /// Lifetime of a quota reservation after the last chunk.
-const RESERVED: Duration = Duration::from_mins(1);
+const RESERVATION_LIFETIME: Duration = Duration::from_mins(1);
 
 /// Maximum number of keys of an owner in an area.
-const MOST_KEYS: u64 = 10_000;
+const MAX_KEYS: u64 = 10_000;
 
-const MOST_TYPE_BYTES: usize = 255;
+const MAX_TYPE_BYTES: usize = 255;
 const ANY_TYPE: &str = "application/octet-stream";
 
 /// A blob upload.
@@ -47,7 +47,7 @@ pub(super) struct Upload<'a> {
 }
 
 /// Read and committed data.
-struct Progress {
+struct UploadProgress {
     digest: aws_lc_rs::digest::Context,
     size: u64,
     /// Number of committed chunks.
@@ -65,7 +65,7 @@ impl<'a> Upload<'a> {
         headers: &HeaderMap,
     ) -> ApiResult<Self> {
         let content_type = single_header(headers, CONTENT_TYPE.as_str())?.unwrap_or(ANY_TYPE);
-        if content_type.is_empty() || content_type.len() > MOST_TYPE_BYTES {
+        if content_type.is_empty() || content_type.len() > MAX_TYPE_BYTES {
             let message = "`Content-Type` must have 1 to 255 characters";
             return Err(ApiError::invalid_argument(message));
         }
@@ -82,7 +82,7 @@ impl<'a> Upload<'a> {
             announced: announced.and_then(|length| length.parse().ok()),
             quota: Quota {
                 bytes: limits.storage_area_bytes,
-                keys: MOST_KEYS,
+                keys: MAX_KEYS,
             },
         };
         if upload.announced.unwrap_or(0) > limits.storage_blob_bytes {
@@ -101,7 +101,7 @@ impl<'a> Upload<'a> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
-        let time = PATIENCE.min(Duration::from_millis(left));
+        let time = UPLOAD_TIMEOUT.min(Duration::from_millis(left));
         let outcome = tokio::time::timeout(time, self.carry_out(body, call))
             .await
             .map_err(|_| slow_body())
@@ -119,14 +119,14 @@ impl<'a> Upload<'a> {
     }
 
     async fn carry_out(&self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
-        let mut progress = Progress {
+        let mut progress = UploadProgress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
             size: 0,
             written: 0,
             pending: Vec::new(),
         };
         loop {
-            let frame = tokio::time::timeout(SILENCE, body.next())
+            let frame = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
                 .await
                 .map_err(|_| slow_body())?;
             let Some(frame) = frame? else { break };
@@ -135,7 +135,7 @@ impl<'a> Upload<'a> {
         self.finish(progress, call).await
     }
 
-    async fn take(&self, progress: &mut Progress, frame: &Bytes) -> ApiResult<()> {
+    async fn take(&self, progress: &mut UploadProgress, frame: &Bytes) -> ApiResult<()> {
         progress.size += frame.len() as u64;
         if progress.size > self.state.runs.limits().storage_blob_bytes {
             return Err(self.too_large());
@@ -155,7 +155,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    async fn write_chunk(&self, progress: &mut Progress) -> ApiResult<()> {
+    async fn write_chunk(&self, progress: &mut UploadProgress) -> ApiResult<()> {
         let store = self.state.runs.store();
         if progress.written == 0 {
             let limits = self.state.runs.limits();
@@ -165,7 +165,7 @@ impl<'a> Upload<'a> {
                 quota: self.quota,
                 content_id: self.content_id,
                 reserved: self.announced.unwrap_or(limits.storage_blob_bytes),
-                timeout: RESERVED,
+                timeout: RESERVATION_LIFETIME,
             };
             written(store.write(begin).await?)?;
         }
@@ -174,14 +174,14 @@ impl<'a> Upload<'a> {
             content_id: self.content_id,
             n: progress.written,
             bytes: std::mem::take(&mut progress.pending),
-            timeout: RESERVED,
+            timeout: RESERVATION_LIFETIME,
         };
         written(store.write(chunk).await?)?;
         progress.written += 1;
         Ok(())
     }
 
-    async fn finish(&self, progress: Progress, call: Call<'_>) -> ApiResult<String> {
+    async fn finish(&self, progress: UploadProgress, call: Call<'_>) -> ApiResult<String> {
         let sha256 = store::hex(progress.digest.finish().as_ref());
         let bytes = usize::try_from(progress.size).unwrap_or(usize::MAX);
         let finish = FinishUpload {
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_one_condition_and_no_weak_tag() {
+    fn accepts_one_condition_and_no_weak_tag() {
         let sha256 = "0a".repeat(32);
         let strong = format!("\"{sha256}\"");
         let check = |headers: &[(&'static str, &str)]| {

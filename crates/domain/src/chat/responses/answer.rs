@@ -9,14 +9,14 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::ask::Asked;
-use super::envelope::Envelope;
-use super::head::{Head, echo};
-use super::item::{Body, Item, TextKind};
-use super::tools::Names;
-use crate::chat::carried::Thoughts;
+use super::ask::ResponsesRequest;
+use super::envelope::ReasoningEnvelope;
+use super::head::{ResponseHead, echo};
+use super::item::{ItemBody, OutputItem, TextKind};
+use super::tools::FunctionNames;
+use crate::chat::carried::Reasoning;
 use crate::chat::{add_usage, finish_reason, plain_text, reasoning, text_of, usage_of};
-use calls::OpenCall;
+use calls::StreamedCall;
 
 /// Maximum bytes of one answer, buffered for its last event.
 pub const ANSWER_BYTES: usize = 4 * 1024 * 1024;
@@ -30,36 +30,36 @@ pub struct AnswerTooLarge;
 
 /// Writes the events of one response.
 #[derive(Debug)]
-pub struct EventWriter {
-    head: Head,
+pub struct ResponseEventWriter {
+    head: ResponseHead,
     echo: JsonObject,
-    names: Names,
-    keeps_thoughts: bool,
+    names: FunctionNames,
+    returns_reasoning: bool,
     sequence: u64,
-    items: Vec<Item>,
+    items: Vec<OutputItem>,
     /// The open message or reasoning item.
     open: Option<usize>,
-    calls: BTreeMap<u64, OpenCall>,
-    thoughts: Thoughts,
+    calls: BTreeMap<u64, StreamedCall>,
+    thoughts: Reasoning,
     carried: BTreeMap<String, JsonObject>,
     bytes: usize,
     usage: Option<LlmTokenUsage>,
     reason: Option<String>,
 }
 
-impl EventWriter {
+impl ResponseEventWriter {
     /// Creates a writer for the answer to this request.
-    pub fn new(head: Head, request: &JsonObject, asked: &Asked) -> Self {
+    pub fn new(head: ResponseHead, request: &JsonObject, asked: &ResponsesRequest) -> Self {
         Self {
             head,
             echo: echo(request),
             names: asked.names.clone(),
-            keeps_thoughts: asked.keeps_thoughts,
+            returns_reasoning: asked.returns_reasoning,
             sequence: 0,
             items: Vec::new(),
             open: None,
             calls: BTreeMap::new(),
-            thoughts: Thoughts::default(),
+            thoughts: Reasoning::default(),
             carried: BTreeMap::new(),
             bytes: 0,
             usage: None,
@@ -93,11 +93,11 @@ impl EventWriter {
         }
         let said = choice.get("delta").or_else(|| choice.get("message"));
         let Some(said) = said else { return Ok(events) };
-        if self.keeps_thoughts {
+        if self.returns_reasoning {
             self.thoughts.add(said);
         }
         if let Some(text) = reasoning(said) {
-            self.say(TextKind::Thoughts, text, &mut events);
+            self.say(TextKind::Reasoning, text, &mut events);
         }
         let text = said.get("content").map(plain_text).unwrap_or_default();
         self.say(TextKind::Answer, &text, &mut events);
@@ -167,10 +167,10 @@ impl EventWriter {
     }
 
     /// Adds an item and its event.
-    fn add(&mut self, body: Body, events: &mut Vec<Value>) -> usize {
+    fn add(&mut self, body: ItemBody, events: &mut Vec<Value>) -> usize {
         let output = self.items.len();
-        let id = format!("{}_{}{output}", Item::prefix(&body), self.head.key);
-        let item = Item {
+        let id = format!("{}_{}{output}", OutputItem::prefix(&body), self.head.key);
+        let item = OutputItem {
             id,
             body,
             status: None,
@@ -192,15 +192,15 @@ impl EventWriter {
 
     /// Adds an item with the members that must return to the model with the tool results.
     fn carry(&mut self, events: &mut Vec<Value>) {
-        if !self.keeps_thoughts || self.calls.is_empty() {
+        if !self.returns_reasoning || self.calls.is_empty() {
             return;
         }
-        let envelope = Envelope {
+        let envelope = ReasoningEnvelope {
             thoughts: std::mem::take(&mut self.thoughts).members(true),
             calls: std::mem::take(&mut self.carried),
         };
         if let Some(sealed) = envelope.seal(&self.head.model) {
-            let output = self.add(Body::Carried(sealed), events);
+            let output = self.add(ItemBody::Carried(sealed), events);
             self.close_item(output, "completed", events);
         }
     }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::escaped;
 use super::input::Chat;
-use super::places::Places;
-use super::tools::{Names, read_choice, read_tools};
+use super::places::PointerMap;
+use super::tools::{FunctionNames, read_choice, read_tools};
 
 /// API of the target provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ProviderApi {
     /// Chat completions.
     Chat,
     /// Responses, passed through.
@@ -19,7 +19,7 @@ pub enum Target {
 }
 
 /// Maximum output tokens of a request.
-const MOST_TOKENS: u64 = i32::MAX as u64;
+const MAX_OUTPUT_TOKENS: u64 = i32::MAX as u64;
 /// Members that the gateway interprets.
 const READ: [&str; 13] = [
     "model",
@@ -64,7 +64,7 @@ const STORED: [(&str, &str); 3] = [
 /// Members of `reasoning`.
 const REASONING: [&str; 4] = ["effort", "summary", "generate_summary", "context"];
 /// Supported values of `include`.
-const THOUGHTS: &str = "reasoning.encrypted_content";
+const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 const OWN_INCLUDE: [&str; 2] = [
     "message.output_text.logprobs",
     "message.input_image.image_url",
@@ -72,19 +72,19 @@ const OWN_INCLUDE: [&str; 2] = [
 
 /// A parsed request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ResponsesRequest {
     /// Body of the completion: messages, tools and settings, without a model.
     pub chat: JsonObject,
     /// Texts for a Responses provider that are not in `chat`.
     pub beside: Vec<String>,
     pub(super) own_tools: Option<Value>,
-    pub(super) names: Names,
-    pub(super) places: Places,
+    pub(super) names: FunctionNames,
+    pub(super) places: PointerMap,
     /// True if the client asked for reasoning to send back.
-    pub(super) keeps_thoughts: bool,
+    pub(super) returns_reasoning: bool,
 }
 
-impl Asked {
+impl ResponsesRequest {
     /// Maps a fault of the completion's body to the request.
     #[must_use]
     pub fn fault(&self, mut fault: Fault) -> Fault {
@@ -102,7 +102,7 @@ impl Asked {
 }
 
 /// Returns true if the request asks for streaming.
-pub fn asks_for_stream(body: &JsonObject) -> Result<bool, Fault> {
+pub fn wants_stream(body: &JsonObject) -> Result<bool, Fault> {
     switch(body, "stream").map(|said| said == Some(true))
 }
 
@@ -111,9 +111,9 @@ pub fn asks_for_stream(body: &JsonObject) -> Result<bool, Fault> {
 pub fn read_request(
     body: &JsonObject,
     model: &str,
-    target: Target,
+    target: ProviderApi,
     opened: &[String],
-) -> Result<Asked, Fault> {
+) -> Result<ResponsesRequest, Fault> {
     check_stored(body)?;
     let mut chat = JsonObject::new();
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
@@ -130,11 +130,11 @@ pub fn read_request(
             }
         }
     }
-    let mut places = Places::default();
+    let mut places = PointerMap::default();
     let mut messages = Chat::new(model, target);
     match body.get("instructions") {
         None | Some(Value::Null) => {}
-        Some(Value::String(text)) => messages.say_system(text, "/instructions", &mut places),
+        Some(Value::String(text)) => messages.add_system_text(text, "/instructions", &mut places),
         Some(_) => return Err(Fault::new("/instructions", "must be a text")),
     }
     messages.read(body.get("input").unwrap_or(&Value::Null), &mut places)?;
@@ -156,13 +156,13 @@ pub fn read_request(
     read_bound(body, &mut chat)?;
     read_reasoning(body, &mut chat)?;
     read_text(body, &mut chat)?;
-    Ok(Asked {
+    Ok(ResponsesRequest {
         chat,
         beside,
         own_tools,
         names: tools.names,
         places,
-        keeps_thoughts: read_include(body, target)?,
+        returns_reasoning: read_include(body, target)?,
     })
 }
 
@@ -191,8 +191,8 @@ fn check_object(name: &str, value: &Value) -> Result<(), Fault> {
 }
 
 /// Checks members of which only some values affect an answer.
-fn check_other(name: &str, value: &Value, target: Target) -> Result<(), Fault> {
-    let is_own = target == Target::Responses;
+fn check_other(name: &str, value: &Value, target: ProviderApi) -> Result<(), Fault> {
+    let is_own = target == ProviderApi::Responses;
     let message = match name {
         "service_tier" if value == "auto" || value == "default" => return Ok(()),
         "truncation" if value == "disabled" || (is_own && value == "auto") => return Ok(()),
@@ -225,9 +225,9 @@ fn read_bound(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
     };
     if !bound
         .as_u64()
-        .is_some_and(|bound| (1..=MOST_TOKENS).contains(&bound))
+        .is_some_and(|bound| (1..=MAX_OUTPUT_TOKENS).contains(&bound))
     {
-        let message = format!("must be a whole number from 1 to {MOST_TOKENS}");
+        let message = format!("must be a whole number from 1 to {MAX_OUTPUT_TOKENS}");
         return Err(Fault::new("/max_output_tokens", message));
     }
     chat.insert("max_completion_tokens".to_owned(), bound.clone());
@@ -304,31 +304,31 @@ fn read_text(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
 }
 
 /// Returns true if the answer must contain reasoning for the next turn.
-fn read_include(body: &JsonObject, target: Target) -> Result<bool, Fault> {
+fn read_include(body: &JsonObject, target: ProviderApi) -> Result<bool, Fault> {
     let include = match body.get("include") {
         None | Some(Value::Null) => return Ok(false),
         Some(Value::Array(include)) => include,
         Some(_) => return Err(Fault::new("/include", "must be a list")),
     };
-    let mut keeps_thoughts = false;
+    let mut returns_reasoning = false;
     for (n, name) in include.iter().enumerate() {
-        let is_own = OWN_INCLUDE.iter().any(|own| name == own) && target == Target::Responses;
-        if name == THOUGHTS {
-            keeps_thoughts = true;
+        let is_own = OWN_INCLUDE.iter().any(|own| name == own) && target == ProviderApi::Responses;
+        if name == ENCRYPTED_REASONING {
+            returns_reasoning = true;
         } else if !is_own {
             let message =
-                format!("must be {THOUGHTS}: this model's provider supports no other value");
+                format!("must be {ENCRYPTED_REASONING}: this model's provider supports no other value");
             return Err(Fault::new(format!("/include/{n}"), message));
         }
     }
-    Ok(keeps_thoughts)
+    Ok(returns_reasoning)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(body: &Value, target: Target, opened: &[&str]) -> Result<Asked, Fault> {
+    fn read(body: &Value, target: ProviderApi, opened: &[&str]) -> Result<ResponsesRequest, Fault> {
         let opened: Vec<_> = opened.iter().map(|name| (*name).to_owned()).collect();
         read_request(body.as_object().unwrap(), "m", target, &opened)
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_become_those_of_a_completion() {
+    fn maps_settings_to_chat_completions() {
         let messages = json!([{"role": "user", "content": "hi"}]);
         for (more, expected) in [
             (json!({}), json!({})),
@@ -358,7 +358,7 @@ mod tests {
                 json!({}),
             ),
             (
-                json!({"include": [THOUGHTS], "tools": [], "tool_choice": "auto", "parallel_tool_calls": true}),
+                json!({"include": [ENCRYPTED_REASONING], "tools": [], "tool_choice": "auto", "parallel_tool_calls": true}),
                 json!({}),
             ),
             (
@@ -383,21 +383,21 @@ mod tests {
                     "json_schema": {"name": "n", "schema": {}, "strict": true}}}),
             ),
         ] {
-            let mut chat = read(&with(&more), Target::Chat, &[]).unwrap().chat;
+            let mut chat = read(&with(&more), ProviderApi::Chat, &[]).unwrap().chat;
             assert_eq!(chat.remove("messages"), Some(messages.clone()), "{more}");
             assert_eq!(Value::Object(chat), expected, "{more}");
         }
     }
 
     #[test]
-    fn stored_responses_are_refused_with_a_pointer() {
+    fn rejects_stored_responses_by_pointer() {
         for (member, value) in [
             ("previous_response_id", json!("resp_1")),
             ("conversation", json!({"id": "conv_1"})),
             ("prompt", json!({"id": "p"})),
             ("background", json!(true)),
         ] {
-            for target in [Target::Chat, Target::Responses] {
+            for target in [ProviderApi::Chat, ProviderApi::Responses] {
                 let refused = read(&with(&json!({member: value})), target, &[member]).unwrap_err();
                 assert_eq!(refused.pointer, format!("/{member}"));
             }
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn members_off_the_list_are_refused_unless_opened() {
+    fn rejects_unlisted_members_unless_allowed() {
         for (more, pointer) in [
             (json!({"service_tier": "priority"}), "/service_tier"),
             (json!({"max_tool_calls": 3}), "/max_tool_calls"),
@@ -413,9 +413,9 @@ mod tests {
             (json!({"a/b": 1}), "/a~1b"),
         ] {
             let body = with(&more);
-            assert_eq!(read(&body, Target::Chat, &[]).unwrap_err().pointer, pointer);
+            assert_eq!(read(&body, ProviderApi::Chat, &[]).unwrap_err().pointer, pointer);
             let name = more.as_object().unwrap().keys().next().unwrap();
-            let opened = read(&body, Target::Chat, &[name]).unwrap();
+            let opened = read(&body, ProviderApi::Chat, &[name]).unwrap();
             assert_eq!(opened.chat[name], more[name]);
         }
         for (more, pointer) in [
@@ -445,7 +445,7 @@ mod tests {
                 "/text/format/type",
             ),
         ] {
-            let refused = read(&with(&more), Target::Chat, &[]).unwrap_err();
+            let refused = read(&with(&more), ProviderApi::Chat, &[]).unwrap_err();
             assert_eq!(refused.pointer, pointer, "{more}");
         }
         for more in [
@@ -453,7 +453,7 @@ mod tests {
             json!({"top_logprobs": 2}),
             json!({"include": OWN_INCLUDE}),
         ] {
-            assert!(read(&with(&more), Target::Responses, &[]).is_ok(), "{more}");
+            assert!(read(&with(&more), ProviderApi::Responses, &[]).is_ok(), "{more}");
         }
     }
 
@@ -462,7 +462,7 @@ mod tests {
         let body = json!({"model": "m", "instructions": "be kind",
             "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"},
                 {"type": "input_image", "image_url": "http://10.0.0.1/a"}]}]});
-        let asked = read(&body, Target::Chat, &[]).unwrap();
+        let asked = read(&body, ProviderApi::Chat, &[]).unwrap();
         let fault = Fault::new("/messages/1/content/1/image_url/url", "is no place");
         assert_eq!(asked.fault(fault).pointer, "/input/0/content/1/image_url");
         assert_eq!(asked.pointer("/max_tokens"), "/max_output_tokens");

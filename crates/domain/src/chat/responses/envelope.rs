@@ -14,14 +14,14 @@ const MARK: &str = "runnel:1:";
 
 /// Content of one reasoning item.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Envelope {
+pub(super) struct ReasoningEnvelope {
     /// Members of the assistant's message.
     pub(super) thoughts: JsonObject,
     /// Members of its calls, by call id.
     pub(super) calls: BTreeMap<String, JsonObject>,
 }
 
-impl Envelope {
+impl ReasoningEnvelope {
     /// Returns the content of a reasoning item. `None`: there is none.
     pub(super) fn seal(&self, model: &str) -> Option<String> {
         if self.thoughts.is_empty() && self.calls.is_empty() {
@@ -67,27 +67,27 @@ mod tests {
     }
 
     #[test]
-    fn carried_members_return_to_their_model() {
-        let carried = Envelope {
+    fn kept_members_return_to_their_model() {
+        let carried = ReasoningEnvelope {
             thoughts: object(json!({"reasoning_content": "T"})),
             calls: BTreeMap::from([("c".to_owned(), object(json!({"signature": "S"})))]),
         };
         let sealed = carried.seal("m").unwrap();
         assert!(is_sealed(&sealed));
-        assert_eq!(Envelope::open(&sealed, "m"), Some(carried));
-        assert_eq!(Envelope::open(&sealed, "other"), None);
-        assert_eq!(Envelope::open("gAAAAA", "m"), None);
-        assert_eq!(Envelope::default().seal("m"), None);
+        assert_eq!(ReasoningEnvelope::open(&sealed, "m"), Some(carried));
+        assert_eq!(ReasoningEnvelope::open(&sealed, "other"), None);
+        assert_eq!(ReasoningEnvelope::open("gAAAAA", "m"), None);
+        assert_eq!(ReasoningEnvelope::default().seal("m"), None);
     }
 
     #[test]
-    fn forged_envelopes_carry_no_other_members() {
+    fn forged_envelopes_add_no_other_members() {
         let forged = json!({"model": "m", "thoughts": {"content": "x", "reasoning": "T"},
             "calls": {"c": {"function": {}, "x": 1}, "d": 7}});
-        let opened = Envelope::open(&format!("{MARK}{forged}"), "m").unwrap();
+        let opened = ReasoningEnvelope::open(&format!("{MARK}{forged}"), "m").unwrap();
         assert_eq!(opened.thoughts, object(json!({"reasoning": "T"})));
         assert_eq!(opened.calls["c"], object(json!({"x": 1})));
         assert!(opened.calls["d"].is_empty());
-        assert_eq!(Envelope::open(&format!("{MARK}[["), "m"), None);
+        assert_eq!(ReasoningEnvelope::open(&format!("{MARK}[["), "m"), None);
     }
 }

@@ -25,7 +25,7 @@ const ECHOED: [(&str, &str); 14] = [
 
 /// Metadata of a response.
 #[derive(Debug)]
-pub struct Head {
+pub struct ResponseHead {
     /// Unique key of the response: letters and digits.
     pub key: String,
     /// Epoch seconds.
@@ -34,7 +34,7 @@ pub struct Head {
     pub model: String,
 }
 
-impl Head {
+impl ResponseHead {
     /// Returns a response with these items.
     pub(super) fn response(
         &self,

@@ -6,26 +6,26 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
-use super::Target;
-use super::envelope::{Envelope, is_sealed};
-use super::parts::{Content, Part, read_parts, text_of};
-use super::places::Places;
+use super::ProviderApi;
+use super::envelope::{ReasoningEnvelope, is_sealed};
+use super::parts::{AllowedContent, ContentPart, read_parts, text_of};
+use super::places::PointerMap;
 use super::tools::{custom_arguments, function_name};
 use crate::chat::carried::put_back;
 
 /// Maximum items of one request.
-const MOST_ITEMS: usize = 10_000;
+const MAX_ITEMS: usize = 10_000;
 /// Maximum images, documents and audio parts of one request.
-const MOST_DATA: usize = 1000;
+const MAX_MEDIA_PARTS: usize = 1000;
 
 /// Builder of the chat messages.
 pub(super) struct Chat<'a> {
     /// The granted model.
     model: &'a str,
-    target: Target,
+    target: ProviderApi,
     messages: Vec<Value>,
     /// The assistant's turn that items may continue.
-    turn: Option<Turn>,
+    turn: Option<AssistantTurn>,
     /// Images and files of tool results. They follow the results in a user message, because few providers accept
     /// them in a result.
     attached: Vec<(Value, Option<String>)>,
@@ -37,7 +37,7 @@ pub(super) struct Chat<'a> {
 
 /// Consecutive text and calls of the assistant: one message.
 #[derive(Default)]
-struct Turn {
+struct AssistantTurn {
     pointer: String,
     texts: Vec<String>,
     calls: Vec<Value>,
@@ -46,7 +46,7 @@ struct Turn {
 }
 
 impl<'a> Chat<'a> {
-    pub(super) fn new(model: &'a str, target: Target) -> Self {
+    pub(super) fn new(model: &'a str, target: ProviderApi) -> Self {
         Self {
             model,
             target,
@@ -60,7 +60,7 @@ impl<'a> Chat<'a> {
 
     /// Adds system text. System text at the start of a chat is merged into one message, because some templates
     /// accept only one.
-    pub(super) fn say_system(&mut self, text: &str, pointer: &str, places: &mut Places) {
+    pub(super) fn add_system_text(&mut self, text: &str, pointer: &str, places: &mut PointerMap) {
         self.close(places);
         if let [first] = self.messages.as_mut_slice()
             && first["role"] == "system"
@@ -75,25 +75,25 @@ impl<'a> Chat<'a> {
     }
 
     /// Reads `input`. Pointers of faults refer to the request.
-    pub(super) fn read(&mut self, input: &Value, places: &mut Places) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, input: &Value, places: &mut PointerMap) -> Result<(), Fault> {
         match input {
             Value::String(text) => {
                 self.push(json!({"role": "user", "content": text}), "/input", places);
                 return Ok(());
             }
-            Value::Array(items) if items.len() <= MOST_ITEMS => {
+            Value::Array(items) if items.len() <= MAX_ITEMS => {
                 for (n, item) in items.iter().enumerate() {
                     let pointer = format!("/input/{n}");
                     self.read_item(item, &pointer, places)?;
-                    if self.data + self.attached.len() > MOST_DATA {
+                    if self.data + self.attached.len() > MAX_MEDIA_PARTS {
                         let message =
-                            format!("must be one of at most {MOST_DATA} images, files and sounds");
+                            format!("must be one of at most {MAX_MEDIA_PARTS} images, files and sounds");
                         return Err(Fault::new(pointer, message));
                     }
                 }
             }
             Value::Array(_) => {
-                let message = format!("must have at most {MOST_ITEMS} items");
+                let message = format!("must have at most {MAX_ITEMS} items");
                 return Err(Fault::new("/input", message));
             }
             _ => return Err(Fault::new("/input", "must be a text or a list of items")),
@@ -107,7 +107,7 @@ impl<'a> Chat<'a> {
         self.messages
     }
 
-    fn read_item(&mut self, item: &Value, pointer: &str, places: &mut Places) -> Result<(), Fault> {
+    fn read_item(&mut self, item: &Value, pointer: &str, places: &mut PointerMap) -> Result<(), Fault> {
         let kind = match &item["type"] {
             Value::Null if item["role"].is_string() => "message",
             kind => kind.as_str().unwrap_or_default(),
@@ -129,8 +129,8 @@ impl<'a> Chat<'a> {
                 self.read_reasoning(item, pointer, places);
                 Ok(())
             }
-            "compaction" | "compaction_summary" if self.target == Target::Responses => {
-                self.keep_opaque(item);
+            "compaction" | "compaction_summary" if self.target == ProviderApi::Responses => {
+                self.count_opaque(item);
                 Ok(())
             }
             "item_reference" => {
@@ -153,16 +153,16 @@ impl<'a> Chat<'a> {
         &mut self,
         item: &Value,
         pointer: &str,
-        places: &mut Places,
+        places: &mut PointerMap,
     ) -> Result<(), Fault> {
         let content = format!("{pointer}/content");
         match item["role"].as_str().unwrap_or_default() {
             "system" | "developer" => {
-                let parts = read_parts(&item["content"], &content, Content::Text)?;
-                self.say_system(&text_of(&parts), pointer, places);
+                let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
+                self.add_system_text(&text_of(&parts), pointer, places);
             }
             "assistant" => {
-                let parts = read_parts(&item["content"], &content, Content::Text)?;
+                let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
                 let text = text_of(&parts);
                 let turn = self.turn(pointer, places);
                 if !text.is_empty() {
@@ -170,7 +170,7 @@ impl<'a> Chat<'a> {
                 }
             }
             "user" => {
-                let parts = read_parts(&item["content"], &content, Content::Any)?;
+                let parts = read_parts(&item["content"], &content, AllowedContent::Any)?;
                 self.close(places);
                 self.push_user(parts, pointer, places);
             }
@@ -182,13 +182,13 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    fn push_user(&mut self, parts: Vec<(Part, String)>, pointer: &str, places: &mut Places) {
-        let content = if let [(Part::Text(text), _)] = parts.as_slice() {
+    fn push_user(&mut self, parts: Vec<(ContentPart, String)>, pointer: &str, places: &mut PointerMap) {
+        let content = if let [(ContentPart::Text(text), _)] = parts.as_slice() {
             json!(text)
         } else {
             let parts = parts.into_iter().map(|(part, place)| match part {
-                Part::Text(text) => (json!({"type": "text", "text": text}), None),
-                Part::Data(data) => (data, Some(place)),
+                ContentPart::Text(text) => (json!({"type": "text", "text": text}), None),
+                ContentPart::Data(data) => (data, Some(place)),
             });
             self.place_parts(parts.collect(), places)
         };
@@ -196,7 +196,7 @@ impl<'a> Chat<'a> {
     }
 
     /// Records the source pointers of the media parts of the next message.
-    fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut Places) -> Value {
+    fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut PointerMap) -> Value {
         let message = self.messages.len();
         let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
             if let Some(place) = place {
@@ -213,7 +213,7 @@ impl<'a> Chat<'a> {
         item: &Value,
         arguments: &str,
         pointer: &str,
-        places: &mut Places,
+        places: &mut PointerMap,
     ) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
         let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
@@ -226,15 +226,15 @@ impl<'a> Chat<'a> {
         &mut self,
         item: &Value,
         pointer: &str,
-        places: &mut Places,
+        places: &mut PointerMap,
     ) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
-        let parts = read_parts(&item["output"], &format!("{pointer}/output"), Content::Any)?;
+        let parts = read_parts(&item["output"], &format!("{pointer}/output"), AllowedContent::Any)?;
         self.close_turn(places);
         let mut text = text_of(&parts);
         let data = parts.into_iter().filter_map(|(part, place)| match part {
-            Part::Data(data) => Some((data, Some(place))),
-            Part::Text(_) => None,
+            ContentPart::Data(data) => Some((data, Some(place))),
+            ContentPart::Text(_) => None,
         });
         let data: Vec<_> = data.collect();
         if !data.is_empty() {
@@ -254,23 +254,23 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    fn read_reasoning(&mut self, item: &Value, pointer: &str, places: &mut Places) {
+    fn read_reasoning(&mut self, item: &Value, pointer: &str, places: &mut PointerMap) {
         let content = item["encrypted_content"].as_str().unwrap_or_default();
-        let opened = (self.target == Target::Chat)
-            .then(|| Envelope::open(content, self.model))
+        let opened = (self.target == ProviderApi::Chat)
+            .then(|| ReasoningEnvelope::open(content, self.model))
             .flatten();
         if let Some(opened) = opened {
             let turn = self.turn(pointer, places);
             turn.thoughts.extend(opened.thoughts);
             turn.carried.extend(opened.calls);
         }
-        if self.target == Target::Responses && !is_sealed(content) {
-            self.keep_opaque(item);
+        if self.target == ProviderApi::Responses && !is_sealed(content) {
+            self.count_opaque(item);
         }
     }
 
     /// Counts the texts of an item that a Responses provider receives unchanged.
-    fn keep_opaque(&mut self, item: &Value) {
+    fn count_opaque(&mut self, item: &Value) {
         let members = item.as_object().into_iter().flatten();
         let texts = members
             .filter(|(name, value)| !value.is_null() && !["id", "type"].contains(&name.as_str()));
@@ -279,22 +279,22 @@ impl<'a> Chat<'a> {
     }
 
     /// Returns the open assistant turn, or a new one.
-    fn turn(&mut self, pointer: &str, places: &mut Places) -> &mut Turn {
+    fn turn(&mut self, pointer: &str, places: &mut PointerMap) -> &mut AssistantTurn {
         if self.turn.is_none() {
             self.attach(places);
         }
-        self.turn.get_or_insert_with(|| Turn {
+        self.turn.get_or_insert_with(|| AssistantTurn {
             pointer: pointer.to_owned(),
-            ..Turn::default()
+            ..AssistantTurn::default()
         })
     }
 
-    fn close(&mut self, places: &mut Places) {
+    fn close(&mut self, places: &mut PointerMap) {
         self.close_turn(places);
         self.attach(places);
     }
 
-    fn close_turn(&mut self, places: &mut Places) {
+    fn close_turn(&mut self, places: &mut PointerMap) {
         let Some(turn) = self.turn.take() else { return };
         if turn.texts.is_empty() && turn.calls.is_empty() {
             return;
@@ -305,7 +305,7 @@ impl<'a> Chat<'a> {
     }
 
     /// Adds the message with the attachments of tool results.
-    fn attach(&mut self, places: &mut Places) {
+    fn attach(&mut self, places: &mut PointerMap) {
         if self.attached.is_empty() {
             return;
         }
@@ -315,7 +315,7 @@ impl<'a> Chat<'a> {
             .push(json!({"role": "user", "content": content}));
     }
 
-    fn push(&mut self, message: Value, pointer: &str, places: &mut Places) {
+    fn push(&mut self, message: Value, pointer: &str, places: &mut PointerMap) {
         places.add(
             format!("/messages/{}", self.messages.len()),
             pointer.to_owned(),
@@ -324,7 +324,7 @@ impl<'a> Chat<'a> {
     }
 }
 
-impl Turn {
+impl AssistantTurn {
     fn message(mut self) -> Value {
         let text = self.texts.join("\n\n");
         let mut message = JsonObject::new();
@@ -360,15 +360,15 @@ mod tests {
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
-    fn read(items: Value, target: Target) -> Result<(Vec<Value>, Places), Fault> {
-        let mut places = Places::default();
+    fn read(items: Value, target: ProviderApi) -> Result<(Vec<Value>, PointerMap), Fault> {
+        let mut places = PointerMap::default();
         let mut messages = Chat::new("m", target);
         messages.read(&items, &mut places)?;
         Ok((messages.finish(), places))
     }
 
     #[test]
-    fn items_become_messages_row_by_row() {
+    fn converts_items_to_messages() {
         let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
         let output =
             |id: &str| json!({"type": "function_call_output", "call_id": id, "output": id});
@@ -408,7 +408,7 @@ mod tests {
             ),
         ];
         for (items, expected) in rows {
-            let (messages, _) = read(items.clone(), Target::Chat).unwrap();
+            let (messages, _) = read(items.clone(), ProviderApi::Chat).unwrap();
             assert_eq!(Value::Array(messages), expected, "{items}");
         }
     }
@@ -421,7 +421,7 @@ mod tests {
             {"type": "function_call_output", "call_id": "1", "output": [image]},
             {"type": "function_call_output", "call_id": "2", "output": "two"},
             {"role": "user", "content": "and?"}]);
-        let (messages, places) = read(items, Target::Chat).unwrap();
+        let (messages, places) = read(items, ProviderApi::Chat).unwrap();
         let roles: Vec<_> = messages.iter().map(|message| &message["role"]).collect();
         assert_eq!(roles, ["assistant", "tool", "tool", "user", "user"]);
         assert_eq!(messages[3]["content"][1]["image_url"]["url"], "artifact:a");
@@ -430,10 +430,10 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_return_with_calls_to_their_model() {
+    fn reasoning_returns_with_calls_to_its_model() {
         let thoughts = JsonObject::from_iter([("reasoning_content".to_owned(), json!("T"))]);
         let carried = JsonObject::from_iter([("signature".to_owned(), json!("S"))]);
-        let envelope = Envelope {
+        let envelope = ReasoningEnvelope {
             thoughts,
             calls: BTreeMap::from([("c".to_owned(), carried)]),
         };
@@ -441,7 +441,7 @@ mod tests {
             let sealed = envelope.seal(model).unwrap();
             let items = json!([{"type": "reasoning", "encrypted_content": sealed},
                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]);
-            let (messages, _) = read(items, Target::Chat).unwrap();
+            let (messages, _) = read(items, ProviderApi::Chat).unwrap();
             assert_eq!(messages[0].get("reasoning_content").is_some(), has_thoughts);
             assert_eq!(
                 messages[0]["tool_calls"][0].get("signature").is_some(),
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_items_are_refused_by_name() {
+    fn rejects_unknown_items_by_name() {
         for (item, pointer) in [
             (json!({"type": "web_search_call"}), "/input/0/type"),
             (json!({"type": "local_shell_call"}), "/input/0/type"),
@@ -476,11 +476,11 @@ mod tests {
             ),
             (json!(7), "/input/0/type"),
         ] {
-            let refused = read(json!([item]), Target::Chat).unwrap_err();
+            let refused = read(json!([item]), ProviderApi::Chat).unwrap_err();
             assert_eq!(refused.pointer, pointer, "{item}");
         }
-        assert_eq!(read(json!(7), Target::Chat).unwrap_err().pointer, "/input");
+        assert_eq!(read(json!(7), ProviderApi::Chat).unwrap_err().pointer, "/input");
         let opaque = json!([{"type": "compaction", "encrypted_content": "x"}]);
-        assert!(read(opaque, Target::Responses).is_ok());
+        assert!(read(opaque, ProviderApi::Responses).is_ok());
     }
 }

@@ -2,35 +2,35 @@
 
 use serde_json::{Value, json};
 
-use super::tools::{Tool, custom_input};
+use super::tools::{RequestTool, custom_input};
 
 /// One item of `output`.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct OutputItem {
     pub(super) id: String,
-    pub(super) body: Body,
+    pub(super) body: ItemBody,
     /// Set when the item is finished.
     pub(super) status: Option<&'static str>,
 }
 
 /// Content of an item.
 #[derive(Debug)]
-pub(super) enum Body {
-    Message(Vec<Text>),
+pub(super) enum ItemBody {
+    Message(Vec<ItemText>),
     /// Reasoning text.
-    Thoughts(Text),
+    Reasoning(ItemText),
     /// Members that must return to the model.
     Carried(String),
     Call {
         call_id: String,
-        tool: Tool,
+        tool: RequestTool,
         arguments: String,
     },
 }
 
 /// A text of an item.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct ItemText {
     pub(super) kind: TextKind,
     pub(super) text: String,
 }
@@ -40,7 +40,7 @@ pub(super) struct Text {
 pub(super) enum TextKind {
     Answer,
     Refusal,
-    Thoughts,
+    Reasoning,
 }
 
 impl TextKind {
@@ -49,7 +49,7 @@ impl TextKind {
         match self {
             Self::Answer => "response.output_text",
             Self::Refusal => "response.refusal",
-            Self::Thoughts => "response.reasoning_text",
+            Self::Reasoning => "response.reasoning_text",
         }
     }
 
@@ -57,31 +57,31 @@ impl TextKind {
     pub(super) fn member(self) -> &'static str {
         match self {
             Self::Refusal => "refusal",
-            Self::Answer | Self::Thoughts => "text",
+            Self::Answer | Self::Reasoning => "text",
         }
     }
 }
 
-impl Text {
+impl ItemText {
     pub(super) fn part(&self) -> Value {
         match self.kind {
             TextKind::Answer => {
                 json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []})
             }
             TextKind::Refusal => json!({"type": "refusal", "refusal": self.text}),
-            TextKind::Thoughts => json!({"type": "reasoning_text", "text": self.text}),
+            TextKind::Reasoning => json!({"type": "reasoning_text", "text": self.text}),
         }
     }
 }
 
-impl Item {
+impl OutputItem {
     /// Returns the id prefix of an item's kind.
-    pub(super) fn prefix(body: &Body) -> &'static str {
+    pub(super) fn prefix(body: &ItemBody) -> &'static str {
         match body {
-            Body::Message(_) => "msg",
-            Body::Thoughts(_) | Body::Carried(_) => "rs",
-            Body::Call { tool, .. } if tool.is_custom => "ctc",
-            Body::Call { .. } => "fc",
+            ItemBody::Message(_) => "msg",
+            ItemBody::Reasoning(_) | ItemBody::Carried(_) => "rs",
+            ItemBody::Call { tool, .. } if tool.is_custom => "ctc",
+            ItemBody::Call { .. } => "fc",
         }
     }
 
@@ -89,11 +89,11 @@ impl Item {
     pub(super) fn value(&self, status: &str) -> Value {
         let id = &self.id;
         match &self.body {
-            Body::Message(texts) => {
-                let parts: Vec<_> = texts.iter().map(Text::part).collect();
+            ItemBody::Message(texts) => {
+                let parts: Vec<_> = texts.iter().map(ItemText::part).collect();
                 json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": parts})
             }
-            Body::Thoughts(text) => {
+            ItemBody::Reasoning(text) => {
                 let parts = if text.text.is_empty() {
                     Vec::new()
                 } else {
@@ -101,10 +101,10 @@ impl Item {
                 };
                 json!({"id": id, "type": "reasoning", "summary": [], "content": parts})
             }
-            Body::Carried(sealed) => {
+            ItemBody::Carried(sealed) => {
                 json!({"id": id, "type": "reasoning", "summary": [], "encrypted_content": sealed})
             }
-            Body::Call {
+            ItemBody::Call {
                 call_id,
                 tool,
                 arguments,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// One part of a chat message.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum ContentPart {
     Text(String),
     /// An image, document or audio part.
     Data(Value),
@@ -13,7 +13,7 @@ pub(super) enum Part {
 
 /// Allowed content of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum AllowedContent {
     /// Text only: assistant messages and instructions.
     Text,
     /// Text, images, documents and audio.
@@ -24,10 +24,10 @@ pub(super) enum Content {
 pub(super) fn read_parts(
     content: &Value,
     pointer: &str,
-    may: Content,
-) -> Result<Vec<(Part, String)>, Fault> {
+    may: AllowedContent,
+) -> Result<Vec<(ContentPart, String)>, Fault> {
     match content {
-        Value::String(text) => Ok(vec![(Part::Text(text.clone()), pointer.to_owned())]),
+        Value::String(text) => Ok(vec![(ContentPart::Text(text.clone()), pointer.to_owned())]),
         Value::Array(parts) => {
             let read = |(n, part): (usize, &Value)| {
                 let pointer = format!("{pointer}/{n}");
@@ -39,7 +39,7 @@ pub(super) fn read_parts(
     }
 }
 
-fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
+fn read_part(part: &Value, pointer: &str, may: AllowedContent) -> Result<ContentPart, Fault> {
     let kind = part["type"].as_str().unwrap_or_default();
     let at = |member: &str, message: &str| Fault::new(format!("{pointer}/{member}"), message);
     let text_of = |member: &str| {
@@ -47,9 +47,9 @@ fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
         text.ok_or_else(|| at(member, "must be a text"))
     };
     match kind {
-        "input_text" | "output_text" | "text" => Ok(Part::Text(text_of("text")?)),
-        "refusal" => Ok(Part::Text(text_of("refusal")?)),
-        "input_image" | "input_file" | "input_audio" if may == Content::Text => Err(at(
+        "input_text" | "output_text" | "text" => Ok(ContentPart::Text(text_of("text")?)),
+        "refusal" => Ok(ContentPart::Text(text_of("refusal")?)),
+        "input_image" | "input_file" | "input_audio" if may == AllowedContent::Text => Err(at(
             "type",
             "must be a part of text: models take others from users and tools alone",
         )),
@@ -64,17 +64,17 @@ fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
                 Some("original") => image["detail"] = json!("high"),
                 _ => {}
             }
-            Ok(Part::Data(json!({"type": "image_url", "image_url": image})))
+            Ok(ContentPart::Data(json!({"type": "image_url", "image_url": image})))
         }
         "input_file" => {
             let is_inline = !part["file_data"].is_null();
             let data = text_of(if is_inline { "file_data" } else { "file_url" })?;
             let name = part["filename"].as_str().unwrap_or("file");
-            Ok(Part::Data(
+            Ok(ContentPart::Data(
                 json!({"type": "file", "file": {"filename": name, "file_data": data}}),
             ))
         }
-        "input_audio" if part["input_audio"].is_object() => Ok(Part::Data(
+        "input_audio" if part["input_audio"].is_object() => Ok(ContentPart::Data(
             json!({"type": "input_audio", "input_audio": part["input_audio"]}),
         )),
         _ => Err(at(
@@ -85,10 +85,10 @@ fn read_part(part: &Value, pointer: &str, may: Content) -> Result<Part, Fault> {
 }
 
 /// Returns the text of the parts.
-pub(super) fn text_of(parts: &[(Part, String)]) -> String {
+pub(super) fn text_of(parts: &[(ContentPart, String)]) -> String {
     let texts = parts.iter().filter_map(|(part, _)| match part {
-        Part::Text(text) => Some(text.as_str()),
-        Part::Data(_) => None,
+        ContentPart::Text(text) => Some(text.as_str()),
+        ContentPart::Data(_) => None,
     });
     texts.collect::<Vec<_>>().join("\n")
 }
@@ -117,8 +117,8 @@ mod tests {
                 json!({"type": "file", "file": {"filename": "file", "file_data": "https://a/b.pdf"}}),
             ),
         ] {
-            let read = read_parts(&json!([part]), "/p", Content::Any).unwrap();
-            let (Part::Data(data), pointer) = &read[0] else {
+            let read = read_parts(&json!([part]), "/p", AllowedContent::Any).unwrap();
+            let (ContentPart::Data(data), pointer) = &read[0] else {
                 panic!("{read:?}")
             };
             assert_eq!((data, pointer.as_str()), (&expected, "/p/0"));
@@ -126,37 +126,37 @@ mod tests {
     }
 
     #[test]
-    fn parts_without_a_translation_name_their_place() {
+    fn reports_untranslatable_parts_by_pointer() {
         for (content, may, pointer) in [
-            (json!(7), Content::Any, "/p"),
-            (json!([{"type": "input_text"}]), Content::Any, "/p/0/text"),
+            (json!(7), AllowedContent::Any, "/p"),
+            (json!([{"type": "input_text"}]), AllowedContent::Any, "/p/0/text"),
             (
                 json!([{"type": "text", "text": "a"}, {"type": "video"}]),
-                Content::Any,
+                AllowedContent::Any,
                 "/p/1/type",
             ),
             (
                 json!([{"type": "input_image", "file_id": "f-1"}]),
-                Content::Any,
+                AllowedContent::Any,
                 "/p/0/file_id",
             ),
             (
                 json!([{"type": "input_image"}]),
-                Content::Any,
+                AllowedContent::Any,
                 "/p/0/image_url",
             ),
             (
                 json!([{"type": "input_file"}]),
-                Content::Any,
+                AllowedContent::Any,
                 "/p/0/file_url",
             ),
-            (json!([{"type": "input_audio"}]), Content::Any, "/p/0/type"),
+            (json!([{"type": "input_audio"}]), AllowedContent::Any, "/p/0/type"),
             (
                 json!([{"type": "input_image", "image_url": "x"}]),
-                Content::Text,
+                AllowedContent::Text,
                 "/p/0/type",
             ),
-            (json!(["text"]), Content::Any, "/p/0/type"),
+            (json!(["text"]), AllowedContent::Any, "/p/0/type"),
         ] {
             let refused = read_parts(&content, "/p", may).unwrap_err();
             assert_eq!(refused.pointer, pointer, "{content}");

@@ -2,9 +2,9 @@
 
 /// Pointers into a chat body with their request pointers: one entry per message, and one per part of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(Vec<(String, String)>);
+pub(super) struct PointerMap(Vec<(String, String)>);
 
-impl Places {
+impl PointerMap {
     /// Maps the chat pointer `chat` to the request pointer `request`.
     pub(super) fn add(&mut self, chat: String, request: String) {
         self.0.push((chat, request));
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn maps_a_pointer_by_its_longest_prefix() {
-        let mut places = Places::default();
+        let mut places = PointerMap::default();
         places.add("/messages/1".to_owned(), "/input/0".to_owned());
         places.add(
             "/messages/1/content/0".to_owned(),

@@ -6,10 +6,10 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
-use super::places::Places;
+use super::places::PointerMap;
 
 /// Maximum tools of one request, including those in namespaces.
-const MOST_TOOLS: usize = 512;
+const MAX_TOOLS: usize = 512;
 /// Maximum characters of a function name that all providers accept.
 const NAME_CHARS: usize = 64;
 /// Argument of a custom tool's function that holds its input.
@@ -26,7 +26,7 @@ const OF_TOOL: [&str; 6] = [
 
 /// A tool as its client defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tool {
+pub(super) struct RequestTool {
     pub(super) is_custom: bool,
     pub(super) namespace: Option<String>,
     pub(super) name: String,
@@ -34,12 +34,12 @@ pub(super) struct Tool {
 
 /// Tools of a request by function name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names(BTreeMap<String, Tool>);
+pub(super) struct FunctionNames(BTreeMap<String, RequestTool>);
 
-impl Names {
+impl FunctionNames {
     /// Returns the tool of a function name. Unknown names become plain functions.
-    pub(super) fn tool(&self, function: &str) -> Tool {
-        let named = || Tool {
+    pub(super) fn tool(&self, function: &str) -> RequestTool {
+        let named = || RequestTool {
             is_custom: false,
             namespace: None,
             name: function.to_owned(),
@@ -47,19 +47,19 @@ impl Names {
         self.0.get(function).cloned().unwrap_or_else(named)
     }
 
-    fn add(&mut self, function: &str, tool: Tool) -> bool {
+    fn add(&mut self, function: &str, tool: RequestTool) -> bool {
         self.0.insert(function.to_owned(), tool).is_none()
     }
 }
 
 /// The tools of a request.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(super) struct RequestTools {
     /// As chat completion functions.
     pub(super) functions: Vec<Value>,
     /// As a Responses provider receives them.
     pub(super) own: Vec<Value>,
-    pub(super) names: Names,
+    pub(super) names: FunctionNames,
 }
 
 /// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the whole name.
@@ -85,8 +85,8 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the tools of a request. Pointers of faults refer to the request.
-pub(super) fn read_tools(body: &JsonObject, places: &mut Places) -> Result<Tools, Fault> {
-    let mut tools = Tools::default();
+pub(super) fn read_tools(body: &JsonObject, places: &mut PointerMap) -> Result<RequestTools, Fault> {
+    let mut tools = RequestTools::default();
     let told = match body.get("tools") {
         None | Some(Value::Null) => return Ok(tools),
         Some(Value::Array(told)) => told,
@@ -105,12 +105,12 @@ pub(super) fn read_tools(body: &JsonObject, places: &mut Places) -> Result<Tools
     Ok(tools)
 }
 
-impl Tools {
+impl RequestTools {
     fn add_namespace(
         &mut self,
         tool: &Value,
         pointer: &str,
-        places: &mut Places,
+        places: &mut PointerMap,
     ) -> Result<Value, Fault> {
         let space = name_of(tool, pointer)?;
         let inner = tool["tools"].as_array();
@@ -129,7 +129,7 @@ impl Tools {
         tool: &Value,
         namespace: Option<&str>,
         pointer: &str,
-        places: &mut Places,
+        places: &mut PointerMap,
     ) -> Result<(), Fault> {
         let is_custom = match tool["type"].as_str() {
             Some("function") => false,
@@ -137,13 +137,13 @@ impl Tools {
             Some(other) => return Err(unknown_type(other, pointer)),
             None => return Err(Fault::new(format!("{pointer}/type"), "must be a text")),
         };
-        if self.functions.len() == MOST_TOOLS {
-            let message = format!("must have at most {MOST_TOOLS} tools");
+        if self.functions.len() == MAX_TOOLS {
+            let message = format!("must have at most {MAX_TOOLS} tools");
             return Err(Fault::new("/tools", message));
         }
         let name = name_of(tool, pointer)?;
         let function = function_name(namespace, name);
-        let known = Tool {
+        let known = RequestTool {
             is_custom,
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -304,9 +304,9 @@ fn is_offered(functions: &[Value], name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn read(tools: Value) -> Result<Tools, Fault> {
+    fn read(tools: Value) -> Result<RequestTools, Fault> {
         let body = JsonObject::from_iter([("tools".to_owned(), tools)]);
-        read_tools(&body, &mut Places::default())
+        read_tools(&body, &mut PointerMap::default())
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_tools_become_functions_of_one_text() {
+    fn converts_custom_tools_to_single_text_functions() {
         let tool = json!({"type": "custom", "name": "apply_patch", "description": "Patches.",
             "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}});
         let tools = read(json!([tool])).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_the_provider_are_refused_by_name() {
+    fn rejects_provider_tools_by_name() {
         for kind in [
             "web_search",
             "mcp",
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_choices_name_offered_tools() {
+    fn accepts_tool_choice_only_for_offered_tools() {
         let offered = || {
             let tools = json!([{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]);
             read(tools).unwrap().functions

@@ -1,7 +1,7 @@
 //! Content block types that a run may send, by position.
 
 /// A content block type.
-pub(super) struct Block {
+pub(super) struct BlockRule {
     pub(super) kind: &'static str,
     /// Members other than `type` and `cache_control`.
     pub(super) members: &'static [&'static str],
@@ -20,8 +20,8 @@ pub(super) enum Within {
     Document,
 }
 
-pub(super) const BLOCKS: [Block; 9] = [
-    Block {
+pub(super) const BLOCKS: [BlockRule; 9] = [
+    BlockRule {
         kind: "text",
         members: &["text", "citations"],
         texts: &["text"],
@@ -33,49 +33,49 @@ pub(super) const BLOCKS: [Block; 9] = [
             Within::Document,
         ],
     },
-    Block {
+    BlockRule {
         kind: "image",
         members: &["source"],
         texts: &[],
         within: &[Within::User, Within::ToolResult, Within::Document],
     },
-    Block {
+    BlockRule {
         kind: "document",
         members: &["source", "title", "context", "citations"],
         texts: &[],
         within: &[Within::User, Within::ToolResult],
     },
-    Block {
+    BlockRule {
         kind: "search_result",
         members: &["source", "title", "content", "citations"],
         texts: &["source", "title"],
         within: &[Within::User, Within::ToolResult],
     },
-    Block {
+    BlockRule {
         kind: "tool_use",
         members: &["id", "name", "input", "caller", "toolset_name"],
         texts: &["id", "name"],
         within: &[Within::Assistant],
     },
-    Block {
+    BlockRule {
         kind: "tool_result",
         members: &["tool_use_id", "content", "is_error"],
         texts: &["tool_use_id"],
         within: &[Within::User],
     },
-    Block {
+    BlockRule {
         kind: "tool_reference",
         members: &["tool_name"],
         texts: &["tool_name"],
         within: &[Within::ToolResult],
     },
-    Block {
+    BlockRule {
         kind: "thinking",
         members: &["thinking", "signature"],
         texts: &["thinking"],
         within: &[Within::Assistant],
     },
-    Block {
+    BlockRule {
         kind: "redacted_thinking",
         members: &["data"],
         texts: &["data"],

@@ -11,9 +11,9 @@ use pdf_extract::content::Content;
 use pdf_extract::{Dictionary, Document, Object, ObjectId, Stream};
 
 /// Maximum number of mapped codes per charset.
-const MOST_CODES: usize = 70_000;
+const MAX_CODES: usize = 70_000;
 /// Maximum nesting of objects.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 /// Encodings of simple fonts that the parser supports.
 const SIMPLE: [&[u8]; 3] = [
     b"MacRomanEncoding",
@@ -103,7 +103,7 @@ impl Codes {
     fn walk(self, text: &[u8], found: &mut BTreeSet<(usize, u32)>) {
         let ranges = self.ranges();
         let mut rest = text;
-        while !rest.is_empty() && found.len() < MOST_CODES {
+        while !rest.is_empty() && found.len() < MAX_CODES {
             let code = [1, 2, 4].into_iter().find_map(|width| {
                 let bytes = rest.get(..width)?;
                 let code = bytes
@@ -318,7 +318,7 @@ fn strings_of(operand: Object, strings: &mut Vec<Vec<u8>>) {
 
 fn each_dictionary<'a>(object: &'a Object, depth: usize, act: &mut impl FnMut(&'a Dictionary)) {
     let dictionary = match object {
-        _ if depth > DEEPEST => return,
+        _ if depth > MAX_DEPTH => return,
         Object::Array(items) => {
             return items
                 .iter()
@@ -336,7 +336,7 @@ fn each_dictionary<'a>(object: &'a Object, depth: usize, act: &mut impl FnMut(&'
 
 fn each_dictionary_mut(object: &mut Object, depth: usize, act: &mut impl FnMut(&mut Dictionary)) {
     let dictionary = match object {
-        _ if depth > DEEPEST => return,
+        _ if depth > MAX_DEPTH => return,
         Object::Array(items) => {
             return items
                 .iter_mut()

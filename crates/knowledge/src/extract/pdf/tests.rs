@@ -95,7 +95,7 @@ fn reads_predefined_cmaps() {
 }
 
 #[test]
-fn replaces_maps_that_only_have_a_name() {
+fn replaces_unicode_maps_given_by_name() {
     for name in ["Identity-V", "Adobe-GB1-UCS2"] {
         let font = cid_font("GBK-EUC-H", &format!("/ToUnicode /{name}"));
         let read = pdf(&made(&[(&font, "CCEC")])).unwrap();
@@ -112,7 +112,7 @@ fn reads_simple_fonts_of_other_encodings() {
 }
 
 #[test]
-fn an_unreadable_page_costs_itself_alone() {
+fn unreadable_pages_do_not_affect_others() {
     let good = simple_font("WinAnsiEncoding");
     for (font, named) in [
         (cid_font("CNS-EUC-H", ""), "CNS-EUC-H"),

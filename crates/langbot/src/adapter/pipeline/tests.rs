@@ -30,7 +30,7 @@ fn event(changes: &Value) -> Value {
 }
 
 #[test]
-fn a_query_becomes_an_event_of_its_conversation() {
+fn converts_query_to_event_of_its_conversation() {
     let event = event(&json!({}));
     for (pointer, expected) in [
         ("/event_type", json!("message.received")),
@@ -71,7 +71,7 @@ fn a_query_becomes_an_event_of_its_conversation() {
 }
 
 #[test]
-fn the_session_names_the_conversation_then_a_variable_then_the_launcher() {
+fn conversation_comes_from_session_variable_or_launcher() {
     let named = |changes: Value| event(&changes)["conversation"]["conversation_id"].clone();
     let session = json!({"using_conversation": {"uuid": "c-1", "messages": [1]}});
     let variables = json!({"conversation_id": "c-2"});
@@ -87,7 +87,7 @@ fn the_session_names_the_conversation_then_a_variable_then_the_launcher() {
 }
 
 #[test]
-fn private_variables_stay_behind_at_every_depth() {
+fn removes_private_variables_at_every_depth() {
     let variables = json!({
         "city": "Rome", "_internal": 1, "api_key": "k", "ApiKey": "k", "userPassword": "p",
         "access_token": "t", "my_secret": 1, "credentials": {}, "keyword": "in vain",
@@ -101,7 +101,7 @@ fn private_variables_stay_behind_at_every_depth() {
 }
 
 #[test]
-fn a_chain_becomes_contents_and_attachments_and_names_what_it_leaves_out() {
+fn converts_chain_and_lists_omitted_elements() {
     let event = event(&json!({"message_chain": [
         {"type": "Source", "id": -1, "timestamp": 1},
         {"type": "Quote", "id": 5, "sender_id": 6, "origin": [{"type": "Plain", "text": "before"}]},
@@ -145,7 +145,7 @@ fn a_chain_becomes_contents_and_attachments_and_names_what_it_leaves_out() {
 }
 
 #[test]
-fn the_preprocessed_message_stands_above_the_chain_and_no_file_comes_twice() {
+fn preprocessed_message_overrides_chain_without_duplicate_files() {
     let event = event(&json!({
         "user_message": {"role": "user", "content": [
             {"type": "text", "text": "clean"},
@@ -163,7 +163,7 @@ fn the_preprocessed_message_stands_above_the_chain_and_no_file_comes_twice() {
 }
 
 #[test]
-fn the_prompt_is_kept_beside_the_extra_and_never_in_it() {
+fn stores_prompt_separately_from_extra() {
     let prompt =
         json!({"name": "default", "messages": [{"role": "system", "content": "Be brief."}]});
     let event = event(
@@ -182,7 +182,7 @@ fn the_prompt_is_kept_beside_the_extra_and_never_in_it() {
 }
 
 #[test]
-fn a_counter_is_made_unique_and_an_id_of_its_own_is_kept() {
+fn scopes_counter_ids_and_keeps_unique_ids() {
     let own = |id: &str| QueryIdentity::Own(id.to_owned());
     assert_eq!(identity(&query(&json!({"query_id": "q-1"}))), own("q-1"));
     assert_eq!(identity(&query(&json!({"query_uuid": "u-1"}))), own("u-1"));
@@ -200,7 +200,7 @@ fn a_counter_is_made_unique_and_an_id_of_its_own_is_kept() {
 }
 
 #[test]
-fn a_fault_is_named_where_it_stands_in_the_query() {
+fn maps_faults_to_query_pointers() {
     let long = "x".repeat(256);
     for (changes, pointer) in [
         (json!({"launcher_type": ""}), "/launcher_type"),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::entry::{Entry, blocked, left_out};
+use super::entry::{TableEntry, blocked, left_out};
 use super::models::is_id;
-use super::row::Row;
+use super::row::CatalogRow;
 use crate::migrate::report::Migration;
 use crate::migrate::short_name;
 use crate::migrate::tables::TableKind;
@@ -23,9 +23,9 @@ const OVERLAP: [&str; 3] = ["chunk_overlap", "overlap", "chunk-overlap"];
 
 /// Plans the row of a knowledge base. `models`: ids of the migrated models; `files`: rows of documents.
 pub(super) fn plan(
-    row: &Row<'_>,
+    row: &CatalogRow<'_>,
     models: &BTreeSet<String>,
-    files: &[&Row<'_>],
+    files: &[&CatalogRow<'_>],
     out: &mut Migration,
     variables: &mut BTreeSet<String>,
 ) {
@@ -40,7 +40,7 @@ pub(super) fn plan(
         ));
         return left_out(row, TableKind::KnowledgeBase, id, why, out);
     }
-    let mut entry = Entry::new(row, TableKind::KnowledgeBase, id, "KB", variables);
+    let mut entry = TableEntry::new(row, TableKind::KnowledgeBase, id, "KB", variables);
     entry.set("uuid", "kb_id", json!(id));
     if let Some(name) = short_name(shown) {
         entry.set("name", "kb_name", json!(name));
@@ -74,7 +74,7 @@ pub(super) fn plan(
 }
 
 /// Returns the engine of a knowledge base with external documents.
-fn other_engine(row: &Row<'_>) -> Option<String> {
+fn other_engine(row: &CatalogRow<'_>) -> Option<String> {
     let engine = ["knowledge_engine_plugin_id", "rag_engine_plugin_id"];
     let engine = engine.iter().find_map(|column| row.text(column));
     let author = row.text("plugin_author");
@@ -92,7 +92,7 @@ fn other_engine(row: &Row<'_>) -> Option<String> {
     (!OWN_ENGINES.iter().any(|own| is_own(own))).then_some(shown)
 }
 
-fn embedding(entry: &mut Entry<'_, '_>, row: &Row<'_>, models: &BTreeSet<String>) {
+fn embedding(entry: &mut TableEntry<'_, '_>, row: &CatalogRow<'_>, models: &BTreeSet<String>) {
     let of_settings = row.value("creation_settings")["embedding_model_uuid"].as_str();
     let (column, id) = match of_settings {
         Some(id) => ("creation_settings/embedding_model_uuid", id),
@@ -114,7 +114,7 @@ fn embedding(entry: &mut Entry<'_, '_>, row: &Row<'_>, models: &BTreeSet<String>
 }
 
 /// Migrates chunk sizes within the gateway's limits.
-fn chunks(entry: &mut Entry<'_, '_>, row: &Row<'_>) {
+fn chunks(entry: &mut TableEntry<'_, '_>, row: &CatalogRow<'_>) {
     let settings = row.value("creation_settings");
     let read = |names: &[&'static str]| {
         let named = |name: &&'static str| Some((*name, settings.get(*name)?.as_u64()?));

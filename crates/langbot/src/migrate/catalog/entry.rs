@@ -4,26 +4,28 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::row::Row;
-use crate::migrate::report::{Action, FieldNote, Migration, Outcome, ResourceReport, Variable};
-use crate::migrate::secrets::Vault;
+use super::row::CatalogRow;
+use crate::migrate::report::{
+    FieldAction, FieldNote, Migration, MigrationOutcome, ResourceReport, Variable,
+};
+use crate::migrate::secrets::SecretVariables;
 use crate::migrate::source::member;
-use crate::migrate::tables::{Table, TableKind};
+use crate::migrate::tables::{MigrationTable, TableKind};
 
 /// A table and the notes on its row.
-pub(super) struct Entry<'r, 'v> {
-    row: &'r Row<'r>,
+pub(super) struct TableEntry<'r, 'v> {
+    row: &'r CatalogRow<'r>,
     kind: TableKind,
     name: String,
-    vault: Vault<'v>,
+    vault: SecretVariables<'v>,
     members: Vec<(String, Value)>,
     notes: Vec<FieldNote>,
 }
 
-impl<'r, 'v> Entry<'r, 'v> {
+impl<'r, 'v> TableEntry<'r, 'v> {
     /// `prefix`: prefix of its variables.
     pub(super) fn new(
-        row: &'r Row<'r>,
+        row: &'r CatalogRow<'r>,
         kind: TableKind,
         name: &str,
         prefix: &'v str,
@@ -33,7 +35,7 @@ impl<'r, 'v> Entry<'r, 'v> {
             row,
             kind,
             name: name.to_owned(),
-            vault: Vault {
+            vault: SecretVariables {
                 space: "",
                 prefix,
                 named,
@@ -47,9 +49,9 @@ impl<'r, 'v> Entry<'r, 'v> {
     /// Sets a member from a column.
     pub(super) fn set(&mut self, column: &str, member: &str, value: Value) -> &mut FieldNote {
         let action = if column == member {
-            Action::Kept
+            FieldAction::Kept
         } else {
-            Action::Renamed
+            FieldAction::Renamed
         };
         self.members.push((member.to_owned(), value));
         self.note(action, self.row.at(column)).target = Some(member.to_owned());
@@ -59,7 +61,7 @@ impl<'r, 'v> Entry<'r, 'v> {
     /// Adds a member without a column.
     pub(super) fn add(&mut self, member: &str, value: Value, why: &str) {
         self.members.push((member.to_owned(), value));
-        let note = FieldNote::new(Action::Defaulted, None);
+        let note = FieldNote::new(FieldAction::Defaulted, None);
         self.notes.push(note.to(member).because(why));
     }
 
@@ -67,7 +69,7 @@ impl<'r, 'v> Entry<'r, 'v> {
     pub(super) fn refer(&mut self, path: &str, pointer: &str, target: &str) -> Value {
         let reference = self.vault.refer(path, pointer);
         let variable = self.vault.removed.last().map(|one| one.variable.clone());
-        let note = FieldNote::new(Action::Referenced, Some(pointer.to_owned())).to(target);
+        let note = FieldNote::new(FieldAction::Referenced, Some(pointer.to_owned())).to(target);
         let why = format!(
             "take the secret from here into {}",
             variable.unwrap_or_default()
@@ -84,7 +86,7 @@ impl<'r, 'v> Entry<'r, 'v> {
     /// Notes the new name of a value within a column. `path`: its path below the row, with `/`.
     pub(super) fn renamed(&mut self, path: &str, target: &str) {
         let pointer = format!("{}/{path}", self.row.pointer);
-        self.note(Action::Renamed, pointer).target = Some(target.to_owned());
+        self.note(FieldAction::Renamed, pointer).target = Some(target.to_owned());
     }
 
     /// Notes that a value within a column has no counterpart.
@@ -92,18 +94,18 @@ impl<'r, 'v> Entry<'r, 'v> {
         let at = path
             .iter()
             .fold(self.row.pointer.clone(), |at, name| member(&at, name));
-        self.note(Action::Dropped, at).why = Some(why.to_owned());
+        self.note(FieldAction::Dropped, at).why = Some(why.to_owned());
     }
 
     /// Notes that a non-empty column has no counterpart.
     pub(super) fn drop(&mut self, column: &str, why: &str) {
         if self.row.says(column) {
-            self.note(Action::Dropped, self.row.at(column)).why = Some(why.to_owned());
+            self.note(FieldAction::Dropped, self.row.at(column)).why = Some(why.to_owned());
         }
     }
 
     pub(super) fn warn(&mut self, column: &str, why: String) {
-        self.note(Action::Warning, self.row.at(column)).why = Some(why);
+        self.note(FieldAction::Warning, self.row.at(column)).why = Some(why);
     }
 
     /// Adds the table to the migration.
@@ -117,20 +119,20 @@ impl<'r, 'v> Entry<'r, 'v> {
         });
         out.variables.extend(variables);
         let said = format!("{said}: {}{}", row.file, row.pointer);
-        let table = Table::of(self.kind, &self.name, &said, self.members);
+        let table = MigrationTable::of(self.kind, &self.name, &said, self.members);
         out.tables.push(table);
         out.resources.push(ResourceReport {
             file: row.file.to_owned(),
             pointer: row.pointer.clone(),
             table: self.kind.array(),
             name: self.name,
-            outcome: Outcome::Migrated,
+            outcome: MigrationOutcome::Migrated,
             message: None,
             fields: self.notes,
         });
     }
 
-    fn note(&mut self, action: Action, pointer: String) -> &mut FieldNote {
+    fn note(&mut self, action: FieldAction, pointer: String) -> &mut FieldNote {
         self.notes.push(FieldNote::new(action, Some(pointer)));
         self.last()
     }
@@ -142,10 +144,10 @@ impl<'r, 'v> Entry<'r, 'v> {
 
 /// Reports a row without a table.
 pub(super) fn left_out(
-    row: &Row<'_>,
+    row: &CatalogRow<'_>,
     kind: TableKind,
     name: &str,
-    (outcome, why): (Outcome, String),
+    (outcome, why): (MigrationOutcome, String),
     out: &mut Migration,
 ) {
     out.resources.push(ResourceReport {
@@ -160,11 +162,11 @@ pub(super) fn left_out(
 }
 
 /// The outcome of a row without a counterpart.
-pub(super) fn blocked(why: impl Into<String>) -> (Outcome, String) {
-    (Outcome::Blocked, why.into())
+pub(super) fn blocked(why: impl Into<String>) -> (MigrationOutcome, String) {
+    (MigrationOutcome::Blocked, why.into())
 }
 
 /// The outcome of a row with nothing to migrate.
-pub(super) fn nothing(why: impl Into<String>) -> (Outcome, String) {
-    (Outcome::Nothing, why.into())
+pub(super) fn nothing(why: impl Into<String>) -> (MigrationOutcome, String) {
+    (MigrationOutcome::Nothing, why.into())
 }

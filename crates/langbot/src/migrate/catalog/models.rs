@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::entry::{Entry, blocked, left_out, nothing};
+use super::entry::{TableEntry, blocked, left_out, nothing};
 use super::providers::Providers;
-use super::row::{Row, RowKind};
+use super::row::{CatalogRow, RowKind};
 use crate::migrate::report::Migration;
 use crate::migrate::tables::TableKind;
 
@@ -14,7 +14,7 @@ const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// Plans the row of a model. `known`: ids of the models so far.
 pub(super) fn plan(
-    row: &Row<'_>,
+    row: &CatalogRow<'_>,
     rankers: &BTreeSet<String>,
     providers: &mut Providers,
     known: &mut BTreeSet<String>,
@@ -43,7 +43,7 @@ pub(super) fn plan(
     };
     known.insert(id.to_owned());
     let kind = kind_of(row, id, rankers);
-    let mut entry = Entry::new(row, TableKind::Model, id, "MODEL", variables);
+    let mut entry = TableEntry::new(row, TableKind::Model, id, "MODEL", variables);
     entry.set("uuid", "model_id", json!(id));
     if kind != RowKind::Llm {
         let (model_type, operations) = match kind {
@@ -82,7 +82,7 @@ pub(super) fn plan(
 
 /// Classifies a row of an API answer. Its columns mark a chat model; a pipeline that ranks with it marks a
 /// rerank model.
-fn kind_of(row: &Row<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
+fn kind_of(row: &CatalogRow<'_>, id: &str, rankers: &BTreeSet<String>) -> RowKind {
     if row.kind != RowKind::SomeModel {
         return row.kind;
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::entry::{Entry, blocked, left_out};
-use super::row::{Row, RowKind};
+use super::entry::{TableEntry, blocked, left_out};
+use super::row::{CatalogRow, RowKind};
 use crate::migrate::report::Migration;
 use crate::migrate::secrets::{has_credentials, unique, variable_part};
 use crate::migrate::short_name;
@@ -32,7 +32,7 @@ const KEYS: usize = 64;
 
 /// API of a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Api {
+enum RequesterApi {
     Anthropic,
     OpenAi,
     /// OpenAI's API below `/v1`.
@@ -41,7 +41,7 @@ enum Api {
     Unknown,
 }
 
-impl Api {
+impl RequesterApi {
     fn of(requester: &str) -> Self {
         match requester {
             "anthropic-messages" => Self::Anthropic,
@@ -91,7 +91,7 @@ impl Providers {
     /// Plans the row of a provider.
     pub(super) fn plan(
         &mut self,
-        row: &Row<'_>,
+        row: &CatalogRow<'_>,
         out: &mut Migration,
         variables: &mut BTreeSet<String>,
     ) {
@@ -103,7 +103,7 @@ impl Providers {
     /// the provider itself.
     pub(super) fn of_model(
         &mut self,
-        row: &Row<'_>,
+        row: &CatalogRow<'_>,
         out: &mut Migration,
         variables: &mut BTreeSet<String>,
     ) -> Option<String> {
@@ -135,14 +135,14 @@ impl Providers {
         if let Some(known) = self.known.get(&id) {
             return known.clone();
         }
-        let row = Row::new(row.file, pointer, RowKind::Provider, &members);
+        let row = CatalogRow::new(row.file, pointer, RowKind::Provider, &members);
         self.add(id, &row, out, variables)
     }
 
     fn add(
         &mut self,
         id: String,
-        row: &Row<'_>,
+        row: &CatalogRow<'_>,
         out: &mut Migration,
         variables: &mut BTreeSet<String>,
     ) -> Option<String> {
@@ -171,7 +171,7 @@ impl Providers {
             part => part,
         };
         let prefix = unique(&prefix, '_', &mut self.prefixes);
-        let mut entry = Entry::new(row, TableKind::ModelProvider, &name, &prefix, variables);
+        let mut entry = TableEntry::new(row, TableKind::ModelProvider, &name, &prefix, variables);
         describe(&mut entry, row, requester, url, &name);
         entry.migrated(&format!("Model provider {}", uuid(row)), out);
         self.known.insert(id, Some(name.clone()));
@@ -179,11 +179,17 @@ impl Providers {
     }
 }
 
-fn describe(entry: &mut Entry<'_, '_>, row: &Row<'_>, requester: &str, url: &str, name: &str) {
-    let api = Api::of(requester);
+fn describe(
+    entry: &mut TableEntry<'_, '_>,
+    row: &CatalogRow<'_>,
+    requester: &str,
+    url: &str,
+    name: &str,
+) {
+    let api = RequesterApi::of(requester);
     entry.set("name", "name", json!(name));
     let note = entry.set("requester", "kind", json!(api.kind()));
-    if api == Api::Unknown {
+    if api == RequesterApi::Unknown {
         note.why = Some("assumed to be a server of OpenAI's API".to_owned());
         entry.warn(
             "requester",
@@ -216,7 +222,7 @@ fn describe(entry: &mut Entry<'_, '_>, row: &Row<'_>, requester: &str, url: &str
 }
 
 /// Returns the base URL of a provider, or the reason for which it has none.
-fn address<'r>(row: &'r Row<'_>, requester: &str) -> Result<&'r str, String> {
+fn address<'r>(row: &'r CatalogRow<'_>, requester: &str) -> Result<&'r str, String> {
     if let Some((_, why)) = WITHOUT_SERVER.iter().find(|(name, _)| *name == requester) {
         return Err(format!("its requester {requester} {why}"));
     }
@@ -234,7 +240,7 @@ fn address<'r>(row: &'r Row<'_>, requester: &str) -> Result<&'r str, String> {
 }
 
 /// Returns the id of a row, for comments.
-pub(super) fn uuid<'r>(row: &'r Row<'_>) -> &'r str {
+pub(super) fn uuid<'r>(row: &'r CatalogRow<'_>) -> &'r str {
     let plain = |id: &&str| !id.contains(char::is_control);
     row.text("uuid").filter(plain).unwrap_or("without an id")
 }

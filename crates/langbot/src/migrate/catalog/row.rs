@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use serde_json::Value;
 
 use crate::migrate::convert::{Converted, convert};
-use crate::migrate::families::Kind;
+use crate::migrate::families::FieldKind;
 use crate::migrate::source::{decoded, member};
 
 /// Kind of a row.
@@ -55,14 +55,14 @@ const JSON: [&str; 8] = [
 
 /// A row and its pointer.
 #[derive(Clone, Debug)]
-pub(in crate::migrate) struct Row<'a> {
+pub(in crate::migrate) struct CatalogRow<'a> {
     pub(super) file: &'a str,
     pub(super) pointer: String,
     pub(super) kind: RowKind,
     members: JsonObject,
 }
 
-impl<'a> Row<'a> {
+impl<'a> CatalogRow<'a> {
     pub(super) fn new(file: &'a str, pointer: String, kind: RowKind, members: &JsonObject) -> Self {
         let mut members = members.clone();
         for name in JSON {
@@ -93,7 +93,7 @@ impl<'a> Row<'a> {
 
     /// Returns a flag. `SQLite` stores 0 and 1.
     pub(super) fn flag(&self, column: &str) -> Option<bool> {
-        match convert(Kind::Bool, self.value(column)) {
+        match convert(FieldKind::Bool, self.value(column)) {
             Converted::Same(read) | Converted::Changed(read, _) => read.as_bool(),
             _ => None,
         }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::entry::{Entry, blocked, left_out, nothing};
+use super::entry::{TableEntry, blocked, left_out, nothing};
 use super::providers::uuid;
-use super::row::Row;
-use crate::migrate::report::{Migration, Outcome};
+use super::row::CatalogRow;
+use crate::migrate::report::{Migration, MigrationOutcome};
 use crate::migrate::secrets::{has_credentials, is_secret, unique, variable_part};
 use crate::migrate::source::member;
 use crate::migrate::tables::TableKind;
@@ -23,7 +23,7 @@ const VARIABLES: usize = 64;
 
 /// Plans the row of a server.
 pub(super) fn plan(
-    row: &Row<'_>,
+    row: &CatalogRow<'_>,
     names: &mut BTreeSet<String>,
     out: &mut Migration,
     variables: &mut BTreeSet<String>,
@@ -37,7 +37,7 @@ pub(super) fn plan(
     let empty = JsonObject::new();
     let settings = row.object("extra_args").unwrap_or(&empty);
     let prefix = format!("MCP_{}", variable_part(&name));
-    let mut entry = Entry::new(row, TableKind::McpServer, &name, &prefix, variables);
+    let mut entry = TableEntry::new(row, TableKind::McpServer, &name, &prefix, variables);
     let note = entry.set("name", "name", json!(name));
     if shown != name {
         note.why = Some("letters, digits, `-`, `_` and `.` make a name".to_owned());
@@ -69,10 +69,10 @@ pub(super) fn plan(
 }
 
 fn remote(
-    entry: &mut Entry<'_, '_>,
-    row: &Row<'_>,
+    entry: &mut TableEntry<'_, '_>,
+    row: &CatalogRow<'_>,
     settings: &JsonObject,
-) -> Result<(), (Outcome, String)> {
+) -> Result<(), (MigrationOutcome, String)> {
     let url = settings.get("url").and_then(Value::as_str).map(str::trim);
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
     let url = url.ok_or_else(|| blocked("extra_args names no http or https url"))?;
@@ -97,10 +97,10 @@ fn remote(
 }
 
 fn child(
-    entry: &mut Entry<'_, '_>,
-    row: &Row<'_>,
+    entry: &mut TableEntry<'_, '_>,
+    row: &CatalogRow<'_>,
     settings: &JsonObject,
-) -> Result<(), (Outcome, String)> {
+) -> Result<(), (MigrationOutcome, String)> {
     let program = settings
         .get("command")
         .and_then(Value::as_str)
@@ -143,12 +143,12 @@ fn child(
 
 /// Replaces each header or environment value by a reference: all are treated as secrets.
 fn references(
-    entry: &mut Entry<'_, '_>,
-    row: &Row<'_>,
+    entry: &mut TableEntry<'_, '_>,
+    row: &CatalogRow<'_>,
     settings: &JsonObject,
     column: &str,
     most: usize,
-) -> Result<JsonObject, (Outcome, String)> {
+) -> Result<JsonObject, (MigrationOutcome, String)> {
     let held = match settings.get(column) {
         None | Some(Value::Null) => return Ok(JsonObject::new()),
         Some(Value::Object(held)) => held,
@@ -196,7 +196,7 @@ fn secret_argument(arguments: &[String]) -> Option<usize> {
 }
 
 /// Returns a name that the configuration accepts, or the id if no characters remain.
-fn server_name(row: &Row<'_>) -> String {
+fn server_name(row: &CatalogRow<'_>) -> String {
     let plain = |text: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         let kept: String = text

@@ -1,7 +1,9 @@
 use serde_json::{Value, json};
 
 use crate::migrate::tables::TableKind;
-use crate::migrate::{Action, Document, Migration, Outcome, Target, migrate};
+use crate::migrate::{
+    FieldAction, Migration, MigrationDocument, MigrationOutcome, MigrationTarget, migrate,
+};
 
 const SECRET: &str = "sk-very-hidden";
 
@@ -46,11 +48,11 @@ fn database() -> Value {
 }
 
 fn of(value: &Value) -> Migration {
-    let file = Document {
+    let file = MigrationDocument {
         file: "lb.db",
         value,
     };
-    migrate(&[file], Target::default()).unwrap()
+    migrate(&[file], MigrationTarget::default()).unwrap()
 }
 
 fn table(migration: &Migration, kind: TableKind, name: &str) -> Value {
@@ -83,7 +85,10 @@ fn maps_providers_by_their_api() {
         provider("本地"),
         json!({"name": "本地", "kind": "openai", "base_url": "http://127.0.0.1:11434/v1"})
     );
-    assert_eq!(report(&migration, "Codex").outcome, Outcome::Blocked);
+    assert_eq!(
+        report(&migration, "Codex").outcome,
+        MigrationOutcome::Blocked
+    );
     assert_eq!(
         migration.variables[0].from.as_deref(),
         Some("lb.db#/model_providers/0/api_keys/0")
@@ -97,11 +102,11 @@ fn keeps_ids_of_models_and_bases() {
         table(&migration, TableKind::Model, "m-1"),
         json!({"model_id": "m-1", "provider": "OpenAI", "upstream_model": "gpt-4o", "context_window_tokens": 128_000})
     );
-    assert_eq!(report(&migration, "m-2").outcome, Outcome::Blocked);
+    assert_eq!(report(&migration, "m-2").outcome, MigrationOutcome::Blocked);
     let fields = &report(&migration, "m-1").fields;
     let dropped: Vec<_> = fields
         .iter()
-        .filter(|note| note.action == Action::Dropped)
+        .filter(|note| note.action == FieldAction::Dropped)
         .filter_map(|note| note.pointer.as_deref())
         .collect();
     assert_eq!(
@@ -125,7 +130,7 @@ fn keeps_ids_of_models_and_bases() {
         table(&migration, TableKind::KnowledgeBase, "k-2"),
         json!({"kb_id": "k-2", "kb_name": "Old"})
     );
-    assert_eq!(report(&migration, "k-3").outcome, Outcome::Blocked);
+    assert_eq!(report(&migration, "k-3").outcome, MigrationOutcome::Blocked);
     let warned = format!("{:?}", report(&migration, "k-1").fields);
     assert!(warned.contains("2 documents are not migrated"), "{warned}");
 }
@@ -142,14 +147,17 @@ fn maps_servers_without_their_secrets() {
         table(&migration, TableKind::McpServer, "files"),
         json!({"name": "files", "command": ["npx", "-y", "server"], "env": {"TOKEN": "env:MCP_FILES_TOKEN"}})
     );
-    assert_eq!(report(&migration, "off").outcome, Outcome::Nothing);
-    assert_eq!(report(&migration, "keyed").outcome, Outcome::Blocked);
+    assert_eq!(report(&migration, "off").outcome, MigrationOutcome::Nothing);
+    assert_eq!(
+        report(&migration, "keyed").outcome,
+        MigrationOutcome::Blocked
+    );
     let told = format!("{migration:?}");
     assert!(!told.contains(SECRET), "{told}");
 }
 
 #[test]
-fn reads_answers_of_the_api() {
+fn reads_api_answers() {
     let provider = json!({"uuid": "p", "name": "P", "requester": "openai-chat-completions",
         "base_url": "https://p.test/v1", "api_keys": ["***"]});
     let models = json!({"code": 0, "data": {"models": [
@@ -171,7 +179,7 @@ fn reads_answers_of_the_api() {
 }
 
 #[test]
-fn makes_providers_of_older_models() {
+fn creates_providers_for_older_models() {
     let model = |uuid: &str, key: &str| {
         json!({"uuid": uuid, "name": uuid, "requester": "openai-chat-completions",
             "requester_config": json!({"base_url": "https://a.test/v1"}).to_string(),

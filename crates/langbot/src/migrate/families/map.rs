@@ -1,13 +1,13 @@
 //! Migration map from built-in runners to plugins, field by field.
 
-use super::Kind::{
+use super::FieldKind::{
     self, Bool, Choice, Integer, Names, Nowhere, Number, Object, Policy, Secret, Text, Url,
 };
-use super::Need::{self, Always, ByAppType, Critical, Default, Optional};
-use super::{Add, Family, Field};
+use super::FieldNeed::{self, Always, ByAppType, Critical, Default, Optional};
+use super::{Add, Family, FamilyField};
 
-const fn field(name: &'static [&'static str], kind: Kind, need: Need) -> Field {
-    Field {
+const fn field(name: &'static [&'static str], kind: FieldKind, need: FieldNeed) -> FamilyField {
+    FamilyField {
         from: name,
         to: name[0],
         kind,
@@ -37,7 +37,7 @@ const BY_SESSION: Add = Add {
 const FILES: &[&str] = &["metadata", "read"];
 /// Operations for reading message files and storing answer files.
 const ANSWERED_FILES: &[&str] = &["metadata", "read", "create"];
-const MCP: Kind = Nowhere("the gateway attaches no MCP resources");
+const MCP: FieldKind = Nowhere("the gateway attaches no MCP resources");
 
 pub(super) const FAMILIES: [Family; 9] = [
     Family {
@@ -47,12 +47,12 @@ pub(super) const FAMILIES: [Family; 9] = [
         fields: &[
             field(
                 &["model"],
-                Kind::Model,
+                FieldKind::Model,
                 Default(r#"{"primary":"","fallbacks":[],"reasoning":{}}"#),
             ),
             field(
                 &["prompt"],
-                Kind::Prompt,
+                FieldKind::Prompt,
                 Default(r#"[{"role":"system","content":"You are a helpful assistant."}]"#),
             ),
             field(&["knowledge-bases", "knowledge-base"], Names, Default("[]")),
@@ -122,10 +122,10 @@ pub(super) const FAMILIES: [Family; 9] = [
                 Number,
                 Always("30", "the built-in runner always waited 30 seconds"),
             ),
-            Field {
+            FamilyField {
                 from: &["thinking-convert"],
                 to: "remove-think",
-                kind: Kind::Thoughts,
+                kind: FieldKind::RemoveReasoning,
                 need: Optional,
             },
         ],
@@ -174,7 +174,7 @@ pub(super) const FAMILIES: [Family; 9] = [
             ),
             field(&["api-key"], Secret, Critical),
             field(&["app-id"], Text, Critical),
-            Field {
+            FamilyField {
                 from: &["references-quote", "references_quote"],
                 to: "references_quote",
                 kind: Text,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use store::ArtifactShares;
 
 use crate::config::{ArtifactUrl, ArtifactsConfig, Config, ConfigFault, SecretRef};
-use blob_store::{ArtifactPlace, BucketSettings};
+use blob_store::{ArtifactLocation, BucketSettings};
 use egress::Egress;
 
 use super::secrets;
@@ -17,19 +17,19 @@ pub(super) fn place(
     config: &Config,
     egress: Option<&Egress>,
     faults: &mut Vec<ConfigFault>,
-) -> Option<ArtifactPlace> {
+) -> Option<ArtifactLocation> {
     check_files(config, faults);
     match &config.artifacts.url {
         Some(ArtifactUrl::Bucket { bucket, prefix }) => {
             self::bucket(config, egress, (bucket, prefix), faults)
         }
         Some(ArtifactUrl::Directory(directory)) => {
-            refuse_idle(config, faults);
-            Some(ArtifactPlace::Directory(directory.clone()))
+            refuse_unused_keys(config, faults);
+            Some(ArtifactLocation::Directory(directory.clone()))
         }
         None => {
-            refuse_idle(config, faults);
-            Some(ArtifactPlace::Directory(beside_database(
+            refuse_unused_keys(config, faults);
+            Some(ArtifactLocation::Directory(beside_database(
                 &config.database.url,
             )))
         }
@@ -60,7 +60,7 @@ fn beside_database(url: &str) -> PathBuf {
 }
 
 /// Refuses bucket keys that have no effect without a bucket.
-fn refuse_idle(config: &Config, faults: &mut Vec<ConfigFault>) {
+fn refuse_unused_keys(config: &Config, faults: &mut Vec<ConfigFault>) {
     let artifacts = &config.artifacts;
     for (key, is_there) in [
         ("endpoint", artifacts.endpoint.is_some()),
@@ -80,7 +80,7 @@ fn bucket(
     egress: Option<&Egress>,
     (bucket, prefix): (&str, &str),
     faults: &mut Vec<ConfigFault>,
-) -> Option<ArtifactPlace> {
+) -> Option<ArtifactLocation> {
     let (artifacts, before) = (&config.artifacts, faults.len());
     let checked = egress
         .zip(artifacts.endpoint.as_ref())
@@ -107,7 +107,7 @@ fn bucket(
         access_key_id: access_key_id?,
         secret_access_key: secret_access_key?,
     };
-    (faults.len() == before).then_some(ArtifactPlace::Bucket(settings))
+    (faults.len() == before).then_some(ArtifactLocation::Bucket(settings))
 }
 
 fn check_files(config: &Config, faults: &mut Vec<ConfigFault>) {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn artifacts_stand_beside_the_database_when_nobody_says_where() {
+    fn artifacts_default_to_the_database_directory() {
         for (url, directory) in [
             (
                 "sqlite://./runnel-data/runnel.db",

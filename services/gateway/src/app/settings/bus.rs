@@ -22,7 +22,7 @@ pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusS
     let settings = if kind == BusKind::Nats {
         nats(&config.bus, faults).map(BusSettings::Nats)
     } else {
-        refuse_idle(&config.bus, faults);
+        refuse_unused_keys(&config.bus, faults);
         Some(match kind {
             BusKind::Postgres => BusSettings::Postgres,
             _ => BusSettings::Silent,
@@ -32,7 +32,7 @@ pub(super) fn bus(config: &Config, faults: &mut Vec<ConfigFault>) -> Option<BusS
 }
 
 /// Refuses NATS keys that have no effect without NATS.
-fn refuse_idle(bus: &BusConfig, faults: &mut Vec<ConfigFault>) {
+fn refuse_unused_keys(bus: &BusConfig, faults: &mut Vec<ConfigFault>) {
     for (key, is_there) in [
         ("url", bus.url.is_some()),
         ("user", bus.user.is_some()),

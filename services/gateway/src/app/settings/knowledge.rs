@@ -6,7 +6,7 @@ use std::sync::Arc;
 use domain::knowledge::chunk::ChunkSize;
 
 use super::secrets;
-use crate::config::{Config, ConfigFault, KnowledgeBaseEntry, KnowledgePlace};
+use crate::config::{Config, ConfigFault, KnowledgeBaseEntry, KnowledgeLocation};
 use egress::Egress;
 use knowledge::remote_knowledge::{RemoteAddress, RemoteBase};
 use knowledge::{Base, EmbeddedBase};
@@ -35,7 +35,7 @@ fn base(
 ) -> Option<Base> {
     let length = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
     let (base_url, api_key, knowledge_id, score_threshold) = match &entry.place {
-        KnowledgePlace::Embedded {
+        KnowledgeLocation::Embedded {
             embedding_model,
             chunk_chars,
             chunk_overlap,
@@ -48,7 +48,7 @@ fn base(
                 },
             }));
         }
-        KnowledgePlace::Dify {
+        KnowledgeLocation::Dify {
             base_url,
             api_key,
             knowledge_id,

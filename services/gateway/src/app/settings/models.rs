@@ -10,8 +10,8 @@ use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use base::clock::Clock;
 use egress::Egress;
 use models::{
-    Anthropic, BOUNDS, BatchSize, Model, Models, Notes, OpenAi, Price, Provider, ProviderAddress,
-    Script, Scripted, Thinking, TokenCount, Vocabulary, Watched,
+    Anthropic, BOUNDS, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi, Price,
+    Provider, ProviderAddress, Script, Scripted, Thinking, TokenCount, Vocabulary,
 };
 
 /// Maximum size of a script; it is read into memory.
@@ -120,7 +120,7 @@ fn provider(
         api_keys,
         headers: super::secrets::headers(&entry.headers, place, faults),
         idle: entry.idle,
-        notes: Notes::new(&entry.name),
+        deviations: DeviationCounts::new(&entry.name),
     };
     Some(match entry.kind.as_str() {
         "anthropic" => DeclaredProvider::Anthropic(Arc::new(address)),
@@ -158,7 +158,7 @@ impl DeclaredModels {
             .iter()
             .map(|(name, declared)| {
                 let base_url = declared.base_url().map(Url::as_str);
-                let watched = Watched::new(
+                let watched = MonitoredProvider::new(
                     name,
                     declared.kind(),
                     base_url,
@@ -217,11 +217,11 @@ impl DeclaredModels {
             DeclaredProvider::OpenAi(server) => {
                 let provider = OpenAi::new(egress.clone(), server.address.clone());
                 let provider = match server.bound {
-                    Some(bound) => provider.reading_bound(bound),
+                    Some(bound) => provider.with_bound(bound),
                     None => provider,
                 };
                 Arc::new(match server.responses {
-                    Some(speaks) => provider.speaking_responses(speaks),
+                    Some(speaks) => provider.with_responses(speaks),
                     None => provider,
                 })
             }

@@ -16,7 +16,7 @@ pub(super) fn skills(
     config: &Config,
     faults: &mut Vec<ConfigFault>,
 ) -> (Vec<SkillResource>, BTreeMap<String, SkillPackage>) {
-    let mut reading = Reading {
+    let mut reading = SkillReader {
         places: BTreeMap::new(),
         skills: Vec::new(),
         packages: BTreeMap::new(),
@@ -41,7 +41,7 @@ pub(super) fn skills(
     (reading.skills, reading.packages)
 }
 
-struct Reading<'a> {
+struct SkillReader<'a> {
     /// Directory of each name.
     places: BTreeMap<String, PathBuf>,
     skills: Vec<SkillResource>,
@@ -49,7 +49,7 @@ struct Reading<'a> {
     faults: &'a mut Vec<ConfigFault>,
 }
 
-impl Reading<'_> {
+impl SkillReader<'_> {
     fn entry(&mut self, entry: &SkillEntry, place: &str) {
         let skill = SkillResource {
             skill_name: entry.skill_name.clone(),

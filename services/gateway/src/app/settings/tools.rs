@@ -16,7 +16,7 @@ use crate::config::{
 };
 use egress::Egress;
 use tools::{
-    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolFacts, ToolSpec,
+    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolEffects, ToolSpec,
     ToolSpecs, check_schema,
 };
 
@@ -24,7 +24,7 @@ use tools::{
 const INHERITED: [&str; 2] = ["PATH", "HOME"];
 
 /// State of the reading: secrets and faults found so far.
-struct Reading<'a> {
+struct ToolReader<'a> {
     egress: Option<&'a Egress>,
     secrets: Vec<SecretString>,
     faults: &'a mut Vec<ConfigFault>,
@@ -36,7 +36,7 @@ pub(super) fn tools(
     egress: Option<&Egress>,
     faults: &mut Vec<ConfigFault>,
 ) -> ToolSpecs {
-    let mut reading = Reading {
+    let mut reading = ToolReader {
         egress,
         secrets: Vec::new(),
         faults,
@@ -54,7 +54,7 @@ pub(super) fn tools(
     specs
 }
 
-impl Reading<'_> {
+impl ToolReader<'_> {
     fn tool(&mut self, entry: &ToolEntry, place: &str) -> Option<ToolSpec> {
         let Some(http) = &entry.http else {
             let ours = GatewayTool::parse(&entry.tool_name)?;
@@ -77,7 +77,7 @@ impl Reading<'_> {
             self.fault(format!("{place}.parameters"), error);
         }
         let said = effect(entry.effect.as_deref());
-        let facts = ToolFacts::of(said, entry.idempotent, EffectSource::Operator);
+        let facts = ToolEffects::of(said, entry.idempotent, EffectSource::Operator);
         Some(ToolSpec {
             resource: ToolResource {
                 tool_name: entry.tool_name.clone(),
@@ -102,19 +102,19 @@ impl Reading<'_> {
     ) -> HttpToolSpec {
         let example = entry.url.example();
         self.check_url(example.as_str(), place);
-        self.know_query(&example);
+        self.redact_query(&example);
         HttpToolSpec {
             url: entry.url.clone(),
             method: entry.method.parse().unwrap_or(http::Method::POST),
             headers: self.headers(&entry.headers, place),
             timeout: entry.timeout,
             open: entry.path_slashes.iter().cloned().collect(),
-            names: parameters.map(named_in).unwrap_or_default(),
+            names: parameters.map(property_names).unwrap_or_default(),
         }
     }
 
     /// Adds credentials in a query, raw and decoded, to the secrets that are redacted for runners.
-    fn know_query(&mut self, url: &Url) {
+    fn redact_query(&mut self, url: &Url) {
         // `query_pairs` also skips empty pairs.
         let raw = url.query().unwrap_or_default().split('&');
         let raw = raw.filter(|pair| !pair.is_empty());
@@ -132,7 +132,7 @@ impl Reading<'_> {
         let facts = named.map(|name| {
             let said = entry.effects.get(name).and_then(|said| effect(Some(said)));
             let idempotent = entry.idempotent.get(name).copied();
-            let facts = ToolFacts::of(said, idempotent, EffectSource::Operator);
+            let facts = ToolEffects::of(said, idempotent, EffectSource::Operator);
             (name.clone(), facts)
         });
         McpServerSpec {
@@ -149,7 +149,7 @@ impl Reading<'_> {
         match entry {
             McpTransportEntry::Http { url, headers } => {
                 self.check_url(url.as_str(), place);
-                self.know_query(url);
+                self.redact_query(url);
                 McpTransport::Http {
                     url: url.clone(),
                     headers: self.headers(headers, place),
@@ -206,7 +206,7 @@ impl Reading<'_> {
 }
 
 /// Names of object properties in a schema and its subschemas.
-fn named_in(schema: &JsonObject) -> BTreeSet<String> {
+fn property_names(schema: &JsonObject) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut left = vec![schema];
     while let Some(schema) = left.pop() {
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_is_told_from_words() {
+    fn separates_credentials_from_words() {
         for (name, value) in [
             ("key", "climate"),
             ("api_key", "x"),

@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use crate::cli::output;
 use egress::EgressError;
 use egress::upstream::UpstreamError;
-use models::Probed;
+use models::ProviderProbe;
 
 /// Whether the provider accepted every key.
-pub(super) fn is_good(provider: &Probed) -> bool {
+pub(super) fn is_good(provider: &ProviderProbe) -> bool {
     provider.keys.iter().all(Result::is_ok)
 }
 
 /// The result as JSON.
-pub(super) fn to_json(provider: &Probed) -> Value {
+pub(super) fn to_json(provider: &ProviderProbe) -> Value {
     let keys = provider.keys.iter().map(|key| match key {
         Ok(()) => json!({"ok": true}),
         Err(error) => json!({
@@ -28,7 +28,7 @@ pub(super) fn to_json(provider: &Probed) -> Value {
 }
 
 /// Prints the result.
-pub(super) fn show(provider: &Probed) {
+pub(super) fn show(provider: &ProviderProbe) {
     let name = &provider.name;
     let keys = provider.keys.len();
     for (n, key) in provider.keys.iter().enumerate() {

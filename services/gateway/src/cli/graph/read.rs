@@ -12,7 +12,7 @@ use crate::cli::graph::script::{Script, ScriptFile};
 use crate::config::parse_toml;
 
 /// Maximum size of a file; twice the largest declaration.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A model output and its format.
 pub(super) struct ModelFile {
@@ -60,13 +60,13 @@ fn read(path: &Path) -> anyhow::Result<String> {
     let read = if path.as_os_str() == "-" {
         std::io::stdin()
             .lock()
-            .take(MOST_BYTES + 1)
+            .take(MAX_BYTES + 1)
             .read_to_end(&mut bytes)
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
     };
     read.with_context(|| format!("cannot read {place}"))?;
-    if bytes.len() as u64 > MOST_BYTES {
+    if bytes.len() as u64 > MAX_BYTES {
         bail!("{place} is larger than 1 MiB");
     }
     String::from_utf8(bytes).with_context(|| format!("{place} is no UTF-8"))

@@ -22,7 +22,7 @@ pub(super) const REMAINING_MS: u64 = 3_600_000;
 /// Executor for `auto` without a script.
 const AUTO: &str = "scripted";
 /// Maximum number of executors in a script.
-const MOST_TOOLS: usize = 256;
+const MAX_TOOLS: usize = 256;
 
 /// A script file.
 #[derive(Deserialize)]
@@ -67,13 +67,13 @@ struct Tool {
     approve: Option<bool>,
     /// Answers of successive calls; the last one repeats. Absent: a call returns its arguments.
     #[serde(default)]
-    answers: Vec<Answer>,
+    answers: Vec<ScriptedResult>,
 }
 
 /// The answer of one call: `output` or `error`.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct ScriptedResult {
     output: Option<Value>,
     /// Message of a failure.
     error: Option<String>,
@@ -113,7 +113,7 @@ pub(super) struct Script {
     pub(super) event: Value,
     catalog: Catalog,
     approvals: BTreeMap<(ExecutorKind, String), bool>,
-    answers: BTreeMap<(ExecutorKind, String), Vec<Answer>>,
+    answers: BTreeMap<(ExecutorKind, String), Vec<ScriptedResult>>,
     is_open: bool,
 }
 
@@ -121,8 +121,8 @@ impl Script {
     /// Validates a script. Fails on duplicates, on answers with neither or both parts, and on executors that
     /// cannot be scripted.
     pub(super) fn new(file: ScriptFile) -> anyhow::Result<Self> {
-        if file.tools.len() > MOST_TOOLS {
-            bail!("/tools has more than {MOST_TOOLS} entries");
+        if file.tools.len() > MAX_TOOLS {
+            bail!("/tools has more than {MAX_TOOLS} entries");
         }
         let mut script = Self {
             goal: file.goal,
@@ -236,7 +236,7 @@ fn entry(tool: Tool) -> Entry {
     entry
 }
 
-fn check_answers(at: &str, answers: &[Answer]) -> anyhow::Result<()> {
+fn check_answers(at: &str, answers: &[ScriptedResult]) -> anyhow::Result<()> {
     for (index, answer) in answers.iter().enumerate() {
         if answer.output.is_some() == answer.error.is_some() {
             bail!("{at}/answers/{index}: give either `output` or `error`");
@@ -245,7 +245,7 @@ fn check_answers(at: &str, answers: &[Answer]) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Answer {
+impl ScriptedResult {
     fn outcome(&self) -> Outcome {
         let Some(error) = &self.error else {
             let output = self.output.clone().unwrap_or_default();
@@ -300,7 +300,7 @@ fn named_executors(model: &ModelFile) -> BTreeSet<(ExecutorKind, String)> {
         let is_own = name == "auto" || name.starts_with("runtime.") || name.starts_with("human.");
         (!is_own).then(|| (kind, name.to_owned()))
     });
-    named.take(MOST_TOOLS).collect()
+    named.take(MAX_TOOLS).collect()
 }
 
 fn capabilities(model: &ModelFile) -> BTreeSet<String> {
@@ -312,5 +312,5 @@ fn capabilities(model: &ModelFile) -> BTreeSet<String> {
     let texts = lists
         .flatten()
         .filter_map(|one| one.as_str().map(str::to_owned));
-    texts.take(MOST_TOOLS).collect()
+    texts.take(MAX_TOOLS).collect()
 }

@@ -14,7 +14,7 @@ use action_graph::schedule::Why;
 use action_graph::transcript::{Turn, notice, protocol_turn, render};
 use serde_json::{Value, json};
 
-use crate::cli::graph::play::Played;
+use crate::cli::graph::execute::ExecutedGraph;
 
 /// Context window of the assumed model, in tokens.
 const WINDOW: usize = 128_000;
@@ -105,7 +105,7 @@ pub(super) fn message_turn(declaration: &Declaration) -> String {
 }
 
 /// The turns of a graph: the user's request if the script has one, then the declaration with its observations.
-pub(super) fn graph_turn(played: &Played, goal: &str) -> String {
+pub(super) fn graph_turn(played: &ExecutedGraph, goal: &str) -> String {
     let user = (!goal.is_empty()).then(|| Turn::User {
         text: goal.to_owned(),
         attachments: Vec::new(),
@@ -116,7 +116,7 @@ pub(super) fn graph_turn(played: &Played, goal: &str) -> String {
 }
 
 /// The record `agent.protocol.result`.
-pub(super) fn record(played: &Played, diagnostics: Vec<Diagnostic>) -> Value {
+pub(super) fn record(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>) -> Value {
     let (graph, metrics) = (&played.graph, Metrics::default());
     let record = result_record(
         graph,
@@ -130,7 +130,7 @@ pub(super) fn record(played: &Played, diagnostics: Vec<Diagnostic>) -> Value {
 }
 
 /// The report of a completed graph that declares one, or the error of rendering it.
-pub(super) fn report(played: &Played) -> Option<String> {
+pub(super) fn report(played: &ExecutedGraph) -> Option<String> {
     let spec = played.graph.info.report.as_ref()?;
     if played.graph.status() != Status::Completed {
         return None;
@@ -139,7 +139,7 @@ pub(super) fn report(played: &Played) -> Option<String> {
 }
 
 /// The reason of the idle state.
-pub(super) fn end_line(played: &Played) -> String {
+pub(super) fn end_line(played: &ExecutedGraph) -> String {
     let status = played.graph.status().as_str();
     let next = match played.why {
         None => "the plan waits for a decision to execute it",

@@ -15,7 +15,7 @@ fn script(value: Value) -> anyhow::Result<Script> {
     Script::new(serde_json::from_value::<ScriptFile>(value)?)
 }
 
-fn played(text: &str, script: &Script) -> (Played, Vec<String>) {
+fn played(text: &str, script: &Script) -> (ExecutedGraph, Vec<String>) {
     let model = model_output(text);
     let rules = Rules {
         enabled: true,
@@ -40,7 +40,7 @@ fn played(text: &str, script: &Script) -> (Played, Vec<String>) {
     };
     let mut lines = Vec::new();
     let graph = graph_of(*accepted, &rules, &known);
-    let played = play(graph, script, &mut |one| {
+    let played = execute(graph, script, &mut |one| {
         lines.push(show::transition_line(one));
     });
     (played, lines)
@@ -50,7 +50,7 @@ fn open(text: &str) -> Script {
     Script::open(&model_output(text))
 }
 
-fn output_of(played: &Played, id: &str) -> Value {
+fn output_of(played: &ExecutedGraph, id: &str) -> Value {
     let node = played.graph.node(&id.into()).expect("a node");
     node.output
         .as_ref()
@@ -135,7 +135,7 @@ fn questions_wait_unless_scripted() {
 }
 
 #[test]
-fn runtime_words_run_without_a_script() {
+fn built_in_functions_run_without_a_script() {
     let text = r#"{"kind": "act", "message": "I wait.", "calls": [
         {"id": "a", "type": "tool", "name": "runtime.wait", "args": {"ms": 700}},
         {"id": "b", "type": "tool", "name": "runtime.merge", "args": {"refs": ["x", "y"]}, "depends": ["a"]},
@@ -158,7 +158,7 @@ fn bound_arguments_are_checked_before_a_call() {
 }
 
 #[test]
-fn scripts_refuse_doubles_and_half_answers() {
+fn scripts_refuse_duplicates_and_incomplete_answers() {
     for (tools, fault) in [
         (
             json!([{"name": "a"}, {"name": "a"}]),
@@ -190,7 +190,7 @@ fn scripts_refuse_doubles_and_half_answers() {
 }
 
 #[test]
-fn diagnostics_name_code_place_and_fix() {
+fn diagnostics_show_code_pointer_and_fix() {
     let model = model_output(
         r#"{"kind": "act", "calls": [{"id": "a.b", "type": "tool", "name": "x", "args": {}}]}"#,
     );

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use domain::knowledge::{MOST_DOCUMENT_BYTES, MOST_DOCUMENTS};
+use domain::knowledge::{MAX_DOCUMENT_BYTES, MAX_DOCUMENTS};
 
 use knowledge::extract::media_type_of;
 
 /// Maximum depth of subdirectories.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// A file of a supported format.
 pub(super) struct FoundFile {
@@ -30,7 +30,7 @@ impl FoundFile {
     pub(super) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let unreadable = || format!("cannot read {}", self.path.display());
         let size = fs::metadata(&self.path).with_context(unreadable)?.len();
-        if size > MOST_DOCUMENT_BYTES as u64 {
+        if size > MAX_DOCUMENT_BYTES as u64 {
             bail!("{} is larger than 20 MiB", self.path.display());
         }
         fs::read(&self.path).with_context(unreadable)
@@ -77,13 +77,13 @@ fn search(
         }
         // Symbolic links are not followed.
         let kind = entry.file_type().with_context(unreadable)?;
-        if kind.is_dir() && depth < DEEPEST {
+        if kind.is_dir() && depth < MAX_DEPTH {
             search(root, &path, depth + 1, found)?;
         } else if kind.is_file()
             && let Some(media_type) = media_type(&path)
         {
-            if found.len() as u64 == MOST_DOCUMENTS {
-                bail!("more than {MOST_DOCUMENTS} files stand there");
+            if found.len() as u64 == MAX_DOCUMENTS {
+                bail!("more than {MAX_DOCUMENTS} files stand there");
             }
             let within = path.strip_prefix(root).unwrap_or(&path);
             let parts = within

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use egress::{Egress, EgressError, parse_plain_url};
-use langbot::migrate::{Table, TableKind};
+use langbot::migrate::{MigrationTable, TableKind};
 use serde_json::Value;
 
 /// No connection is made.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Rules that the gateway needs for these tables, without duplicates. Names are not resolved.
-pub(super) fn lines_for_tables(tables: &[Table]) -> Result<Vec<String>, EgressError> {
+pub(super) fn lines_for_tables(tables: &[MigrationTable]) -> Result<Vec<String>, EgressError> {
     let urls = tables.iter().filter_map(|table| {
         let member = match table.kind {
             TableKind::RunnerEndpoint | TableKind::ModelProvider => "base_url",
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_public_https_needs_no_line() {
+    fn public_https_needs_no_rule() {
         let urls = [
             "https://api.openai.com/v1",
             "http://127.0.0.1:9120",

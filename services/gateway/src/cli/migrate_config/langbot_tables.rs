@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workspace_is_read_at_a_time() {
+    fn reads_one_workspace_at_a_time() {
         let tables = || {
             vec![
                 rows(

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_hold_no_credentials() {
+    fn locations_hide_credentials() {
         for (url, expected) in [
             (
                 "postgres://me:hidden@db.test:5433/langbot?sslmode=require",

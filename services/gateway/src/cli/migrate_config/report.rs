@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use langbot::migrate::{FieldNote, Migration, Outcome, ResourceReport};
+use langbot::migrate::{FieldNote, Migration, MigrationOutcome, ResourceReport};
 use serde_json::json;
 
 pub(super) fn report(migration: &Migration) -> String {
@@ -10,9 +10,9 @@ pub(super) fn report(migration: &Migration) -> String {
     for one in &migration.pipelines {
         let runner = one.runner_id.as_deref().unwrap_or("nothing");
         let outcome = match one.outcome {
-            Outcome::Migrated => "",
-            Outcome::Nothing => " (nothing to migrate)",
-            Outcome::Blocked => " (NOT MIGRATED)",
+            MigrationOutcome::Migrated => "",
+            MigrationOutcome::Nothing => " (nothing to migrate)",
+            MigrationOutcome::Blocked => " (NOT MIGRATED)",
         };
         let _ = writeln!(
             text,
@@ -48,9 +48,9 @@ pub(super) fn report(migration: &Migration) -> String {
 
 fn resource(text: &mut String, one: &ResourceReport) {
     let outcome = match one.outcome {
-        Outcome::Migrated => "",
-        Outcome::Nothing => " (nothing to migrate)",
-        Outcome::Blocked => " (NOT MIGRATED)",
+        MigrationOutcome::Migrated => "",
+        MigrationOutcome::Nothing => " (nothing to migrate)",
+        MigrationOutcome::Blocked => " (NOT MIGRATED)",
     };
     let _ = writeln!(
         text,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use langbot::migrate::{Standing, Table, TableKind, standing};
+use langbot::migrate::{MigrationTable, TableComparison, TableKind, compare_table};
 
 use crate::config::parse_toml;
 
@@ -13,7 +13,7 @@ const HEAD: &str = "# Begun by `runnel migrate-config`. Every other setting: see
     [auth]\nmaster_key = \"env:RUNNEL_MASTER_KEY\"\n";
 
 /// Result of a write or dry run.
-pub(super) struct Written {
+pub(super) struct MergedFile {
     pub(super) text: String,
     /// `dry_run`, `created`, `extended` or `unchanged`.
     pub(super) outcome: &'static str,
@@ -22,8 +22,8 @@ pub(super) struct Written {
     pub(super) kept: Vec<String>,
 }
 
-impl Written {
-    pub(super) fn nowhere(tables: &[Table]) -> Self {
+impl MergedFile {
+    pub(super) fn nowhere(tables: &[MigrationTable]) -> Self {
         Self {
             text: joined(&tables.iter().collect::<Vec<_>>()),
             outcome: "dry_run",
@@ -45,7 +45,7 @@ impl Written {
 }
 
 /// Adds missing tables to the file.
-pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
+pub(super) fn write(path: &Path, tables: &[MigrationTable]) -> anyhow::Result<MergedFile> {
     let shown = path.display();
     let before = match fs::read_to_string(path) {
         Ok(text) => Some(text),
@@ -54,15 +54,15 @@ pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
     };
     let parse = |text: &str| parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message));
     let settings = parse(before.as_deref().unwrap_or_default())?;
-    let of = |wanted: Standing| {
+    let of = |wanted: TableComparison| {
         let fits = tables
             .iter()
-            .filter(|table| standing(&settings, table) == wanted);
+            .filter(|table| compare_table(&settings, table) == wanted);
         fits.collect::<Vec<_>>()
     };
-    let (missing, differing) = (of(Standing::Missing), of(Standing::Differs));
-    let named = |tables: &[&Table]| {
-        let name = |table: &&Table| match table.kind {
+    let (missing, differing) = (of(TableComparison::Missing), of(TableComparison::Differs));
+    let named = |tables: &[&MigrationTable]| {
+        let name = |table: &&MigrationTable| match table.kind {
             TableKind::Egress => format!("egress {}", table.members["allow"]),
             kind => format!("{} {}", kind.array(), table.name),
         };
@@ -82,14 +82,15 @@ pub(super) fn write(path: &Path, tables: &[Table]) -> anyhow::Result<Written> {
             format!("{head}\n\n{text}")
         };
         let extended = parse(&after).with_context(|| format!("{shown} cannot be extended"))?;
-        let is_there = |table: &&Table| standing(&extended, table) == Standing::Same;
+        let is_there =
+            |table: &&MigrationTable| compare_table(&extended, table) == TableComparison::Same;
         ensure!(
             missing.iter().all(is_there),
             "{shown} cannot be extended: write its agents, runner_endpoints and other lists as [[agents]], [[runner_endpoints]] and so on"
         );
         replace(path, before.as_deref(), &after)?;
     }
-    Ok(Written {
+    Ok(MergedFile {
         text,
         outcome,
         added: named(&missing),
@@ -120,7 +121,7 @@ fn replace(path: &Path, before: Option<&str>, after: &str) -> anyhow::Result<()>
     })
 }
 
-fn joined(tables: &[&Table]) -> String {
+fn joined(tables: &[&MigrationTable]) -> String {
     let texts: Vec<_> = tables.iter().map(|table| table.text.as_str()).collect();
     texts.join("\n")
 }

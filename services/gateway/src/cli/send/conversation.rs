@@ -11,17 +11,17 @@ use crate::dev::write_private;
 const FILE: &str = "conversation";
 const FIRST: &str = "dev";
 /// Maximum length of an id.
-const MOST_BYTES: usize = 255;
+const MAX_BYTES: usize = 255;
 
 /// The conversation of the next message.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(super) struct CurrentConversation {
     id: String,
     /// File that stores the id.
     file: Option<PathBuf>,
 }
 
-impl Conversation {
+impl CurrentConversation {
     /// A given conversation, which is not stored.
     pub(super) fn named(id: String) -> Self {
         Self { id, file: None }
@@ -33,7 +33,7 @@ impl Conversation {
         let known = file.as_ref().and_then(|file| {
             let text = std::fs::read_to_string(file).ok()?;
             let id = text.trim();
-            (1..=MOST_BYTES).contains(&id.len()).then(|| id.to_owned())
+            (1..=MAX_BYTES).contains(&id.len()).then(|| id.to_owned())
         });
         Self {
             id: known.unwrap_or_else(|| FIRST.to_owned()),
@@ -63,10 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_goes_on_until_another_one_begins() {
+    fn conversation_continues_until_renewed() {
         let home = std::env::temp_dir().join(format!("runnel-{}", Uuid::new_v4()));
         std::fs::create_dir(&home).unwrap();
-        let at_home = || Conversation::of_home(Some(&home));
+        let at_home = || CurrentConversation::of_home(Some(&home));
         assert_eq!(at_home().id(), "dev");
 
         let mut conversation = at_home();
@@ -78,7 +78,7 @@ mod tests {
         assert_ne!(another.id(), conversation.id());
         assert_eq!(at_home().id(), another.id());
 
-        std::fs::write(home.join(FILE), "x".repeat(MOST_BYTES + 1)).unwrap();
+        std::fs::write(home.join(FILE), "x".repeat(MAX_BYTES + 1)).unwrap();
         assert_eq!(at_home().id(), "dev");
         std::fs::remove_dir_all(&home).unwrap();
     }

@@ -2,23 +2,23 @@
 
 use serde_json::Value;
 
-use super::tool_line::{Reader, cut, plain};
+use super::tool_line::{OutputDevice, cut, plain};
 
 /// Result type.
 pub(super) const PROJECTION: &str = "x.graph.projection";
 /// Maximum number of lines at a terminal; lines above the screen cannot be redrawn.
-const MOST_LINES: usize = 16;
+const MAX_LINES: usize = 16;
 const COLUMNS: usize = 200;
 
 /// The current state of a graph.
 #[derive(Default)]
 pub(super) struct GraphList {
     id: String,
-    actions: Vec<Line>,
+    actions: Vec<ActionLine>,
 }
 
 #[derive(PartialEq)]
-struct Line {
+struct ActionLine {
     id: String,
     status: String,
     text: String,
@@ -45,11 +45,12 @@ impl GraphList {
         }
         let told = change["actions"].as_array().map_or(&[][..], Vec::as_slice);
         if is_whole {
-            let is_told = |line: &Line| told.iter().any(|action| action["id"] == line.id.as_str());
+            let is_told =
+                |line: &ActionLine| told.iter().any(|action| action["id"] == line.id.as_str());
             self.actions.retain(is_told);
         }
         told.iter()
-            .filter_map(|action| self.put(Line::of(action)))
+            .filter_map(|action| self.put(ActionLine::of(action)))
             .collect()
     }
 
@@ -61,8 +62,8 @@ impl GraphList {
 
     /// The lines that fit on the screen.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
-        let reader = Reader::Terminal { columns };
-        let skipped = self.actions.len().saturating_sub(MOST_LINES - 1);
+        let reader = OutputDevice::Terminal { columns };
+        let skipped = self.actions.len().saturating_sub(MAX_LINES - 1);
         let skipped = if skipped > 1 { skipped } else { 0 };
         let above = format!("  … {skipped} earlier actions");
         let above = (skipped > 0).then(|| cut(&above, columns, "…"));
@@ -74,10 +75,10 @@ impl GraphList {
 
     /// One line for non-terminal output.
     pub(super) fn line(&self, place: usize) -> String {
-        self.actions[place].shown(Reader::Program)
+        self.actions[place].shown(OutputDevice::Program)
     }
 
-    fn put(&mut self, line: Line) -> Option<usize> {
+    fn put(&mut self, line: ActionLine) -> Option<usize> {
         let known = self.actions.iter().position(|known| known.id == line.id);
         let place = known.unwrap_or(self.actions.len());
         if known.is_some() && self.actions[place] == line {
@@ -92,7 +93,7 @@ impl GraphList {
     }
 }
 
-impl Line {
+impl ActionLine {
     fn of(action: &Value) -> Self {
         let text = |key: &str| action[key].as_str().unwrap_or_default();
         let filled = |key: &str| Some(text(key)).filter(|text| !text.is_empty());
@@ -110,10 +111,10 @@ impl Line {
         }
     }
 
-    fn shown(&self, reader: Reader) -> String {
+    fn shown(&self, reader: OutputDevice) -> String {
         let text = plain(&self.text, reader);
         match reader {
-            Reader::Terminal { columns } => {
+            OutputDevice::Terminal { columns } => {
                 let mark = match self.status.as_str() {
                     "completed" => '✓',
                     "running" => '▸',
@@ -124,7 +125,7 @@ impl Line {
                 };
                 cut(&format!("{mark} {text}"), columns, "…")
             }
-            Reader::Program => cut(&format!("[{}] {text}", self.status), COLUMNS, "..."),
+            OutputDevice::Program => cut(&format!("[{}] {text}", self.status), COLUMNS, "..."),
         }
     }
 }
@@ -171,7 +172,7 @@ mod tests {
         let whole = json!({"graph_id": "g_1", "actions": actions});
         list.take(&json!({"form": "whole", "projection": whole}));
         let lines = list.lines(80);
-        assert_eq!(lines.len(), MOST_LINES);
+        assert_eq!(lines.len(), MAX_LINES);
         assert_eq!(lines[0], "  … 25 earlier actions");
         assert_eq!(lines[15], "✓ A39");
         assert_eq!(list.lines(4)[15], "✓ A…");

@@ -29,7 +29,7 @@ pub(super) async fn open_question(gateway: &Gateway, run: &str) -> anyhow::Resul
 pub(super) async fn submit(
     gateway: &Gateway,
     question: &Value,
-    answer: &Answer,
+    answer: &QuestionAnswer,
 ) -> anyhow::Result<Option<String>> {
     let id = question["id"].as_str().context("the question has no id")?;
     let body = json!({
@@ -48,7 +48,7 @@ pub(super) async fn submit(
 
 /// The answer to a question.
 #[derive(Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct QuestionAnswer {
     action: Option<String>,
     values: Map<String, Value>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Answer {
 pub(super) fn ask(
     request: &Value,
     mut line: impl FnMut(&str) -> anyhow::Result<Option<String>>,
-) -> anyhow::Result<Option<Answer>> {
+) -> anyhow::Result<Option<QuestionAnswer>> {
     let text = |key: &str| request[key].as_str().unwrap_or_default();
     output::remark(text("title"));
     if !text("description").is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn ask(
             Some(chosen)
         }
     };
-    Ok(Some(Answer {
+    Ok(Some(QuestionAnswer {
         action: action.map(str::to_owned),
         values,
     }))
@@ -184,7 +184,7 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 mod tests {
     use super::*;
 
-    fn answer(request: &Value, typed: &[&str]) -> Option<Answer> {
+    fn answer(request: &Value, typed: &[&str]) -> Option<QuestionAnswer> {
         let mut typed = typed.iter();
         let line = |_: &str| Ok(typed.next().map(|line| (*line).to_owned()));
         ask(request, line).unwrap()

@@ -5,8 +5,8 @@ use std::io::IsTerminal as _;
 use serde_json::Value;
 
 use super::graph_list::{GraphList, PROJECTION};
-use super::tool_line::{Reader, outcome, tool_line};
-use crate::cli::output::{self, Escape, Part, harmless};
+use super::tool_line::{OutputDevice, outcome, tool_line};
+use crate::cli::output::{self, Escape, Part, without_controls};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const DIM: Part<'_> = Part::Escape(Escape("\u{1b}[2m"));
@@ -35,7 +35,7 @@ enum Cursor {
 }
 
 /// A tool call in progress.
-struct Call {
+struct PendingCall {
     id: String,
     name: String,
     parameters: Value,
@@ -50,7 +50,7 @@ pub(super) struct Screen {
     /// Text printed so far.
     shown: String,
     cursor: Cursor,
-    calls: Vec<Call>,
+    calls: Vec<PendingCall>,
     graph: GraphList,
     /// Number of graph lines directly above the cursor.
     graph_rows: usize,
@@ -108,7 +108,7 @@ impl Screen {
                 &call.name,
                 &call.parameters,
                 None,
-                Reader::Terminal { columns },
+                OutputDevice::Terminal { columns },
             )
         });
         let label = label.unwrap_or_default();
@@ -168,7 +168,7 @@ impl Screen {
             output::piece(text);
             return;
         }
-        let mut text = harmless(text);
+        let mut text = without_controls(text);
         if self.cursor == Cursor::BehindRemark {
             text = text.trim_start_matches('\n').to_owned();
         }
@@ -215,7 +215,7 @@ impl Screen {
 
     fn begin_call(&mut self, started: &Value) {
         let text = |key: &str| started[key].as_str().unwrap_or_default().to_owned();
-        self.calls.push(Call {
+        self.calls.push(PendingCall {
             id: text("tool_call_id"),
             name: text("tool_name"),
             parameters: started["parameters"].clone(),
@@ -232,9 +232,9 @@ impl Screen {
         let name = completed["tool_name"].as_str().unwrap_or_default();
         let parameters = call.map_or(Value::Null, |call| call.parameters);
         let reader = if self.err_is_terminal {
-            Reader::Terminal { columns: columns() }
+            OutputDevice::Terminal { columns: columns() }
         } else {
-            Reader::Program
+            OutputDevice::Program
         };
         let outcome = outcome(completed);
         let line = tool_line(name, &parameters, Some(&outcome), reader);

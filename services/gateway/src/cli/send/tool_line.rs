@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Output device: a terminal with this width, or a program that reads ASCII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum OutputDevice {
     Terminal { columns: usize },
     Program,
 }
@@ -19,11 +19,11 @@ pub(super) fn tool_line(
     name: &str,
     parameters: &Value,
     outcome: Option<&str>,
-    reader: Reader,
+    reader: OutputDevice,
 ) -> String {
     let (mark, dots, columns) = match reader {
-        Reader::Terminal { columns } => ("⚙", DOTS, columns),
-        Reader::Program => ("*", "...", COLUMNS),
+        OutputDevice::Terminal { columns } => ("⚙", DOTS, columns),
+        OutputDevice::Program => ("*", "...", COLUMNS),
     };
     let plain = |text: &str| plain(text, reader);
     let name = plain(name);
@@ -59,15 +59,15 @@ pub(super) fn outcome(completed: &Value) -> String {
 }
 
 /// Removes control characters and merges white space.
-pub(super) fn plain(text: &str, reader: Reader) -> String {
+pub(super) fn plain(text: &str, reader: OutputDevice) -> String {
     let words: Vec<_> = text
         .split(|letter: char| letter.is_whitespace() || letter.is_control())
         .filter(|word| !word.is_empty())
         .collect();
     let text = words.join(" ");
     match reader {
-        Reader::Terminal { .. } => text,
-        Reader::Program => text.chars().map(in_ascii).collect(),
+        OutputDevice::Terminal { .. } => text,
+        OutputDevice::Program => text.chars().map(in_ascii).collect(),
     }
 }
 
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_one_line_within_the_terminal() {
-        let terminal = |columns| Reader::Terminal { columns };
+    fn calls_fit_one_terminal_line() {
+        let terminal = |columns| OutputDevice::Terminal { columns };
         let long = "y".repeat(500);
         for (parameters, outcome, reader, expected) in [
             (
@@ -124,7 +124,7 @@ mod tests {
             (
                 json!({"utc_offset": 2}),
                 Some("14:05"),
-                Reader::Program,
+                OutputDevice::Program,
                 "* now {\"utc_offset\":2} ... 14:05",
             ),
             (json!({}), None, terminal(80), "⚙ now {} …"),
@@ -155,24 +155,24 @@ mod tests {
             (
                 json!({}),
                 Some("größe"),
-                Reader::Program,
+                OutputDevice::Program,
                 "* now {} ... gr\\u{f6}\\u{df}e",
             ),
         ] {
             let line = tool_line("now", &parameters, outcome, reader);
             assert_eq!(line, expected);
-            if let Reader::Terminal { columns } = reader {
+            if let OutputDevice::Terminal { columns } = reader {
                 assert!(line.chars().map(width).sum::<usize>() <= columns, "{line}");
             } else {
                 assert!(line.is_ascii(), "{line}");
             }
         }
-        let line = tool_line("now", &json!({}), Some(&long), Reader::Program);
+        let line = tool_line("now", &json!({}), Some(&long), OutputDevice::Program);
         assert_eq!(line.len(), COLUMNS);
     }
 
     #[test]
-    fn an_outcome_is_told_as_a_text_where_it_is_one() {
+    fn shows_text_results_as_text() {
         for (completed, expected) in [
             (json!({"result": {"value": "14:05"}}), "14:05"),
             (json!({"result": {"a": 1, "b": 2}}), "{\"a\":1,\"b\":2}"),

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::super::item::Body;
+use super::super::item::ItemBody;
 use super::super::tools::custom_input;
-use super::EventWriter;
-use crate::chat::carried::{merge_carried, of_call};
+use super::ResponseEventWriter;
+use crate::chat::carried::{merge_provider_members, of_call};
 
 /// A call whose chunks are arriving.
 #[derive(Debug, Default)]
-pub(super) struct OpenCall {
+pub(super) struct StreamedCall {
     id: String,
     name: String,
     /// Arguments that arrived before the name.
@@ -17,7 +17,7 @@ pub(super) struct OpenCall {
     output: Option<usize>,
 }
 
-impl EventWriter {
+impl ResponseEventWriter {
     /// Starts or continues a call.
     pub(super) fn call(&mut self, index: u64, told: &Value, events: &mut Vec<Value>) {
         let function = &told["function"];
@@ -30,7 +30,7 @@ impl EventWriter {
         if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
             name.clone_into(&mut call.name);
         }
-        if self.keeps_thoughts
+        if self.returns_reasoning
             && let Some(members) = of_call(told)
         {
             self.bytes += members
@@ -39,7 +39,7 @@ impl EventWriter {
                 .sum::<usize>();
             let known = self.carried.remove(&call.id);
             let mut known = Some(known.unwrap_or_default());
-            merge_carried(&mut known, members);
+            merge_provider_members(&mut known, members);
             self.carried
                 .insert(call.id.clone(), known.unwrap_or_default());
         }
@@ -60,7 +60,7 @@ impl EventWriter {
         let (call_id, early) = (call.id.clone(), std::mem::take(&mut call.early));
         let tool = self.names.tool(&call.name);
         self.close_open("completed", events);
-        let body = Body::Call {
+        let body = ItemBody::Call {
             call_id,
             tool,
             arguments: String::new(),
@@ -74,7 +74,7 @@ impl EventWriter {
 
     fn go_on(&mut self, output: usize, more: &str, events: &mut Vec<Value>) {
         let item = &mut self.items[output];
-        let Body::Call {
+        let ItemBody::Call {
             tool, arguments, ..
         } = &mut item.body
         else {
@@ -91,7 +91,7 @@ impl EventWriter {
 
     fn close_call(&mut self, output: usize, status: &'static str, events: &mut Vec<Value>) {
         let item = &self.items[output];
-        let Body::Call {
+        let ItemBody::Call {
             tool, arguments, ..
         } = &item.body
         else {

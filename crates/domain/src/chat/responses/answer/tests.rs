@@ -1,23 +1,23 @@
-use super::super::ask::{Target, read_request};
+use super::super::ask::{ProviderApi, read_request};
 use super::*;
 
 fn object(value: &Value) -> JsonObject {
     value.as_object().unwrap().clone()
 }
 
-fn writer(more: &Value) -> EventWriter {
+fn writer(more: &Value) -> ResponseEventWriter {
     let mut request = json!({"model": "m", "input": "hi", "tools": [
         {"type": "function", "name": "f"}, {"type": "custom", "name": "patch"},
         {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]});
     request.as_object_mut().unwrap().extend(object(more));
     let request = object(&request);
-    let asked = read_request(&request, "m", Target::Chat, &[]).unwrap();
-    let head = Head {
+    let asked = read_request(&request, "m", ProviderApi::Chat, &[]).unwrap();
+    let head = ResponseHead {
         key: "k".to_owned(),
         created_at: 7,
         model: "m".to_owned(),
     };
-    EventWriter::new(head, &request, &asked)
+    ResponseEventWriter::new(head, &request, &asked)
 }
 
 fn chunk(delta: &Value) -> JsonObject {
@@ -212,7 +212,7 @@ fn custom_calls_give_their_input() {
 }
 
 #[test]
-fn thoughts_are_an_item_and_no_text() {
+fn reasoning_is_separate_item() {
     let deltas = [
         json!({"reasoning_content": "hm"}),
         json!({"content": "a"}),
@@ -236,7 +236,7 @@ fn thoughts_are_an_item_and_no_text() {
 }
 
 #[test]
-fn carried_thoughts_return_in_the_next_request() {
+fn kept_reasoning_returns_in_next_request() {
     let mut signed = call(0, "c", "f", "{}");
     signed["tool_calls"][0]["signature"] = json!("S");
     signed["tool_calls"][0]["function"]["seal"] = json!("F");
@@ -251,18 +251,18 @@ fn carried_thoughts_return_in_the_next_request() {
     let sealed = output[2]["encrypted_content"].as_str().unwrap();
     assert!(!sealed.is_empty());
     let next = object(&json!({"model": "m", "input": output}));
-    let asked = read_request(&next, "m", Target::Chat, &[]).unwrap();
+    let asked = read_request(&next, "m", ProviderApi::Chat, &[]).unwrap();
     let message = &asked.chat["messages"][0];
     assert_eq!(message["reasoning_content"], "T");
     assert_eq!(message["extra_content"]["of"], "message");
     assert_eq!(message["tool_calls"][0]["signature"], "S");
     assert_eq!(message["tool_calls"][0]["function"]["seal"], "F");
-    let other = read_request(&next, "other", Target::Chat, &[]).unwrap();
+    let other = read_request(&next, "other", ProviderApi::Chat, &[]).unwrap();
     assert!(other.chat["messages"][0].get("reasoning_content").is_none());
 }
 
 #[test]
-fn cut_answers_are_incomplete_with_their_reason() {
+fn truncated_answers_are_incomplete_with_reason() {
     for (reason, told) in [
         ("length", "max_output_tokens"),
         ("content_filter", "content_filter"),
@@ -280,7 +280,7 @@ fn cut_answers_are_incomplete_with_their_reason() {
 }
 
 #[test]
-fn failures_leave_unfinished_items_out() {
+fn failed_answers_omit_unfinished_items() {
     let mut writer = writer(&json!({}));
     let mut events = writer.begin();
     for delta in [json!({"content": "a"}), call(0, "c", "f", "{\"a\":")] {
@@ -302,7 +302,7 @@ fn failures_leave_unfinished_items_out() {
 }
 
 #[test]
-fn names_may_follow_the_first_arguments() {
+fn accepts_name_after_first_arguments() {
     let events = events(
         &json!({}),
         &[call(0, "c", "", "{\"a\""), call(0, "", "f", ":1}")],
@@ -348,7 +348,7 @@ fn long_members_are_not_repeated() {
 }
 
 #[test]
-fn answers_beyond_the_bound_are_refused() {
+fn rejects_answers_above_size_limit() {
     let mut writer = writer(&json!({}));
     let piece = chunk(&json!({"content": "x".repeat(1024 * 1024)}));
     let refused = (0..17).find_map(|_| writer.read(&piece).err());

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::item::{Body, Text, TextKind};
-use super::{EventWriter, ITEM_BYTES};
+use super::super::item::{ItemBody, ItemText, TextKind};
+use super::{ResponseEventWriter, ITEM_BYTES};
 
-impl EventWriter {
+impl ResponseEventWriter {
     /// Starts or continues a text.
     pub(super) fn say(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
         if text.is_empty() {
@@ -18,9 +18,9 @@ impl EventWriter {
         self.bytes += text.len();
         let item = &mut self.items[output];
         match &mut item.body {
-            Body::Message(texts) => texts[part].text.push_str(text),
-            Body::Thoughts(thoughts) => thoughts.text.push_str(text),
-            Body::Carried(_) | Body::Call { .. } => {}
+            ItemBody::Message(texts) => texts[part].text.push_str(text),
+            ItemBody::Reasoning(thoughts) => thoughts.text.push_str(text),
+            ItemBody::Carried(_) | ItemBody::Call { .. } => {}
         }
         let mut delta = json!({"item_id": item.id, "output_index": output, "content_index": part, "delta": text});
         if kind == TextKind::Answer {
@@ -33,23 +33,23 @@ impl EventWriter {
     fn place_of(&self, kind: TextKind) -> Option<(usize, usize)> {
         let output = self.open?;
         match &self.items[output].body {
-            Body::Thoughts(_) => (kind == TextKind::Thoughts).then_some((output, 0)),
-            Body::Message(texts) => {
+            ItemBody::Reasoning(_) => (kind == TextKind::Reasoning).then_some((output, 0)),
+            ItemBody::Message(texts) => {
                 let last = texts.last().filter(|last| last.kind == kind);
                 last.map(|_| (output, texts.len() - 1))
             }
-            Body::Carried(_) | Body::Call { .. } => None,
+            ItemBody::Carried(_) | ItemBody::Call { .. } => None,
         }
     }
 
     fn begin_text(&mut self, kind: TextKind, events: &mut Vec<Value>) -> (usize, usize) {
-        let text = Text {
+        let text = ItemText {
             kind,
             text: String::new(),
         };
         let part = text.part();
         let open = self.open.filter(|output| {
-            kind != TextKind::Thoughts && matches!(self.items[*output].body, Body::Message(_))
+            kind != TextKind::Reasoning && matches!(self.items[*output].body, ItemBody::Message(_))
         });
         let output = if let Some(output) = open {
             self.close_part(output, events);
@@ -57,16 +57,16 @@ impl EventWriter {
         } else {
             self.close_open("completed", events);
             let body = match kind {
-                TextKind::Thoughts => Body::Thoughts(text),
-                TextKind::Answer | TextKind::Refusal => Body::Message(Vec::new()),
+                TextKind::Reasoning => ItemBody::Reasoning(text),
+                TextKind::Answer | TextKind::Refusal => ItemBody::Message(Vec::new()),
             };
             self.add(body, events)
         };
         self.open = Some(output);
         let mut place = 0;
-        if let Body::Message(texts) = &mut self.items[output].body {
+        if let ItemBody::Message(texts) = &mut self.items[output].body {
             place = texts.len();
-            texts.push(Text {
+            texts.push(ItemText {
                 kind,
                 text: String::new(),
             });
@@ -83,12 +83,12 @@ impl EventWriter {
     fn close_part(&mut self, output: usize, events: &mut Vec<Value>) {
         let item = &self.items[output];
         let (place, text) = match &item.body {
-            Body::Thoughts(text) => (0, text),
-            Body::Message(texts) => match texts.last() {
+            ItemBody::Reasoning(text) => (0, text),
+            ItemBody::Message(texts) => match texts.last() {
                 Some(text) => (texts.len() - 1, text),
                 None => return,
             },
-            Body::Carried(_) | Body::Call { .. } => return,
+            ItemBody::Carried(_) | ItemBody::Call { .. } => return,
         };
         let (kind, part) = (text.kind, text.part());
         let mut done = json!({"item_id": item.id, "output_index": output, "content_index": place});

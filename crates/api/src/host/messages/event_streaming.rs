@@ -1,0 +1,150 @@
+//! Event stream of a message.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use domain::messages::{MessageEventWriter, MessageRelay};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use super::wire_format::error_body;
+use crate::error::{ApiError, ApiResult};
+use crate::host::models::token_bounds::said_bytes;
+use crate::host_call::HostCall;
+use egress::upstream::UpstreamError;
+
+/// A streaming answer.
+pub(super) struct MessageEventStream {
+    call: HostCall,
+    items: BoxStream<'static, ApiResult<JsonObject>>,
+    told: EventConversion,
+    /// Interval between `ping` events on an idle stream.
+    heartbeat: Duration,
+}
+
+/// Conversion of items to events.
+pub(super) enum EventConversion {
+    /// Built from the chunks of a chat completion.
+    Written(Box<MessageEventWriter>),
+    /// Relayed from a provider with this API.
+    Relayed(MessageRelay),
+}
+
+impl EventConversion {
+    pub(super) fn written(id: &str, model: &str, settings: &JsonObject) -> Self {
+        Self::Written(Box::new(MessageEventWriter::new(id, model, settings)))
+    }
+
+    pub(super) fn relayed(model: &str) -> Self {
+        Self::Relayed(MessageRelay::new(model))
+    }
+}
+
+impl MessageEventStream {
+    /// `items` are chunks or events of the provider. They end with the run or the first error.
+    pub(super) fn new(
+        call: HostCall,
+        items: BoxStream<'static, Result<JsonObject, UpstreamError>>,
+        told: EventConversion,
+        heartbeat: Duration,
+    ) -> Self {
+        Self {
+            items: Box::pin(call.while_live(items)),
+            call,
+            told,
+            heartbeat,
+        }
+    }
+
+    /// Returns the next frames and the rest of the stream.
+    async fn next(mut self) -> (Bytes, Option<Self>) {
+        let Ok(item) = tokio::time::timeout(self.heartbeat, self.items.next()).await else {
+            return (frame(&json!({"type": "ping"})), Some(self));
+        };
+        match item {
+            Some(Ok(item)) => self.read(item),
+            Some(Err(failed)) => (self.fail(failed), None),
+            None => (self.finish(), None),
+        }
+    }
+
+    fn read(mut self, mut item: JsonObject) -> (Bytes, Option<Self>) {
+        let (frames, is_over) = match &mut self.told {
+            EventConversion::Written(writer) => {
+                self.call.count(domain::chat::usage_of(&item));
+                self.call.say(said_bytes(&item, "delta"));
+                (frames_of(&writer.read(&item)), false)
+            }
+            EventConversion::Relayed(relay) => {
+                let said = relay.event(&mut item);
+                self.call.say(said);
+                self.call.count(relay.usage());
+                (frame(&Value::Object(item)), relay.has_stopped())
+            }
+        };
+        self.call.add_bytes(frames.len());
+        if is_over {
+            let _ = self.call.end(Ok(()));
+            return (frames, None);
+        }
+        (frames, Some(self))
+    }
+
+    /// Finishes the stream after the provider's last item.
+    fn finish(mut self) -> Bytes {
+        let has_finished = match &self.told {
+            EventConversion::Written(writer) => writer.has_finished(),
+            EventConversion::Relayed(relay) => relay.has_finished(),
+        };
+        if !has_finished {
+            let cut = "the stream ended before the answer did".to_owned();
+            return self.fail(UpstreamError::Malformed(cut).into());
+        }
+        let events = match self.told {
+            EventConversion::Written(writer) => writer.finish().0,
+            EventConversion::Relayed(_) => vec![json!({"type": "message_stop"})],
+        };
+        let frames = frames_of(&events);
+        self.call.add_bytes(frames.len());
+        let _ = self.call.end(Ok(()));
+        frames
+    }
+
+    /// Builds the error event. The call has ended.
+    fn fail(self, failed: ApiError) -> Bytes {
+        let failed = self.call.end::<()>(Err(failed)).err();
+        let told = failed.map(ApiError::into_parts);
+        told.map(|(status, error)| frame(&error_body(status, &error)))
+            .unwrap_or_default()
+    }
+}
+
+/// Frames of a message. The stream ends with the run or the first error.
+pub(super) fn frames(
+    event_streaming: MessageEventStream,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let told = stream::unfold(Some(event_streaming), |event_streaming| async move {
+        Some(event_streaming?.next().await)
+    });
+    told.filter(|frames| std::future::ready(!frames.is_empty()))
+        .map(Ok)
+}
+
+fn frames_of(events: &[Value]) -> Bytes {
+    let frames = events.iter().map(text_of);
+    frames.collect::<String>().into()
+}
+
+fn frame(event: &Value) -> Bytes {
+    text_of(event).into()
+}
+
+fn text_of(event: &Value) -> String {
+    let name = event["type"].as_str().unwrap_or_default();
+    // Line breaks in a provider's event type would corrupt the stream.
+    let name = name.replace(['\r', '\n'], "");
+    format!("event: {name}\ndata: {event}\n\n")
+}

@@ -1,0 +1,244 @@
+//! Upper bound of a completion's tokens, for the reservation before the provider is called.
+
+use std::ops::RangeInclusive;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use serde_json::Value;
+
+use super::content_parts::has_document;
+use crate::host_call::Spend;
+use models::{BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at};
+
+const MAX_TOKENS: u64 = i32::MAX as u64;
+/// Fields with the number of answers.
+const ANSWERS: [&str; 2] = ["n", "best_of"];
+const MAX_ANSWERS: u64 = 128;
+
+/// Rejects limits that providers and budgets could read differently: non-integers and values out of range.
+/// Pointers are relative to the body.
+pub(in crate::host) fn check_token_limits(body: &JsonObject) -> Result<(), Fault> {
+    let members = BOUNDS.map(|key| (key, MAX_TOKENS));
+    let members = members
+        .into_iter()
+        .chain(ANSWERS.map(|key| (key, MAX_ANSWERS)));
+    for (key, most) in members {
+        check_number(body.get(key), &format!("/{key}"), 1..=most)?;
+    }
+    for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+        check_number(value_at(body, pointer), pointer, 0..=MAX_TOKENS)?;
+    }
+    Ok(())
+}
+
+/// Null counts as absent.
+fn check_number(
+    value: Option<&Value>,
+    pointer: &str,
+    range: RangeInclusive<u64>,
+) -> Result<(), Fault> {
+    let is_within = |value: &Value| value.as_u64().is_some_and(|number| range.contains(&number));
+    if value.is_none_or(|value| value.is_null() || is_within(value)) {
+        return Ok(());
+    }
+    let (least, most) = range.into_inner();
+    let message = format!("must be a whole number from {least} to {most}");
+    Err(Fault::new(pointer, message))
+}
+
+/// The parts of a body that a provider may read: all except numbers and booleans.
+pub(in crate::host) fn prompt_texts(body: &JsonObject) -> Vec<String> {
+    let is_text = |value: &Value| value.is_string() || value.is_array() || value.is_object();
+    let texts = body.iter().filter(|(_, value)| is_text(value));
+    texts.map(|(_, value)| value.to_string()).collect()
+}
+
+/// Bytes of generated text in a chunk, or in one `message` of a whole answer. This includes reasoning and tool
+/// arguments in any field.
+pub(in crate::host) fn said_bytes(answer: &JsonObject, said: &str) -> usize {
+    let choices = answer.get("choices").and_then(Value::as_array);
+    choices
+        .into_iter()
+        .flatten()
+        .map(|choice| text_bytes(&choice[said]))
+        .sum()
+}
+
+fn text_bytes(value: &Value) -> usize {
+    // Identifiers are not generated text.
+    let names = ["role", "id", "type"];
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(members) => {
+            let said = members
+                .iter()
+                .filter(|(name, _)| !names.contains(&name.as_str()));
+            said.map(|(_, value)| text_bytes(value)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+/// The upper bound of a completion: prompt and answer. The body is checked and in the provider's form. With a
+/// document the whole context window counts, because its token count is unknown.
+pub(in crate::host) fn chat_spend(
+    id: &str,
+    model: &Model,
+    prompt_tokens: u64,
+    body: &JsonObject,
+) -> Spend {
+    let window = if has_document(body) {
+        model.window()
+    } else {
+        0
+    };
+    Spend {
+        kind: "model",
+        resource: id.to_owned(),
+        prompt_tokens: prompt_tokens.max(window),
+        max_completion_tokens: completion_bound(
+            body,
+            model.provider.bound(),
+            model.provider.thought_count(),
+        ),
+        price: model.price,
+    }
+}
+
+/// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
+fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
+    let number = |key: &str| body.get(key).and_then(Value::as_u64);
+    let answers = ANSWERS.into_iter().filter_map(number).max();
+    let said = number(bound).unwrap_or(UNSAID_TOKENS);
+    let each = match thoughts {
+        ThoughtCount::Within => said,
+        ThoughtCount::Beside => with_reasoning(body, said),
+    };
+    each.saturating_mul(answers.unwrap_or(1))
+}
+
+/// Maximum of one answer if minimum length and reasoning are not within the limit.
+fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
+    let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
+    let thoughts = THOUGHTS.into_iter().filter_map(number);
+    let said = bound.max(number(LEAST).unwrap_or_default());
+    thoughts.fold(said, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn body(value: &Value) -> JsonObject {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn reserves_token_limit_times_number_of_answers() {
+        let most =
+            |value: &Value| completion_bound(&body(value), "max_tokens", ThoughtCount::Beside);
+        assert_eq!(most(&json!({})), UNSAID_TOKENS);
+        assert_eq!(most(&json!({"max_tokens": null})), UNSAID_TOKENS);
+        assert_eq!(most(&json!({"max_tokens": 5})), 5);
+        assert_eq!(most(&json!({"max_tokens": 500, "n": 100})), 50_000);
+        assert_eq!(most(&json!({"max_tokens": 7, "n": 2, "best_of": 3})), 21);
+        // An unknown limit field bounds nothing.
+        let other = json!({"max_completion_tokens": 1});
+        assert_eq!(most(&other), UNSAID_TOKENS);
+    }
+
+    #[test]
+    fn reserves_reasoning_and_minimum_beyond_limit() {
+        for (said, beside) in [
+            (json!({"max_tokens": 16, "thinking_budget": 38_000}), 38_016),
+            (
+                json!({"max_tokens": 16, "reasoning": {"max_tokens": 38_000}}),
+                38_016,
+            ),
+            (
+                json!({"max_tokens": 16, "thinking": {"type": "enabled", "budget_tokens": 38_000}}),
+                38_016,
+            ),
+            (json!({"max_tokens": 16, "min_tokens": 30_000}), 30_000),
+            (
+                json!({"max_tokens": 16, "min_tokens": 9, "thinking_budget": 0}),
+                16,
+            ),
+            (
+                json!({"max_tokens": 16, "min_tokens": 20, "thinking_budget": 5, "n": 2}),
+                50,
+            ),
+            (
+                json!({"max_tokens": 16, "reasoning": {"effort": "high"}, "thinking": null}),
+                16,
+            ),
+        ] {
+            let most = |thoughts| completion_bound(&body(&said), "max_tokens", thoughts);
+            assert_eq!(most(ThoughtCount::Beside), beside, "{said}");
+            // Providers that count reasoning within the limit add nothing.
+            let answers = said["n"].as_u64().unwrap_or(1);
+            assert_eq!(most(ThoughtCount::Within), 16 * answers, "{said}");
+        }
+    }
+
+    #[test]
+    fn counts_all_prompt_and_generated_text() {
+        let asked = body(
+            &json!({"functions": [{"name": "f"}], "temperature": 1, "user": "u", "stream": true}),
+        );
+        assert_eq!(prompt_texts(&asked), [r#"[{"name":"f"}]"#, r#""u""#]);
+        let said = json!({"choices": [
+            {"delta": {"role": "assistant", "content": "12", "reasoning_content": "345"}},
+            {"delta": {"function_call": {"name": "6", "arguments": "78"}}},
+            {"delta": {"tool_calls": [{"id": "x", "type": "function", "function": {"arguments": "9"}}]}},
+        ]});
+        assert_eq!(said_bytes(&body(&said), "delta"), 9);
+        assert_eq!(said_bytes(&body(&said), "message"), 0);
+    }
+
+    #[test]
+    fn rejects_invalid_token_limits() {
+        for key in ["max_completion_tokens", "max_tokens", "n", "best_of"] {
+            for value in [json!(0), json!(-1), json!(1.5), json!("9"), json!(u64::MAX)] {
+                let fault = check_token_limits(&body(&json!({key: value}))).unwrap_err();
+                assert_eq!(fault.pointer, format!("/{key}"), "{value}");
+            }
+            for value in [json!(null), json!(1), json!(128)] {
+                assert_eq!(
+                    check_token_limits(&body(&json!({key: value}))),
+                    Ok(()),
+                    "{value}"
+                );
+            }
+        }
+        assert!(check_token_limits(&body(&json!({"n": 129}))).is_err());
+    }
+
+    #[test]
+    fn rejects_invalid_reasoning_budgets() {
+        let at = |pointer: &str, value: &Value| match pointer {
+            "/reasoning/max_tokens" => json!({"reasoning": {"max_tokens": value}}),
+            "/thinking/budget_tokens" => json!({"thinking": {"budget_tokens": value}}),
+            member => json!({&member[1..]: value}),
+        };
+        for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+            for value in [
+                json!(-1),
+                json!(1.5),
+                json!("9"),
+                json!([9]),
+                json!(u64::MAX),
+            ] {
+                let fault = check_token_limits(&body(&at(pointer, &value))).unwrap_err();
+                assert_eq!(fault.pointer, pointer, "{value}");
+            }
+            for value in [json!(null), json!(0), json!(38_000)] {
+                let checked = check_token_limits(&body(&at(pointer, &value)));
+                assert_eq!(checked, Ok(()), "{pointer} {value}");
+            }
+        }
+    }
+}

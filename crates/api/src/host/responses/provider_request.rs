@@ -1,0 +1,204 @@
+//! Preparation of a Responses request for the model's provider.
+
+use domain::chat::responses::{
+    ProviderApi, ResponseEventWriter, ResponseHead, ResponsesPassthrough, ResponsesRequest,
+    passthrough_body, read_request, rewrite_response,
+};
+use protocol::JsonObject;
+use protocol::message::Message;
+use protocol::model::LlmTool;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::frames::{StreamingResponse, too_large};
+use super::refused;
+use crate::ApiState;
+use crate::auth::RunCaller;
+use crate::error::{ApiError, ApiResult};
+use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};
+use crate::host::openai::{CompletionInput, prepare};
+use crate::host_call::HostCall;
+use crate::memory_budget::MemoryPermit;
+use crate::state::ApiState;
+use models::{Model, WireFormat};
+
+/// A request to a granted model.
+pub(super) struct ResponsesInvocation<'a> {
+    pub(super) caller: &'a RunCaller,
+    pub(super) state: &'a ApiState,
+    pub(super) model: &'a Model,
+    pub(super) id: &'a str,
+}
+
+/// The provider's request. The original request is dropped to save memory.
+struct PreparedResponse {
+    body: JsonObject,
+    answering: AnswerConversion,
+    /// Memory permits of its images.
+    images: Vec<MemoryPermit>,
+}
+
+/// Conversion of the provider's answer.
+enum AnswerConversion {
+    /// From a chat completion.
+    Written(Box<ResponseEventWriter>),
+    /// From a response.
+    Passed(ResponsesPassthrough),
+}
+
+impl ResponsesInvocation<'_> {
+    /// Creates a whole response.
+    pub(super) async fn whole(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Value> {
+        let PreparedResponse {
+            body,
+            answering,
+            images: _images,
+        } = self.prepare(call, request).await?;
+        let provider = &self.model.provider;
+        let response = match answering {
+            AnswerConversion::Passed(_) => {
+                let answered = call
+                    .within(provider.ask(WireFormat::Responses, body))
+                    .await?;
+                let mut response = Value::Object(answered);
+                call.count(response.get("usage").and_then(domain::chat::usage));
+                call.say(domain::chat::responses::said_bytes(&response));
+                rewrite_response(&mut response, self.id);
+                response
+            }
+            AnswerConversion::Written(writer) => {
+                let completion = call.within(provider.complete(body)).await?;
+                call.count(domain::chat::usage_of(&completion));
+                call.say(said_bytes(&completion, "message"));
+                writer.whole(&completion).map_err(|_| too_large())?
+            }
+        };
+        call.add_bytes(response.to_string().len());
+        Ok(response)
+    }
+
+    /// Creates a streaming response.
+    pub(super) async fn stream(
+        &self,
+        call: &mut HostCall,
+        request: JsonObject,
+    ) -> ApiResult<StreamingResponse> {
+        let PreparedResponse {
+            body,
+            answering,
+            images: _images,
+        } = self.prepare(call, request).await?;
+        let provider = &self.model.provider;
+        Ok(match answering {
+            AnswerConversion::Passed(passing) => {
+                let events = provider.request_events(WireFormat::Responses, body);
+                StreamingResponse::Passed {
+                    events: call.within(events).await?,
+                    passing,
+                }
+            }
+            AnswerConversion::Written(writer) => StreamingResponse::Written {
+                chunks: call.within(provider.stream(body)).await?,
+                writer,
+            },
+        })
+    }
+
+    /// Builds the provider's body within the budgets.
+    async fn prepare(
+        &self,
+        call: &mut HostCall,
+        request: JsonObject,
+    ) -> ApiResult<PreparedResponse> {
+        let Self {
+            caller,
+            state,
+            model,
+            id,
+        } = self;
+        let opened = &model.extra_members;
+        let target = if model.provider.supports(WireFormat::Responses) {
+            ProviderApi::Responses
+        } else {
+            ProviderApi::Chat
+        };
+        let mut asked = read_request(&request, id, target, opened)
+            .map_err(|fault| ApiError::faults(&[fault]))?;
+        let body = std::mem::take(&mut asked.chat);
+        check_token_limits(&body).map_err(|fault| ApiError::faults(&[asked.fault(fault)]))?;
+        let prompt = CompletionInput {
+            body,
+            beside: &asked.beside,
+        };
+        let prepared = prepare(caller, state, call, (id, model), prompt).await;
+        let (chat, images) = prepared.map_err(|failed| failed.moved(|at| asked.pointer(at)))?;
+        let head = self.head();
+        let (body, answering) = match target {
+            ProviderApi::Responses => {
+                let body = passthrough_body(request, &asked, &chat, opened);
+                (
+                    body,
+                    AnswerConversion::Passed(ResponsesPassthrough::new(head)),
+                )
+            }
+            ProviderApi::Chat => {
+                let writer = ResponseEventWriter::new(head, &request, &asked);
+                (chat, AnswerConversion::Written(Box::new(writer)))
+            }
+        };
+        Ok(PreparedResponse {
+            body,
+            answering,
+            images,
+        })
+    }
+
+    fn head(&self) -> ResponseHead {
+        ResponseHead {
+            key: Uuid::new_v4().simple().to_string(),
+            created_at: self.state.runs.clock().now_seconds(),
+            model: self.id.to_owned(),
+        }
+    }
+}
+
+/// Counts the tokens of a request like the native API.
+pub(super) fn input_tokens(model: &Model, asked: &ResponsesRequest) -> u64 {
+    let items = |name: &str| {
+        let items = asked.chat.get(name).and_then(Value::as_array);
+        items.into_iter().flatten()
+    };
+    let messages: Vec<_> = items("messages").map(message).collect();
+    let tools: Vec<_> = items("tools").filter_map(tool).collect();
+    let mut others = asked.chat.clone();
+    for counted in ["messages", "tools"] {
+        others.remove(counted);
+    }
+    let others = prompt_texts(&others);
+    let count = model.count;
+    count.of_request(&messages, &tools) + count.of_texts(others.iter().chain(&asked.beside))
+}
+
+fn message(chat: &Value) -> Message {
+    let mut chat = chat.clone();
+    for part in chat["content"].as_array_mut().into_iter().flatten() {
+        if part["type"] == "file" {
+            let file = part["file"].take();
+            *part = json!({"type": "file_base64", "file_base64": file["file_data"], "file_name": file["filename"]});
+        }
+    }
+    let text = chat.to_string();
+    serde_json::from_value(chat).unwrap_or_else(|_| Message::text("user", text))
+}
+
+fn tool(chat: &Value) -> Option<LlmTool> {
+    let function = &chat["function"];
+    let description = function["description"].as_str().unwrap_or_default();
+    let parameters = function["parameters"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
+    let tool =
+        json!({"name": function["name"], "description": description, "parameters": parameters});
+    serde_json::from_value(tool).ok()
+}

@@ -1,0 +1,249 @@
+//! Harness of the checks: sends calls like the gateway.
+
+mod plans;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use domain::manifest::AcceptedManifest;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use protocol::result::ResultType;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::recording::{self, RunRecording};
+use super::{ConformError, ConformOptions};
+use api::mock_host::MockHost;
+use base::clock::Clock;
+use egress::{Egress, EgressError};
+use egress::{RequestBuilder, Response};
+use runner_client::signature::SigningSecret;
+use runner_client::{Answer, Call, StartError, Started, TrailingBody, classify_response};
+use runs::RunLimits;
+
+pub(super) use plans::{PreparedRun, RunPlan};
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// The conformance harness.
+pub(super) struct CheckHarness {
+    pub(super) options: ConformOptions,
+    pub(super) host: MockHost,
+    /// Base URL of the mock host API for runners.
+    pub(super) callback_url: String,
+    pub(super) limits: RunLimits,
+    pub(super) clock: Clock,
+    egress: Egress,
+}
+
+/// Signature of a call.
+pub(super) enum SignatureKind<'a> {
+    Right,
+    Missing,
+    With(&'a SigningSecret),
+    /// A timestamp with this offset in seconds.
+    Off(i64),
+    /// The signature of the same call with another body.
+    OfAnotherBody,
+}
+
+/// Result of a POST.
+pub(super) enum DispatchResult {
+    Started {
+        started: Started,
+        after: Duration,
+    },
+    /// The runner appends its results later. The rest of the body is discarded.
+    Deferred {
+        aside: TrailingBody,
+        after: Duration,
+    },
+    /// The run was refused: status and seconds of `Retry-After`.
+    Refused(StatusCode, Option<Duration>),
+    BadContentType(String),
+    Silent(Duration),
+    Broken(String),
+}
+
+impl DispatchResult {
+    pub(super) fn is_taken(&self) -> bool {
+        matches!(self, Self::Started { .. } | Self::Deferred { .. })
+    }
+}
+
+impl CheckHarness {
+    pub(super) fn new(
+        options: ConformOptions,
+        listening: SocketAddr,
+    ) -> Result<Self, ConformError> {
+        let url = &options.endpoint.base_url;
+        let rule = match (url.host_str(), url.port_or_known_default()) {
+            (Some(host), Some(port)) => format!("{host}:{port}").parse().ok(),
+            _ => None,
+        };
+        // The operator named this address, so it is the only allowed destination.
+        let egress = Egress::new(rule.into_iter().collect(), CONNECT);
+        let egress = egress.map_err(ConformError::Refused)?;
+        let limits = options.limits.clone();
+        let clock = Clock::system();
+        let origin = match &options.callback_url {
+            Some(url) => url.as_str().trim_end_matches('/').to_owned(),
+            None => format!("http://{listening}"),
+        };
+        Ok(Self {
+            host: MockHost::new(clock, limits.results, limits.append_lease),
+            callback_url: format!("{origin}/host/v1"),
+            options,
+            limits,
+            clock,
+            egress,
+        })
+    }
+
+    /// Timeout for the first byte of a response.
+    pub(super) fn first_byte(&self) -> Duration {
+        self.limits.first_byte.min(self.options.timeout)
+    }
+
+    /// Sends a call. The response body is unread.
+    pub(super) async fn send(
+        &self,
+        call: &Call,
+        signing: &SignatureKind<'_>,
+    ) -> Result<Response, EgressError> {
+        let request = self.request(call, signing)?;
+        tokio::time::timeout(self.first_byte(), self.egress.send(request))
+            .await
+            .unwrap_or(Err(EgressError::Timeout))
+    }
+
+    /// Status of a response, or a description of the failure.
+    pub(super) async fn status(
+        &self,
+        call: &Call,
+        signing: &SignatureKind<'_>,
+    ) -> Result<StatusCode, String> {
+        let answer = self.send(call, signing).await;
+        answer
+            .map(|answer| answer.status())
+            .map_err(|error| in_words(&error))
+    }
+
+    fn request(
+        &self,
+        call: &Call,
+        signing: &SignatureKind<'_>,
+    ) -> Result<RequestBuilder, EgressError> {
+        let endpoint = &self.options.endpoint;
+        let now = self.clock.now_seconds();
+        let signature = match signing {
+            SignatureKind::Missing => None,
+            SignatureKind::Right => Some(call.signature(&endpoint.secret, now)),
+            SignatureKind::With(secret) => Some(call.signature(secret, now)),
+            SignatureKind::Off(seconds) => Some(call.signature(&endpoint.secret, now + seconds)),
+            SignatureKind::OfAnotherBody => {
+                let other = with_other_text(call);
+                Some(other.signature(&endpoint.secret, now))
+            }
+        };
+        let mut request = endpoint.request(&self.egress, call)?;
+        for (name, value) in signature.into_iter().flatten() {
+            request = request.header(name, value);
+        }
+        Ok(request)
+    }
+
+    /// Unsigned GET of a path below the base URL.
+    pub(super) async fn get(&self, path: &str) -> Result<StatusCode, String> {
+        let mut url = self.options.endpoint.base_url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push(path);
+        }
+        let request = self.egress.request(http::Method::GET, &url);
+        let request = request.map_err(|error| in_words(&error))?;
+        let request = request
+            .headers(self.options.endpoint.headers.clone())
+            .timeout(self.first_byte());
+        let answer = self.egress.send(request).await;
+        answer
+            .map(|answer| answer.status())
+            .map_err(|error| in_words(&error))
+    }
+
+    /// Posts a run with a valid signature.
+    pub(super) async fn post(&self, opened: &PreparedRun) -> DispatchResult {
+        let sent = Instant::now();
+        let response = match self.send(&opened.call, &SignatureKind::Right).await {
+            Ok(response) => response,
+            Err(EgressError::Timeout) => return DispatchResult::Silent(sent.elapsed()),
+            Err(error) => return DispatchResult::Broken(in_words(&error)),
+        };
+        let after = sent.elapsed();
+        match classify_response(response) {
+            Ok(Answer::Started(started)) => DispatchResult::Started { started, after },
+            Ok(Answer::Deferred(aside)) => {
+                self.host.defer(&opened.token);
+                DispatchResult::Deferred { aside, after }
+            }
+            Err(StartError::Refused {
+                status,
+                retry_after,
+            }) => DispatchResult::Refused(status, retry_after),
+            Err(StartError::BadContentType(told)) => DispatchResult::BadContentType(told),
+            Err(error) => DispatchResult::Broken(in_words(&error)),
+        }
+    }
+
+    /// Posts a run and reads it to its end, which the mock host records.
+    pub(super) async fn play(&self, runner: &AcceptedManifest, plan: &RunPlan) -> RunRecording {
+        let opened = self.open(runner, plan);
+        let posted = self.post(&opened).await;
+        let until = Instant::now() + self.options.timeout;
+        let recording = recording::read(self, &opened, posted, until).await;
+        // A run that its runner ended is closed already.
+        self.host.cut(&opened.token);
+        recording
+    }
+
+    /// Changes the content type to an equivalent one.
+    pub(super) fn with_charset(opened: &mut PreparedRun) {
+        let value = HeaderValue::from_static("application/json; charset=utf-8");
+        opened.call.headers.insert(CONTENT_TYPE, value);
+    }
+}
+
+/// The call of a run with another text.
+fn with_other_text(call: &Call) -> Call {
+    let mut body: Value = serde_json::from_str(&call.body).unwrap_or_default();
+    if let Some(text) = body.pointer_mut("/context/input/text") {
+        *text = json!("something else");
+    }
+    Call {
+        body: body.to_string(),
+        ..call.clone()
+    }
+}
+
+/// Whether the result type ends a run.
+pub(super) fn is_terminal(kind: &str) -> bool {
+    ResultType::parse(kind).is_some_and(ResultType::is_terminal)
+}
+
+/// As [`is_terminal`], for a raw result.
+pub(super) fn says_terminal(raw: &[u8]) -> bool {
+    let result = serde_json::from_slice::<serde_json::Value>(raw).unwrap_or_default();
+    result["type"].as_str().is_some_and(is_terminal)
+}
+
+/// An error and its causes.
+pub(super) fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(": ");
+        words.push_str(&error.to_string());
+        cause = error.source();
+    }
+    words
+}

@@ -1,0 +1,56 @@
+//! Results that are appended call by call after a `202`.
+
+use std::pin::pin;
+
+use tokio::time::Instant;
+
+use super::{End, RunReader, RunRecording};
+use api::mock_host::AppendStep;
+use runner_client::TrailingBody;
+use runs::reader::ReaderItem;
+
+impl RunReader<'_> {
+    /// Reads appended results while the runner is active.
+    pub(super) async fn read_appended(
+        mut self,
+        aside: TrailingBody,
+        until: Instant,
+    ) -> RunRecording {
+        let mut aside = pin!(aside.discard());
+        let mut is_read_out = false;
+        loop {
+            let heard = self.check_harness.host.appended(&self.opened.token, until);
+            let heard = tokio::select! {
+                () = &mut aside, if !is_read_out => {
+                    is_read_out = true;
+                    continue;
+                }
+                heard = heard => heard,
+            };
+            match heard {
+                AppendStep::AppendedBatch(results) => self.take_appended(results),
+                AppendStep::LeaseExpired(lease) => {
+                    self.recording.longest_silence = lease;
+                    self.recording.end = End::Idle;
+                }
+                AppendStep::Late => self.recording.end = End::Going,
+            }
+            if self.recording.end != End::NotStarted {
+                return self.recording;
+            }
+        }
+    }
+
+    fn take_appended(&mut self, results: Vec<String>) {
+        let mut items = Vec::new();
+        for raw in results {
+            self.recording.leaked |= self.leak.is_in(raw.as_bytes());
+            items.push(ReaderItem::Result(raw.into()));
+        }
+        let results = items.len();
+        self.judge_all(items);
+        self.check_harness
+            .host
+            .mark_processed(&self.opened.token, results);
+    }
+}

@@ -1,0 +1,165 @@
+//! Text of a run, and whether its deltas match its whole messages.
+
+use protocol::admin::DeltaMode;
+use protocol::message::MessageContent;
+use protocol::result::ResultType;
+use serde_json::Value;
+
+/// The text of a run.
+pub(super) struct RunText {
+    delta_mode: DeltaMode,
+    deltas: u64,
+    /// Increments since the last whole message.
+    gathered: String,
+    last_piece: String,
+    /// All text, for searches.
+    all: String,
+    compared: u64,
+    disagreement: Option<TextMismatch>,
+}
+
+/// A whole message that differs from its deltas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TextMismatch {
+    pub(super) pieces: String,
+    pub(super) whole: String,
+    /// The last delta equals the whole message: deltas are snapshots.
+    pub(super) snapshots: bool,
+}
+
+impl RunText {
+    pub(super) fn new(delta_mode: DeltaMode) -> Self {
+        Self {
+            delta_mode,
+            deltas: 0,
+            gathered: String::new(),
+            last_piece: String::new(),
+            all: String::new(),
+            compared: 0,
+            disagreement: None,
+        }
+    }
+
+    /// Adds an accepted result.
+    pub(super) fn add(&mut self, kind: &str, data: &str) {
+        let data: Value = serde_json::from_str(data).unwrap_or_default();
+        match ResultType::parse(kind) {
+            Some(ResultType::MessageDelta) => self.add_delta(&data["chunk"]),
+            Some(ResultType::MessageCompleted) => self.add_message(&data["message"]),
+            Some(ResultType::RunCompleted) if data["message"].is_object() => {
+                self.add_message(&data["message"]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Number of deltas.
+    pub(super) fn deltas(&self) -> u64 {
+        self.deltas
+    }
+
+    /// Number of whole messages that were compared with their deltas.
+    pub(super) fn compared(&self) -> u64 {
+        self.compared
+    }
+
+    pub(super) fn disagreement(&self) -> Option<&TextMismatch> {
+        self.disagreement.as_ref()
+    }
+
+    pub(super) fn says(&self, word: &str) -> bool {
+        self.all.contains(word)
+    }
+
+    fn add_delta(&mut self, chunk: &Value) {
+        self.deltas += 1;
+        let piece = text_of(&chunk["content"]);
+        match (chunk["all_content"].as_str(), self.delta_mode) {
+            (Some(whole), _) => whole.clone_into(&mut self.gathered),
+            (None, DeltaMode::Snapshot) if !piece.is_empty() => self.gathered.clone_from(&piece),
+            (None, _) => self.gathered.push_str(&piece),
+        }
+        self.all.push_str(&piece);
+        if !piece.trim().is_empty() {
+            self.last_piece = piece;
+        }
+    }
+
+    fn add_message(&mut self, message: &Value) {
+        let whole = text_of(&message["content"]);
+        let pieces = std::mem::take(&mut self.gathered);
+        let last = std::mem::take(&mut self.last_piece);
+        self.all.push_str(&whole);
+        if pieces.trim().is_empty() {
+            return;
+        }
+        self.compared += 1;
+        if pieces.trim() != whole.trim() && self.disagreement.is_none() {
+            self.disagreement = Some(TextMismatch {
+                snapshots: last.trim() == whole.trim(),
+                pieces,
+                whole,
+            });
+        }
+    }
+}
+
+fn text_of(content: &Value) -> String {
+    serde_json::from_value::<MessageContent>(content.clone())
+        .map(|content| content.plain_text())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(text: &str) -> (&'static str, String) {
+        let chunk = serde_json::json!({"chunk": {"role": "assistant", "content": text}});
+        ("message.delta", chunk.to_string())
+    }
+
+    fn whole(text: &str) -> (&'static str, String) {
+        let message = serde_json::json!({"message": {"role": "assistant", "content": text}});
+        ("message.completed", message.to_string())
+    }
+
+    #[track_caller]
+    fn check(mode: DeltaMode, said: &[(&str, String)], agrees: bool, snapshots: bool) {
+        let mut run_text = RunText::new(mode);
+        for (kind, data) in said {
+            run_text.add(kind, data);
+        }
+        let disagreement = run_text.disagreement();
+        assert_eq!(disagreement.is_none(), agrees, "{disagreement:?}");
+        assert_eq!(disagreement.is_some_and(|found| found.snapshots), snapshots);
+    }
+
+    #[test]
+    fn compares_deltas_with_the_following_message() {
+        use DeltaMode::{Increment, Snapshot};
+        let grown = [piece("a"), piece("a b"), whole("a b")];
+        check(
+            Increment,
+            &[piece("a "), piece("b"), whole("a b")],
+            true,
+            false,
+        );
+        check(
+            Increment,
+            &[piece("a "), piece("b\n"), whole("a b")],
+            true,
+            false,
+        );
+        check(
+            Increment,
+            &[piece("a"), whole("a"), piece("b"), whole("b")],
+            true,
+            false,
+        );
+        check(Increment, &[whole("a")], true, false);
+        check(Increment, &[piece("a"), whole("b")], false, false);
+        check(Increment, &grown, false, true);
+        check(Snapshot, &grown, true, false);
+    }
+}

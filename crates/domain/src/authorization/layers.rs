@@ -1,0 +1,374 @@
+//! Evaluates the four layers in order for each operation of each resource.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use protocol::admin::AgentSpec;
+use protocol::manifest::AgentRunnerManifest;
+use protocol::resources::{
+    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, StateScope,
+    StorageArea, StorageResource, ToolResource,
+};
+
+use super::{Decision, EventScope, Layer, ParentGrant};
+use crate::form::{SelectorValues, selected};
+
+mod agents;
+mod artifacts;
+mod interactions;
+mod skills;
+
+/// Initial capacity: the number of decisions of a run with few grants.
+const DECISIONS: usize = 32;
+
+/// Decisions so far.
+pub(super) struct LayerEvaluation<'a> {
+    manifest: &'a AgentRunnerManifest,
+    agent: &'a AgentSpec,
+    parent: Option<&'a ParentGrant<'a>>,
+    selected: SelectorValues,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) operations: BTreeSet<String>,
+}
+
+/// Verdict of a layer: the layer, whether it passes, and the denying rule.
+type LayerVerdict = (Layer, bool, &'static str);
+
+impl<'a> LayerEvaluation<'a> {
+    pub(super) fn new(
+        manifest: &'a AgentRunnerManifest,
+        agent: &'a AgentSpec,
+        parent: Option<&'a ParentGrant<'a>>,
+    ) -> Self {
+        Self {
+            manifest,
+            agent,
+            parent,
+            selected: selected(&manifest.config_schema, &agent.config),
+            decisions: Vec::with_capacity(DECISIONS),
+            operations: BTreeSet::new(),
+        }
+    }
+
+    /// Evaluates the layers in order and records the decision.
+    fn decide(
+        &mut self,
+        kind: &'static str,
+        id: &str,
+        operation: &'static str,
+        checks: &[LayerVerdict],
+    ) -> bool {
+        let trimmed = checks.iter().find(|(_, passes, _)| !passes).copied();
+        let trimmed = trimmed.or_else(|| {
+            let rule = self.parent?.refusal(kind, id, operation)?;
+            Some((Layer::Parent, false, rule))
+        });
+        let granted = trimmed.is_none();
+        let (layer, rule) = match trimmed {
+            Some((Layer::Manifest, _, "")) => (
+                Layer::Manifest,
+                format!("permissions.{kind} lacks {operation}").into(),
+            ),
+            Some((layer, _, rule)) => (layer, Cow::from(rule)),
+            None => (Layer::EventScope, "every layer allows it".into()),
+        };
+        self.decisions.push(Decision {
+            kind: singular(kind).into(),
+            id: id.to_owned(),
+            operation: operation.into(),
+            granted,
+            layer,
+            rule,
+        });
+        if granted {
+            self.operations.insert(format!("{kind}:{operation}"));
+        }
+        granted
+    }
+
+    pub(super) fn models(&mut self, models: &[ModelResource]) -> Vec<ModelResource> {
+        let mut granted = Vec::new();
+        for model in models {
+            let mut operations = Vec::new();
+            for &operation in &model.operations {
+                let picked = self.selected.models.as_ref().is_none_or(|models| {
+                    models.iter().any(|one| {
+                        one.model_id == model.model_id && one.operations.contains(&operation)
+                    })
+                });
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.models.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.models.names(&model.model_id),
+                        "resource_policy.models does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no model selector of the config picked it",
+                    ),
+                ];
+                if self.decide("models", &model.model_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ModelResource {
+                    operations,
+                    ..model.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn tools(&mut self, tools: &[ToolResource]) -> Vec<ToolResource> {
+        let mut granted = Vec::new();
+        for tool in tools {
+            let mut operations = Vec::new();
+            for &operation in &tool.operations {
+                let picked = self
+                    .selected
+                    .tools
+                    .as_ref()
+                    .is_none_or(|names| names.contains(&tool.tool_name));
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.tools.contains(&operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent.resource_policy.tools.names(&tool.tool_name),
+                        "resource_policy.tools does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "the config's tools do not name it",
+                    ),
+                ];
+                if self.decide("tools", &tool.tool_name, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(ToolResource {
+                    operations,
+                    ..tool.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn knowledge_bases(
+        &mut self,
+        bases: &[KnowledgeBaseResource],
+    ) -> Vec<KnowledgeBaseResource> {
+        let mut granted = Vec::new();
+        for base in bases {
+            let mut operations = Vec::new();
+            for &operation in &base.operations {
+                let allowed = self
+                    .manifest
+                    .permissions
+                    .knowledge_bases
+                    .contains(&operation);
+                let picked = self
+                    .selected
+                    .knowledge_bases
+                    .as_ref()
+                    .is_none_or(|ids| ids.contains(&base.kb_id));
+                let checks = [
+                    (Layer::Manifest, allowed, ""),
+                    (
+                        Layer::AgentPolicy,
+                        self.agent
+                            .resource_policy
+                            .knowledge_bases
+                            .names(&base.kb_id),
+                        "resource_policy.knowledge_bases does not name it",
+                    ),
+                    (
+                        Layer::ConfigSelector,
+                        picked,
+                        "no selector of the config picked it",
+                    ),
+                ];
+                if self.decide("knowledge_bases", &base.kb_id, operation.as_str(), &checks) {
+                    operations.push(operation);
+                }
+            }
+            if !operations.is_empty() {
+                granted.push(KnowledgeBaseResource {
+                    operations,
+                    ..base.clone()
+                });
+            }
+        }
+        granted
+    }
+
+    pub(super) fn storage(&mut self) -> StorageResource {
+        let mut granted = StorageResource::default();
+        for &area in StorageArea::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.storage.contains(&area),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.storage.contains(&area),
+                    "resource_policy.storage does not name it",
+                ),
+            ];
+            let is_open = self.decide("storage", area.as_str(), area.as_str(), &checks);
+            match area {
+                StorageArea::Plugin => granted.plugin_storage = is_open,
+                StorageArea::Workspace => granted.workspace_storage = is_open,
+                StorageArea::Binding => granted.binding_storage = is_open,
+            }
+        }
+        granted
+    }
+
+    /// Decides `page` and `search`, in this order.
+    pub(super) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
+        let mut granted = (false, false);
+        for &operation in HistoryOperation::ALL {
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.history.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.history.contains(&operation),
+                    "resource_policy.history does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    has_conversation,
+                    "the event has no conversation",
+                ),
+            ];
+            let decided = self.decide("history", "conversation", operation.as_str(), &checks);
+            match operation {
+                HistoryOperation::Page => granted.0 = decided,
+                HistoryOperation::Search => granted.1 = decided,
+            }
+        }
+        granted
+    }
+
+    /// Decides `get` and `page`, in this order.
+    pub(super) fn events(&mut self, has_conversation: bool) -> (bool, bool) {
+        let mut granted = (false, false);
+        for &operation in EventOperation::ALL {
+            let pages = operation == EventOperation::Page;
+            let checks = [
+                (
+                    Layer::Manifest,
+                    self.manifest.permissions.events.contains(&operation),
+                    "",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    self.agent.resource_policy.events.contains(&operation),
+                    "resource_policy.events does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    has_conversation || !pages,
+                    "the event has no conversation",
+                ),
+            ];
+            let decided = self.decide("events", "conversation", operation.as_str(), &checks);
+            if pages {
+                granted.1 = decided;
+            } else {
+                granted.0 = decided;
+            }
+        }
+        granted
+    }
+
+    /// Decides the list of runs of the same runner and conversation. Each run can always read itself.
+    pub(super) fn runs(&mut self, has_conversation: bool) -> bool {
+        let checks = [(
+            Layer::EventScope,
+            has_conversation,
+            "the event has no conversation",
+        )];
+        self.decide("runs", "conversation", "list", &checks)
+    }
+
+    pub(super) fn steering(&mut self, has_conversation: bool) -> bool {
+        let checks = [
+            (
+                Layer::Manifest,
+                self.manifest.capabilities.steering,
+                "capabilities.steering is false",
+            ),
+            (
+                Layer::EventScope,
+                has_conversation,
+                "the event has no conversation",
+            ),
+        ];
+        self.decide("steering", "conversation", "pull", &checks)
+    }
+
+    /// Decides the effective prompt. It belongs to the event, like its input.
+    pub(super) fn prompt(&mut self) -> bool {
+        self.decide("prompt", "effective", "get", &[])
+    }
+
+    pub(super) fn state(&mut self, event: EventScope) -> Vec<StateScope> {
+        let policy = &self.agent.state_policy;
+        let mut granted = Vec::new();
+        for &scope in StateScope::ALL {
+            let checks = [
+                (
+                    Layer::AgentPolicy,
+                    policy.enabled,
+                    "state_policy.enabled is false",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    policy.scopes.contains(&scope),
+                    "state_policy.scopes does not name it",
+                ),
+                (
+                    Layer::EventScope,
+                    event.names(scope),
+                    "the event names no such party",
+                ),
+            ];
+            if self.decide("state", scope.as_str(), scope.as_str(), &checks) {
+                granted.push(scope);
+            }
+        }
+        granted
+    }
+}
+
+fn singular(kind: &'static str) -> &'static str {
+    match kind {
+        "knowledge_bases" => "knowledge_base",
+        "models" | "tools" | "skills" | "agents" | "runs" | "artifacts" | "files" => {
+            &kind[..kind.len() - 1]
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,76 @@
+//! Removes leading reasoning that some models write in their text.
+
+use crate::chat::ThinkFilter;
+
+/// First characters of reasoning marks.
+const BEGINNINGS: [char; 3] = ['<', '[', '◁'];
+
+/// Removes reasoning from a text that starts like a reasoning mark. Any other text stays unchanged, because it
+/// may mention such marks.
+#[derive(Debug, Default)]
+pub(super) enum VisibleTextFilter {
+    #[default]
+    Blank,
+    Plain,
+    Filtered(Box<ThinkFilter>),
+}
+
+impl VisibleTextFilter {
+    /// Returns the text that the next piece adds.
+    pub(super) fn read(&mut self, piece: &str) -> String {
+        if let Self::Blank = self {
+            match piece.trim_start().chars().next() {
+                None => return String::new(),
+                Some(first) if BEGINNINGS.contains(&first) => {
+                    *self = Self::Filtered(Box::default());
+                }
+                Some(_) => *self = Self::Plain,
+            }
+        }
+        match self {
+            Self::Filtered(filter) => filter.push(piece).text,
+            _ => piece.to_owned(),
+        }
+    }
+
+    /// Returns the buffered text at the end.
+    pub(super) fn finish(&mut self) -> String {
+        match self {
+            Self::Filtered(filter) => filter.finish(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Removes reasoning from a complete text.
+pub(super) fn visible_text(text: &str) -> String {
+    let mut visible_text = VisibleTextFilter::default();
+    let read = visible_text.read(text);
+    read + &visible_text.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_leading_reasoning_and_keeps_other_marks() {
+        for (pieces, expected) in [
+            (&["<thi", "nk>hm</think>", "hello"][..], "hello"),
+            (&["\n", "<think>hm</think> hello"], "hello"),
+            (&["a `x` <think>", "b"], "a `x` <think>b"),
+            (&["<html>"], "<html>"),
+            (&[" ", ""], ""),
+        ] {
+            let mut in_pieces = VisibleTextFilter::default();
+            let mut said: String = pieces.iter().map(|piece| in_pieces.read(piece)).collect();
+            said += &in_pieces.finish();
+            assert_eq!(said.trim_start(), expected, "{pieces:?}");
+            assert_eq!(
+                visible_text(&pieces.concat()).trim_start(),
+                expected,
+                "{pieces:?}"
+            );
+        }
+    }
+}

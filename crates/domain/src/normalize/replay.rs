@@ -1,0 +1,38 @@
+//! Replays results that another judge of the same run has validated.
+
+use super::{ResultEffect, ResultValidator, ResultLimits, Verdict};
+
+const UNBOUNDED: ResultLimits = ResultLimits {
+    event_bytes: usize::MAX,
+    run_bytes: usize::MAX,
+    run_events: u64::MAX,
+    state_value_bytes: usize::MAX,
+};
+
+impl ResultValidator<'_> {
+    /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits
+    /// and artifacts of the run. A rejected result is counted without a strike. Returns the usage of the result.
+    pub fn replay(&mut self, number: u64, raw: &[u8], was_rejected: bool) -> Option<String> {
+        if was_rejected {
+            self.events += 1;
+            self.bytes = self.bytes.saturating_add(raw.len());
+            self.taken.place(Some(number), raw);
+            self.tally.rejected += 1;
+            return None;
+        }
+        let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
+        let artifacts = self.artifacts.take();
+        let strikes = self.strikes;
+        let verdict = self.judge_event(raw, None);
+        (self.limits, self.artifacts, self.strikes) = (limits, artifacts, strikes);
+        self.count(&verdict);
+        match verdict {
+            Verdict::Accept(accepted) => {
+                // The run is still live, so this result has not ended it.
+                self.ended &= !matches!(accepted.effect, ResultEffect::End(_));
+                accepted.usage.map(|usage| usage.get().to_owned())
+            }
+            Verdict::Duplicate | Verdict::Reject(_) | Verdict::Fail(..) => None,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The health of a provider, from the results of its calls.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use protocol::JsonObject;
+use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
+
+use super::{
+    Chunks, KeyCooldown, Payment, Provider, ProviderEmbeddings, ThoughtCount, WireEvents,
+    WireFormat, WireRequest,
+};
+use base::clock::Clock;
+use egress::upstream::UpstreamError;
+
+/// A provider that records successes and failures, on this replica and since its start.
+pub struct MonitoredProvider {
+    name: String,
+    kind: &'static str,
+    base_url: Option<String>,
+    provider: Arc<dyn Provider>,
+    health: HealthRecorder,
+}
+
+/// Recorded results. Cheap to clone.
+#[derive(Clone)]
+struct HealthRecorder {
+    clock: Clock,
+    seen: Arc<Mutex<RecordedResults>>,
+}
+
+#[derive(Clone, Default)]
+struct RecordedResults {
+    last_success_at: Option<i64>,
+    last_failure_at: Option<i64>,
+    last_error: Option<ModelProviderError>,
+    consecutive_failures: u64,
+}
+
+/// Result of probing a provider.
+pub struct ProviderProbe {
+    pub name: String,
+    pub kind: &'static str,
+    /// By key, in configuration order; one entry for a provider without keys.
+    pub keys: Vec<Result<(), UpstreamError>>,
+    /// Configured models that are missing from the provider's lists. Empty if all lists are empty.
+    pub unlisted: Vec<String>,
+}
+
+impl MonitoredProvider {
+    pub fn new(
+        name: &str,
+        kind: &'static str,
+        base_url: Option<&str>,
+        provider: Arc<dyn Provider>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            base_url: base_url.map(str::to_owned),
+            provider,
+            health: HealthRecorder {
+                clock,
+                seen: Arc::default(),
+            },
+        }
+    }
+
+    /// Kind of the provider.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// As [`Provider::bound`].
+    pub fn bound(&self) -> &'static str {
+        self.provider.bound()
+    }
+
+    /// As [`Provider::thought_count`].
+    pub fn thought_count(&self) -> ThoughtCount {
+        self.provider.thought_count()
+    }
+
+    /// As [`Provider::complete`].
+    pub async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.complete(body).await)
+    }
+
+    /// As [`Provider::stream`]. The first chunk counts as success, an error anywhere as failure.
+    pub async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
+        self.health.watched(self.provider.stream(body).await)
+    }
+
+    /// As [`Provider::supports`].
+    pub fn supports(&self, form: WireFormat) -> bool {
+        self.provider.supports(form)
+    }
+
+    /// As [`Provider::ask`].
+    pub async fn ask(
+        &self,
+        form: WireFormat,
+        asked: impl Into<WireRequest>,
+    ) -> Result<JsonObject, UpstreamError> {
+        self.health
+            .noted(self.provider.ask(form, asked.into()).await)
+    }
+
+    /// As [`Provider::request_events`], recorded like [`Self::stream`].
+    pub async fn request_events(
+        &self,
+        form: WireFormat,
+        asked: impl Into<WireRequest>,
+    ) -> Result<WireEvents, UpstreamError> {
+        let events = self.provider.request_events(form, asked.into()).await;
+        self.health.watched(events)
+    }
+
+    /// As [`Provider::embed`], charged to `paid`.
+    pub async fn embed(
+        &self,
+        body: JsonObject,
+        paid: &Payment,
+    ) -> Result<ProviderEmbeddings, UpstreamError> {
+        // The provider may bill an aborted request.
+        let asking = BillableRequest(Some(paid));
+        let embedded = self.provider.embed(body).await;
+        asking.end(embedded.as_ref().err());
+        self.health.noted(embedded)
+    }
+
+    /// As [`Provider::rerank`].
+    pub async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+        self.health.noted(self.provider.rerank(body).await)
+    }
+
+    /// Name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The provider's health; `models` are its models.
+    pub fn view(&self, models: Vec<String>) -> ModelProvider {
+        let now = (Instant::now(), self.health.clock.now_ms());
+        let keys = self.provider.key_cooldowns().into_iter();
+        let seen = self.health.seen().clone();
+        ModelProvider {
+            name: self.name.clone(),
+            kind: self.kind.to_owned(),
+            base_url: self.base_url.clone(),
+            models,
+            keys: keys.map(|rest| key_view(rest, now)).collect(),
+            last_success_at: seen.last_success_at,
+            last_failure_at: seen.last_failure_at,
+            last_error: seen.last_error,
+            consecutive_failures: seen.consecutive_failures,
+            deviations: self.provider.deviations(),
+        }
+    }
+
+    /// Lists the models with each key. `wanted`: the configured models, by their provider names.
+    pub async fn probe(&self, wanted: Vec<String>) -> ProviderProbe {
+        let listed = self.provider.list_models().await;
+        let known: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
+        let is_unlisted = |name: &String| !known.is_empty() && !known.contains(name);
+        ProviderProbe {
+            name: self.name.clone(),
+            kind: self.kind,
+            unlisted: wanted.into_iter().filter(is_unlisted).collect(),
+            keys: listed.into_iter().map(|key| key.map(drop)).collect(),
+        }
+    }
+}
+
+impl HealthRecorder {
+    /// Records the first item of a stream as success and an error as failure.
+    fn watched(&self, items: Result<Chunks, UpstreamError>) -> Result<Chunks, UpstreamError> {
+        let items = match items {
+            Ok(items) => items,
+            Err(error) => return self.noted(Err(error)),
+        };
+        let (health, mut has_answered) = (self.clone(), false);
+        let noted = items.inspect(move |item| match item {
+            Ok(_) if has_answered => {}
+            Ok(_) => {
+                has_answered = true;
+                health.answered();
+            }
+            Err(error) => health.failed(error),
+        });
+        Ok(noted.boxed())
+    }
+
+    fn noted<T>(&self, result: Result<T, UpstreamError>) -> Result<T, UpstreamError> {
+        match &result {
+            Ok(_) => self.answered(),
+            Err(error) => self.failed(error),
+        }
+        result
+    }
+
+    fn answered(&self) {
+        let now = self.clock.now_ms();
+        let mut seen = self.seen();
+        seen.last_success_at = Some(now);
+        seen.consecutive_failures = 0;
+    }
+
+    /// An error caused by the request says nothing about the provider.
+    fn failed(&self, error: &UpstreamError) {
+        if error.is_caller_fault() {
+            return;
+        }
+        let now = self.clock.now_ms();
+        let mut seen = self.seen();
+        seen.last_failure_at = Some(now);
+        seen.last_error = Some(ModelProviderError {
+            code: error.code().to_owned(),
+            reason: error.reason().to_owned(),
+            status: error.status(),
+        });
+        seen.consecutive_failures += 1;
+    }
+
+    // The state is consistent after any panic.
+    fn seen(&self) -> MutexGuard<'_, RecordedResults> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that may be billed, unless it ends with a failure that is free.
+struct BillableRequest<'a>(Option<&'a Payment>);
+
+impl BillableRequest<'_> {
+    fn end(mut self, failed: Option<&UpstreamError>) {
+        if failed.is_some_and(UpstreamError::had_no_effect) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for BillableRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(paid) = self.0 {
+            paid.ask();
+        }
+    }
+}
+
+fn key_view(rest: Option<KeyCooldown>, (now, now_ms): (Instant, i64)) -> ModelProviderKey {
+    let millis = |left: Duration| i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+    ModelProviderKey {
+        rests_until: rest.map(|rest| {
+            let left = rest.until.saturating_duration_since(now);
+            now_ms.saturating_add(millis(left))
+        }),
+        rests_because: rest.map(|rest| rest.because.to_owned()),
+    }
+}

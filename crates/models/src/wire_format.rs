@@ -1,0 +1,106 @@
+//! Wire formats that pass to a provider without translation.
+
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use http::HeaderName;
+use protocol::JsonObject;
+
+use super::exchange::{Event, Exchange, Item, RequestBody, error_in};
+use egress::upstream::UpstreamError;
+
+/// A wire format other than chat completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireFormat {
+    /// Anthropic's `POST /v1/messages`.
+    Messages,
+    /// OpenAI's `POST /responses`.
+    Responses,
+}
+
+impl WireFormat {
+    /// The error for a provider that does not support this format.
+    pub(super) fn unsupported(self) -> UpstreamError {
+        UpstreamError::Unsupported(format!(
+            "the provider takes no requests of the form {self:?}"
+        ))
+    }
+}
+
+/// A request in a wire format.
+#[derive(Clone, Debug, Default)]
+pub struct WireRequest {
+    /// Body as sent to the provider.
+    pub body: JsonObject,
+    /// Values of the header `anthropic-beta`. Providers of other formats do not receive it.
+    pub betas: Vec<&'static str>,
+}
+
+impl From<JsonObject> for WireRequest {
+    fn from(body: JsonObject) -> Self {
+        Self {
+            body,
+            betas: Vec::new(),
+        }
+    }
+}
+
+impl WireRequest {
+    /// The request with its beta header.
+    fn posted(&self) -> RequestBody<'_> {
+        let betas = (!self.betas.is_empty()).then(|| self.betas.join(","));
+        RequestBody::from(&self.body).with_header(BETA, betas)
+    }
+}
+
+/// Header for beta features.
+const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
+
+/// The events of one streamed response: the JSON of each `data`. An error is the last item. The stream may end
+/// early; the caller checks that the response is complete.
+pub type WireEvents = BoxStream<'static, Result<JsonObject, UpstreamError>>;
+
+/// Requests a whole response.
+pub(super) async fn ask(
+    exchange: &Exchange,
+    path: &[&str],
+    mut asked: WireRequest,
+) -> Result<JsonObject, UpstreamError> {
+    asked.body.remove("stream");
+    exchange.post(path, asked.posted()).await
+}
+
+/// Requests a streamed response.
+pub(super) async fn request_events(
+    exchange: &Exchange,
+    path: &[&str],
+    mut asked: WireRequest,
+) -> Result<WireEvents, UpstreamError> {
+    asked.body.insert("stream".to_owned(), true.into());
+    let posted = asked.posted();
+    let items = exchange.complete(path, posted, "text/event-stream").await?;
+    let redactor = exchange.redactor();
+    let events = items.filter_map(move |item| {
+        let event = match item {
+            Ok(Item::Event(Event { data, .. }) | Item::Document(data)) => {
+                Some(error_in(&redactor, &data).map_or(Ok(data), Err))
+            }
+            Ok(Item::End) => None,
+            Err(failed) => Some(Err(failed)),
+        };
+        std::future::ready(event)
+    });
+    Ok(until_error(events).boxed())
+}
+
+/// The items up to and including the first error.
+fn until_error(
+    events: impl Stream<Item = Result<JsonObject, UpstreamError>> + Send + 'static,
+) -> impl Stream<Item = Result<JsonObject, UpstreamError>> + Send {
+    let events = events.boxed();
+    stream::unfold(Some(events), |events| async move {
+        let mut events = events?;
+        let item = events.next().await?;
+        let rest = item.is_ok().then_some(events);
+        Some((item, rest))
+    })
+}

@@ -1,0 +1,151 @@
+//! Notifications and their wire format, `SENDER NOTIFICATION NOTIFICATION…`. They carry ids only.
+
+use std::collections::HashSet;
+
+use protocol::id::RunId;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// Maximum number of notifications in one message. It stays below the 8,000 bytes that PostgreSQL carries.
+const MAX_RINGS: usize = 200;
+const MAX_BYTES: usize = 8_000;
+
+/// A change of a run that other replicas may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notification {
+    /// The run has new events or a new state.
+    Advanced(RunId),
+    /// Cancellation of the run was requested.
+    Cancelled(RunId),
+}
+
+/// An event received from the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inbound {
+    /// A notification, possibly forged: read the table and trust the table alone.
+    Notification(Notification),
+    /// Notifications may have been lost: poll everything.
+    Missed,
+}
+
+impl Notification {
+    fn write(self) -> String {
+        match self {
+            Self::Advanced(run) => format!("a{}", run.0.simple()),
+            Self::Cancelled(run) => format!("c{}", run.0.simple()),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let of = match text.get(..1)? {
+            "a" => Self::Advanced,
+            "c" => Self::Cancelled,
+            _ => return None,
+        };
+        Uuid::parse_str(text.get(1..)?)
+            .ok()
+            .map(|run| of(RunId(run)))
+    }
+}
+
+/// Id of the sending replica. It marks our own messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplicaId(Uuid);
+
+impl ReplicaId {
+    pub(crate) fn new() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// Parses a peer's message. Empty for our own or malformed messages.
+    pub(crate) fn read(self, notice: &str) -> impl Iterator<Item = Notification> {
+        let (name, rings) = notice.split_once(' ').unwrap_or_default();
+        let is_ours = Uuid::parse_str(name) == Ok(self.0);
+        let is_sane = notice.len() < MAX_BYTES && !is_ours;
+        let rings = if is_sane { rings } else { "" };
+        rings
+            .split(' ')
+            .take(MAX_RINGS)
+            .filter_map(Notification::read)
+    }
+}
+
+/// A batch of notifications without duplicates.
+pub(crate) struct NotificationBatch(HashSet<Notification>);
+
+impl NotificationBatch {
+    /// Batches `first` with everything that is queued.
+    pub(crate) fn of(first: Notification, rings: &mut mpsc::Receiver<Notification>) -> Self {
+        let mut gathered = HashSet::from([first]);
+        while gathered.len() < MAX_RINGS
+            && let Ok(next) = rings.try_recv()
+        {
+            gathered.insert(next);
+        }
+        Self(gathered)
+    }
+
+    /// Encodes the batch as a message of `me`.
+    pub(crate) fn write(&self, me: ReplicaId) -> String {
+        let mut notice = me.0.simple().to_string();
+        for ring in &self.0 {
+            notice.push(' ');
+            notice.push_str(&ring.write());
+        }
+        notice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(n: u128) -> RunId {
+        RunId(Uuid::from_u128(n))
+    }
+
+    #[tokio::test]
+    async fn messages_deduplicate_and_skip_their_sender() {
+        let (sender, mut rings) = mpsc::channel(64);
+        for _ in 0..9 {
+            sender.try_send(Notification::Advanced(run(1))).unwrap();
+        }
+        sender.try_send(Notification::Cancelled(run(1))).unwrap();
+        let (me, other) = (ReplicaId::new(), ReplicaId::new());
+        let first = rings.recv().await.unwrap();
+        let notice = NotificationBatch::of(first, &mut rings).write(me);
+        assert_eq!(me.read(&notice).count(), 0);
+        let heard: Vec<_> = other.read(&notice).collect();
+        assert_eq!(heard.len(), 2);
+        assert!(heard.contains(&Notification::Advanced(run(1))));
+        assert!(heard.contains(&Notification::Cancelled(run(1))));
+    }
+
+    #[test]
+    fn full_messages_fit_and_malformed_ones_are_empty() {
+        let (sender, mut rings) = mpsc::channel(1000);
+        for n in 1..1000 {
+            sender
+                .try_send(Notification::Advanced(run(u128::MAX - n)))
+                .unwrap();
+        }
+        let notice = NotificationBatch::of(Notification::Advanced(run(0)), &mut rings)
+            .write(ReplicaId::new());
+        assert!(notice.len() < MAX_BYTES, "{}", notice.len());
+        assert_eq!(ReplicaId::new().read(&notice).count(), MAX_RINGS);
+        let name = Uuid::nil().simple();
+        for nonsense in [
+            String::new(),
+            " ".to_owned(),
+            "x".to_owned(),
+            format!("{name} a"),
+            format!("{name} a1"),
+            format!("{name} aé{name} é"),
+            format!("{name} z{name}"),
+            format!("{name} a{name}:57"),
+            format!("{name} {}", format!("a{name} ").repeat(1000)),
+        ] {
+            assert_eq!(ReplicaId::new().read(&nonsense).count(), 0, "{nonsense}");
+        }
+    }
+}

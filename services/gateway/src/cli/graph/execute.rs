@@ -1,0 +1,186 @@
+//! Executes a graph against a script on a virtual clock. Calls return at once, and timers advance the clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use action_graph::action::ExecutorKind;
+use action_graph::code::Code;
+use action_graph::graph::{Graph, Millis, Status, Transition};
+use action_graph::ids::ActionId;
+use action_graph::node::{Node, Sent};
+use action_graph::schedule::{
+    ApprovalRequest, Command, Denial, Event, Execute, Failure, Outcome, Suspension, Why, step,
+};
+use action_graph::validate::check_bound;
+use serde_json::Value;
+
+use crate::cli::graph::builtins::{Reply, run_builtin};
+use crate::cli::graph::script::{GRAPH_ID, Script};
+
+/// Maximum number of events: instances × attempts × iterations × 8.
+const MAX_EVENTS: usize = 128 * 5 * 8 * 8;
+
+/// An executed graph that is idle.
+pub(super) struct ExecutedGraph {
+    pub(super) graph: Graph,
+    /// Reason of the idle state; `None` for a plan that has not started.
+    pub(super) why: Option<Why>,
+    /// All state transitions.
+    pub(super) transitions: Vec<Transition>,
+    /// Time on the virtual clock.
+    pub(super) now: Millis,
+}
+
+impl ExecutedGraph {
+    /// Completed, planned, or waiting for the user.
+    pub(super) fn is_good(&self) -> bool {
+        let is_waiting = matches!(
+            self.why,
+            None | Some(Why::UserNeeded | Why::PermissionNeeded | Why::Waiting)
+        );
+        is_waiting || self.graph.status() == Status::Completed
+    }
+}
+
+/// Executes a graph until it is idle. `seen` receives each transition.
+pub(super) fn execute(
+    graph: Graph,
+    script: &Script,
+    seen: &mut dyn FnMut(&Transition),
+) -> ExecutedGraph {
+    debug_assert_eq!(graph.id.0, GRAPH_ID);
+    let mut player = GraphExecutor {
+        graph,
+        script,
+        queue: VecDeque::from([Event::Begin]),
+        timers: BTreeMap::new(),
+        calls: BTreeMap::new(),
+        transitions: Vec::new(),
+        why: None,
+        now: 0,
+    };
+    for _ in 0..MAX_EVENTS {
+        let Some(event) = player.next() else { break };
+        player.now += 1;
+        for command in step(&mut player.graph, event, player.now) {
+            player.carry_out(command, seen);
+        }
+    }
+    ExecutedGraph {
+        graph: player.graph,
+        why: player.why,
+        transitions: player.transitions,
+        now: player.now,
+    }
+}
+
+struct GraphExecutor<'a> {
+    graph: Graph,
+    script: &'a Script,
+    queue: VecDeque<Event>,
+    timers: BTreeMap<(Millis, ActionId), Event>,
+    /// Number of calls per executor.
+    calls: BTreeMap<(ExecutorKind, String), usize>,
+    transitions: Vec<Transition>,
+    why: Option<Why>,
+    now: Millis,
+}
+
+impl GraphExecutor<'_> {
+    /// The next event: a result, else the earliest timer, which advances the clock.
+    fn next(&mut self) -> Option<Event> {
+        if let Some(event) = self.queue.pop_front() {
+            return Some(event);
+        }
+        let ((at, _), event) = self.timers.pop_first()?;
+        self.now = self.now.max(at);
+        Some(event)
+    }
+
+    fn carry_out(&mut self, command: Command, seen: &mut dyn FnMut(&Transition)) {
+        match command {
+            Command::Note(transition) => {
+                seen(&transition);
+                self.transitions.push(transition);
+            }
+            Command::Execute(call) | Command::SpawnChild(call) | Command::Ask(call) => {
+                self.call(call);
+            }
+            Command::AskApproval(requests) => {
+                for request in requests {
+                    self.approve(request);
+                }
+            }
+            Command::SetTimer { id, attempt, at } => {
+                let key = (at, id.clone());
+                self.timers.insert(key, Event::TimerFired { id, attempt });
+            }
+            Command::Resume { id, attempt } => {
+                let outcome = Reply::waited();
+                self.finish(id, attempt, outcome);
+            }
+            Command::Quiescent(why) => self.why = Some(why),
+            // Nothing is stored, and an aborted call has returned already.
+            Command::Persist(_) | Command::Abort { .. } | Command::Count(_) => {}
+        }
+    }
+
+    fn call(&mut self, call: Execute) {
+        let Some(node) = self.graph.node(&call.id) else {
+            return;
+        };
+        let kind = node.kind();
+        if let Some(outcome) = self.refused(node, &call.input) {
+            self.finish(call.id, call.attempt, outcome);
+            return;
+        }
+        if kind == ExecutorKind::Runtime {
+            match run_builtin(&call.target, &call.input) {
+                Reply::Done(outcome) => self.finish(call.id, call.attempt, outcome),
+                Reply::Wait(ms) => {
+                    let on = Suspension::Timer { at: self.now + ms };
+                    let (id, attempt) = (call.id, call.attempt);
+                    self.queue.push_back(Event::Suspended { id, attempt, on });
+                }
+            }
+            return;
+        }
+        let number = self.calls.entry((kind, call.target.clone())).or_default();
+        let answer = self.script.answer(kind, &call.target, *number, &call.input);
+        *number += 1;
+        if let Some(outcome) = answer {
+            self.finish(call.id, call.attempt, outcome);
+        }
+    }
+
+    /// Validates arguments a second time, after bindings are replaced.
+    fn refused(&self, node: &Node, input: &Value) -> Option<Outcome> {
+        let faults = check_bound(&node.action, input, self.script.catalog());
+        let fault = faults.first()?;
+        let failure = Failure::new(Code::ArgsSchema, &fault.message, Sent::No);
+        Some(Outcome::Err(failure))
+    }
+
+    fn approve(&mut self, request: ApprovalRequest) {
+        let kind = self.graph.node(&request.id).map(Node::kind);
+        let reply = kind.and_then(|kind| self.script.approval(kind, &request.target));
+        let event = match reply {
+            None => return,
+            Some(true) => Event::Approved {
+                ids: vec![(request.id, request.hash)],
+            },
+            Some(false) => Event::Denied {
+                ids: vec![request.id],
+                why: Denial::Refused,
+            },
+        };
+        self.queue.push_back(event);
+    }
+
+    fn finish(&mut self, id: ActionId, attempt: u32, outcome: Outcome) {
+        self.queue.push_back(Event::Finished {
+            id,
+            attempt,
+            outcome,
+        });
+    }
+}
