@@ -100,7 +100,9 @@ pub fn media_type(declared: Option<&str>, shown: DetectedType<'_>, has_signature
             declared
         }
         (_, DetectedType::Text) => TEXT_TYPE.to_owned(),
-        (Some(declared), DetectedType::Unknown) if !has_signature && !declared.starts_with("text/") => {
+        (Some(declared), DetectedType::Unknown)
+            if !has_signature && !declared.starts_with("text/") =>
+        {
             declared
         }
         (_, DetectedType::Unknown) => ANY_TYPE.to_owned(),
@@ -283,7 +285,12 @@ mod tests {
             false,
             "application/json",
         );
-        check(Some("application/pdf"), DetectedType::Text, true, "text/plain");
+        check(
+            Some("application/pdf"),
+            DetectedType::Text,
+            true,
+            "text/plain",
+        );
         check(None, DetectedType::Text, false, "text/plain");
         check(
             Some("application/x-mine"),
@@ -336,10 +343,22 @@ mod tests {
         check("bytes=-3", 10, RequestedRange::Part(7..10));
         check("bytes=-30", 10, RequestedRange::Part(0..10));
         check("bytes=9-99", 10, RequestedRange::Part(9..10));
-        check("bytes=0-18446744073709551615", 10, RequestedRange::Part(0..10));
-        check("bytes=0-99999999999999999999999", 10, RequestedRange::Part(0..10));
+        check(
+            "bytes=0-18446744073709551615",
+            10,
+            RequestedRange::Part(0..10),
+        );
+        check(
+            "bytes=0-99999999999999999999999",
+            10,
+            RequestedRange::Part(0..10),
+        );
         check("bytes=10-", 10, RequestedRange::Nothing);
-        check("bytes=99999999999999999999999-", 10, RequestedRange::Nothing);
+        check(
+            "bytes=99999999999999999999999-",
+            10,
+            RequestedRange::Nothing,
+        );
         check("bytes=-0", 10, RequestedRange::Nothing);
         check("bytes=0-0", 0, RequestedRange::Nothing);
         for header in [
@@ -384,9 +403,15 @@ mod tests {
             of(Some("r1"), Some("p"), Some("d"), Some("e1")),
             ArtifactAccess::Closed,
         );
-        check(of(Some("r1"), Some("p"), None, Some("e2")), ArtifactAccess::Closed);
+        check(
+            of(Some("r1"), Some("p"), None, Some("e2")),
+            ArtifactAccess::Closed,
+        );
         check(of(None, None, None, Some("e2")), ArtifactAccess::Open);
-        check(of(None, None, None, Some("e1")), ArtifactAccess::IfEventReceived);
+        check(
+            of(None, None, None, Some("e1")),
+            ArtifactAccess::IfEventReceived,
+        );
         check(of(None, None, None, None), ArtifactAccess::Closed);
         let alone = of(Some("r2"), Some("p"), None, Some("e2"));
         let of_another = of(Some("r1"), Some("p"), None, Some("e1"));

@@ -23,17 +23,17 @@ use serde::{Deserialize, Serialize};
 use crate::event::ConversationIdentity;
 use crate::state::StateOwner;
 
-pub use granted::{GrantCandidates, EventScope, SharedGrants};
+pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
 
-mod questions;
 pub mod denials;
 mod granted;
+mod layers;
 #[cfg(test)]
 mod monotonicity;
 mod named;
 mod parent;
-mod layers;
+mod questions;
 
 /// Version of snapshots that this binary writes and reads. A snapshot of another version grants nothing.
 pub const SNAPSHOT_VERSION: u32 = 1;

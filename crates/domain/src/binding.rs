@@ -131,8 +131,12 @@ pub fn agent_matches<A>(
     let is_shared = ranks.iter().filter(|rank| Some(**rank) == best).count() > 1;
     let standing = |(agent, refusal): (&A, &Option<MismatchReason>)| match (refusal, best) {
         (Some(loss), _) => AgentMatch::Loses(*loss),
-        (None, Some(best)) if rank(agent).0 < best.0 => AgentMatch::Loses(MismatchReason::WiderScope),
-        (None, Some(best)) if rank(agent) < best => AgentMatch::Loses(MismatchReason::LowerPriority),
+        (None, Some(best)) if rank(agent).0 < best.0 => {
+            AgentMatch::Loses(MismatchReason::WiderScope)
+        }
+        (None, Some(best)) if rank(agent) < best => {
+            AgentMatch::Loses(MismatchReason::LowerPriority)
+        }
         (None, _) if is_shared => AgentMatch::Ties,
         (None, _) => AgentMatch::Wins,
     };
@@ -157,7 +161,10 @@ fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<MismatchReason> {
     let filters = &spec.filters;
     let checks = [
         (spec.enabled, MismatchReason::Disabled),
-        (spec.event_types.iter().any(covered), MismatchReason::EventType),
+        (
+            spec.event_types.iter().any(covered),
+            MismatchReason::EventType,
+        ),
         (in_scope(spec, event), MismatchReason::Scope),
         (
             passes(filters.source.as_deref(), Some(&event.source)),

@@ -215,13 +215,25 @@ mod tests {
         let mut breaker = EndpointBreaker::default();
         assert_eq!(fail(&mut breaker, 2, 0), None);
         assert_eq!(
-            breaker.note(BreakerPermit::Free, RequestEvidence::Answered, 0, 1.0, &POLICY),
+            breaker.note(
+                BreakerPermit::Free,
+                RequestEvidence::Answered,
+                0,
+                1.0,
+                &POLICY
+            ),
             None
         );
         assert!(breaker.is_idle());
         assert_eq!(fail(&mut breaker, 2, 0), None);
         assert_eq!(
-            breaker.note(BreakerPermit::Free, RequestEvidence::Nothing, 0, 1.0, &POLICY),
+            breaker.note(
+                BreakerPermit::Free,
+                RequestEvidence::Nothing,
+                0,
+                1.0,
+                &POLICY
+            ),
             None
         );
         assert_eq!(fail(&mut breaker, 1, 7), Some(CircuitChange::Opened));
@@ -237,7 +249,13 @@ mod tests {
         assert_eq!(breaker.circuit(1_000), Circuit::HalfOpen);
         assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
         assert_eq!(breaker.acquire(1_000), BreakerPermit::Blocked(1_000));
-        let change = breaker.note(BreakerPermit::Probe, RequestEvidence::Answered, 1_001, 1.0, &POLICY);
+        let change = breaker.note(
+            BreakerPermit::Probe,
+            RequestEvidence::Answered,
+            1_001,
+            1.0,
+            &POLICY,
+        );
         assert_eq!(change, Some(CircuitChange::Closed));
         assert!(breaker.is_idle());
         assert_eq!(breaker.acquire(1_001), BreakerPermit::Free);
@@ -249,7 +267,13 @@ mod tests {
         let mut now = 1_000;
         for wait in [2_000, 3_000, 3_000] {
             assert_eq!(breaker.acquire(now), BreakerPermit::Probe);
-            breaker.note(BreakerPermit::Probe, RequestEvidence::Failure, now, 1.0, &POLICY);
+            breaker.note(
+                BreakerPermit::Probe,
+                RequestEvidence::Failure,
+                now,
+                1.0,
+                &POLICY,
+            );
             assert_eq!(breaker.retry_at(), Some(now + wait));
             now += wait;
         }
@@ -260,24 +284,54 @@ mod tests {
     fn inconclusive_probe_admits_another_probe() {
         let mut breaker = opened();
         assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
-        breaker.note(BreakerPermit::Probe, RequestEvidence::Nothing, 1_000, 1.0, &POLICY);
+        breaker.note(
+            BreakerPermit::Probe,
+            RequestEvidence::Nothing,
+            1_000,
+            1.0,
+            &POLICY,
+        );
         assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
     }
 
     #[test]
     fn in_flight_requests_close_but_never_extend_circuit() {
         let mut breaker = opened();
-        breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 900, 1.0, &POLICY);
+        breaker.note(
+            BreakerPermit::Free,
+            RequestEvidence::Failure,
+            900,
+            1.0,
+            &POLICY,
+        );
         assert_eq!(breaker.retry_at(), Some(1_000));
         assert_eq!(breaker.acquire(1_000), BreakerPermit::Probe);
-        breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 1_000, 1.0, &POLICY);
-        breaker.note(BreakerPermit::Free, RequestEvidence::Nothing, 1_000, 1.0, &POLICY);
+        breaker.note(
+            BreakerPermit::Free,
+            RequestEvidence::Failure,
+            1_000,
+            1.0,
+            &POLICY,
+        );
+        breaker.note(
+            BreakerPermit::Free,
+            RequestEvidence::Nothing,
+            1_000,
+            1.0,
+            &POLICY,
+        );
         assert_eq!(
             breaker.acquire(1_000),
             BreakerPermit::Blocked(1_000),
             "the probe is on its way"
         );
-        let change = breaker.note(BreakerPermit::Free, RequestEvidence::Answered, 1_000, 1.0, &POLICY);
+        let change = breaker.note(
+            BreakerPermit::Free,
+            RequestEvidence::Answered,
+            1_000,
+            1.0,
+            &POLICY,
+        );
         assert_eq!(change, Some(CircuitChange::Closed));
     }
 
@@ -302,7 +356,13 @@ mod tests {
         let mut breaker = EndpointBreaker::default();
         for _ in 0..100 {
             assert_eq!(
-                breaker.note(BreakerPermit::Free, RequestEvidence::Failure, 0, 1.0, &never),
+                breaker.note(
+                    BreakerPermit::Free,
+                    RequestEvidence::Failure,
+                    0,
+                    1.0,
+                    &never
+                ),
                 None
             );
         }

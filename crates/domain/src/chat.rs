@@ -15,7 +15,7 @@ mod stream;
 
 pub use assembled::Assembler;
 pub use calls::{CallTracker, assign_call_ids};
-pub use carried::{provider_member_texts, mark_model, merge_provider_members};
+pub use carried::{mark_model, merge_provider_members, provider_member_texts};
 pub use counted::{add_usage, count, usage, usage_of};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;

@@ -352,7 +352,8 @@ mod tests {
 
     #[test]
     fn runners_stay_at_other_endpoints_unless_replaced() {
-        let found = validate_manifests(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
+        let found =
+            validate_manifests(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
         let mut before = KnownState {
             elsewhere: BTreeMap::from([(id("taken"), "holder".to_owned())]),
             replaces: Some("another".to_owned()),

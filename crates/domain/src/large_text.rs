@@ -27,7 +27,11 @@ enum ScanLevel {
 
 /// Returns the texts of at least `least` bytes at one of `places`, in document order, without quotes. The scan
 /// ends at invalid JSON. A name with escapes matches no step.
-pub fn large_texts<P: AsRef<[PathStep]>>(json: &[u8], places: &[P], least: usize) -> Vec<Range<usize>> {
+pub fn large_texts<P: AsRef<[PathStep]>>(
+    json: &[u8],
+    places: &[P],
+    least: usize,
+) -> Vec<Range<usize>> {
     let mut levels: Vec<ScanLevel> = Vec::new();
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(byte) = json.get(at) {

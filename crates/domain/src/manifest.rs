@@ -97,7 +97,9 @@ pub fn validate_manifests(runners: &[Value]) -> Discovered {
                 let message = "is listed twice by this endpoint";
                 discovered.rejected.push(Fault::new(place + "/id", message));
             }
-            Ok(ManifestResult::Incompatible(incompatible)) => discovered.incompatible.push(incompatible),
+            Ok(ManifestResult::Incompatible(incompatible)) => {
+                discovered.incompatible.push(incompatible)
+            }
             Err(fault) => discovered.rejected.push(fault.under(&place)),
         }
     }

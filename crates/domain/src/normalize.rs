@@ -17,17 +17,17 @@ use crate::authorization::AuthorizationSnapshot;
 use crate::json_repair::SurrogateJoiner;
 use crate::run::{FailureCode, is_reserved_code};
 use ending::Unfinished;
-use sequences::SequencePosition;
 use reading::ResultEnvelope;
+use sequences::SequencePosition;
 
 mod announced;
 mod bounds;
 mod ending;
 mod payload;
-mod sequences;
 mod reading;
-mod replay;
 mod rejection;
+mod replay;
+mod sequences;
 mod text;
 mod verdict;
 
@@ -36,7 +36,7 @@ pub use bounds::TruncatedPart;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{Reason, Rejection};
 pub use text::RunMessages;
-pub use verdict::{AcceptedResult, ResultEffect, RunnerEnding, ResultCounts, Verdict};
+pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 
 /// Limits of a run's results. The runner receives them in `ctx.runtime.metadata.limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,7 +295,9 @@ impl<'a> ResultValidator<'a> {
                 ResultEffect::None
             }
             payload::CheckedPayload::State(update) => ResultEffect::SetState(update),
-            payload::CheckedPayload::Artifact(id) => id.map_or(ResultEffect::None, ResultEffect::BindArtifact),
+            payload::CheckedPayload::Artifact(id) => {
+                id.map_or(ResultEffect::None, ResultEffect::BindArtifact)
+            }
             payload::CheckedPayload::RunQuestion(question) => ResultEffect::Ask(question),
             payload::CheckedPayload::Completed {
                 finish_reason,

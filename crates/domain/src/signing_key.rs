@@ -286,7 +286,10 @@ mod tests {
         check_plan(&many, RotationCause::Requested, &RotationPlan::TooMany);
         many[0].verify_until = Some(NOW);
         let plan = plan_rotation(KeyPurpose::RunToken, &many, RotationCause::Requested, NOW);
-        assert!(matches!(plan, RotationPlan::ScheduleSuccessor { .. }), "{plan:?}");
+        assert!(
+            matches!(plan, RotationPlan::ScheduleSuccessor { .. }),
+            "{plan:?}"
+        );
     }
 
     #[test]
@@ -297,9 +300,17 @@ mod tests {
             key("waits", 0, None, None),
         ];
         let withdrawn = ["old", "signs", "waits"].map(str::to_owned).to_vec();
-        check_plan(&keys, RotationCause::Compromised, &RotationPlan::Replace { withdrawn });
+        check_plan(
+            &keys,
+            RotationCause::Compromised,
+            &RotationPlan::Replace { withdrawn },
+        );
         let withdrawn = vec![];
-        check_plan(&[], RotationCause::Compromised, &RotationPlan::Replace { withdrawn });
+        check_plan(
+            &[],
+            RotationCause::Compromised,
+            &RotationPlan::Replace { withdrawn },
+        );
     }
 
     /// For every minute of two rotations, each signature verifies until it expires.

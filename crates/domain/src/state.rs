@@ -190,6 +190,9 @@ mod tests {
         for bad in ["", "a b", "é", &"k".repeat(256)] {
             assert_eq!(check_key(bad), Err(StateKeyFault::Malformed), "{bad}");
         }
-        assert_eq!(check_key("host.activated_skills"), Err(StateKeyFault::Reserved));
+        assert_eq!(
+            check_key("host.activated_skills"),
+            Err(StateKeyFault::Reserved)
+        );
     }
 }

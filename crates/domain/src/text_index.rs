@@ -11,7 +11,7 @@ mod units;
 
 use std::collections::BTreeSet;
 
-pub use ranked::{TermCounts, RankedQuery, passage_terms};
+pub use ranked::{RankedQuery, TermCounts, passage_terms};
 use units::{Unit, units};
 
 /// Maximum characters of a query.
@@ -129,7 +129,9 @@ fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
         .iter()
         .zip(text)
         .enumerate()
-        .all(|(at, (one, unit))| one.text == unit.text && (at == 0 || one.follows_gap || !unit.follows_gap))
+        .all(|(at, (one, unit))| {
+            one.text == unit.text && (at == 0 || one.follows_gap || !unit.follows_gap)
+        })
 }
 
 /// A term has twelve letters: four for its scope, so that terms of one scope are adjacent in an index, and eight

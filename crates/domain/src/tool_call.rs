@@ -32,7 +32,11 @@ pub fn is_repeatable(effect: Option<ToolEffect>) -> bool {
 }
 
 /// Decides on a call with a known key.
-pub fn decide(earlier: EarlierCall, same_request: bool, effect: Option<ToolEffect>) -> RepeatedCallDecision {
+pub fn decide(
+    earlier: EarlierCall,
+    same_request: bool,
+    effect: Option<ToolEffect>,
+) -> RepeatedCallDecision {
     match earlier {
         _ if !same_request => RepeatedCallDecision::Mismatch,
         EarlierCall::Done => RepeatedCallDecision::Answer,
@@ -51,19 +55,49 @@ mod tests {
         let (read, write) = (Some(ToolEffect::Read), Some(ToolEffect::Write));
         for (earlier, same, effect, expected) in [
             (EarlierCall::Done, true, write, RepeatedCallDecision::Answer),
-            (EarlierCall::Done, false, read, RepeatedCallDecision::Mismatch),
-            (EarlierCall::GoesOn, true, read, RepeatedCallDecision::InProgress),
-            (EarlierCall::GoesOn, false, read, RepeatedCallDecision::Mismatch),
+            (
+                EarlierCall::Done,
+                false,
+                read,
+                RepeatedCallDecision::Mismatch,
+            ),
+            (
+                EarlierCall::GoesOn,
+                true,
+                read,
+                RepeatedCallDecision::InProgress,
+            ),
+            (
+                EarlierCall::GoesOn,
+                false,
+                read,
+                RepeatedCallDecision::Mismatch,
+            ),
             (EarlierCall::Unknown, true, read, RepeatedCallDecision::Call),
-            (EarlierCall::Unknown, true, write, RepeatedCallDecision::OutcomeUnknown),
-            (EarlierCall::Unknown, true, None, RepeatedCallDecision::OutcomeUnknown),
+            (
+                EarlierCall::Unknown,
+                true,
+                write,
+                RepeatedCallDecision::OutcomeUnknown,
+            ),
+            (
+                EarlierCall::Unknown,
+                true,
+                None,
+                RepeatedCallDecision::OutcomeUnknown,
+            ),
             (
                 EarlierCall::Unknown,
                 true,
                 Some(ToolEffect::Irreversible),
                 RepeatedCallDecision::OutcomeUnknown,
             ),
-            (EarlierCall::Unknown, false, read, RepeatedCallDecision::Mismatch),
+            (
+                EarlierCall::Unknown,
+                false,
+                read,
+                RepeatedCallDecision::Mismatch,
+            ),
         ] {
             assert_eq!(decide(earlier, same, effect), expected, "{earlier:?}");
         }

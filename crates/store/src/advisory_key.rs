@@ -5,12 +5,12 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// Advisory lock key of rows shared by runs of any conversation: a state scope or an agent. Colliding keys wait
 /// for each other for one commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u16);
+pub struct AdvisoryKey(u16);
 
 /// Number of distinct keys. A server holds a few thousand locks, and one commit may need many.
 const DISTINCT_KEYS: u16 = 4096;
 
-impl Share {
+impl AdvisoryKey {
     /// Second number of the two-part key in `PostgreSQL`.
     pub(crate) fn number(self) -> u16 {
         self.0

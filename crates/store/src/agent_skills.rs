@@ -10,7 +10,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::entity::{agent_skills, agents};
 use crate::error::{StoreError, parsed, parsed_json};
 use crate::mutation::Mutation;
@@ -64,8 +64,8 @@ impl Mutation for RegisterSkill {
         bytes_of(&self.skill)
     }
 
-    fn shares(&self) -> Vec<Share> {
-        vec![Share::of(&self.agent_id.to_string())]
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        vec![AdvisoryKey::of(&self.agent_id.to_string())]
     }
 
     /// Idempotent.

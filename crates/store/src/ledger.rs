@@ -7,7 +7,7 @@ use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, EntityTrait};
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::batch_op::{BatchOp, BatchResult};
 use crate::conversation::lock_all;
 use crate::entity::{run_rejections, runs};
@@ -60,9 +60,11 @@ impl Mutation for Append {
         Some(&promotion.conversation_key)
     }
 
-    fn shares(&self) -> Vec<Share> {
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
         let scopes = self.states.iter();
-        scopes.map(|update| Share::of(&update.identity)).collect()
+        scopes
+            .map(|update| AdvisoryKey::of(&update.identity))
+            .collect()
     }
 
     const CHANGES_AGENTS: bool = false;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sea_orm::DatabaseTransaction;
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::batch_op::{BatchOp, BatchResult};
 use crate::error::StoreError;
 use crate::tx_cache::TxCache;
@@ -49,8 +49,8 @@ pub trait Mutation: Send + Sync + 'static {
     }
 
     /// The state scopes and agents with rows that it writes. Runs of any conversation share these rows: see
-    /// [`Share`].
-    fn shares(&self) -> Vec<Share> {
+    /// [`AdvisoryKey`].
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
         Vec::new()
     }
 
@@ -116,7 +116,7 @@ impl<W: Mutation> Mutation for Arc<W> {
         W::conversation(self)
     }
 
-    fn shares(&self) -> Vec<Share> {
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
         W::shares(self)
     }
 

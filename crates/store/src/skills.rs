@@ -8,7 +8,7 @@ use sea_orm::DatabaseTransaction;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::error::{StoreError, parsed_json};
 use crate::mutation::Mutation;
 use crate::sql::Sql;
@@ -33,8 +33,8 @@ impl Mutation for ActivateSkill {
         self.run_id.0
     }
 
-    fn shares(&self) -> Vec<Share> {
-        vec![Share::of(&self.access.identity)]
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        vec![AdvisoryKey::of(&self.access.identity)]
     }
 
     /// Idempotent.

@@ -13,7 +13,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::entity::{runs, state_entries};
 use crate::error::StoreError;
 use crate::model::audit::AuditEntry;
@@ -89,8 +89,8 @@ impl Mutation for StateChange {
         self.run_id.0
     }
 
-    fn shares(&self) -> Vec<Share> {
-        vec![Share::of(&self.access.identity)]
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        vec![AdvisoryKey::of(&self.access.identity)]
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<StateWritten, StoreError> {

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use super::layers::LayerEvaluation;
 use super::{
-    AuthorizationSnapshot, ResourceCatalog, Decision, FrozenConversation, ParentGrant, SNAPSHOT_VERSION,
-    Subject,
+    AuthorizationSnapshot, Decision, FrozenConversation, ParentGrant, ResourceCatalog,
+    SNAPSHOT_VERSION, Subject,
 };
 use crate::canonical::canonical_json;
 use crate::state::scope_identity;

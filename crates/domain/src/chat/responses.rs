@@ -15,9 +15,11 @@ mod tools;
 use serde_json::{Value, json};
 
 pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
-pub use ask::{ResponsesRequest, ProviderApi, wants_stream, read_request};
+pub use ask::{ProviderApi, ResponsesRequest, read_request, wants_stream};
 pub use head::ResponseHead;
-pub use passthrough::{AnswerEnd, ResponsesPassthrough, passthrough_body, rewrite_response, said_bytes};
+pub use passthrough::{
+    AnswerEnd, ResponsesPassthrough, passthrough_body, rewrite_response, said_bytes,
+};
 
 /// Converts token usage to the names of the Responses API. Null: the provider did not count tokens.
 fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::calls::{CallPiece, CallTracker};
 use super::carried::{self, Reasoning};
-use super::{ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_or_refusal, usage_of};
+use super::{
+    ThinkFilter, add_usage, finish_reason, reason_fields, reasoning, text_or_refusal, usage_of,
+};
 
 /// Converts the chunks of one completion to protocol chunks. Content is an increment. Each delta of a tool call
 /// has its unique id; the first has its name.

@@ -169,7 +169,9 @@ fn cut_section(
         let text = if is_last {
             window
         } else {
-            window.split_at(best_boundary(window, size.characters / 2)).0
+            window
+                .split_at(best_boundary(window, size.characters / 2))
+                .0
         };
         let length = text.chars().count();
         if !text.trim().is_empty() {

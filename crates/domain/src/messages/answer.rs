@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::visible_text::visible_text;
 use super::{list, own_signature, text};
-use crate::chat::{arguments_of, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of};
+use crate::chat::{
+    arguments_of, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of,
+};
 use crate::json_text::check_json_text;
 
 /// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
@@ -82,7 +84,12 @@ pub(super) struct StopReason {
 }
 
 /// `said`: the message or last delta of the choice.
-pub(super) fn stop_of(choice: &Value, said: &Value, has_calls: bool, request: &JsonObject) -> StopReason {
+pub(super) fn stop_of(
+    choice: &Value,
+    said: &Value,
+    has_calls: bool,
+    request: &JsonObject,
+) -> StopReason {
     let reason = match finish_reason(choice) {
         Some("length" | "max_tokens") => "max_tokens",
         Some("content_filter" | "refusal") => "refusal",

@@ -173,8 +173,7 @@ impl MessageEventWriter {
 
     fn add_call(&mut self, call: &Value) {
         let place = call["index"].as_u64().unwrap_or_default();
-        let is_it =
-            |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { place: of, .. } if *of == place);
+        let is_it = |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { place: of, .. } if *of == place);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
             self.calls += 1;
@@ -225,7 +224,8 @@ impl MessageEventWriter {
             if !pending.is_empty() {
                 events.push(delta(self.index, &first.kind.delta(&pending)));
             }
-            let is_complete = !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_whole());
+            let is_complete =
+                !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_whole());
             let has_next = self.blocks.len() > 1;
             if !(all || has_next && (is_complete || is_full)) {
                 return;

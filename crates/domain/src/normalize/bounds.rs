@@ -84,7 +84,10 @@ pub(super) fn cut_ending(checked: &mut CheckedPayload<'_>, shortened: &mut Vec<T
 }
 
 /// Returns the usage on one line, or the members that fit. Scalars take precedence over objects and lists.
-pub(super) fn usage<'r>(usage: &'r RawValue, shortened: &mut Vec<TruncatedPart>) -> Cow<'r, RawValue> {
+pub(super) fn usage<'r>(
+    usage: &'r RawValue,
+    shortened: &mut Vec<TruncatedPart>,
+) -> Cow<'r, RawValue> {
     let json = usage.get();
     if json.len() <= USAGE_BYTES && values_in(json).is_some_and(|values| values <= USAGE_VALUES) {
         return text::one_line(usage);
@@ -283,7 +286,10 @@ mod tests {
             ),
             (format!(r#"{{"{long}":1}}"#), "{}"),
         ] {
-            assert_eq!(kept(&json), (expected.to_owned(), vec![TruncatedPart::Usage]));
+            assert_eq!(
+                kept(&json),
+                (expected.to_owned(), vec![TruncatedPart::Usage])
+            );
         }
         let many: Vec<_> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
         let (left, _) = kept(&format!("{{{}}}", many.join(",")));
@@ -320,7 +326,11 @@ mod tests {
         assert_eq!(finish_reason.len(), 127);
         assert_eq!(
             shortened,
-            [TruncatedPart::Code, TruncatedPart::Message, TruncatedPart::FinishReason]
+            [
+                TruncatedPart::Code,
+                TruncatedPart::Message,
+                TruncatedPart::FinishReason
+            ]
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use protocol::message::Message;
 
-use super::{ResultValidator, Reason, RunMessages, text};
+use super::{Reason, ResultValidator, RunMessages, text};
 use crate::run::{Failure, FailureCode};
 
 /// Reason for which a `run.completed` is rejected.
@@ -14,7 +14,11 @@ impl ResultValidator<'_> {
         &mut self,
         of_terminal: Option<Message>,
     ) -> Result<RunMessages, Unfinished> {
-        if let Some(why) = self.rejected_message.take().filter(|_| of_terminal.is_none()) {
+        if let Some(why) = self
+            .rejected_message
+            .take()
+            .filter(|_| of_terminal.is_none())
+        {
             let message = format!("the runner completed, and its message was rejected: {why}");
             let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
             return Err((Reason::NoOutput, failure));

@@ -209,7 +209,9 @@ fn state_updated(
     };
     check_key(&key).map_err(|fault| match fault {
         crate::state::StateKeyFault::Malformed => invalid("a state key is malformed"),
-        crate::state::StateKeyFault::Reserved => refused("state keys under host. are the gateway's"),
+        crate::state::StateKeyFault::Reserved => {
+            refused("state keys under host. are the gateway's")
+        }
     })?;
     let identity = snapshot
         .state_scope(scope)

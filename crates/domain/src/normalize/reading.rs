@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::announced::kind_in;
-use super::{ResultValidator, Reason, Rejection, Verdict};
+use super::{Reason, Rejection, ResultValidator, Verdict};
 use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, replace_halves};
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};

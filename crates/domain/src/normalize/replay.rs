@@ -1,6 +1,6 @@
 //! Replays results that another judge of the same run has validated.
 
-use super::{ResultEffect, ResultValidator, ResultLimits, Verdict};
+use super::{ResultEffect, ResultLimits, ResultValidator, Verdict};
 
 const UNBOUNDED: ResultLimits = ResultLimits {
     event_bytes: usize::MAX,

@@ -487,7 +487,8 @@ fn data_is_written_on_one_line() {
 #[test]
 fn accepts_announcements_of_known_artifacts_only() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true).with_known_artifacts();
+    let mut judge =
+        ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true).with_known_artifacts();
     let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let announce = |sequence: u64, id: &str| {
         let run = snapshot.run_id;
@@ -543,8 +544,8 @@ fn replay_ignores_time_and_limits() {
         delta("two", 5),
     ];
     let recalled = |limits| {
-        let mut judge =
-            ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true).with_known_artifacts();
+        let mut judge = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true)
+            .with_known_artifacts();
         for (line, number) in known.iter().zip(1..) {
             judge.replay(number, line.as_bytes(), number == 4);
         }

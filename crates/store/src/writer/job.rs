@@ -5,7 +5,7 @@ use sea_orm::DatabaseTransaction;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::batch_op::{BatchOp, BatchResult};
 use crate::error::StoreError;
 use crate::mutation::Mutation;
@@ -22,7 +22,7 @@ pub(crate) trait Item: Send {
     fn lock(&self) -> Option<String>;
     /// The key of the conversation that it locks.
     fn conversation(&self) -> Option<&str>;
-    fn shares(&self) -> Vec<Share>;
+    fn advisory_keys(&self) -> Vec<AdvisoryKey>;
     fn weight(&self) -> usize;
     fn changes_agents(&self) -> bool;
     fn batched(&self) -> Option<BatchOp<'_>>;
@@ -84,8 +84,8 @@ impl<W: Mutation> Item for Job<W> {
         self.work.conversation()
     }
 
-    fn shares(&self) -> Vec<Share> {
-        self.work.shares()
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        self.work.advisory_keys()
     }
 
     fn lock(&self) -> Option<String> {

@@ -8,7 +8,7 @@ use sea_orm::{DatabaseTransaction, DbBackend};
 use uuid::Uuid;
 
 use super::job::Item;
-use crate::advisory_key::Share;
+use crate::advisory_key::AdvisoryKey;
 use crate::batch_op::{BatchKey, BatchOp};
 use crate::conversation::{lock_all, lock_runs};
 use crate::error::StoreError;
@@ -20,7 +20,7 @@ const KEY_CLASS: i32 = 0x5275_6e6c;
 /// The locks of a batch: conversations and runs that its items would otherwise lock out of order.
 #[derive(Default)]
 pub(super) struct LockSet {
-    shares: BTreeSet<Share>,
+    shares: BTreeSet<AdvisoryKey>,
     conversations: BTreeSet<String>,
     runs: BTreeSet<Uuid>,
 }
@@ -44,7 +44,7 @@ impl LockSet {
             if writes_no_run {
                 continue;
             }
-            lock_order.shares.extend(item.shares());
+            lock_order.shares.extend(item.advisory_keys());
             kinds.insert(work.map(|work| discriminant(&work)));
             is_moved_at_once &= matches!(
                 work,

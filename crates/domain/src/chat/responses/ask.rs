@@ -316,8 +316,9 @@ fn read_include(body: &JsonObject, target: ProviderApi) -> Result<bool, Fault> {
         if name == ENCRYPTED_REASONING {
             returns_reasoning = true;
         } else if !is_own {
-            let message =
-                format!("must be {ENCRYPTED_REASONING}: this model's provider supports no other value");
+            let message = format!(
+                "must be {ENCRYPTED_REASONING}: this model's provider supports no other value"
+            );
             return Err(Fault::new(format!("/include/{n}"), message));
         }
     }
@@ -413,7 +414,10 @@ mod tests {
             (json!({"a/b": 1}), "/a~1b"),
         ] {
             let body = with(&more);
-            assert_eq!(read(&body, ProviderApi::Chat, &[]).unwrap_err().pointer, pointer);
+            assert_eq!(
+                read(&body, ProviderApi::Chat, &[]).unwrap_err().pointer,
+                pointer
+            );
             let name = more.as_object().unwrap().keys().next().unwrap();
             let opened = read(&body, ProviderApi::Chat, &[name]).unwrap();
             assert_eq!(opened.chat[name], more[name]);
@@ -453,7 +457,10 @@ mod tests {
             json!({"top_logprobs": 2}),
             json!({"include": OWN_INCLUDE}),
         ] {
-            assert!(read(&with(&more), ProviderApi::Responses, &[]).is_ok(), "{more}");
+            assert!(
+                read(&with(&more), ProviderApi::Responses, &[]).is_ok(),
+                "{more}"
+            );
         }
     }
 

@@ -86,8 +86,9 @@ impl<'a> Chat<'a> {
                     let pointer = format!("/input/{n}");
                     self.read_item(item, &pointer, places)?;
                     if self.data + self.attached.len() > MAX_MEDIA_PARTS {
-                        let message =
-                            format!("must be one of at most {MAX_MEDIA_PARTS} images, files and sounds");
+                        let message = format!(
+                            "must be one of at most {MAX_MEDIA_PARTS} images, files and sounds"
+                        );
                         return Err(Fault::new(pointer, message));
                     }
                 }
@@ -107,7 +108,12 @@ impl<'a> Chat<'a> {
         self.messages
     }
 
-    fn read_item(&mut self, item: &Value, pointer: &str, places: &mut PointerMap) -> Result<(), Fault> {
+    fn read_item(
+        &mut self,
+        item: &Value,
+        pointer: &str,
+        places: &mut PointerMap,
+    ) -> Result<(), Fault> {
         let kind = match &item["type"] {
             Value::Null if item["role"].is_string() => "message",
             kind => kind.as_str().unwrap_or_default(),
@@ -182,7 +188,12 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    fn push_user(&mut self, parts: Vec<(ContentPart, String)>, pointer: &str, places: &mut PointerMap) {
+    fn push_user(
+        &mut self,
+        parts: Vec<(ContentPart, String)>,
+        pointer: &str,
+        places: &mut PointerMap,
+    ) {
         let content = if let [(ContentPart::Text(text), _)] = parts.as_slice() {
             json!(text)
         } else {
@@ -196,7 +207,11 @@ impl<'a> Chat<'a> {
     }
 
     /// Records the source pointers of the media parts of the next message.
-    fn place_parts(&mut self, parts: Vec<(Value, Option<String>)>, places: &mut PointerMap) -> Value {
+    fn place_parts(
+        &mut self,
+        parts: Vec<(Value, Option<String>)>,
+        places: &mut PointerMap,
+    ) -> Value {
         let message = self.messages.len();
         let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
             if let Some(place) = place {
@@ -229,7 +244,11 @@ impl<'a> Chat<'a> {
         places: &mut PointerMap,
     ) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
-        let parts = read_parts(&item["output"], &format!("{pointer}/output"), AllowedContent::Any)?;
+        let parts = read_parts(
+            &item["output"],
+            &format!("{pointer}/output"),
+            AllowedContent::Any,
+        )?;
         self.close_turn(places);
         let mut text = text_of(&parts);
         let data = parts.into_iter().filter_map(|(part, place)| match part {
@@ -479,7 +498,10 @@ mod tests {
             let refused = read(json!([item]), ProviderApi::Chat).unwrap_err();
             assert_eq!(refused.pointer, pointer, "{item}");
         }
-        assert_eq!(read(json!(7), ProviderApi::Chat).unwrap_err().pointer, "/input");
+        assert_eq!(
+            read(json!(7), ProviderApi::Chat).unwrap_err().pointer,
+            "/input"
+        );
         let opaque = json!([{"type": "compaction", "encrypted_content": "x"}]);
         assert!(read(opaque, ProviderApi::Responses).is_ok());
     }

@@ -64,7 +64,9 @@ fn read_part(part: &Value, pointer: &str, may: AllowedContent) -> Result<Content
                 Some("original") => image["detail"] = json!("high"),
                 _ => {}
             }
-            Ok(ContentPart::Data(json!({"type": "image_url", "image_url": image})))
+            Ok(ContentPart::Data(
+                json!({"type": "image_url", "image_url": image}),
+            ))
         }
         "input_file" => {
             let is_inline = !part["file_data"].is_null();
@@ -129,7 +131,11 @@ mod tests {
     fn reports_untranslatable_parts_by_pointer() {
         for (content, may, pointer) in [
             (json!(7), AllowedContent::Any, "/p"),
-            (json!([{"type": "input_text"}]), AllowedContent::Any, "/p/0/text"),
+            (
+                json!([{"type": "input_text"}]),
+                AllowedContent::Any,
+                "/p/0/text",
+            ),
             (
                 json!([{"type": "text", "text": "a"}, {"type": "video"}]),
                 AllowedContent::Any,
@@ -150,7 +156,11 @@ mod tests {
                 AllowedContent::Any,
                 "/p/0/file_url",
             ),
-            (json!([{"type": "input_audio"}]), AllowedContent::Any, "/p/0/type"),
+            (
+                json!([{"type": "input_audio"}]),
+                AllowedContent::Any,
+                "/p/0/type",
+            ),
             (
                 json!([{"type": "input_image", "image_url": "x"}]),
                 AllowedContent::Text,

@@ -85,7 +85,10 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the tools of a request. Pointers of faults refer to the request.
-pub(super) fn read_tools(body: &JsonObject, places: &mut PointerMap) -> Result<RequestTools, Fault> {
+pub(super) fn read_tools(
+    body: &JsonObject,
+    places: &mut PointerMap,
+) -> Result<RequestTools, Fault> {
     let mut tools = RequestTools::default();
     let told = match body.get("tools") {
         None | Some(Value::Null) => return Ok(tools),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::item::{ItemBody, ItemText, TextKind};
-use super::{ResponseEventWriter, ITEM_BYTES};
+use super::{ITEM_BYTES, ResponseEventWriter};
 
 impl ResponseEventWriter {
     /// Starts or continues a text.
