@@ -229,7 +229,7 @@ impl FaultyRunnerState {
                 listed.push(other);
             }
             InjectedFault::ListsAnUnknownCapability => {
-                listed[0]["capabilities"]["levitation"] = json!(true)
+                listed[0]["capabilities"]["levitation"] = json!(true);
             }
             _ => {}
         }

@@ -23,12 +23,12 @@ use crate::query::single_header;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 /// The byte range and status for one request.
-pub(super) struct RequestedRange {
+pub(super) struct ServedRange {
     status: StatusCode,
     range: Range<u64>,
 }
 
-impl RequestedRange {
+impl ServedRange {
     /// Reads `Range`, and `If-Range` against the `ETag`.
     pub(super) fn of(headers: &HeaderMap, artifact: &ArtifactMetadata) -> ApiResult<Self> {
         let range = single_header(headers, RANGE.as_str())?;

@@ -16,13 +16,12 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
-use crate::ApiState;
+use crate::state::ApiState;
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::{ApiError, ApiResult};
 use crate::memory_budget::Sender;
 use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
 use crate::response_memory::ResponseMemory;
-use keys::api::state::ApiState;
 use keys::api_key::prefix_of;
 use runs::denials::DeniedEntry;
 use runs::grant::Grant;
@@ -113,26 +112,6 @@ impl FromRequestParts<ApiState> for AdminCaller {
             }),
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
-    }
-}
-
-impl FromRequestParts<ApiState> for RunCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_run(parts, state, AfterCancel::Open).await
-    }
-}
-
-impl FromRequestParts<ApiState> for LiveCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
-        if state.runs.grants.is_cancel_requested(&caller.grant) {
-            return Err(ApiError::cancelled());
-        }
-        Ok(Self(caller))
     }
 }
 

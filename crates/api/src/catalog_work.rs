@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;

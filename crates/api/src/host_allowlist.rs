@@ -13,9 +13,9 @@ use crate::error::{ApiError, ApiResult};
 
 /// Allowed host names in lower case: that of `public_url` and those of `server.allowed_hosts`.
 #[derive(Clone, Debug, Default)]
-pub struct OwnNames(BTreeSet<String>);
+pub struct HostAllowlist(BTreeSet<String>);
 
-impl OwnNames {
+impl HostAllowlist {
     /// Takes host names without ports.
     pub fn new(host_allowlist: impl IntoIterator<Item = String>) -> Self {
         Self(
@@ -72,7 +72,7 @@ fn address_of(host: &str) -> Option<IpAddr> {
 }
 
 /// Rejects a request with a foreign `Host` or `Origin`.
-pub(super) fn check_host_and_origin(host_allowlist: &OwnNames, request: &Request) -> ApiResult<()> {
+pub(super) fn check_host_and_origin(host_allowlist: &HostAllowlist, request: &Request) -> ApiResult<()> {
     let header = host_header(request)?;
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn allows_listed_hosts_ip_addresses_and_localhost() {
-        let host_allowlist = OwnNames::new(["Runnel.Example".to_owned(), "gateway".to_owned()]);
+        let host_allowlist = HostAllowlist::new(["Runnel.Example".to_owned(), "gateway".to_owned()]);
         for (host, is_good) in [
             ("127.0.0.1:8700", true),
             ("127.0.0.1", true),
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn allows_loopback_and_own_origins() {
-        let host_allowlist = OwnNames::new(["runnel.example".to_owned()]);
+        let host_allowlist = HostAllowlist::new(["runnel.example".to_owned()]);
         for (origin, host, is_good) in [
             ("http://127.0.0.1:3000", "127.0.0.1:8700", true),
             ("http://localhost:3000", "127.0.0.1:8700", true),

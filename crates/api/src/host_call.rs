@@ -11,7 +11,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult, BillingOutcome};
 use crate::state::ApiState;

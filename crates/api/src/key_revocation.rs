@@ -75,8 +75,7 @@ pub(super) async fn until_revoked(
             None => {}
         }
         // Most streams are idle. Box the query, so that a stream holds its memory only during the lookup.
-        let looked = state
-            .runs
+        let looked = runs
             .store()
             .access()
             .find_api_key_by_id(&workspace, key);

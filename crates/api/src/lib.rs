@@ -48,7 +48,7 @@ pub use axum::Router;
 use axum::middleware::from_fn_with_state;
 
 use error::routing::{no_method, no_route};
-pub use host_allowlist::OwnNames;
+pub use host_allowlist::HostAllowlist;
 use middleware::RequestMiddleware;
 pub use state::{ApiOptions, ApiState};
 

@@ -13,7 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics_exporter_prometheus::PrometheusHandle;
 use utoipa::openapi::{OpenApi, PathItem};
 
-use crate::host_allowlist::{OwnNames, check_host_and_origin};
+use crate::host_allowlist::{HostAllowlist, check_host_and_origin};
 use crate::query::without_wildcards;
 use runs::Runs;
 use telemetry::process;
@@ -56,7 +56,7 @@ impl ServedMethods {
 }
 
 /// Serves `GET /metrics` alone. With `host_allowlist`, only under these hosts.
-pub fn router(runs: Runs, handle: PrometheusHandle, host_allowlist: Option<OwnNames>) -> Router {
+pub fn router(runs: Runs, handle: PrometheusHandle, host_allowlist: Option<HostAllowlist>) -> Router {
     let page = async move || {
         runs.gauges.process_gauges().show();
         let text = handle.render() + &process::render();
@@ -73,7 +73,7 @@ pub fn router(runs: Runs, handle: PrometheusHandle, host_allowlist: Option<OwnNa
 }
 
 async fn check_allowlist(
-    State(host_allowlist): State<Arc<OwnNames>>,
+    State(host_allowlist): State<Arc<HostAllowlist>>,
     request: Request,
     next: Next,
 ) -> Response {

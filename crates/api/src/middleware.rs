@@ -22,7 +22,7 @@ use crate::client::body_files::event_body_limit;
 use crate::error::body::{chunked_twice, encoded_body, unknown_transfer_coding};
 use crate::error::{ApiError, ApiResult};
 use crate::host::{messages::wire_format, results};
-use crate::host_allowlist::{OwnNames, check_host_and_origin, host_header};
+use crate::host_allowlist::{HostAllowlist, check_host_and_origin, host_header};
 use crate::json::BodyTimeout;
 use crate::memory_budget::BodyMemory;
 use crate::metrics_page::ServedMethods;
@@ -35,7 +35,7 @@ use telemetry::metrics;
 pub(super) struct RequestMiddleware {
     served: ServedMethods,
     writes: WritesWithoutQuery,
-    host_allowlist: Option<OwnNames>,
+    host_allowlist: Option<HostAllowlist>,
     patience: BodyTimeout,
     memory_budget: BodyMemory,
     response_memory: ResponseBudget,

@@ -206,7 +206,7 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::openai::get_openai_model))
         .merge(host::messages::routes())
         .merge(host::responses::routes())
-        .layer(body_limit(host::models::room::BODY_BYTES))
+        .layer(body_limit(host::models::memory_budget::BODY_BYTES))
 }
 
 /// The document of the gateway, committed as `openapi/gateway.json`.

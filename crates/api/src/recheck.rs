@@ -13,7 +13,6 @@ use http::request::Parts;
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
 
-use crate::ApiState;
 use crate::discard_body::discard_body;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::calls_in_progress::CallsInProgress;
-use crate::host::models::room::model_memory_budget;
+use crate::host::models::memory_budget::model_memory_budget;
 use crate::key_revocation::RevocationCache;
-use crate::names::OwnNames;
-use crate::refusals::AuthRateLimit;
-use crate::room::MemoryBudget;
+use crate::host_allowlist::HostAllowlist;
+use crate::auth_rate_limit::AuthRateLimit;
+use crate::memory_budget::MemoryBudget;
 use crate::stream_limit::KeyConcurrencyLimit;
 use ::knowledge::Knowledge;
 use models::Models;
@@ -20,7 +20,7 @@ use tools::Tools;
 pub struct ApiState(Arc<Shared>);
 
 /// Dependencies and limits of the API.
-pub struct Api {
+pub struct ApiOptions {
     pub runs: Runs,
     pub models: Models,
     pub tools: Tools,
@@ -32,7 +32,7 @@ pub struct Api {
     /// Maximum number of open connections.
     pub connections: usize,
     /// Wrong credentials allowed per address in ten seconds before its requests queue.
-    pub most_refusals: u32,
+    pub max_auth_failures: u32,
     /// Memory budget for model requests, in bytes.
     pub model_bytes: usize,
     /// Memory budget for other request bodies, in bytes.
@@ -42,14 +42,14 @@ pub struct Api {
     /// Maximum body of an event or a Query, in bytes.
     pub event_body_bytes: usize,
     /// Allowed hosts; `None` allows any.
-    pub own_names: Option<OwnNames>,
+    pub host_allowlist: Option<HostAllowlist>,
     /// Whether `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }
 
 struct Shared {
-    api: Api,
-    refusals: AuthRateLimit,
+    api: ApiOptions,
+    auth_rate_limit: AuthRateLimit,
     key_revocation: RevocationCache,
     stream_limit: KeyConcurrencyLimit,
     upload_limit: KeyConcurrencyLimit,
@@ -58,9 +58,9 @@ struct Shared {
 }
 
 impl ApiState {
-    pub fn new(api: Api) -> Self {
+    pub fn new(api: ApiOptions) -> Self {
         Self(Arc::new(Shared {
-            refusals: AuthRateLimit::new(api.most_refusals),
+            auth_rate_limit: AuthRateLimit::new(api.max_auth_failures),
             key_revocation: RevocationCache::default(),
             stream_limit: KeyConcurrencyLimit::of(api.connections),
             upload_limit: KeyConcurrencyLimit::of_uploads(),
@@ -70,8 +70,8 @@ impl ApiState {
         }))
     }
 
-    pub(super) fn refusals(&self) -> &AuthRateLimit {
-        &self.0.refusals
+    pub(super) fn auth_rate_limit(&self) -> &AuthRateLimit {
+        &self.0.auth_rate_limit
     }
 
     pub(super) fn calls_in_progress(&self) -> &CallsInProgress {
@@ -96,9 +96,9 @@ impl ApiState {
 }
 
 impl std::ops::Deref for ApiState {
-    type Target = Api;
+    type Target = ApiOptions;
 
-    fn deref(&self) -> &Api {
+    fn deref(&self) -> &ApiOptions {
         &self.0.api
     }
 }

@@ -7,7 +7,6 @@ use protocol::id::WorkspaceId;
 use protocol::run::Page;
 use store::{HistoryMatch, HistoryQuery as StoreQuery, ListPage, ReadBudget, TranscriptRecord};
 
-use crate::ApiState;
 use crate::error::ApiResult;
 use crate::query::page_limit;
 use crate::response_memory::ResponseMemory;

@@ -145,7 +145,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
         .collect();
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
-    let mut thoughts = carried::Thoughts::default();
+    let mut thoughts = carried::Reasoning::default();
     thoughts.add(said);
     fields.extend(thoughts.members(!calls.is_empty()));
     let message = Message {

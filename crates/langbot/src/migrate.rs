@@ -28,7 +28,7 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 pub use report::{
-    Action, FieldNote, Migration, MigrationOutcome, PipelineReport, ResourceReport, Variable,
+    FieldAction, FieldNote, Migration, MigrationOutcome, PipelineReport, ResourceReport, Variable,
 };
 pub use tables::{MigrationTable, TableComparison, TableKind, compare_table};
 

@@ -61,7 +61,7 @@ pub struct NatsSettings {
 /// Credentials for a NATS server.
 #[derive(Debug)]
 pub enum NatsLogin {
-    NoMatch,
+    Anonymous,
     User(String, SecretString),
     Token(SecretString),
     /// Contents of a credentials file: a JWT and the seed of its key.

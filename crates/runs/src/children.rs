@@ -10,7 +10,7 @@ use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::child_run::ChildRunRequest;
 use protocol::id::{AgentId, RunId};
-use store::{ParentRun, Store, StoreError, sha256_hex};
+use store::{ParentAttempt, Store, StoreError, sha256_hex};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -80,7 +80,7 @@ impl Children {
             only: Some(agent),
             answers: None,
             parent: Some(ParentContext {
-                parent: ParentRun {
+                parent: ParentAttempt {
                     run_id: run.id,
                     attempt: grant.attempt,
                 },

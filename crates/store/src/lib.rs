@@ -128,7 +128,7 @@ pub use model::audit::{AuditEntry, AuditOutcome};
 pub use model::dispatch::{Dispatch, Dispatched};
 pub use model::ingest::{
     AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, Decide, DecisionFacts, Ingest,
-    IngestPlan, Ingested, ParentRun, Unanswerable,
+    IngestPlan, Ingested, ParentAttempt, Unanswerable,
 };
 pub use model::new_run::{FirstAttempt, NewRun, UserMessage};
 pub use model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord, RunnerStatus};

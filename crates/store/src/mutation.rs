@@ -117,7 +117,7 @@ impl<W: Mutation> Mutation for Arc<W> {
     }
 
     fn advisory_keys(&self) -> Vec<AdvisoryKey> {
-        W::shares(self)
+        W::advisory_keys(self)
     }
 
     const CHANGES_AGENTS: bool = W::CHANGES_AGENTS;

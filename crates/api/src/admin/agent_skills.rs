@@ -9,7 +9,6 @@ use protocol::id::{AgentId, WorkspaceId};
 use protocol::skill::{AgentSkill, AgentSkillContent};
 use store::WithdrawSkill;
 
-use crate::ApiState;
 use crate::admin::catalog::Catalogued;
 use crate::auth::AdminCaller;
 use crate::error::{ApiError, ApiResult};

@@ -12,7 +12,6 @@ use protocol::run::Page;
 use store::{AgentRecord, SaveAgent, SavedAgent, StoreError};
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::auth::AdminCaller;
 use crate::error::version::{read_only, version_conflict};

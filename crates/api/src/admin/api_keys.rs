@@ -12,7 +12,6 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 use store::{LastAdmin, RevokeApiKey, Revoked};
 
-use crate::ApiState;
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::auth::AdminCaller;
 use crate::error::{ApiError, ApiResult};

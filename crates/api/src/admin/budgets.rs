@@ -7,7 +7,6 @@ use protocol::error::ErrorBody;
 use serde::Serialize;
 use store::UsedBudget;
 
-use crate::ApiState;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;
 use crate::host_call::micros;

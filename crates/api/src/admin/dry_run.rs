@@ -15,7 +15,6 @@ use protocol::id::{AgentId, RunId, RunnerId};
 use protocol::resources::AgentResources;
 use serde::Serialize;
 
-use crate::ApiState;
 use crate::auth::AdminCaller;
 use crate::client::event_body::EventBody;
 use crate::error::{ApiError, ApiResult};

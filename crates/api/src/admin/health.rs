@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde_json::json;
 use store::HealthRecord;
 
-use crate::ApiState;
 use crate::admin::endpoints::find_endpoint;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;

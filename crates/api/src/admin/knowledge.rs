@@ -14,7 +14,6 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::{BaseKey, DocumentFacts, sha256_hex};
 
-use crate::ApiState;
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::auth::AdminCaller;
 use crate::error::{ApiError, ApiResult};

@@ -5,7 +5,6 @@ use axum::extract::State;
 use protocol::error::ErrorBody;
 use protocol::model::ModelProvider;
 
-use crate::ApiState;
 use crate::admin::catalog::Catalogued;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;

@@ -9,7 +9,6 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::{ListPage, RunnerRecord};
 
-use crate::ApiState;
 use crate::admin::endpoints::name_page;
 use crate::auth::AdminCaller;
 use crate::error::ApiResult;

@@ -8,7 +8,6 @@ use protocol::id::WorkspaceId;
 use protocol::run::Page;
 use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
 
-use crate::ApiState;
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
 use crate::auth::OwnerCaller;
 use crate::error::{ApiError, ApiResult};

@@ -31,7 +31,7 @@ impl FromRequestParts<ApiState> for LiveCaller {
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
-        if state.runs.is_cancel_requested(&caller.grant) {
+        if state.runs.grants.is_cancel_requested(&caller.grant) {
             return Err(ApiError::cancelled());
         }
         Ok(Self(caller))

@@ -15,7 +15,6 @@ use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use store::InteractionRecord;
 
-use crate::ApiState;
 use crate::client::interactions::{LinkCaller, accept_answer, check_open, read_request};
 use crate::error::{ApiError, ApiResult};
 use crate::json::{media_type, read_body};

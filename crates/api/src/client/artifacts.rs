@@ -9,8 +9,7 @@ use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
 use store::ArtifactOrigin;
 
-use crate::ApiState;
-use crate::artifact_content::RequestedRange;
+use crate::artifact_content::ServedRange;
 use crate::artifact_upload::{UploadQuery, metadata, read};
 use crate::auth::{AdminCaller, ClientCaller};
 use crate::error::{ApiError, ApiResult};
@@ -140,7 +139,7 @@ pub(crate) async fn get_artifact_content(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let artifact = find(&state, &caller, &id).await?;
-    let part = RequestedRange::of(&headers, &artifact.metadata)?;
+    let part = ServedRange::of(&headers, &artifact.metadata)?;
     let bytes = state
         .runs
         .artifacts

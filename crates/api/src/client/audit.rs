@@ -7,7 +7,6 @@ use protocol::id::RunId;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, page_limit};

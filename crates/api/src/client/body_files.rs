@@ -8,7 +8,6 @@ use domain::event::RAW_BYTES;
 use domain::large_text::PathStep::{self, Each, Member};
 use protocol::pipeline::PipelineQuery;
 
-use crate::ApiState;
 use crate::error::{ApiError, ApiResult};
 use crate::json::{json_bytes_of, parse};
 use crate::memory_budget::BufferedBody;

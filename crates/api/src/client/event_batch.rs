@@ -10,7 +10,6 @@ use protocol::admin::Fault;
 use protocol::event::{EventBatchAccepted, EventBatchItem};
 use protocol::id::WorkspaceId;
 
-use crate::ApiState;
 use crate::client::event_body::PostedEvent;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, trace_header};

@@ -18,7 +18,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::ApiState;
 use crate::client::body_files::{
     DOCUMENT_BYTES, EventDocument, ExtractedFiles, event_body_limit, in_envelope,
 };

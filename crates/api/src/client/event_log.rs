@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
-use crate::ApiState;
 use crate::auth::{AdminCaller, ClientCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};

@@ -10,7 +10,6 @@ use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
 use protocol::id::RunId;
 use protocol::run::AgentRunEvent;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::client::body_files::ExtractedFiles;
 use crate::client::event_batch::accept_batch;

@@ -9,7 +9,6 @@ use protocol::history::{HistoryFilters, HistorySearch, HistorySearchResult, Tran
 use protocol::run::Page;
 use serde::Deserialize;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, names_of};

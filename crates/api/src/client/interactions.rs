@@ -20,7 +20,6 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::client::events::REPLAYED;
 use crate::error::interaction::{already_submitted, interaction_cancelled, interaction_expired};

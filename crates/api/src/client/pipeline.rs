@@ -11,7 +11,6 @@ use protocol::pipeline::PipelineQuery;
 use protocol::run::AgentRunEvent;
 use store::sha256_hex;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::client::body_files::{DOCUMENT_BYTES, QueryBody};
 use crate::client::events::accept_event;

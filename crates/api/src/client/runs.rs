@@ -16,7 +16,6 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
 use store::{CancelOutcome, RunFilter, StoreError};
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::catalog_work::with_permit;
 use crate::error::cursor::cursor_expired;
@@ -49,8 +48,7 @@ async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreE
     let conversations = state
         .runs
         .store()
-        .conversations()
-        .find_conversations(keys)
+        .runs().find_conversations(keys)
         .await?;
     let view = |run: Run| {
         let parts = run

@@ -7,7 +7,6 @@ use protocol::id::RunId;
 use serde::Serialize;
 use store::UsageOfRun;
 
-use crate::ApiState;
 use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::micros;

@@ -152,7 +152,7 @@ impl ApiError {
 
     pub(crate) fn panicked() -> Self {
         tracing::error!("a handler panicked");
-        metrics::panicked(metrics::Task::Handler);
+        metrics::panicked(metrics::PanickedTask::Handler);
         Self::internal()
     }
 

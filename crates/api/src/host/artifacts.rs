@@ -12,8 +12,7 @@ use protocol::error::ErrorBody;
 use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 
-use crate::ApiState;
-use crate::artifact_content::RequestedRange;
+use crate::artifact_content::ServedRange;
 use crate::artifact_upload::UploadQuery;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::limits::uploads_full;
@@ -150,7 +149,7 @@ pub(crate) async fn read_artifact(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let (call, found) = find(&caller, &state, ArtifactOperation::Read, &id).await?;
-    let part = match RequestedRange::of(&headers, &found.metadata) {
+    let part = match ServedRange::of(&headers, &found.metadata) {
         Ok(part) => part,
         Err(refused) => return call.end(Err(refused)),
     };

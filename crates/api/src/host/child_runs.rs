@@ -17,7 +17,6 @@ use store::CancelOutcome;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::runs::{ScopeEventsQuery, check_reason, events_range};

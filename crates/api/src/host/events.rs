@@ -8,7 +8,6 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::EventFilter;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::client::event_log::{EventLogRange, page_events, view};
 use crate::error::{ApiError, ApiResult};

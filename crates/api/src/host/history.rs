@@ -8,7 +8,6 @@ use protocol::resources::HistoryOperation;
 use protocol::run::Page;
 use serde::Deserialize;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;

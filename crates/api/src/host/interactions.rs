@@ -11,7 +11,6 @@ use protocol::error::ErrorBody;
 use protocol::interaction::{AwaitedInteraction, MAX_WAIT_SECONDS};
 use serde::Deserialize;
 
-use crate::ApiState;
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};

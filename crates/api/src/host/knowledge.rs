@@ -7,7 +7,6 @@ use protocol::knowledge::{KnowledgeBaseList, RetrievalQuery, RetrievalResults};
 use protocol::resources::KnowledgeOperation;
 use store::BaseKey;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::ApiResult;
 use crate::host_call::Spend;

@@ -25,7 +25,6 @@ use protocol::model::{
 use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;

@@ -16,7 +16,6 @@ use protocol::resources::{ModelOperation, ModelResource};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::allowed_parameters::check_parameters;
@@ -24,7 +23,6 @@ use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
 use crate::host::models::content_parts::{check_urls, without_data};
 use crate::host::models::images::with_images;
-use crate::host::models::memory_budget::ModelBody;
 use crate::host::models::reading::embed;
 use crate::host::models::token_bounds::{chat_spend, check_token_limits, prompt_texts, said_bytes};
 use crate::host_call::{HostCall, Spend};

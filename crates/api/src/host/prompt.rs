@@ -7,7 +7,6 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::EffectivePrompt;
 use store::StoreError;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;

@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::begin_call;

@@ -15,7 +15,6 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use store::ReadBudget;
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::catalog_work;
 use crate::error::{ApiError, ApiResult};

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{CancelOutcome, RunFilter};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;

@@ -11,7 +11,6 @@ use protocol::resources::StateScope;
 use serde::Deserialize;
 use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::appended::appends_pending;
 use crate::error::version::version_conflict;

@@ -8,7 +8,6 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
 use store::{PULL_BYTES, PullSteering, SteeredEvent, StoreError};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;

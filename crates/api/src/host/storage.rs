@@ -17,7 +17,6 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store, StoreError};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::error::limits::uploads_full;
 use crate::error::{ApiError, ApiResult};

@@ -17,7 +17,6 @@ use protocol::tool::{
 use serde_json::{Value, json};
 use store::{ActivateSkill, KeyOf, StateAccess};
 
-use crate::ApiState;
 use crate::auth::{Call, LiveCaller, RunCaller};
 use crate::catalog_work::of_run;
 use crate::error::{ApiError, ApiResult};

@@ -11,7 +11,7 @@ use utoipa::openapi::schema::{
 use utoipa::openapi::{OpenApi, RefOr};
 
 use super::general::operations_of;
-use crate::host::models::room::BODY_BYTES;
+use crate::host::models::memory_budget::BODY_BYTES;
 
 /// Maximum characters of a parameter. Percent-encoded, all parameters of a request fit into the request head.
 const PARAMETER_CHARS: usize = 500;

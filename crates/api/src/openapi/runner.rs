@@ -33,7 +33,7 @@ use utoipa::OpenApi;
         RunFailedPayload,
     ))
 )]
-pub(super) struct Runner;
+pub(super) struct RunnerDocument;
 
 /// Lists the runners of this endpoint.
 ///

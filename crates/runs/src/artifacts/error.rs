@@ -2,7 +2,7 @@
 
 use store::{ShareOf, StoreError};
 
-use blob_store::PlaceError;
+use blob_store::ArtifactStoreError;
 
 /// Maximum number of artifacts of one run.
 pub(super) const MAX_OF_RUN: u64 = 1000;
@@ -27,7 +27,7 @@ pub enum UploadError {
     #[error("the upload took too long; send it again")]
     Expired,
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] ArtifactStoreError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::error::{MAX_OF_RUN, UploadError};
 use super::{Artifacts, UPLOAD_TIMEOUT, place_of, sniff};
-use blob_store::Writing;
+use blob_store::ArtifactWriter;
 
 /// Properties of an artifact before its first byte.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ enum UploadStage {
     Head(Vec<u8>),
     Begun {
         kind: String,
-        writing: Writing,
+        writing: ArtifactWriter,
     },
     Over,
 }

@@ -155,7 +155,7 @@ pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFaul
         // Connect to configured servers only, never to discovered ones.
         .ignore_discovered_servers();
     let options = match &settings.login {
-        NatsLogin::NoMatch => options,
+        NatsLogin::Anonymous => options,
         NatsLogin::User(user, password) => {
             options.user_and_password(user.clone(), password.expose_secret().to_owned())
         }

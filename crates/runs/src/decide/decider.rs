@@ -8,7 +8,7 @@ use domain::authorization::{AuthorizationSnapshot, ResourceCatalog, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::event::conversation_of;
 use domain::run::deadline;
-use domain::state::Owner;
+use domain::state::StateOwner;
 use protocol::event::MESSAGE_RECEIVED;
 use store::{Candidate, NewRun, RunnerRecord, SharedParts, Store, sha256_hex};
 
@@ -128,7 +128,7 @@ impl Decider {
             registered_skills: &winner.skills,
             peers: &peers,
             parent: parent.as_ref(),
-            owner: Owner {
+            owner: StateOwner {
                 workspace: &input.workspace,
                 runner: &agent.manifest.id,
                 agent: winner.agent.id,

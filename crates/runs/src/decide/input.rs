@@ -7,7 +7,7 @@ use domain::trace::TraceParent;
 use protocol::child_run::ChildGrants;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{ParentRun, UserMessage};
+use store::{ParentAttempt, UserMessage};
 
 /// Everything that the decision about one event needs, except the facts that the store reads.
 pub(crate) struct DecisionInput {
@@ -33,7 +33,7 @@ pub(crate) struct DecisionInput {
 /// Parent of a child run that is to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct ParentContext {
-    pub(crate) parent: ParentRun,
+    pub(crate) parent: ParentAttempt,
     pub(crate) snapshot: Arc<AuthorizationSnapshot>,
     pub(crate) grants: Option<ChildGrants>,
     /// Latest deadline of the child run, in epoch milliseconds.

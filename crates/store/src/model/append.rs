@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::normalize::{Question, Rejection, StateUpdate};
+use domain::normalize::{RunQuestion, Rejection, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;
@@ -69,7 +69,7 @@ pub struct NewInteraction {
     pub id: Uuid,
     /// Sequence of the ledger event that asks.
     pub sequence: u64,
-    pub question: Question,
+    pub question: RunQuestion,
 }
 
 /// A transcript item; the transaction assigns its sequence.

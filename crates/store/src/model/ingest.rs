@@ -93,7 +93,7 @@ pub struct Ingest {
     /// The question that the event answers.
     pub answers: Option<AnsweredBy>,
     /// The parent, when the event requests a child run.
-    pub parent: Option<ParentRun>,
+    pub parent: Option<ParentAttempt>,
 }
 
 /// Decides on an event; called in each try of the transaction.
@@ -129,7 +129,7 @@ pub struct ConversationRun {
 
 /// The parent of a requested child run.
 #[derive(Clone, Copy, Debug)]
-pub struct ParentRun {
+pub struct ParentAttempt {
     pub run_id: RunId,
     /// The requesting attempt: a later attempt has another token.
     pub attempt: u32,

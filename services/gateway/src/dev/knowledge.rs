@@ -35,8 +35,8 @@ pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
         source: DocumentSource::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
     };
     let knowledge = app.knowledge();
-    let room = knowledge.room().await?;
-    let indexed = knowledge.index(document, room).await;
+    let slot = knowledge.indexing_slot().await?;
+    let indexed = knowledge.index(document, slot).await;
     match indexed.with_context(|| format!("the knowledge base {BASE} cannot be made"))? {
         Indexed::Changed(record) | Indexed::Unchanged(record) => Ok(record.chunks),
     }

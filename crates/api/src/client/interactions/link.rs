@@ -5,7 +5,6 @@ use http::request::Parts;
 use protocol::id::WorkspaceId;
 use store::sha256_hex;
 
-use crate::ApiState;
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::{ApiError, ApiResult};
 use crate::query::PathOf;

@@ -5,7 +5,6 @@ use protocol::host_api::ArtifactMetadata;
 use protocol::resources::ArtifactOperation;
 use store::ArtifactOrigin;
 
-use crate::ApiState;
 use crate::artifact_upload::{UploadQuery, metadata, read};
 use crate::auth::{Call, RunCaller};
 use crate::error::{ApiError, ApiResult};

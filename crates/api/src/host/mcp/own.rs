@@ -294,15 +294,6 @@ fn without_schema(tool: &ToolResource) -> ToolResource {
     }
 }
 
-pub(super) fn told<T: Serialize>(value: &T) -> ApiResult<Value> {
-    serde_json::to_value(value).map_err(|_| ApiError::panicked())
-}
-
-pub(super) fn read<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
-    let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
-    crate::json::parse(&text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

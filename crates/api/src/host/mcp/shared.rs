@@ -30,7 +30,6 @@ use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
 use super::{
     McpCaller, McpMessage, McpRequest, RunMcpServer, is_refused, read_message, refused, speak,
 };
-use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::auth::run_token::run_of_token;
 use crate::error::body::no_message;

@@ -10,7 +10,6 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::allowed_parameters::check_parameters;

@@ -6,17 +6,17 @@ use axum::extract::{FromRequest, Request};
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
 
-use crate::drain::discard_request_body;
+use crate::discard_body::discard_request_body;
 use crate::error::ApiError;
-use crate::host::models::room::BODY_BYTES;
+use crate::host::models::memory_budget::BODY_BYTES;
 use crate::json::{announced, json_bytes, parse};
-use crate::room::{BodyMemory, Sender, Taken};
+use crate::memory_budget::{BodyMemory, Sender, MemoryPermit};
 use crate::state::ApiState;
 
 /// The JSON body of a model request with its memory permit.
 pub(crate) struct ModelBody<T> {
     pub(crate) value: T,
-    pub(crate) permit: Taken,
+    pub(crate) permit: MemoryPermit,
 }
 
 impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
@@ -26,7 +26,7 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         // The middleware has already checked the token.
         let sender = request.extensions().get::<Sender>().copied();
         let sender = sender.ok_or_else(ApiError::unauthenticated)?;
-        let bytes = at_most(request.headers());
+        let bytes = max_body_bytes(request.headers());
         let mut permit = match state.model_memory().take(sender, bytes) {
             Ok(permit) => permit,
             Err(refused) => {
@@ -45,7 +45,7 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
 }
 
 /// Upper bound of a body: the announced length, or else the limit.
-fn at_most(headers: &HeaderMap) -> usize {
+fn max_body_bytes(headers: &HeaderMap) -> usize {
     announced(headers).unwrap_or(BODY_BYTES).min(BODY_BYTES)
 }
 
@@ -68,11 +68,11 @@ mod tests {
         let of = |length: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_LENGTH, length.parse().unwrap());
-            at_most(&headers)
+            max_body_bytes(&headers)
         };
         assert_eq!(of("5"), 5);
         assert_eq!(of("99999999999"), BODY_BYTES);
         assert_eq!(of("x"), BODY_BYTES);
-        assert_eq!(at_most(&HeaderMap::new()), BODY_BYTES);
+        assert_eq!(max_body_bytes(&HeaderMap::new()), BODY_BYTES);
     }
 }

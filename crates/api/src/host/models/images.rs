@@ -9,7 +9,6 @@ use protocol::JsonObject;
 use protocol::resources::ArtifactOperation;
 use serde_json::{Value, json};
 
-use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::artifacts::find;

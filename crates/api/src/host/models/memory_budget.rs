@@ -1,16 +1,5 @@
 //! The memory budget of model requests. Each request is read, parsed and serialized again for the provider.
 
-use std::ops::Deref;
-
-use axum::extract::{FromRequest, Request};
-use http::HeaderMap;
-use serde::de::DeserializeOwned;
-
-use super::BODY_BYTES;
-use crate::ApiState;
-use crate::discard_body::discard_request_body;
-use crate::error::ApiError;
-use crate::json::{announced, json_bytes, parse};
 use crate::memory_budget::{BudgetSpec, MemoryBudget};
 
 /// Maximum size of a model request, in bytes.
@@ -36,12 +25,6 @@ const MODELS: BudgetSpec = BudgetSpec {
          send less",
     ),
 };
-
-/// The JSON body of a model request with its memory permit.
-pub(crate) struct ModelBody<T> {
-    pub(crate) value: T,
-    pub(crate) permit: MemoryPermit,
-}
 
 /// Creates the memory budget for model requests.
 pub(crate) fn model_memory_budget(bytes: usize) -> MemoryBudget {

@@ -14,7 +14,6 @@ use serde_json::json;
 use super::body::ModelBody;
 use super::token_bounds::prompt_texts;
 use super::{begin_call, check_count, extra_args};
-use crate::ApiState;
 use crate::auth::LiveCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::{HostCall, Spend};

@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::frames::{StreamingResponse, too_large};
 use super::refused;
-use crate::ApiState;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};

@@ -92,7 +92,7 @@ fn login(config: &BusConfig, faults: &mut Vec<ConfigFault>) -> Option<NatsLogin>
         return credentials.ok().map(NatsLogin::Credentials);
     }
     match (&config.user, &config.password) {
-        (None, None) => Some(NatsLogin::Nobody),
+        (None, None) => Some(NatsLogin::Anonymous),
         (Some(user), Some(password)) => {
             let password: SecretString = secret("password", password, faults).ok()?;
             Some(NatsLogin::User(user.clone(), password))
