@@ -16,12 +16,12 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
-use crate::state::ApiState;
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::{ApiError, ApiResult};
 use crate::memory_budget::Sender;
 use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
 use crate::response_memory::ResponseMemory;
+use crate::state::ApiState;
 use keys::api_key::prefix_of;
 use runs::denials::DeniedEntry;
 use runs::grant::Grant;

@@ -72,7 +72,10 @@ fn address_of(host: &str) -> Option<IpAddr> {
 }
 
 /// Rejects a request with a foreign `Host` or `Origin`.
-pub(super) fn check_host_and_origin(host_allowlist: &HostAllowlist, request: &Request) -> ApiResult<()> {
+pub(super) fn check_host_and_origin(
+    host_allowlist: &HostAllowlist,
+    request: &Request,
+) -> ApiResult<()> {
     let header = host_header(request)?;
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
@@ -109,7 +112,8 @@ mod tests {
 
     #[test]
     fn allows_listed_hosts_ip_addresses_and_localhost() {
-        let host_allowlist = HostAllowlist::new(["Runnel.Example".to_owned(), "gateway".to_owned()]);
+        let host_allowlist =
+            HostAllowlist::new(["Runnel.Example".to_owned(), "gateway".to_owned()]);
         for (host, is_good) in [
             ("127.0.0.1:8700", true),
             ("127.0.0.1", true),

@@ -75,10 +75,7 @@ pub(super) async fn until_revoked(
             None => {}
         }
         // Most streams are idle. Box the query, so that a stream holds its memory only during the lookup.
-        let looked = runs
-            .store()
-            .access()
-            .find_api_key_by_id(&workspace, key);
+        let looked = runs.store().access().find_api_key_by_id(&workspace, key);
         match Box::pin(looked).await {
             Ok(Some(record)) if record.revoked_at.is_none() => {}
             Ok(_) => {

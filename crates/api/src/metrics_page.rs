@@ -56,7 +56,11 @@ impl ServedMethods {
 }
 
 /// Serves `GET /metrics` alone. With `host_allowlist`, only under these hosts.
-pub fn router(runs: Runs, handle: PrometheusHandle, host_allowlist: Option<HostAllowlist>) -> Router {
+pub fn router(
+    runs: Runs,
+    handle: PrometheusHandle,
+    host_allowlist: Option<HostAllowlist>,
+) -> Router {
     let page = async move || {
         runs.gauges.process_gauges().show();
         let text = handle.render() + &process::render();

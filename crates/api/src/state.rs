@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::auth_rate_limit::AuthRateLimit;
 use crate::calls_in_progress::CallsInProgress;
 use crate::host::models::memory_budget::model_memory_budget;
-use crate::key_revocation::RevocationCache;
 use crate::host_allowlist::HostAllowlist;
-use crate::auth_rate_limit::AuthRateLimit;
+use crate::key_revocation::RevocationCache;
 use crate::memory_budget::MemoryBudget;
 use crate::stream_limit::KeyConcurrencyLimit;
 use ::knowledge::Knowledge;

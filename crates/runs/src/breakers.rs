@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_asks_about_is_forgotten_also_when_it_never_opened() {
+    fn removes_idle_breakers_but_not_open_ones() {
         let policy = BreakerPolicy {
             failures: 2,
             wait_ms: 10_000,

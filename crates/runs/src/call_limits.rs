@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_calls_so_often_in_a_second_and_its_neighbour_does_too() {
+    fn limits_call_rate_of_each_run_separately() {
         let calls = CallCounts::default();
         let [one, other] = [1, 2].map(|n| RunId(Uuid::from_u128(n)));
         assert!((0..500).all(|call| calls.admit(one, 7_000 + call)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_that_go_on_are_remembered_and_no_more_than_four() {
+    fn limits_concurrent_uploads_and_keeps_active_runs() {
         let calls = CallCounts::default();
         let run = RunId(Uuid::nil());
         let mut places: Vec<_> = (0..UPLOADS)
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_runs_are_counted_than_there_is_room_for() {
+    fn bounds_counted_runs_and_evicts_idle_ones() {
         let calls = CallCounts::default();
         for n in 0..RUNS as u128 + 10 {
             assert!(calls.admit(RunId(Uuid::from_u128(n)), 1_000));

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemas_of_many_bytes_are_large() {
+    fn detects_large_tool_schemas() {
         let tools = |count: usize, description: &str| -> Vec<ToolResource> {
             let properties = json!({"a": {"type": "string", "description": description}});
             let tool = json!({"tool_name": "t", "parameters": {"type": "object", "properties": properties}});

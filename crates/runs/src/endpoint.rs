@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_tell_endpoints_of_workspaces_apart() {
+    fn labels_endpoints_uniquely_across_workspaces() {
         let label = |workspace: &str| endpoint_label(&WorkspaceId(workspace.to_owned()), "stub");
         assert_eq!(label(DEFAULT_WORKSPACE), "stub");
         assert_eq!(label("team-a"), "team-a/stub");

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn shares_one_look_among_all_watchers() {
+    async fn shares_one_query_among_all_waiters() {
         let (last, looks) = (SharedRead::default(), AtomicU64::new(0));
         let look = |since| {
             last.since(since, async || {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shares_a_failed_look_among_all_watchers() {
+    async fn shares_a_failed_query_among_all_waiters() {
         let (last, looks) = (SharedRead::default(), AtomicU64::new(0));
         let since = Instant::now();
         let look = || {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_and_panics_leaves_the_rings_to_the_next() {
+    fn returns_queue_after_panic_of_sender() {
         let notifier = Notifier::default();
         notifier.notify(Notification::Advanced(RunId(uuid::Uuid::nil())));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workspace_that_floods_waits_and_its_neighbour_does_not() {
+    fn limits_event_rate_of_each_workspace_separately() {
         let number = |number| NonZeroU32::new(number).unwrap();
         let rates = EventRates::new(Some(EventRate {
             per_second: number(1),

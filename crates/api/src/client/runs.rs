@@ -45,11 +45,7 @@ async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreE
         .iter()
         .filter_map(|run| run.conversation_key.clone())
         .collect();
-    let conversations = state
-        .runs
-        .store()
-        .runs().find_conversations(keys)
-        .await?;
+    let conversations = state.runs.store().runs().find_conversations(keys).await?;
     let view = |run: Run| {
         let parts = run
             .conversation_key

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_says_what_it_is() {
+    fn detects_media_type_by_content() {
         let check = |declared, head: &[u8], expected| {
             assert_eq!(media_type(declared, head), expected, "{declared:?}");
         };

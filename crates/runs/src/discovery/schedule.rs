@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_spread_by_a_tenth_to_both_sides() {
+    fn varies_pause_by_up_to_a_tenth() {
         let check = |random: f64, expected: f64| {
             let spread = spread(Duration::from_mins(5), random).as_secs_f64();
             assert!((spread - expected).abs() < 1e-6, "{random}: {spread}");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_gets_what_is_past_its_cursor_even_inside_a_batch() {
+    fn returns_frames_after_cursor_within_a_commit() {
         let log = RunLog::new();
         log.publish(frames(1, &["a", "bb"]));
         log.publish(frames(3, &["c"]));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_fallen_behind_the_ring_is_sent_to_the_table() {
+    fn directs_slow_subscribers_to_the_table() {
         let log = RunLog::new();
         let large = "x".repeat(RING_BYTES);
         log.publish(frames(1, &[&large]));

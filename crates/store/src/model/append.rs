@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::normalize::{RunQuestion, Rejection, StateUpdate};
+use domain::normalize::{Rejection, RunQuestion, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;

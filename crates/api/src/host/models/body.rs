@@ -10,7 +10,7 @@ use crate::discard_body::discard_request_body;
 use crate::error::ApiError;
 use crate::host::models::memory_budget::BODY_BYTES;
 use crate::json::{announced, json_bytes, parse};
-use crate::memory_budget::{BodyMemory, Sender, MemoryPermit};
+use crate::memory_budget::{BodyMemory, MemoryPermit, Sender};
 use crate::state::ApiState;
 
 /// The JSON body of a model request with its memory permit.

@@ -24,7 +24,7 @@ fn read(format: ResultFormat, chunks: &[&str]) -> Result<Vec<String>, TooLarge> 
 }
 
 #[test]
-fn lines_are_results_wherever_chunks_are_cut() {
+fn reads_lines_split_across_chunks() {
     let lines = ["{\"a\":1}\n{\"b", "\":2}\r\n\n{\"c\":3}"];
     assert_eq!(
         read(ResultFormat::JsonLines, &lines).unwrap(),
@@ -35,7 +35,7 @@ fn lines_are_results_wherever_chunks_are_cut() {
 }
 
 #[test]
-fn a_whole_answer_is_a_list_of_results() {
+fn reads_results_of_whole_documents() {
     let body = ["{\"results\":[{\"a\":1},", "{\"b\":2}]}"];
     assert_eq!(
         read(ResultFormat::Json, &body).unwrap(),
@@ -56,7 +56,7 @@ fn a_whole_answer_is_a_list_of_results() {
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_the_first_result_and_stands_nowhere_else() {
+fn strips_byte_order_mark_at_start_only() {
     let lines = ["\u{feff}{\"a\":1}\n\u{feff}{\"b\":2}"];
     assert_eq!(
         read(ResultFormat::JsonLines, &lines).unwrap(),
@@ -74,7 +74,7 @@ fn a_byte_order_mark_is_no_part_of_the_first_result_and_stands_nowhere_else() {
 }
 
 #[test]
-fn a_document_is_bounded_though_a_run_may_say_more() {
+fn bounds_documents_below_run_bytes() {
     let fits = |bytes: usize, limits: ResultLimits| {
         let mut reader = ResultReader::new(ResultFormat::Json, 32, limits);
         let chunk = vec![b' '; 1024 * 1024];
@@ -199,7 +199,7 @@ fn names_each_deviation_once() {
 }
 
 #[test]
-fn takes_of_broken_bodies_whole_ends_only() {
+fn accepts_complete_terminals_of_broken_bodies() {
     let end = r#"{"run_id":"r","type":"run.failed"}"#;
     let read = |format: ResultFormat, body: &str| {
         let mut reader = ResultReader::new(format, 1000, LIMITS);
@@ -225,7 +225,7 @@ fn takes_of_broken_bodies_whole_ends_only() {
 }
 
 #[test]
-fn bounds_what_is_no_result() {
+fn bounds_bytes_that_are_no_result() {
     for (format, beside) in [
         (ResultFormat::EventStream, ": x\n"),
         (ResultFormat::EventStream, "\n"),
