@@ -1,6 +1,7 @@
 //! Recording of one run, read and validated like the gateway.
 
 mod appended;
+mod fault;
 mod leak;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::check_harness::{CheckHarness, DispatchResult, PreparedRun, says_terminal};
 use super::run_text::RunText;
+pub(super) use fault::{FaultKind, RecordedFault};
 use leak::TokenLeakDetector;
 use runner_client::{ResultFormat, Started, TrailingBody};
 use runs::reader::{Deviation, ReaderItem, ResultReader, TooLarge};
@@ -25,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(2);
 pub(super) struct RunRecording {
     pub(super) answer: RecordedResponse,
     pub(super) end: End,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<RecordedFault>,
     /// Number of accepted results.
     pub(super) taken: u64,
     pub(super) duplicates: u64,
@@ -72,28 +74,6 @@ pub(super) enum End {
     Idle,
     /// Still running when the test disconnected.
     Going,
-}
-
-/// A rejected result.
-#[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) kind: FaultKind,
-    pub(super) seen: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FaultKind {
-    Result,
-    Limit,
-    /// A part exceeded its limit; the result counts without it.
-    TruncatedPart,
-    RunId,
-    Sequence,
-    Payload,
-    StateKey,
-    NoOutput,
-    SecondTerminal,
-    AfterTerminal,
 }
 
 impl RunRecording {
@@ -406,7 +386,7 @@ impl RunReader<'_> {
     fn fault(&mut self, kind: FaultKind, seen: String) {
         // The first fault of each kind suffices.
         if !self.recording.faults.iter().any(|fault| fault.kind == kind) {
-            self.recording.faults.push(Fault { kind, seen });
+            self.recording.faults.push(RecordedFault { kind, seen });
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::check_harness::{CheckHarness, RunPlan};
-use super::recording::{self, Fault, FaultKind, RunRecording};
+use super::recording::{self, FaultKind, RecordedFault, RunRecording};
 use super::report::{ContractCheck, FindingCollector};
 
 const UNKNOWN_FIELDS: ContractCheck = ContractCheck {
@@ -60,7 +60,7 @@ fn judge(check: &'static ContractCheck, recording: &RunRecording, book: &mut Fin
 
 /// State without a matching scope in the event is rejected; the run continues.
 fn check_bare_event(recording: &RunRecording, book: &mut FindingCollector<'_>) {
-    let is_scope = |fault: &Fault| fault.kind == FaultKind::StateKey;
+    let is_scope = |fault: &RecordedFault| fault.kind == FaultKind::StateKey;
     match recording.faults.first() {
         Some(first) if recording.survives() && recording.faults.iter().all(is_scope) => {
             let seen = format!(

@@ -98,7 +98,7 @@ pub fn validate_manifests(runners: &[Value]) -> Discovered {
                 discovered.rejected.push(Fault::new(place + "/id", message));
             }
             Ok(ManifestResult::Incompatible(incompatible)) => {
-                discovered.incompatible.push(incompatible)
+                discovered.incompatible.push(incompatible);
             }
             Err(fault) => discovered.rejected.push(fault.under(&place)),
         }

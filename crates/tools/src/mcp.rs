@@ -51,15 +51,13 @@ const MAX_WAIT: Duration = Duration::from_mins(1);
 const LIST_AGAIN: Duration = Duration::from_mins(2);
 /// Minimum pause between two lists.
 const LIST_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum number of concurrent calls of one server. One endpoint and one tool get at most three quarters each.
-/// Further calls wait within their own timeout.
+/// Maximum of concurrent calls of one server. One endpoint and one tool get at most three quarters each.
 const CALLS: usize = 32;
 /// Attempts for a list that times out while calls are in progress.
 const SLOW_LISTS: u32 = 3;
 /// Maximum number of reported tools that are unusable.
 const MAX_REPORTED_OMISSIONS: usize = 50;
 
-/// A configured MCP server.
 pub(super) struct Server {
     spec: McpServerSpec,
     clock: Clock,
@@ -254,8 +252,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
         let begun = Instant::now();
         let error = connect(server, tools).await;
         server.peer.store(None);
-        let error = tools.0.redactor.redact(&error);
-        let error = shown(&error);
+        let error = shown(&tools.0.redactor.redact(&error));
         if server.status().last_error.as_ref() != Some(&error) {
             tracing::warn!(
                 mcp.server = server.spec.name,
@@ -387,10 +384,9 @@ fn publish(
     server.log_new_problems(&list);
     let count = list.known.len();
     *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
-    {
-        let mut status = server.status();
-        (status.unusable, status.notes) = (list.unusable, list.notes);
-    }
+    let mut status = server.status();
+    (status.unusable, status.notes) = (list.unusable, list.notes);
+    drop(status);
     tools.publish();
     server.peer.store(Some(Arc::clone(peer)));
     if server.status().state != McpServerState::Ready {

@@ -258,8 +258,7 @@ fn failure(call: HostCall, failed: ApiError) -> Bytes {
     frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
 }
 
-/// Sets the catalog's model name and the object type. OpenAI clients skip chunks without a type, which some
-/// servers omit.
+/// Sets the catalog's model name, and the object type that some servers omit and OpenAI clients require.
 fn complete(answer: &mut JsonObject, id: &str, object: &str) {
     answer.insert("model".to_owned(), json!(id));
     answer
