@@ -41,7 +41,7 @@
 //!     let mut messages = Vec::new();
 //!     if run.context.context.available_apis.history_page {
 //!         // The newest come first, the current message among them.
-//!         let page = run.until_cancelled(run.host.history(&HistoryQuery::default())).await??;
+//!         let page = run.until_cancelled(run.host.history().page(&HistoryQuery::default())).await??;
 //!         let current = &run.context.event.event_id;
 //!         let before = page.items.iter().rev().filter(|item| item.event_id != *current);
 //!         messages.extend(before.filter_map(|item| Some(Message::text(&item.role, item.content.as_deref()?))));
@@ -49,7 +49,7 @@
 //!     let asked = run.context.input.text.clone().unwrap_or_default();
 //!     messages.push(Message::text("user", asked));
 //!     let request = LlmRequest { messages, ..Default::default() };
-//!     let speaking = run.host.stream_model(&model.model_id, &request);
+//!     let speaking = run.host.models().stream(&model.model_id, &request);
 //!     let mut speaking = run.until_cancelled(speaking).await??;
 //!     let mut whole = String::new();
 //!     while let Some(event) = run.until_cancelled(speaking.next()).await? {

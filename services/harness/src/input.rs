@@ -194,13 +194,14 @@ async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
                 .map_err(|_| "its base64 cannot be read".to_owned())
         }
         Source::Artifact(id) => {
-            let bytes = host.read_artifact(&id, 0, FILE_BYTES - 1).await;
+            let bytes = host.artifacts().read(&id, 0, FILE_BYTES - 1).await;
             let bytes = bytes.map_err(|error| format!("it cannot be read ({})", error.code))?;
             // A byte behind the limit: without it, these bytes are the whole file.
             let is_full = bytes.len() as u64 == FILE_BYTES;
             if is_full
                 && host
-                    .read_artifact(&id, FILE_BYTES, FILE_BYTES)
+                    .artifacts()
+                    .read(&id, FILE_BYTES, FILE_BYTES)
                     .await
                     .is_ok()
             {
@@ -247,7 +248,7 @@ pub(crate) async fn history(context: &AgentRunContext, host: &Host) -> Result<St
         limit: Some(HISTORY_ITEMS),
         ..HistoryQuery::default()
     };
-    let page = host.history(&query).await?;
+    let page = host.history().page(&query).await?;
     let current = &context.event.event_id;
     let before = page
         .items

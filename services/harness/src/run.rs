@@ -309,7 +309,7 @@ impl Work {
             content_type: "application/octet-stream".to_owned(),
             bytes,
         };
-        let artifact = self.host.create_artifact(&name, blob).await;
+        let artifact = self.host.artifacts().create(&name, blob).await;
         let artifact =
             artifact.map_err(|error| format!("the gateway refused it ({})", error.code))?;
         Ok(artifact.artifact_id)

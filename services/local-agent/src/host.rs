@@ -92,16 +92,16 @@ impl AgentHost for Host {
     }
 
     async fn history(&self, query: &HistoryQuery) -> Answer<Page<TranscriptItem>> {
-        Host::history(self, query).await
+        self.history().page(query).await
     }
 
     async fn state_get(&self, key: &str) -> Answer<Option<Value>> {
-        let entry = Host::state_get(self, StateScope::Conversation, key).await?;
+        let entry = self.state().get(StateScope::Conversation, key).await?;
         Ok(entry.map(|entry| entry.value))
     }
 
     async fn state_put(&self, key: &str, value: Value) -> Answer<()> {
-        let written = Host::state_put(self, StateScope::Conversation, key, value).await;
+        let written = self.state().put(StateScope::Conversation, key, value).await;
         written.map(drop)
     }
 
@@ -114,27 +114,27 @@ impl AgentHost for Host {
     }
 
     async fn rerank(&self, model: &str, request: &Rerank) -> Answer<Vec<RerankResult>> {
-        Host::rerank(self, model, request).await
+        self.models().rerank(model, request).await
     }
 
     async fn count_tokens(&self, model: &str, request: &CountTokens) -> Answer<u64> {
-        Host::count_tokens(self, model, request).await
+        self.models().count_tokens(model, request).await
     }
 
     async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
-        Host::invoke_model(self, model, request).await
+        self.models().invoke(model, request).await
     }
 
     async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
-        Host::stream_model(self, model, request).await
+        self.models().stream(model, request).await
     }
 
     async fn tool(&self, name: &str) -> Answer<ToolDescription> {
-        Host::tool(self, name).await
+        self.tools().get(name).await
     }
 
     async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> Answer<Value> {
-        Host::call_tool(self, name, parameters, Some(key)).await
+        self.tools().call(name, parameters, Some(key)).await
     }
 
     async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> Answer<ChildRun> {
@@ -149,8 +149,8 @@ impl AgentHost for Host {
             deadline_seconds: None,
             idempotency_key: key.to_owned(),
         };
-        let child = self.spawn_child(&request).await?;
-        self.wait_for_child(&child.run_id).await
+        let child = self.child_runs().spawn(&request).await?;
+        self.child_runs().wait(&child.run_id).await
     }
 
     async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {

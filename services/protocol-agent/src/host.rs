@@ -102,7 +102,7 @@ impl AgentHost for Host {
             limit: Some(limit),
             ..HistoryQuery::default()
         };
-        Host::history(self, &query).await
+        self.history().page(&query).await
     }
 
     async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
@@ -110,15 +110,15 @@ impl AgentHost for Host {
     }
 
     async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
-        Host::invoke_model(self, model, request).await
+        self.models().invoke(model, request).await
     }
 
     async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
-        Host::stream_model(self, model, request).await
+        self.models().stream(model, request).await
     }
 
     async fn tool(&self, name: &str) -> Answer<ToolDescription> {
-        Host::tool(self, name).await
+        self.tools().get(name).await
     }
 
     async fn call_tool(
@@ -128,12 +128,12 @@ impl AgentHost for Host {
         key: &str,
         scope: KeyScope,
     ) -> Answer<Value> {
-        let answer = Host::call_tool_once(self, name, parameters, key, scope).await?;
+        let answer = self.tools().call_once(name, parameters, key, scope).await?;
         Ok(answer.result)
     }
 
     async fn read_artifact(&self, id: &str, first: u64, last: u64) -> Answer<Vec<u8>> {
-        Host::read_artifact(self, id, first, last).await
+        self.artifacts().read(id, first, last).await
     }
 
     async fn retrieve(
@@ -145,14 +145,14 @@ impl AgentHost for Host {
     }
 
     async fn spawn_child(&self, request: &ChildRunRequest) -> Answer<ChildRun> {
-        Host::spawn_child(self, request).await
+        self.child_runs().spawn(request).await
     }
 
     async fn child_run(&self, id: RunId, wait_seconds: u64) -> Answer<Option<ChildRun>> {
-        Host::child_run(self, &id, wait_seconds).await
+        self.child_runs().get(&id, wait_seconds).await
     }
 
     async fn cancel_child(&self, id: RunId, reason: &str) -> Answer<()> {
-        Host::cancel_child(self, &id, reason).await.map(drop)
+        self.child_runs().cancel(&id, reason).await.map(drop)
     }
 }

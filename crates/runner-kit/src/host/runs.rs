@@ -6,7 +6,7 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use reqwest::Method;
 use serde::Serialize;
 
-use crate::host::{Direction, Host, HostError};
+use crate::host::{Direction, HostConnection, HostError};
 
 /// Selection of runs; newest first by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,42 +39,44 @@ pub struct RunEventsQuery {
     pub direction: Option<Direction>,
 }
 
-impl Host {
+/// Run ledger of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunsApi<'a>(pub(super) &'a HostConnection);
+
+impl RunsApi<'_> {
     /// Page of the runs in scope; `total_count` is their number.
-    pub async fn runs(&self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
-        let request = self.request(Method::GET, &["runs"]).await?;
-        self.answer(request.query(query)).await
+    pub async fn list(self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
+        let request = self.0.request(Method::GET, &["runs"]).await?;
+        self.0.answer(request.query(query)).await
     }
 
     /// Run in scope, or `None`.
-    pub async fn find_run(&self, id: RunId) -> Result<Option<AgentRun>, HostError> {
-        match self.get(&["runs", &id.to_string()]).await {
+    pub async fn get(self, id: RunId) -> Result<Option<AgentRun>, HostError> {
+        match self.0.get(&["runs", &id.to_string()]).await {
             Err(error) if error.is_not_found() => Ok(None),
             answer => answer.map(Some),
         }
     }
 
     /// Page of the ledger of a run in scope.
-    pub async fn run_events(
-        &self,
+    pub async fn events(
+        self,
         id: RunId,
         query: &RunEventsQuery,
     ) -> Result<Page<AgentRunEvent>, HostError> {
         let request = self
+            .0
             .request(Method::GET, &["runs", &id.to_string(), "events"])
             .await?;
-        self.answer(request.query(query)).await
+        self.0.answer(request.query(query)).await
     }
 
     /// Requests the end of a run in scope, this run included. `reason` becomes its `status_reason`.
-    pub async fn cancel_run(
-        &self,
-        id: RunId,
-        reason: Option<String>,
-    ) -> Result<AgentRun, HostError> {
+    pub async fn cancel(self, id: RunId, reason: Option<String>) -> Result<AgentRun, HostError> {
         let request = self
+            .0
             .request(Method::POST, &["runs", &id.to_string(), "cancel"])
             .await?;
-        self.answer(request.json(&RunCancel { reason })).await
+        self.0.answer(request.json(&RunCancel { reason })).await
     }
 }

@@ -59,7 +59,7 @@ impl RunHost for Gateway {
             limit: Some((messages + 2).min(PAGE)),
             ..HistoryQuery::default()
         };
-        match self.host.history(&query).await {
+        match self.host.history().page(&query).await {
             Ok(page) => {
                 // The newest come first.
                 let items = page.items.into_iter();
@@ -83,7 +83,8 @@ impl RunHost for Gateway {
     ) -> Result<AwaitedInteraction, Failure> {
         let id = question.interaction_id.as_str();
         self.host
-            .wait_for_interaction(id)
+            .interactions()
+            .wait(id)
             .await
             .or_else(|error| unanswered(&error))
     }
@@ -93,7 +94,7 @@ impl RunHost for Gateway {
             content_type: file.mime_type,
             bytes: file.bytes,
         };
-        let created = self.host.create_artifact(&file.name, blob).await;
+        let created = self.host.artifacts().create(&file.name, blob).await;
         let created = created.map_err(|error| error.to_string())?;
         Ok(created.artifact_id)
     }

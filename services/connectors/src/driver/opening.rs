@@ -39,7 +39,7 @@ async fn read_artifacts(turn: &mut Turn, host: &Host) -> Result<(), Failure> {
             continue;
         };
         let last = FILE_BYTES as u64 - 1;
-        let bytes = host.read_artifact(id, 0, last).await;
+        let bytes = host.artifacts().read(id, 0, last).await;
         let bytes = bytes.map_err(|error| {
             Failure::upload(&file.name, &format!("cannot be read ({})", error.code))
         })?;

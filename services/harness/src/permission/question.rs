@@ -94,7 +94,7 @@ impl Questions {
     }
 
     async fn wait(&self, id: &str) -> Answer {
-        match self.host.wait_for_interaction(id).await {
+        match self.host.interactions().wait(id).await {
             Ok(AwaitedInteraction::Submitted { action_id, .. }) => match action_id.as_deref() {
                 Some(ONCE) => Answer::Once,
                 Some(CONVERSATION) => Answer::Conversation,

@@ -65,27 +65,33 @@ pub trait KeepHost: Clone + Send + Sync + 'static {
 
 impl KeepHost for Host {
     async fn state_get(&self, key: &str) -> Answer<Option<StateValue>> {
-        Host::state_get(self, StateScope::Conversation, key).await
+        self.state().get(StateScope::Conversation, key).await
     }
 
     async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> Answer<i64> {
         let scope = StateScope::Conversation;
         match version {
-            Some(version) => Host::state_put_if_version(self, scope, key, value, version).await,
-            None => Host::state_put(self, scope, key, value).await,
+            Some(version) => {
+                self.state()
+                    .put_if_version(scope, key, value, version)
+                    .await
+            }
+            None => self.state().put(scope, key, value).await,
         }
     }
 
     async fn state_delete(&self, key: &str) -> Answer<bool> {
-        Host::state_delete(self, StateScope::Conversation, key).await
+        self.state().delete(StateScope::Conversation, key).await
     }
 
     async fn state_list(&self, prefix: &str, limit: u32) -> Answer<StateKeys> {
-        Host::state_list(self, StateScope::Conversation, prefix, limit).await
+        self.state()
+            .list(StateScope::Conversation, prefix, limit)
+            .await
     }
 
     async fn blob_get(&self, key: &str) -> Answer<Option<Vec<u8>>> {
-        let blob = Host::storage_get(self, AREA, key).await?;
+        let blob = self.storage().get(AREA, key).await?;
         Ok(blob.map(|blob| blob.bytes))
     }
 
@@ -95,11 +101,11 @@ impl KeepHost for Host {
             content_type,
             bytes,
         };
-        Host::storage_put(self, AREA, key, blob).await
+        self.storage().put(AREA, key, blob).await
     }
 
     async fn blob_delete(&self, key: &str) -> Answer<bool> {
-        Host::storage_delete(self, AREA, key).await
+        self.storage().delete(AREA, key).await
     }
 
     async fn blob_list(&self, prefix: &str, after: Option<String>) -> Answer<StorageKeys> {
@@ -108,14 +114,14 @@ impl KeepHost for Host {
             after_cursor: after,
             limit: Some(100),
         };
-        Host::storage_list(self, AREA, &query).await
+        self.storage().list(AREA, &query).await
     }
 
     async fn run_status(&self, id: &str) -> Answer<Option<RunStatus>> {
         let Ok(id) = id.parse::<RunId>() else {
             return Ok(None);
         };
-        let run = Host::find_run(self, id).await?;
+        let run = self.runs().get(id).await?;
         Ok(run.map(|run| run.status))
     }
 }
