@@ -25,23 +25,23 @@ pub fn step(graph: &mut Graph, event: Event, now: Millis) -> Vec<Command> {
         graph.relink();
     }
     let looks_again = matches!(event, Event::Begin);
-    let mut turn = Turn {
+    let mut step = StepState {
         graph,
         now,
         notes: Vec::new(),
         effects: Vec::new(),
         changed: looks_again,
     };
-    turn.apply(event);
-    if turn.graph.begun {
-        turn.settle_all();
-        turn.start_ready();
+    step.apply(event);
+    if step.graph.begun {
+        ReadyRules { step: &mut step }.settle_all();
+        ReadyRules { step: &mut step }.start_ready();
     }
-    turn.close()
+    step.close()
 }
 
 /// One step in progress.
-struct Turn<'a> {
+struct StepState<'a> {
     graph: &'a mut Graph,
     now: Millis,
     notes: Vec<Command>,
@@ -49,31 +49,58 @@ struct Turn<'a> {
     changed: bool,
 }
 
-impl Turn<'_> {
+/// Events of attempts: progress, ends, and recovery after a take-over.
+struct AttemptEvents<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+/// Decisions, approvals and revisions.
+struct DecisionEvents<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+/// Rules that settle and start pending actions.
+struct ReadyRules<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+impl<'g> StepState<'g> {
     fn apply(&mut self, event: Event) {
         match event {
             Event::Begin => self.graph.begun = true,
-            Event::Started { id, attempt } => self.started(&id, attempt),
+            Event::Started { id, attempt } => self.attempts().started(&id, attempt),
             Event::Finished {
                 id,
                 attempt,
                 outcome,
-            } => self.finished(&id, attempt, outcome),
-            Event::Suspended { id, attempt, on } => self.suspended(&id, attempt, on),
-            Event::Woken { id, attempt } => self.woken(&id, attempt),
-            Event::TimerFired { id, attempt } => self.timer_fired(&id, attempt),
-            Event::Approved { ids } => self.approved(&ids),
-            Event::Denied { ids, why } => self.denied(&ids, why),
-            Event::Decide { decision, by } => self.decide(&decision, by),
-            Event::Revise { actions, constants } => self.revise(actions, constants),
+            } => self.attempts().finished(&id, attempt, outcome),
+            Event::Suspended { id, attempt, on } => self.attempts().suspended(&id, attempt, on),
+            Event::Woken { id, attempt } => self.attempts().woken(&id, attempt),
+            Event::TimerFired { id, attempt } => self.attempts().timer_fired(&id, attempt),
+            Event::Approved { ids } => self.decisions().approved(&ids),
+            Event::Denied { ids, why } => self.decisions().denied(&ids, why),
+            Event::Decide { decision, by } => self.decisions().decide(&decision, by),
+            Event::Revise { actions, constants } => self.decisions().revise(actions, constants),
             Event::Cancel => self.stop(Stop::Canceled),
             Event::CancelAction { id } => self.cancel_action(&id),
-            Event::Recovered { id, attempt, found } => self.recovered(&id, attempt, found),
+            Event::Recovered { id, attempt, found } => {
+                self.attempts().recovered(&id, attempt, found);
+            }
             Event::Deadline => self.stop(Stop::Deadline),
             Event::BudgetGone => self.stop(Stop::Budget),
         }
     }
 
+    fn attempts(&mut self) -> AttemptEvents<'_, 'g> {
+        AttemptEvents { step: self }
+    }
+
+    fn decisions(&mut self) -> DecisionEvents<'_, 'g> {
+        DecisionEvents { step: self }
+    }
+}
+
+impl StepState<'_> {
     fn count(&mut self, what: Counted) {
         self.effects.push(Command::Count(what));
     }
@@ -116,68 +143,6 @@ impl Turn<'_> {
         self.changed = true;
     }
 
-    fn started(&mut self, id: &ActionId, attempt: u32) {
-        let now = self.now;
-        if let Some(place) = self.open(id, attempt)
-            && let Some(last) = self.graph.nodes[place].attempts.last_mut()
-        {
-            last.started = now;
-        }
-    }
-
-    fn suspended(&mut self, id: &ActionId, attempt: u32, on: Suspension) {
-        let Some(place) = self.open(id, attempt) else {
-            return;
-        };
-        let node = &mut self.graph.nodes[place];
-        if node.state != State::Running || node.aborting {
-            return self.count(Counted::Refused);
-        }
-        let wait = match on {
-            Suspension::User => Wait::User,
-            Suspension::External => Wait::External,
-            Suspension::Child { run } => {
-                node.child = Some(run);
-                Wait::Child
-            }
-            Suspension::Timer { at } => {
-                let id = id.clone();
-                self.effects.push(Command::SetTimer { id, attempt, at });
-                Wait::Timer
-            }
-        };
-        self.go(place, State::Waiting(wait), None);
-    }
-
-    fn woken(&mut self, id: &ActionId, attempt: u32) {
-        let Some(place) = self.open(id, attempt) else {
-            return;
-        };
-        match self.graph.nodes[place].state {
-            State::Waiting(_) => self.go(place, State::Running, None),
-            _ => self.count(Counted::Late),
-        }
-    }
-
-    fn timer_fired(&mut self, id: &ActionId, attempt: u32) {
-        let place = self.graph.place(id);
-        let place = place.filter(|&place| self.graph.nodes[place].attempt == attempt);
-        let Some(place) = place else {
-            return self.count(Counted::Late);
-        };
-        let node = &self.graph.nodes[place];
-        match node.state {
-            State::Waiting(Wait::Retry) => self.go(place, State::Pending, None),
-            State::Waiting(Wait::Timer) => {
-                self.go(place, State::Running, None);
-                let id = id.clone();
-                self.effects.push(Command::Resume { id, attempt });
-            }
-            State::Running if node.aborting => self.grace_over(place),
-            _ => self.count(Counted::Late),
-        }
-    }
-
     /// Orders the commands: notes, storage, effects, and the reason why nothing moves.
     fn close(mut self) -> Vec<Command> {
         let why = self.changed.then(|| self.quiescent()).flatten();
@@ -197,5 +162,71 @@ impl Turn<'_> {
         commands.append(&mut self.effects);
         commands.extend(why.map(Command::Quiescent));
         commands
+    }
+}
+
+impl AttemptEvents<'_, '_> {
+    fn started(&mut self, id: &ActionId, attempt: u32) {
+        let now = self.step.now;
+        if let Some(place) = self.step.open(id, attempt)
+            && let Some(last) = self.step.graph.nodes[place].attempts.last_mut()
+        {
+            last.started = now;
+        }
+    }
+
+    fn suspended(&mut self, id: &ActionId, attempt: u32, on: Suspension) {
+        let Some(place) = self.step.open(id, attempt) else {
+            return;
+        };
+        let node = &mut self.step.graph.nodes[place];
+        if node.state != State::Running || node.aborting {
+            return self.step.count(Counted::Refused);
+        }
+        let wait = match on {
+            Suspension::User => Wait::User,
+            Suspension::External => Wait::External,
+            Suspension::Child { run } => {
+                node.child = Some(run);
+                Wait::Child
+            }
+            Suspension::Timer { at } => {
+                let id = id.clone();
+                self.step
+                    .effects
+                    .push(Command::SetTimer { id, attempt, at });
+                Wait::Timer
+            }
+        };
+        self.step.go(place, State::Waiting(wait), None);
+    }
+
+    fn woken(&mut self, id: &ActionId, attempt: u32) {
+        let Some(place) = self.step.open(id, attempt) else {
+            return;
+        };
+        match self.step.graph.nodes[place].state {
+            State::Waiting(_) => self.step.go(place, State::Running, None),
+            _ => self.step.count(Counted::Late),
+        }
+    }
+
+    fn timer_fired(&mut self, id: &ActionId, attempt: u32) {
+        let place = self.step.graph.place(id);
+        let place = place.filter(|&place| self.step.graph.nodes[place].attempt == attempt);
+        let Some(place) = place else {
+            return self.step.count(Counted::Late);
+        };
+        let node = &self.step.graph.nodes[place];
+        match node.state {
+            State::Waiting(Wait::Retry) => self.step.go(place, State::Pending, None),
+            State::Waiting(Wait::Timer) => {
+                self.step.go(place, State::Running, None);
+                let id = id.clone();
+                self.step.effects.push(Command::Resume { id, attempt });
+            }
+            State::Running if node.aborting => self.step.grace_over(place),
+            _ => self.step.count(Counted::Late),
+        }
     }
 }

@@ -7,14 +7,16 @@ use crate::ids::ActionId;
 use crate::node::{ActionError, Output, Sent, State, Wait};
 use crate::result::excerpt::GAP;
 use crate::result::tokens::{head_bytes, tail_bytes};
-use crate::schedule::{Command, Counted, Denial, Failure, Outcome, Turn};
+use crate::schedule::{
+    AttemptEvents, Command, Counted, DecisionEvents, Denial, Failure, Outcome, StepState,
+};
 
 /// Bytes of an error message that are kept from its beginning and its end.
 const MESSAGE: (usize, usize) = (1 << 10, 15 << 10);
 
-impl Turn<'_> {
+impl AttemptEvents<'_, '_> {
     pub(super) fn finished(&mut self, id: &ActionId, attempt: u32, outcome: Outcome) {
-        let Some(place) = self.open(id, attempt) else {
+        let Some(place) = self.step.open(id, attempt) else {
             return;
         };
         self.end(place, outcome);
@@ -22,7 +24,7 @@ impl Turn<'_> {
 
     /// The end of an open attempt.
     pub(super) fn end(&mut self, place: usize, outcome: Outcome) {
-        let most = self.graph.settings.output_bytes;
+        let most = self.step.graph.settings.output_bytes;
         match outcome {
             Outcome::Ok { output, .. } if output.bytes > most => {
                 let message = format!("the output exceeds {most} bytes");
@@ -38,51 +40,51 @@ impl Turn<'_> {
 
     /// Rule 7: completed, or once more until the condition holds.
     fn completed(&mut self, place: usize, output: Output, satisfying: bool) {
-        let now = self.now;
-        let node = &mut self.graph.nodes[place];
+        let now = self.step.now;
+        let node = &mut self.step.graph.nodes[place];
         node.end_attempt(now, None, Some(Sent::Yes));
         node.output = Some(output);
         node.error = None;
         node.child = None;
         let is_aborting = std::mem::take(&mut node.aborting);
-        if !is_aborting && self.graph.stop.is_none() && self.repeats(place) {
+        if !is_aborting && self.step.graph.stop.is_none() && self.repeats(place) {
             return;
         }
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[place];
         node.satisfying = satisfying;
         let why = match node.kind() {
             _ if satisfying => None,
             ExecutorKind::Human => Some(Code::ApprovalDenied),
             _ => Some(Code::ChildUnsatisfying),
         };
-        self.go(place, State::Completed, why);
+        self.step.go(place, State::Completed, why);
     }
 
     fn repeats(&mut self, place: usize) -> bool {
-        let node = &self.graph.nodes[place];
+        let node = &self.step.graph.nodes[place];
         let Some(repeat) = &node.action.repeat else {
             return false;
         };
         let is_last = node.iteration + 1 >= repeat.max;
-        if is_last || self.graph.holds(&repeat.until, Some(node)) {
+        if is_last || self.step.graph.holds(&repeat.until, Some(node)) {
             return false;
         }
         let delay = repeat.delay_ms;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[place];
         node.iteration += 1;
         node.tries = 0;
         node.cleared = false;
         if delay == 0 {
-            self.go(place, State::Pending, None);
+            self.step.go(place, State::Pending, None);
         } else {
-            self.retry_at(place, delay, None);
+            self.step.retry_at(place, delay, None);
         }
         true
     }
 
     fn failed(&mut self, place: usize, failure: &Failure) {
-        let now = self.now;
-        let node = &mut self.graph.nodes[place];
+        let now = self.step.now;
+        let node = &mut self.step.graph.nodes[place];
         node.end_attempt(now, Some(failure.code), Some(failure.sent));
         node.child = None;
         let message = shortened(&failure.message);
@@ -96,11 +98,13 @@ impl Turn<'_> {
             } else {
                 State::Canceled
             };
-            return self.go(place, state, Some(Code::Canceled));
+            return self.step.go(place, state, Some(Code::Canceled));
         }
         if is_unclear {
             node.error = Some(error);
-            return self.go(place, State::Uncertain, Some(Code::UncertainEffect));
+            return self
+                .step
+                .go(place, State::Uncertain, Some(Code::UncertainEffect));
         }
         let policy = &node.action.failure;
         let may_repeat = node.class() != Class::AtMostOnce || failure.sent == Sent::No;
@@ -108,14 +112,14 @@ impl Turn<'_> {
             && node.tries < policy.max_attempts
             && failure.retryable
             && may_repeat
-            && self.graph.stop.is_none();
+            && self.step.graph.stop.is_none();
         if !is_retried {
-            return self.fail(place, error);
+            return self.step.fail(place, error);
         }
         let backoff =
             u64::from(policy.backoff_ms) << u32::from(node.tries.saturating_sub(1)).min(16);
         let asked = u64::from(failure.retry_after.unwrap_or(0));
-        let most = u64::from(self.graph.settings.retry_delay_ms);
+        let most = u64::from(self.step.graph.settings.retry_delay_ms);
         let base = backoff.max(asked).min(most);
         let jitter = i64::from(failure.jitter.clamp(-200, 200));
         let change = i64::try_from(base).unwrap_or(0) * jitter / 1_000;
@@ -123,11 +127,14 @@ impl Turn<'_> {
             .saturating_add_signed(change)
             .min(most)
             .max(asked.min(most));
-        self.graph.nodes[place].error = Some(error);
-        self.retry_at(place, u32::try_from(delay).unwrap_or(u32::MAX), Some(code));
+        self.step.graph.nodes[place].error = Some(error);
+        self.step
+            .retry_at(place, u32::try_from(delay).unwrap_or(u32::MAX), Some(code));
     }
+}
 
-    fn retry_at(&mut self, place: usize, delay: u32, why: Option<Code>) {
+impl StepState<'_> {
+    pub(super) fn retry_at(&mut self, place: usize, delay: u32, why: Option<Code>) {
         let at = self.now.saturating_add(u64::from(delay));
         self.go(place, State::Waiting(Wait::Retry), why);
         let node = &mut self.graph.nodes[place];
@@ -149,20 +156,22 @@ impl Turn<'_> {
             self.halt(Stop::Aborted);
         }
     }
+}
 
+impl DecisionEvents<'_, '_> {
     /// Rule 14. An approval covers the bytes that it names, once.
     pub(super) fn approved(&mut self, ids: &[(ActionId, String)]) {
         for (id, hash) in ids {
             let Some(place) = self.waiting_for_approval(id) else {
                 continue;
             };
-            let node = &mut self.graph.nodes[place];
+            let node = &mut self.step.graph.nodes[place];
             if node.approval.as_ref() != Some(hash) {
-                self.count(Counted::Refused);
+                self.step.count(Counted::Refused);
                 continue;
             }
             node.cleared = true;
-            self.go(place, State::Pending, None);
+            self.step.go(place, State::Pending, None);
         }
     }
 
@@ -175,18 +184,18 @@ impl Turn<'_> {
         for id in ids {
             if let Some(place) = self.waiting_for_approval(id) {
                 let message = message.to_owned();
-                self.fail(place, ActionError { code, message });
+                self.step.fail(place, ActionError { code, message });
             }
         }
     }
 
     fn waiting_for_approval(&mut self, id: &ActionId) -> Option<usize> {
-        let place = self.graph.place(id);
+        let place = self.step.graph.place(id);
         let is_waiting =
-            |place: &usize| self.graph.nodes[*place].state == State::Waiting(Wait::Approval);
+            |place: &usize| self.step.graph.nodes[*place].state == State::Waiting(Wait::Approval);
         let place = place.filter(is_waiting);
         if place.is_none() {
-            self.count(Counted::Late);
+            self.step.count(Counted::Late);
         }
         place
     }

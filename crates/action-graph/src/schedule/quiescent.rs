@@ -2,9 +2,9 @@
 
 use crate::action::FailureMode;
 use crate::node::{Block, Node, State, Wait};
-use crate::schedule::{Turn, Why};
+use crate::schedule::{StepState, Why};
 
-impl Turn<'_> {
+impl StepState<'_> {
     pub(super) fn quiescent(&self) -> Option<Why> {
         let graph = &self.graph;
         let moves = |node: &Node| node.state == State::Running || node.state.is_timed();

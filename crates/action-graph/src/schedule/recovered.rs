@@ -4,28 +4,29 @@ use crate::action::Class;
 use crate::code::Code;
 use crate::ids::ActionId;
 use crate::node::{Sent, State, Wait};
-use crate::schedule::{Counted, Failure, Found, Outcome, Turn};
+use crate::schedule::{AttemptEvents, Counted, Failure, Found, Outcome};
 
-impl Turn<'_> {
+impl AttemptEvents<'_, '_> {
     pub(super) fn recovered(&mut self, id: &ActionId, attempt: u32, found: Found) {
-        let Some(place) = self.open(id, attempt) else {
+        let Some(place) = self.step.open(id, attempt) else {
             return;
         };
-        let node = &self.graph.nodes[place];
+        let node = &self.step.graph.nodes[place];
         match (found, node.state) {
             (Found::Ended(outcome), _) => self.end(place, outcome),
             (Found::Nothing | Found::Unknown, State::Running) if node.aborting => {
-                self.grace_over(place);
+                self.step.grace_over(place);
             }
             (Found::Nothing | Found::Unknown, State::Running) => match node.class() {
                 Class::Replayable | Class::Keyed => {
-                    self.graph.nodes[place].resumes = true;
-                    self.go(place, State::Pending, None);
+                    self.step.graph.nodes[place].resumes = true;
+                    self.step.go(place, State::Pending, None);
                 }
                 Class::AtMostOnce => {
-                    let now = self.now;
-                    self.graph.nodes[place].end_attempt(now, None, Some(Sent::Maybe));
-                    self.go(place, State::Uncertain, Some(Code::UncertainEffect));
+                    let now = self.step.now;
+                    self.step.graph.nodes[place].end_attempt(now, None, Some(Sent::Maybe));
+                    self.step
+                        .go(place, State::Uncertain, Some(Code::UncertainEffect));
                 }
             },
             (Found::Unknown, State::Waiting(Wait::Child)) => {
@@ -35,10 +36,14 @@ impl Turn<'_> {
                 self.end(place, Outcome::Err(failure));
             }
             // The question is asked again, as a new attempt.
-            (Found::Unknown, State::Waiting(Wait::User)) => self.go(place, State::Pending, None),
-            (Found::Nothing, State::Waiting(Wait::Timer)) => self.go(place, State::Running, None),
+            (Found::Unknown, State::Waiting(Wait::User)) => {
+                self.step.go(place, State::Pending, None)
+            }
+            (Found::Nothing, State::Waiting(Wait::Timer)) => {
+                self.step.go(place, State::Running, None)
+            }
             (Found::Alive, _) | (Found::Nothing | Found::Unknown, State::Waiting(_)) => {}
-            _ => self.count(Counted::Refused),
+            _ => self.step.count(Counted::Refused),
         }
     }
 }

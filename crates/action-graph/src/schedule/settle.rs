@@ -9,7 +9,7 @@ use crate::json::canonical;
 use crate::node::{ActionError, Block, Item, Node, Output, State, Wait};
 use crate::policy::Visibility;
 use crate::record::instance;
-use crate::schedule::{ApprovalRequest, Command, Turn};
+use crate::schedule::{ApprovalRequest, Command, ReadyRules};
 use crate::sha256;
 
 /// Verdict of the rules about a pending node.
@@ -24,16 +24,16 @@ enum Next {
     Ready,
 }
 
-impl Turn<'_> {
+impl ReadyRules<'_, '_> {
     /// Applies the rules until nothing changes. Each round settles at least one node.
     pub(super) fn settle_all(&mut self) {
         let mut requests = Vec::new();
         loop {
-            let before = self.graph.seq;
+            let before = self.step.graph.seq;
             let mut place = 0;
-            while place < self.graph.nodes.len() {
-                match self.graph.nodes[place].state {
-                    State::Pending if self.graph.stop.is_none() => {
+            while place < self.step.graph.nodes.len() {
+                match self.step.graph.nodes[place].state {
+                    State::Pending if self.step.graph.stop.is_none() => {
                         self.settle(place, &mut requests);
                     }
                     State::FanOut => self.join(place),
@@ -41,31 +41,32 @@ impl Turn<'_> {
                 }
                 place += 1;
             }
-            if self.graph.seq == before {
+            if self.step.graph.seq == before {
                 break;
             }
         }
         requests.retain(|request: &ApprovalRequest| {
-            let node = self.graph.node(&request.id);
+            let node = self.step.graph.node(&request.id);
             node.is_some_and(|node| node.state == State::Waiting(Wait::Approval))
         });
         if !requests.is_empty() {
-            self.effects.push(Command::AskApproval(requests));
+            self.step.effects.push(Command::AskApproval(requests));
         }
     }
 
     fn settle(&mut self, place: usize, requests: &mut Vec<ApprovalRequest>) {
-        match next(self.graph, place) {
+        match next(self.step.graph, place) {
             Next::Wait | Next::Ready => {}
-            Next::Block(block, why) => self.go(place, State::Blocked(block), Some(why)),
+            Next::Block(block, why) => self.step.go(place, State::Blocked(block), Some(why)),
             Next::Skip => {
-                self.graph.nodes[place].satisfying = true;
-                self.go(place, State::Skipped, Some(Code::ConditionFalse));
+                self.step.graph.nodes[place].satisfying = true;
+                self.step
+                    .go(place, State::Skipped, Some(Code::ConditionFalse));
             }
             Next::Expand(items) => self.expand(place, items),
-            Next::Fail(code, message) => self.fail(place, ActionError { code, message }),
+            Next::Fail(code, message) => self.step.fail(place, ActionError { code, message }),
             Next::Bound(input, taint) => {
-                let node = &mut self.graph.nodes[place];
+                let node = &mut self.step.graph.nodes[place];
                 node.input = Some(input);
                 node.taint = node.taint.max(taint);
                 self.settle(place, requests);
@@ -76,25 +77,25 @@ impl Turn<'_> {
 
     /// Rule 4: a standing approval, a question, or a failure when the surface cannot ask.
     fn ask(&mut self, place: usize) -> Option<ApprovalRequest> {
-        let node = &self.graph.nodes[place];
+        let node = &self.step.graph.nodes[place];
         let (Some(resolved), Some(input)) = (&node.action.resolved, &node.input) else {
             return None;
         };
-        let mut standing = self.graph.settings.standing.iter();
+        let mut standing = self.step.graph.settings.standing.iter();
         if standing.any(|one| one.covers(&resolved.target, &resolved.effects, input)) {
-            self.graph.nodes[place].cleared = true;
+            self.step.graph.nodes[place].cleared = true;
             return None;
         }
-        if !self.graph.settings.can_ask {
+        if !self.step.graph.settings.can_ask {
             let message = "no person can approve on this surface".to_owned();
             let code = Code::ApprovalUnavailable;
-            self.fail(place, ActionError { code, message });
+            self.step.fail(place, ActionError { code, message });
             return None;
         }
         // With the number of the attempt, so that an answer that arrives twice approves no later iteration.
         let call = json!([resolved.kind, resolved.target, input, resolved.effects]);
         let covered = json!([
-            self.graph.id,
+            self.step.graph.id,
             node.action.id,
             node.attempt,
             node.decisions,
@@ -108,8 +109,8 @@ impl Turn<'_> {
             effects: resolved.effects.iter().copied().collect(),
             hash: sha256::hex(canonical(&covered)),
         };
-        self.graph.nodes[place].approval = Some(request.hash.clone());
-        self.go(
+        self.step.graph.nodes[place].approval = Some(request.hash.clone());
+        self.step.go(
             place,
             State::Waiting(Wait::Approval),
             Some(Code::ApprovalRequired),
@@ -119,9 +120,9 @@ impl Turn<'_> {
 
     /// Rule 6: one instance for each item, behind the action.
     fn expand(&mut self, place: usize, items: Vec<Value>) {
-        let parent = &self.graph.nodes[place];
+        let parent = &self.step.graph.nodes[place];
         let taint = match &parent.action.for_each {
-            Some(each) => self.graph.readers_of(&each.items, Some(parent)),
+            Some(each) => self.step.graph.readers_of(&each.items, Some(parent)),
             None => Visibility::Model,
         };
         let instances = items.into_iter().enumerate().map(|(index, item)| {
@@ -134,16 +135,16 @@ impl Turn<'_> {
             node
         });
         let instances: Vec<_> = instances.collect();
-        self.graph.nodes.splice(place + 1..=place, instances);
-        self.graph.relink();
-        self.go(place, State::FanOut, None);
+        self.step.graph.nodes.splice(place + 1..=place, instances);
+        self.step.graph.relink();
+        self.step.go(place, State::FanOut, None);
     }
 
     /// The end of a fan-out: its output is a list in the order of the items.
     fn join(&mut self, place: usize) {
-        let parent = &self.graph.nodes[place];
+        let parent = &self.step.graph.nodes[place];
         let own = |node: &&Node| node.parent.as_ref() == Some(&parent.action.id);
-        let instances = self.graph.nodes[place + 1..].iter().take_while(own);
+        let instances = self.step.graph.nodes[place + 1..].iter().take_while(own);
         if instances.clone().any(|node| !node.is_settled()) {
             return;
         }
@@ -167,15 +168,15 @@ impl Turn<'_> {
         let message = format!("{lost} of {} items failed, at most {most} may", list.len());
         let mut output = Output::json(Value::Array(list));
         output.artifacts = artifacts;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[place];
         node.taint = node.taint.max(taint.unwrap_or_default());
         node.output = Some(output);
         if lost > most {
             let code = Code::UpstreamFailed;
-            return self.fail(place, ActionError { code, message });
+            return self.step.fail(place, ActionError { code, message });
         }
         node.satisfying = true;
-        self.go(place, State::Completed, None);
+        self.step.go(place, State::Completed, None);
     }
 }
 

@@ -7,28 +7,30 @@ use crate::graph::Graph;
 use crate::ids::base32;
 use crate::json::canonical;
 use crate::node::{Attempt, Node, State, Wait};
-use crate::schedule::{Command, Execute, Turn};
+use crate::schedule::{Command, Execute, ReadyRules};
 use crate::sha256;
 
-impl Turn<'_> {
+impl ReadyRules<'_, '_> {
     pub(super) fn start_ready(&mut self) {
-        if self.graph.stop.is_some() {
+        if self.step.graph.stop.is_some() {
             return;
         }
         let mut running = self
+            .step
             .graph
             .nodes
             .iter()
             .filter(|node| holds_slot(node))
             .count();
         let mut agents = self
+            .step
             .graph
             .nodes
             .iter()
             .filter(|node| holds_agent(node))
             .count();
-        for place in 0..self.graph.nodes.len() {
-            let node = &self.graph.nodes[place];
+        for place in 0..self.step.graph.nodes.len() {
+            let node = &self.step.graph.nodes[place];
             let is_ready = node.state == State::Pending
                 && node.input.is_some()
                 && (node.cleared
@@ -45,14 +47,14 @@ impl Turn<'_> {
                 self.start(place);
                 continue;
             }
-            if running >= usize::from(self.graph.settings.parallel) {
+            if running >= usize::from(self.step.graph.settings.parallel) {
                 continue;
             }
             let is_agent = kind == ExecutorKind::Agent;
-            if is_agent && agents >= usize::from(self.graph.settings.agents) {
+            if is_agent && agents >= usize::from(self.step.graph.settings.agents) {
                 continue;
             }
-            if is_lane_free(self.graph, place) && has_target_slot(self.graph, place) {
+            if is_lane_free(self.step.graph, place) && has_target_slot(self.step.graph, place) {
                 self.start(place);
                 running += 1;
                 agents += usize::from(is_agent);
@@ -61,9 +63,9 @@ impl Turn<'_> {
     }
 
     fn start(&mut self, place: usize) {
-        let now = self.now;
-        let graph_id = self.graph.id.clone();
-        let node = &mut self.graph.nodes[place];
+        let now = self.step.now;
+        let graph_id = self.step.graph.id.clone();
+        let node = &mut self.step.graph.nodes[place];
         if std::mem::take(&mut node.resumes) {
             node.end_attempt(now, None, None);
             node.attempts.pop();
@@ -93,8 +95,8 @@ impl Turn<'_> {
             ExecutorKind::Agent => (State::Running, Command::SpawnChild(execute)),
             _ => (State::Running, Command::Execute(execute)),
         };
-        self.go(place, state, None);
-        self.effects.push(command);
+        self.step.go(place, state, None);
+        self.step.effects.push(command);
     }
 }
 

@@ -5,9 +5,9 @@ use crate::code::Code;
 use crate::graph::Stop;
 use crate::ids::ActionId;
 use crate::node::{State, Wait};
-use crate::schedule::{Command, Counted, Turn};
+use crate::schedule::{Command, Counted, StepState};
 
-impl Turn<'_> {
+impl StepState<'_> {
     /// Stops the graph. A budget that is used up lets running actions end; anything else aborts them.
     pub(super) fn stop(&mut self, stop: Stop) {
         if matches!(self.graph.stop, Some(other) if other != Stop::Budget || stop == Stop::Budget) {
@@ -50,7 +50,7 @@ impl Turn<'_> {
     }
 
     /// Cancels one node, or asks its attempt to end.
-    fn cancel(&mut self, place: usize, why: Code) {
+    pub(super) fn cancel(&mut self, place: usize, why: Code) {
         let grace_ms = self.graph.settings.grace_ms;
         let node = &mut self.graph.nodes[place];
         let abort = Command::Abort {
