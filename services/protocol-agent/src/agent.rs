@@ -31,7 +31,7 @@ use crate::live::Need;
 use crate::manifest::manifest;
 use crate::model::Models;
 use crate::resume::Received;
-use crate::session::Session;
+use crate::session::{GraphDriver, RunGraphs, Session, Transcript};
 use crate::speaker::Speaker;
 use crate::turn::converse_plainly;
 use crate::usage::UsageLog;
@@ -188,7 +188,7 @@ async fn run_session<H: AgentHost>(
     };
     match ended {
         Ok(ended) => {
-            session.work.finish_asides().await;
+            session.driver.graphs.work.finish_asides().await;
             Ok(ended)
         }
         Err(halt) => session.halt(halt).boxed().await,
@@ -219,24 +219,26 @@ async fn open<H: AgentHost>(
     let session = Session {
         models: Models::new(hands.config.models.clone()),
         goal: hands.context.input.text.clone().unwrap_or_default(),
-        earlier: turns.len(),
-        hands,
-        keep,
-        speaker,
-        cancel,
-        rules,
+        driver: GraphDriver {
+            graphs: RunGraphs {
+                hands,
+                keep,
+                speaker,
+                lives: Vec::new(),
+                work: Work::default(),
+                is_closing: false,
+            },
+            cancel,
+            rules,
+            extras: Vec::new(),
+        },
         prompt,
-        lives: Vec::new(),
-        work: Work::default(),
-        turns,
+        transcript: Transcript::new(turns),
         declarations: 0,
         repeats: BTreeMap::new(),
         repairs: RepairBudget::default(),
         lost: Vec::new(),
         busy: Vec::new(),
-        extras: Vec::new(),
-        needs_model: false,
-        is_closing: false,
     };
     Ok((session, loaded))
 }
@@ -275,7 +277,7 @@ impl<H: AgentHost> Session<H> {
             return Ok(Some(ended));
         }
         self.resume(loaded).await?;
-        let context = Arc::clone(&self.hands.context);
+        let context = Arc::clone(&self.driver.graphs.hands.context);
         if let Some(answer) = &context.input.interaction {
             return Ok(match self.submitted(answer).await? {
                 Received::Woken => None,
@@ -284,8 +286,8 @@ impl<H: AgentHost> Session<H> {
             });
         }
         if let Some(turn) = history::of_input(&context.input) {
-            self.push(turn);
-        } else if self.lives.is_empty() {
+            self.transcript.push(turn);
+        } else if self.driver.graphs.lives.is_empty() {
             let message =
                 "the event has no text and no files: bind the agent to events that have an input";
             return Err(Halt::Failed(Failure::new(NO_INPUT, message)));
@@ -300,17 +302,19 @@ impl<H: AgentHost> Session<H> {
 
     /// Ends a run that was stopped: what runs is cancelled or left to the next run, and its last state is stored.
     async fn halt(&mut self, halt: Halt) -> Result<Ended, Failure> {
-        self.is_closing = true;
+        self.driver.graphs.is_closing = true;
         let ended = match halt {
-            Halt::Cancelled if self.is_cancelled_by_user().await => {
-                self.stop(false, |_| Event::Cancel, GRACE).await;
+            Halt::Cancelled if is_cancelled_by_user(&self.driver.graphs.hands.host).await => {
+                self.driver.stop(false, || Event::Cancel, GRACE).await;
+                self.keep_turns().await;
                 Err(Failure::cancelled())
             }
             // The server stops: graphs that are stored go on with the next event.
             Halt::Cancelled => Err(Failure::cancelled()),
             Halt::Deadline => {
                 let grace = MARGIN / 2;
-                self.stop(true, |_| Event::Deadline, grace).await;
+                self.driver.stop(true, || Event::Deadline, grace).await;
+                self.keep_turns().await;
                 Ok(self.end_at(Limit::Deadline).await)
             }
             Halt::Failed(failure) => {
@@ -319,44 +323,33 @@ impl<H: AgentHost> Session<H> {
             }
         };
         if ended.is_err() {
-            self.turns.retain(|turn| !matches!(turn, Turn::Notice(_)));
+            self.transcript
+                .turns
+                .retain(|turn| !matches!(turn, Turn::Notice(_)));
         }
-        let asides = self.work.finish_asides();
+        let asides = self.driver.graphs.work.finish_asides();
         if tokio::time::timeout(ASK_TIME, asides).await.is_err() {
             tracing::warn!("child runs were not asked to end in time");
         }
         ended
     }
+}
 
-    /// Whether the gateway cancelled the run, and not the server that stops.
-    async fn is_cancelled_by_user(&self) -> bool {
-        let asked = tokio::time::timeout(ASK_TIME, self.hands.host.run()).await;
-        match asked {
-            Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
-            Ok(Err(error)) => error.is_cancelled(),
-            Err(_) => false,
-        }
-    }
-
+impl<H: AgentHost> GraphDriver<H> {
     /// Stops the graphs of the run. `keeps_stored`: those that are stored stay as they are for the next run.
-    async fn stop(
-        &mut self,
-        keeps_stored: bool,
-        event: impl Fn(&Session<H>) -> Event,
-        grace: Duration,
-    ) {
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
+    async fn stop(&mut self, keeps_stored: bool, event: impl Fn() -> Event, grace: Duration) {
+        for place in 0..self.graphs.lives.len() {
+            let live = &self.graphs.lives[place];
             let id = live.id().clone();
-            let is_stored = self.keep.holds(&id);
+            let is_stored = self.graphs.keep.driven.holds(&id);
             if live.is_closed {
                 continue;
             }
             if keeps_stored && is_stored {
-                self.work.drop_graph(&id);
+                self.graphs.work.drop_graph(&id);
             } else if !matches!(live.need(), Need::Plan | Need::Nothing) {
-                let event = event(self);
-                self.work.events.push_back((id, event));
+                let event = event();
+                self.graphs.work.events.push_back((id, event));
             }
         }
         let end = Instant::now() + grace;
@@ -367,6 +360,15 @@ impl<H: AgentHost> Session<H> {
         if let Err(halt) = self.drive_until(end).await {
             tracing::warn!(?halt, "some attempts did not end in time");
         }
-        self.keep_turns().await;
+    }
+}
+
+/// Whether the gateway cancelled the run, and not the server that stops.
+async fn is_cancelled_by_user(host: &impl AgentHost) -> bool {
+    let asked = tokio::time::timeout(ASK_TIME, host.run()).await;
+    match asked {
+        Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
+        Ok(Err(error)) => error.is_cancelled(),
+        Err(_) => false,
     }
 }

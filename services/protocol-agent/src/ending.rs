@@ -12,7 +12,7 @@ use protocol::result::RunOutcome;
 use crate::failpoint::reach;
 use crate::host::AgentHost;
 use crate::live::Need;
-use crate::session::{Session, budget};
+use crate::session::{RunGraphs, Session, budget};
 
 /// The finish reason of a run whose answer comes from a person.
 pub(crate) const WAITING_USER: &str = "waiting_user";
@@ -46,16 +46,21 @@ pub(crate) enum Limit {
 impl<H: AgentHost> Session<H> {
     /// Ends with an answer. Graphs that wait for something else stay open.
     pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> Ended {
-        let text = self.with_losses(text);
-        self.speaker.complete(&text).await;
+        let text = with_losses(&mut self.lost, text);
+        self.driver.graphs.speaker.complete(&text).await;
         reach("answer.sent").await;
-        self.turns.push(Turn::Answer { text });
+        self.transcript.turns.push(Turn::Answer { text });
         self.keep_turns().await;
-        self.close_all().await;
-        let waits = self.lives.iter().any(|live| live.need() == Need::Child);
+        self.driver.graphs.close_all().await;
+        let waits = self
+            .driver
+            .graphs
+            .lives
+            .iter()
+            .any(|live| live.need() == Need::Child);
         Ended {
             reason: if waits { WAITING_CHILD } else { STOP },
-            outcome: self.rules.delegated.then_some(outcome),
+            outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
@@ -65,23 +70,31 @@ impl<H: AgentHost> Session<H> {
             return self.answer(text, outcome).await;
         }
         self.keep_turns().await;
-        self.close_all().await;
+        self.driver.graphs.close_all().await;
         Ended {
             reason: STOP,
-            outcome: self.rules.delegated.then_some(outcome),
+            outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
     /// Ends because a graph waits: with its note as the message, and what it waits for.
     pub(crate) async fn wait(&mut self) -> Ended {
-        let waiting = self.lives.iter().filter(|live| live.waits());
+        let waiting = self.driver.graphs.lives.iter().filter(|live| live.waits());
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
-        let text = self.with_losses(&notes.join("\n\n"));
-        self.speaker.complete(&text).await;
+        let text = with_losses(&mut self.lost, &notes.join("\n\n"));
+        self.driver.graphs.speaker.complete(&text).await;
         self.keep_turns().await;
-        self.close_all().await;
-        let is = |need| self.lives.iter().any(|live| live.need() == need);
+        self.driver.graphs.close_all().await;
+        let is = |need| {
+            self.driver
+                .graphs
+                .lives
+                .iter()
+                .any(|live| live.need() == need)
+        };
         let has_child = self
+            .driver
+            .graphs
             .lives
             .iter()
             .any(|live| !live.is_closed && live.waits_for_child());
@@ -92,7 +105,7 @@ impl<H: AgentHost> Session<H> {
         };
         Ended {
             reason,
-            outcome: self.rules.delegated.then_some(RunOutcome::NeedInput),
+            outcome: self.driver.rules.delegated.then_some(RunOutcome::NeedInput),
         }
     }
 
@@ -104,12 +117,24 @@ impl<H: AgentHost> Session<H> {
                 self.declarations
             ),
             Limit::Tokens => {
-                let most = self.hands.config.budgets.tokens.unwrap_or_default();
+                let most = self
+                    .driver
+                    .graphs
+                    .hands
+                    .config
+                    .budgets
+                    .tokens
+                    .unwrap_or_default();
                 format!("I stopped: the {most} tokens of this run are used up.")
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
-        let open = self.lives.iter().filter(|live| !live.is_closed);
+        let open = self
+            .driver
+            .graphs
+            .lives
+            .iter()
+            .filter(|live| !live.is_closed);
         let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
         list(
             &mut text,
@@ -121,9 +146,19 @@ impl<H: AgentHost> Session<H> {
             "Not done",
             nodes.iter().copied().filter(|node| !is_done(node)),
         );
-        let goes_on = self.lives.iter().any(crate::live::Live::waits)
+        let goes_on = self
+            .driver
+            .graphs
+            .lives
+            .iter()
+            .any(crate::live::Live::waits)
             || limit == Limit::Deadline
-                && self.lives.iter().any(|live| live.need() == Need::Moving);
+                && self
+                    .driver
+                    .graphs
+                    .lives
+                    .iter()
+                    .any(|live| live.need() == Need::Moving);
         text.push_str(if goes_on {
             "\n\nThe open steps go on with your next message."
         } else {
@@ -140,12 +175,22 @@ impl<H: AgentHost> Session<H> {
         }
     }
 
-    fn with_losses(&mut self, text: &str) -> String {
-        let mut lines = std::mem::take(&mut self.lost);
-        lines.push(text.to_owned());
-        lines.join("\n\n")
+    /// Keeps the turns of this run for later ones.
+    pub(crate) async fn keep_turns(&mut self) {
+        let own = self.transcript.turns.iter().skip(self.transcript.earlier);
+        let own = own
+            .filter(|turn| !matches!(turn, Turn::Notice(_)))
+            .cloned()
+            .collect();
+        let now = self.driver.graphs.hands.clock.now();
+        match self.driver.graphs.keep.finish(own, now).await {
+            Ok(()) | Err(crate::keep::KeepError::Refused(_)) => {}
+            Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
+        }
     }
+}
 
+impl<H: AgentHost> RunGraphs<H> {
     /// Closes the graphs that nothing waits for any more.
     pub(crate) async fn close_all(&mut self) {
         for place in 0..self.lives.len() {
@@ -169,27 +214,20 @@ impl<H: AgentHost> Session<H> {
         let now = self.hands.clock.now();
         let live = &mut self.lives[place];
         live.is_closed = true;
-        let runs = self.keep.runs(live.id());
+        let runs = self.keep.driven.runs(live.id());
         let diagnostics = live.diagnostics.clone();
         let record = result_record(&live.graph, diagnostics, metrics, runs, budget, now);
         if let Err(error) = self.keep.close(&live.graph, &record).await {
             tracing::warn!(graph = %live.graph.id, "the graph is not closed, the next run closes it: {error}");
         }
     }
+}
 
-    /// Keeps the turns of this run for later ones.
-    pub(crate) async fn keep_turns(&mut self) {
-        let own = self.turns.iter().skip(self.earlier);
-        let own = own
-            .filter(|turn| !matches!(turn, Turn::Notice(_)))
-            .cloned()
-            .collect();
-        let now = self.hands.clock.now();
-        match self.keep.finish(own, now).await {
-            Ok(()) | Err(crate::keep::KeepError::Refused(_)) => {}
-            Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
-        }
-    }
+/// The text after the lines about lost graphs. Each line is sent once.
+fn with_losses(lost: &mut Vec<String>, text: &str) -> String {
+    let mut lines = std::mem::take(lost);
+    lines.push(text.to_owned());
+    lines.join("\n\n")
 }
 
 /// The note of a graph, or its title and what it waits for.

@@ -30,33 +30,27 @@ mod save;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::rules::{KnownGraph, StandingApproval};
+use action_graph::rules::KnownGraph;
 use action_graph::schedule::{ApprovalRequest, Event};
 use action_graph::transcript::Turn;
 use protocol::context::AgentRunContext;
 
-pub use allowances::pattern;
+pub use allowances::{Approvals, pattern};
+pub use closed::GraphArchive;
 pub use digests::Digest;
 pub use error::KeepError;
 pub use head::{Ask, Asked};
 pub use host::{Answer, KeepHost};
-pub use inbox::Submission;
+pub use inbox::{Inbox, Submission};
+pub use save::DrivenGraphs;
 
-use allowances::Allowances;
-use bodies::Bodies;
-use closed::ClosedGraph;
 use digests::Ring;
 use document::Document;
-use head::Head;
-use index::Index;
-
-/// Beginning of the keys of heads.
-const HEADS: &str = "apd.g.";
 
 /// The run that keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +90,19 @@ impl Me {
             has_storage: apis.storage && apis.run_get && has_area,
         }
     }
+
+    /// The conversation, or an empty text.
+    fn conversation(&self) -> String {
+        self.conversation.clone().unwrap_or_default()
+    }
+
+    /// Fails without access to the conversation's state.
+    fn needs_state(&self) -> Result<(), KeepError> {
+        let is_open = self.has_state && self.conversation.is_some();
+        is_open.then_some(()).ok_or(KeepError::Refused(
+            "nothing is kept: the event has no conversation, or the agent has no access to its state",
+        ))
+    }
 }
 
 /// The records of one run.
@@ -105,27 +112,18 @@ pub struct Keep<H> {
     me: Me,
     /// Why graphs are not kept.
     refused: Option<&'static str>,
-    bodies: Bodies<H>,
-    index: Document<Index>,
     ring: Document<Ring>,
-    allowances: Document<Allowances>,
-    /// Graphs that this run drives.
-    held: BTreeMap<GraphId, Held>,
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
-    /// Closed graphs that were read.
-    read: BTreeMap<GraphId, Option<ClosedGraph>>,
     now: Millis,
-}
-
-/// A graph that this run drives.
-#[derive(Debug)]
-struct Held {
-    head: Head,
-    /// Version of the stored head; absent before the first one.
-    version: Option<i64>,
-    /// Bodies that are known to stand.
-    written: BTreeSet<String>,
+    /// Approvals for the conversation.
+    pub approvals: Approvals<H>,
+    /// Graphs that this run drives.
+    pub driven: DrivenGraphs<H>,
+    /// The index of graphs, and closed ones.
+    pub archive: GraphArchive<H>,
+    /// Answers for graphs that other runs drive.
+    pub inbox: Inbox<H>,
 }
 
 /// Stored state at the start of a run.
@@ -200,55 +198,10 @@ impl<H: KeepHost> Keep<H> {
         self.refused
     }
 
-    /// The approvals for the conversation.
-    pub fn standing(&self) -> Vec<StandingApproval> {
-        self.allowances.value.list.clone()
-    }
-
-    /// Whether this run drives a stored graph.
-    pub fn holds(&self, graph: &GraphId) -> bool {
-        self.held.contains_key(graph)
-    }
-
-    /// The runs that drove a graph, for its record.
-    pub fn runs(&self, graph: &GraphId) -> Vec<String> {
-        let held = self.held.get(graph);
-        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
-    }
-
-    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
-    pub fn ask(&self, interaction: &str) -> Option<(GraphId, Ask)> {
-        self.held.iter().find_map(|(id, held)| {
-            let mut asks = held.head.asks.iter();
-            let ask = asks.find(|ask| ask.interaction == interaction)?;
-            Some((id.clone(), ask.clone()))
-        })
-    }
-
-    /// Allows calls of this pattern for the conversation.
-    pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), KeepError> {
-        self.needs_state()?;
-        let add = |list: &mut Allowances| list.add(standing);
-        self.allowances.change(&self.host, add).await
-    }
-
-    /// Takes an approval for the conversation back; false when there is none of this name.
-    pub async fn revoke(&mut self, id: &str) -> Result<bool, KeepError> {
-        self.needs_state()?;
-        let mut is_gone = false;
-        let remove = |list: &mut Allowances| {
-            let is_here = list.remove(id);
-            is_gone |= is_here;
-            Ok(is_here)
-        };
-        self.allowances.change(&self.host, remove).await?;
-        Ok(is_gone)
-    }
-
     /// Keeps the turns of this run for later ones, instead of those that it kept before. Once, right before the
     /// terminal. Removes some bodies of forgotten graphs, too.
     pub async fn finish(&mut self, turns: Vec<Turn>, now: Millis) -> Result<(), KeepError> {
-        self.needs_state()?;
+        self.me.needs_state()?;
         let digest = Digest {
             run: self.me.run.clone(),
             event: self.me.event.clone(),
@@ -257,23 +210,14 @@ impl<H: KeepHost> Keep<H> {
         };
         let add = |ring: &mut Ring| Ok(ring.add(&digest));
         self.ring.change(&self.host, add).await?;
-        self.sweep().await;
+        if self.can_persist() {
+            self.archive.sweep().await;
+        }
         Ok(())
-    }
-
-    fn needs_state(&self) -> Result<(), KeepError> {
-        let is_open = self.me.has_state && self.me.conversation.is_some();
-        is_open.then_some(()).ok_or(KeepError::Refused(
-            "nothing is kept: the event has no conversation, or the agent has no access to its state",
-        ))
     }
 
     fn needs_storage(&self) -> Result<(), KeepError> {
         self.refused
             .map_or(Ok(()), |why| Err(KeepError::Refused(why)))
-    }
-
-    fn key(graph: &GraphId) -> String {
-        format!("{HEADS}{graph}")
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::host::AgentHost;
 use crate::output_limit::Room;
-use crate::session::Session;
+use crate::session::RunGraphs;
 use crate::speaker::custom;
 
 /// The type of the results.
@@ -19,7 +19,7 @@ pub(crate) const PROJECTION: &str = "x.graph.projection";
 /// Least time between two patches of a graph: four a second.
 const PAUSE: Duration = Duration::from_millis(250);
 
-impl<H: AgentHost> Session<H> {
+impl<H: AgentHost> RunGraphs<H> {
     /// Sends the changes of every graph whose last result is old enough.
     pub(crate) async fn show_due(&mut self) {
         let now = Instant::now();

@@ -17,7 +17,7 @@ use crate::failure::Halt;
 use crate::host::AgentHost;
 use crate::keep::{Adopted, Ask, Asked, Loaded, Resumed, Submission, pattern};
 use crate::live::Live;
-use crate::session::Session;
+use crate::session::{GraphDriver, Session, Transcript};
 use crate::work::Key;
 
 /// Times that a graph of a live run is looked at, for an answer to it.
@@ -36,17 +36,47 @@ pub(crate) enum Received {
     Stale,
 }
 
+/// Takes over graphs of earlier runs, and gives answers to the graphs that asked.
+struct Takeover<'a, H> {
+    driver: &'a mut GraphDriver<H>,
+    transcript: &'a mut Transcript,
+    /// Graphs that other runs drive.
+    busy: &'a mut Vec<GraphId>,
+}
+
 impl<H: AgentHost> Session<H> {
+    fn takeover(&mut self) -> Takeover<'_, H> {
+        Takeover {
+            driver: &mut self.driver,
+            transcript: &mut self.transcript,
+            busy: &mut self.busy,
+        }
+    }
+
+    /// Gives an answer to the graph that asked.
+    pub(crate) async fn submitted(
+        &mut self,
+        answer: &InteractionSubmission,
+    ) -> Result<Received, Halt> {
+        let submission = Submission {
+            interaction: answer.interaction_id.clone(),
+            action: answer.action_id.clone(),
+            values: answer.values.clone(),
+            at: self.driver.graphs.hands.clock.now(),
+        };
+        self.takeover().receive(&submission).await
+    }
+
     /// Takes over what earlier runs left.
     pub(crate) async fn resume(&mut self, loaded: Loaded) -> Result<(), Halt> {
         for resumed in loaded.mine {
-            self.take_over(resumed).await?;
+            self.takeover().take_over(resumed).await?;
         }
         for submission in loaded.inbox {
             let interaction = submission.interaction.clone();
-            self.receive(&submission).await?;
-            self.drain().await?;
-            if let Err(error) = self.keep.taken(&interaction).await {
+            self.takeover().receive(&submission).await?;
+            self.driver.drain().await?;
+            if let Err(error) = self.driver.graphs.keep.inbox.taken(&interaction).await {
                 tracing::warn!("an answer that was taken stays in the inbox: {error}");
             }
         }
@@ -59,6 +89,44 @@ impl<H: AgentHost> Session<H> {
         Ok(())
     }
 
+    /// Takes what was sent to the conversation meanwhile: requests become turns, answers reach their graphs.
+    pub(crate) async fn take_steering(&mut self) -> Result<(), Halt> {
+        if !self
+            .driver
+            .graphs
+            .hands
+            .context
+            .context
+            .available_apis
+            .steering_pull
+        {
+            return Ok(());
+        }
+        let items = match self.driver.graphs.hands.host.pull_steering().await {
+            Ok(items) => items,
+            Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                tracing::warn!(code = error.code, "what came meanwhile cannot be read");
+                return Ok(());
+            }
+        };
+        for item in items {
+            if let Some(answer) = &item.input.interaction {
+                self.submitted(answer).await?;
+            } else if let Some(turn) = crate::history::of_input(&item.input) {
+                if let Turn::User { text, .. } = &turn {
+                    self.goal.clone_from(text);
+                }
+                self.transcript.push(turn);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<H: AgentHost> Takeover<'_, H> {
     async fn take_over(&mut self, resumed: Resumed) -> Result<(), Halt> {
         let Resumed {
             mut graph,
@@ -70,7 +138,7 @@ impl<H: AgentHost> Session<H> {
             asks,
             unasked,
         } = resumed;
-        graph.settings.can_ask = self.can_ask();
+        graph.settings.can_ask = self.driver.graphs.can_ask();
         let mut live = Live::new(graph, diagnostics);
         let uncertain: Vec<_> = live
             .uncertain()
@@ -80,31 +148,31 @@ impl<H: AgentHost> Session<H> {
         let asked = asked.map(|one| (one.id.clone(), one.attempt));
         live.asked = asked.filter(|one| uncertain.contains(one)).collect();
         let id = live.id().clone();
-        self.turns.extend(observations);
-        self.lives.push(live);
-        let place = self.lives.len() - 1;
+        self.transcript.turns.extend(observations);
+        self.driver.graphs.lives.push(live);
+        let place = self.driver.graphs.lives.len() - 1;
         for (action, attempt, at) in timers {
             let key = Key {
                 graph: id.clone(),
                 id: action,
                 attempt,
             };
-            self.work.set_timer(at, key);
+            self.driver.graphs.work.set_timer(at, key);
         }
         let mut events = events;
         events.push(Event::Begin);
-        let graph = &self.lives[place].graph;
+        let graph = &self.driver.graphs.lives[place].graph;
         if !graph.begun && graph.info.intent == Intent::Plan {
             events.clear();
         }
-        self.apply(place, events).await?;
+        self.driver.graphs.apply(place, events).await?;
         for child in children {
             self.look_at_child(place, child).await?;
         }
-        if !unasked.is_empty() && self.can_ask() {
+        if !unasked.is_empty() && self.driver.graphs.can_ask() {
             // After the event of this run, which may be the answer.
             let command = Command::AskApproval(unasked);
-            self.work.commands.push_back((id, command));
+            self.driver.graphs.work.commands.push_back((id, command));
         }
         Ok(())
     }
@@ -115,9 +183,9 @@ impl<H: AgentHost> Session<H> {
         place: usize,
         (id, attempt, run): (action_graph::ids::ActionId, u32, String),
     ) -> Result<(), Halt> {
-        let graph = self.lives[place].id().clone();
+        let graph = self.driver.graphs.lives[place].id().clone();
         let child = match run.parse::<RunId>() {
-            Ok(run) => self.hands.host.child_run(run, 0).await?,
+            Ok(run) => self.driver.graphs.hands.host.child_run(run, 0).await?,
             Err(_) => None,
         };
         let found = match child {
@@ -129,34 +197,22 @@ impl<H: AgentHost> Session<H> {
                     id: id.clone(),
                     attempt,
                 };
-                let hands = self.hands.clone();
+                let hands = self.driver.graphs.hands.clone();
                 let run = child.run_id;
                 let follow = async move { Report::Finished(agent::follow(&hands, run).await) };
-                self.work.follow(key, run, follow);
+                self.driver.graphs.work.follow(key, run, follow);
                 Found::Alive
             }
         };
-        self.apply(place, vec![Event::Recovered { id, attempt, found }])
+        self.driver
+            .graphs
+            .apply(place, vec![Event::Recovered { id, attempt, found }])
             .await?;
         Ok(())
     }
 
-    /// Gives an answer to the graph that asked.
-    pub(crate) async fn submitted(
-        &mut self,
-        answer: &InteractionSubmission,
-    ) -> Result<Received, Halt> {
-        let submission = Submission {
-            interaction: answer.interaction_id.clone(),
-            action: answer.action_id.clone(),
-            values: answer.values.clone(),
-            at: self.hands.clock.now(),
-        };
-        self.receive(&submission).await
-    }
-
     async fn receive(&mut self, submission: &Submission) -> Result<Received, Halt> {
-        if let Some((graph, ask)) = self.keep.ask(&submission.interaction) {
+        if let Some((graph, ask)) = self.driver.graphs.keep.driven.ask(&submission.interaction) {
             return self.wake(&graph, &ask, submission).await;
         }
         // The id of a question begins with its graph.
@@ -166,11 +222,11 @@ impl<H: AgentHost> Session<H> {
             return Ok(Received::Stale);
         }
         for _ in 0..LOOKS {
-            match self.keep.adopt(&graph).await? {
+            match self.driver.graphs.keep.adopt(&graph).await? {
                 Adopted::Mine(resumed) => {
                     self.busy.retain(|one| *one != graph);
                     self.take_over(*resumed).await?;
-                    return match self.keep.ask(&submission.interaction) {
+                    return match self.driver.graphs.keep.driven.ask(&submission.interaction) {
                         Some((graph, ask)) => self.wake(&graph, &ask, submission).await,
                         None => Ok(Received::Stale),
                     };
@@ -179,7 +235,7 @@ impl<H: AgentHost> Session<H> {
                 Adopted::Gone | Adopted::Lost(_) => return Ok(Received::Stale),
             }
         }
-        self.keep.leave(submission).await?;
+        self.driver.graphs.keep.inbox.leave(submission).await?;
         Ok(Received::Left)
     }
 
@@ -190,12 +246,12 @@ impl<H: AgentHost> Session<H> {
         ask: &Ask,
         submission: &Submission,
     ) -> Result<Received, Halt> {
-        let Some(place) = self.place(graph) else {
+        let Some(place) = self.driver.graphs.place(graph) else {
             return Ok(Received::Stale);
         };
         let mut events = Vec::new();
         for about in &ask.about {
-            let Some(node) = self.lives[place].graph.node(&about.id) else {
+            let Some(node) = self.driver.graphs.lives[place].graph.node(&about.id) else {
                 continue;
             };
             match node.state {
@@ -238,7 +294,7 @@ impl<H: AgentHost> Session<H> {
         if events.is_empty() {
             return Ok(Received::Stale);
         }
-        self.apply(place, events).await?;
+        self.driver.graphs.apply(place, events).await?;
         Ok(Received::Woken)
     }
 
@@ -256,14 +312,14 @@ impl<H: AgentHost> Session<H> {
             let why = Denial::Refused;
             return Ok(Event::Denied { ids, why });
         }
-        let node = self.lives[place].graph.node(&about.id);
+        let node = self.driver.graphs.lives[place].graph.node(&about.id);
         let resolved =
             node.and_then(|node| Some((node.action.resolved.clone()?, node.input.clone()?)));
         if let (Consent::Conversation, Some((resolved, input))) = (consent, resolved) {
             let standing = pattern(&resolved.target, &resolved.effects, &input);
-            match self.keep.allow(&standing).await {
+            match self.driver.graphs.keep.approvals.allow(&standing).await {
                 Ok(()) => {
-                    for live in &mut self.lives {
+                    for live in &mut self.driver.graphs.lives {
                         live.graph.settings.standing.push(standing.clone());
                     }
                 }
@@ -273,33 +329,5 @@ impl<H: AgentHost> Session<H> {
             }
         }
         Ok(Event::Approved { ids })
-    }
-
-    /// Takes what was sent to the conversation meanwhile: requests become turns, answers reach their graphs.
-    pub(crate) async fn take_steering(&mut self) -> Result<(), Halt> {
-        if !self.hands.context.context.available_apis.steering_pull {
-            return Ok(());
-        }
-        let items = match self.hands.host.pull_steering().await {
-            Ok(items) => items,
-            Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
-                return Err(error.into());
-            }
-            Err(error) => {
-                tracing::warn!(code = error.code, "what came meanwhile cannot be read");
-                return Ok(());
-            }
-        };
-        for item in items {
-            if let Some(answer) = &item.input.interaction {
-                self.submitted(answer).await?;
-            } else if let Some(turn) = crate::history::of_input(&item.input) {
-                if let Turn::User { text, .. } = &turn {
-                    self.goal.clone_from(text);
-                }
-                self.push(turn);
-            }
-        }
-        Ok(())
     }
 }

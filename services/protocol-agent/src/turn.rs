@@ -21,7 +21,7 @@ use crate::host::AgentHost;
 use crate::live::Need;
 use crate::model::{ModelFailure, Stream};
 use crate::prompt::Prompt;
-use crate::session::Session;
+use crate::session::{RunGraphs, Session};
 use action_graph::rules::CarrierMode;
 
 pub(crate) use plain::converse as converse_plainly;
@@ -41,18 +41,20 @@ impl<H: AgentHost> Session<H> {
     /// Runs to the end.
     pub(crate) async fn converse(&mut self) -> Result<Ended, Halt> {
         loop {
-            self.advance().await?;
+            self.driver.advance(&mut self.transcript).await?;
             self.take_steering().await?;
-            if !self.work.events.is_empty() || !self.work.commands.is_empty() {
+            if !self.driver.graphs.work.events.is_empty()
+                || !self.driver.graphs.work.commands.is_empty()
+            {
                 continue;
             }
             if let Some(ended) = self.report().await {
                 return Ok(ended);
             }
-            if !self.needs_model {
+            if !self.transcript.needs_model {
                 return Ok(self.wait().await);
             }
-            if self.is_spent() {
+            if self.driver.graphs.hands.is_spent() {
                 return Ok(self.end_at(Limit::Tokens).await);
             }
             let output = self.ask_model().await?;
@@ -66,8 +68,8 @@ impl<H: AgentHost> Session<H> {
 
     /// A report of a graph that is complete ends the run without the model. A missing part is the model's to judge.
     async fn report(&mut self) -> Option<Ended> {
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
+        for place in 0..self.driver.graphs.lives.len() {
+            let live = &self.driver.graphs.lives[place];
             let is_complete =
                 live.why == Some(Why::Finished) && live.graph.aggregate() == Status::Completed;
             let spec = live
@@ -80,8 +82,8 @@ impl<H: AgentHost> Session<H> {
             match render_report(&live.graph, spec) {
                 Ok(text) => return Some(self.answer(&text, RunOutcome::Ok).await),
                 Err(missing) => {
-                    self.lives[place].graph.info.report = None;
-                    self.push(say(&missing.to_string()));
+                    self.driver.graphs.lives[place].graph.info.report = None;
+                    self.transcript.push(say(&missing.to_string()));
                 }
             }
         }
@@ -91,42 +93,45 @@ impl<H: AgentHost> Session<H> {
     /// Asks the model with what fits into its window.
     async fn ask_model(&mut self) -> Result<ModelOutput, Halt> {
         reach("observe.made").await;
-        self.needs_model = false;
-        let stream = match self.rules.carrier {
+        self.transcript.needs_model = false;
+        let stream = match self.driver.rules.carrier {
             CarrierMode::Flat | CarrierMode::Strict => Stream::Answer,
             CarrierMode::Fenced => Stream::Nothing,
         };
-        let mut most = self.hands.config.budgets.request();
+        let mut most = self.driver.graphs.hands.config.budgets.request();
         for shrink in 0..=SHRINKS {
-            let waiting = self.waiting_line();
+            let waiting = self.driver.graphs.waiting_line();
             let prompt = Prompt {
                 role: &self.prompt,
-                catalog: &self.hands.catalog,
-                rules: &self.rules,
-                turns: &self.turns,
-                replay: self.hands.config.replay,
+                catalog: &self.driver.graphs.hands.catalog,
+                rules: &self.driver.rules,
+                turns: &self.transcript.turns,
+                replay: self.driver.graphs.hands.config.replay,
                 most,
                 waiting: waiting.as_deref(),
                 left: Some(
-                    self.rules
+                    self.driver
+                        .rules
                         .limits
                         .declarations
                         .saturating_sub(self.declarations),
                 ),
             };
             let request = prompt.request();
-            let host = self.hands.host.clone();
-            let asking = self.models.ask(&host, &request, stream, &mut self.speaker);
-            let end = self.hands.end;
+            let host = self.driver.graphs.hands.host.clone();
+            let asking = self
+                .models
+                .ask(&host, &request, stream, &mut self.driver.graphs.speaker);
+            let end = self.driver.graphs.hands.end;
             let asked = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => return Err(Halt::Cancelled),
+                () = self.driver.cancel.cancelled() => return Err(Halt::Cancelled),
                 asked = asking => asked,
                 () = tokio::time::sleep_until(end) => return Err(Halt::Deadline),
             };
             match asked {
                 Ok(asked) => {
-                    self.hands.usage.add(asked.usage.as_ref());
+                    self.driver.graphs.hands.usage.add(asked.usage.as_ref());
                     return Ok(asked.output);
                 }
                 Err(ModelFailure::Overflow(error)) if shrink < SHRINKS => {
@@ -141,23 +146,16 @@ impl<H: AgentHost> Session<H> {
         Err(Halt::Deadline)
     }
 
-    fn waiting_line(&self) -> Option<String> {
-        let waiting = self.lives.iter().filter(|live| live.need() == Need::User);
-        let ids: Vec<_> = waiting
-            .map(|live| format!("the user was asked in {}", live.id()))
-            .collect();
-        (!ids.is_empty()).then(|| ids.join(", "))
-    }
-
     /// Judges an output: an answer, a declaration, or a repair.
     async fn judge(&mut self, output: ModelOutput) -> Result<Next, Halt> {
         let raw = output.raw();
-        self.make_room().await;
+        let most = self.driver.rules.limits.open_graphs;
+        self.driver.graphs.make_room(most).await;
         let known = self.known(&raw).await?;
         let context = Context {
-            catalog: &self.hands.catalog,
+            catalog: &self.driver.graphs.hands.catalog,
             known: &known,
-            rules: &self.rules,
+            rules: &self.driver.rules,
         };
         let verdict = accept(&output, context);
         tracing::info!(adherence = ?verdict.adherence(), "model output judged");
@@ -182,7 +180,7 @@ impl<H: AgentHost> Session<H> {
         }
         match self.repairs.refuse(repair) {
             AfterRefusal::Repair => {
-                self.push(Turn::Notice(notice(repair)));
+                self.transcript.push(Turn::Notice(notice(repair)));
                 Ok(Next::GoOn)
             }
             AfterRefusal::Answer(text) => Ok(Next::End(self.answer(&text, RunOutcome::Ok).await)),
@@ -221,6 +219,16 @@ impl<H: AgentHost> Session<H> {
             _ => {}
         }
         self.declare(accepted, raw, known).await
+    }
+}
+
+impl<H: AgentHost> RunGraphs<H> {
+    fn waiting_line(&self) -> Option<String> {
+        let waiting = self.lives.iter().filter(|live| live.need() == Need::User);
+        let ids: Vec<_> = waiting
+            .map(|live| format!("the user was asked in {}", live.id()))
+            .collect();
+        (!ids.is_empty()).then(|| ids.join(", "))
     }
 }
 

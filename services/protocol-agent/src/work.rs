@@ -2,13 +2,20 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
+use action_graph::code::Code;
 use action_graph::graph::Millis;
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::schedule::{Command, Event};
+use action_graph::node::Sent;
+use action_graph::schedule::{Command, Event, Outcome};
 use protocol::id::RunId;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
+use crate::drive::failed;
 use crate::execute::Report;
+use crate::host::AgentHost;
+
+/// Reason of a cancelled child run.
+const CHILD_REASON: &str = "the action that started it was cancelled";
 
 /// One attempt of an action.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,8 +65,54 @@ impl Work {
     }
 
     /// Does something that nothing waits for.
-    pub(crate) fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.farewells.spawn(task);
+    }
+
+    /// Asks a child run to end.
+    pub(crate) fn end_child(&mut self, host: impl AgentHost, run: RunId) {
+        self.aside(async move {
+            if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
+                tracing::warn!(run.id = %run, code = error.code, "a child run was not cancelled");
+            }
+        });
+    }
+
+    /// The attempt has ended.
+    pub(crate) fn finish(&mut self, key: &Key, outcome: Outcome) {
+        let event = Event::Finished {
+            id: key.id.clone(),
+            attempt: key.attempt,
+            outcome,
+        };
+        self.events.push_back((key.graph.clone(), event));
+    }
+
+    /// An executor broke.
+    pub(crate) fn broke(&mut self, key: &Key, error: &JoinError) {
+        tracing::error!(graph = %key.graph, action = %key.id, "an executor broke: {error}");
+        let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
+        self.finish(key, failure);
+    }
+
+    /// Ends attempts that have not begun: their start is not stored, so that nothing of them may happen.
+    pub(crate) fn call_off(&mut self, graph: &GraphId) {
+        let all = std::mem::take(&mut self.commands);
+        for (id, command) in all {
+            match command {
+                Command::Execute(execute) | Command::SpawnChild(execute) if id == *graph => {
+                    let message = "its start cannot be stored";
+                    let outcome = failed(Code::BudgetExhausted, message, Sent::No);
+                    let event = Event::Finished {
+                        id: execute.id,
+                        attempt: execute.attempt,
+                        outcome,
+                    };
+                    self.events.push_back((id, event));
+                }
+                command => self.commands.push_back((id, command)),
+            }
+        }
     }
 
     /// Waits until all that was put aside is done.

@@ -6,7 +6,6 @@ use action_graph::node::{Node, Output, Sent, State, Wait};
 use action_graph::policy::Visibility;
 use action_graph::schedule::{ApprovalRequest, Command, Execute};
 use action_graph::validate::check_bound;
-use protocol::id::RunId;
 use protocol::interaction::InteractionRequest;
 use protocol::result::{ResultType, ToolCallStartedPayload};
 use protocol::tool::KeyScope;
@@ -20,21 +19,18 @@ use crate::failpoint::reach;
 use crate::failure::Halt;
 use crate::host::AgentHost;
 use crate::keep::{Ask, Asked};
-use crate::session::Session;
+use crate::session::{GraphDriver, RunGraphs};
 use crate::speaker::known;
 use crate::work::Key;
 
-/// Reason of a cancelled child run.
-const CHILD_REASON: &str = "the action that started it was cancelled";
-
-impl<H: AgentHost> Session<H> {
+impl<H: AgentHost> GraphDriver<H> {
     pub(super) async fn carry_out(&mut self, place: usize, command: Command) -> Result<(), Halt> {
-        let graph = self.lives[place].id().clone();
+        let graph = self.graphs.lives[place].id().clone();
         match command {
             Command::Execute(execute) => self.execute(place, execute).await,
             Command::SpawnChild(execute) => self.spawn_child(place, &execute).await,
-            Command::Ask(execute) => self.ask(place, &execute).await,
-            Command::AskApproval(requests) => self.ask_approval(place, requests).await,
+            Command::Ask(execute) => self.graphs.ask(place, &execute).await,
+            Command::AskApproval(requests) => self.graphs.ask_approval(place, requests).await,
             Command::Abort { id, attempt, .. } => {
                 let key = Key { graph, id, attempt };
                 self.abort(place, &key).await;
@@ -42,12 +38,14 @@ impl<H: AgentHost> Session<H> {
             }
             Command::SetTimer { id, attempt, at } => {
                 reach("retry.waiting").await;
-                self.work.set_timer(at, Key { graph, id, attempt });
+                self.graphs.work.set_timer(at, Key { graph, id, attempt });
                 Ok(())
             }
             Command::Resume { id, attempt } => {
                 let key = Key { graph, id, attempt };
-                self.finish(&key, runtime::done(Output::json(json!({"waited": true}))));
+                self.graphs
+                    .work
+                    .finish(&key, runtime::done(Output::json(json!({"waited": true}))));
                 Ok(())
             }
             Command::Note(_) | Command::Persist(_) | Command::Count(_) | Command::Quiescent(_) => {
@@ -58,15 +56,17 @@ impl<H: AgentHost> Session<H> {
 
     /// Runs an attempt, after a second check of its bound arguments.
     async fn execute(&mut self, place: usize, execute: Execute) -> Result<(), Halt> {
-        let live = &self.lives[place];
+        let live = &self.graphs.lives[place];
         let key = key_of(live.id(), &execute);
         let Some(node) = live.graph.node(&execute.id) else {
             return Ok(());
         };
-        let faults = check_bound(&node.action, &execute.input, &self.hands.catalog);
+        let faults = check_bound(&node.action, &execute.input, &self.graphs.hands.catalog);
         if let Some(fault) = faults.first() {
             let message = format!("{}: {}", fault.pointer, fault.message);
-            self.finish(&key, failed(Code::ArgsSchema, &message, Sent::No));
+            self.graphs
+                .work
+                .finish(&key, failed(Code::ArgsSchema, &message, Sent::No));
             return Ok(());
         }
         let (kind, is_durable) = (node.kind(), live.graph.is_durable());
@@ -74,25 +74,25 @@ impl<H: AgentHost> Session<H> {
             return self.word(place, execute).await;
         }
         let most = self.rules.limits.timeout_ms(kind, execute.timeout_ms);
-        let time = self.hands.time_of(most);
-        let scope = if is_durable && self.keep.can_persist() {
+        let time = self.graphs.hands.time_of(most);
+        let scope = if is_durable && self.graphs.keep.can_persist() {
             KeyScope::Conversation
         } else {
             KeyScope::Run
         };
         let may_summarize = node.visibility() == Visibility::Model;
-        self.tell_start(place, &key, &execute).await;
+        self.graphs.tell_start(place, &key, &execute).await;
         reach("effect.before_call").await;
-        let hands = self.hands.clone();
+        let hands = self.graphs.hands.clone();
         if kind == ExecutorKind::Tool
             && execute.target == KNOWLEDGE
-            && !self.has_host_tool(KNOWLEDGE)
+            && !self.graphs.hands.has_host_tool(KNOWLEDGE)
         {
             let work = async move { Report::Finished(search(&hands, &execute.input, time).await) };
-            self.work.start(key, work);
+            self.graphs.work.start(key, work);
             return Ok(());
         }
-        let job = match remote::find(&self.hands.config.remotes, kind, &execute.target) {
+        let job = match remote::find(&self.graphs.hands.config.remotes, kind, &execute.target) {
             Some(remote) => remote::job(remote, &execute, scope, time),
             None => ToolJob {
                 tool: execute.target.clone(),
@@ -103,38 +103,65 @@ impl<H: AgentHost> Session<H> {
                 may_summarize,
             },
         };
-        self.work.start(
+        self.graphs.work.start(
             key,
             async move { Report::Finished(call(&hands, job).await) },
         );
         Ok(())
     }
 
-    fn has_host_tool(&self, name: &str) -> bool {
-        let mut tools = self.hands.context.resources.tools.iter();
-        tools.any(|tool| tool.tool_name == name)
-    }
-
     async fn spawn_child(&mut self, place: usize, execute: &Execute) -> Result<(), Halt> {
-        let live = &self.lives[place];
+        let live = &self.graphs.lives[place];
         let key = key_of(live.id(), execute);
         let most = self
             .rules
             .limits
             .timeout_ms(ExecutorKind::Agent, execute.timeout_ms);
-        let Some(request) = agent::request(&self.hands, &live.graph, execute, most) else {
+        let Some(request) = agent::request(&self.graphs.hands, &live.graph, execute, most) else {
             let message = "a reference of the request has no value, or the agent is not granted";
-            self.finish(&key, failed(Code::InputUnresolved, message, Sent::No));
+            self.graphs
+                .work
+                .finish(&key, failed(Code::InputUnresolved, message, Sent::No));
             return Ok(());
         };
-        self.tell_start(place, &key, execute).await;
+        self.graphs.tell_start(place, &key, execute).await;
         reach("effect.before_call").await;
-        let hands = self.hands.clone();
-        self.work
+        let hands = self.graphs.hands.clone();
+        self.graphs
+            .work
             .start(key, async move { agent::spawn(&hands, &request).await });
         Ok(())
     }
 
+    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
+    async fn abort(&mut self, place: usize, key: &Key) {
+        let Some(node) = self.graphs.lives[place].graph.node(&key.id) else {
+            return;
+        };
+        let (kind, class, is_running) = (node.kind(), node.class(), node.aborting);
+        match kind {
+            ExecutorKind::Agent => {
+                if let Some(run) = self.graphs.work.children.remove(key) {
+                    let host = self.graphs.hands.host.clone();
+                    self.graphs.work.end_child(host, run);
+                    self.graphs.work.abort(key);
+                }
+            }
+            ExecutorKind::Human => {}
+            _ if class == Class::AtMostOnce && is_running => reach("cancel.grace").await,
+            _ => {
+                self.graphs.work.abort(key);
+                if is_running {
+                    self.graphs
+                        .work
+                        .finish(key, failed(Code::Canceled, "it was cancelled", Sent::Maybe));
+                }
+            }
+        }
+    }
+}
+
+impl<H: AgentHost> RunGraphs<H> {
     /// Asks a person. The question is stored before it is sent, so that its answer finds the action.
     async fn ask(&mut self, place: usize, execute: &Execute) -> Result<(), Halt> {
         let live = &self.lives[place];
@@ -147,7 +174,7 @@ impl<H: AgentHost> Session<H> {
             return Ok(());
         }
         let id = format!("{}.{}.{}", key.graph, key.id, key.attempt);
-        match human::question(id, execute, self.until()) {
+        match human::question(id, execute, self.hands.until()) {
             Ok(request) => {
                 let about = vec![Asked {
                     id: key.id,
@@ -157,7 +184,8 @@ impl<H: AgentHost> Session<H> {
                 self.send_question(place, request, about).await
             }
             Err(failure) => {
-                self.finish(&key, action_graph::schedule::Outcome::Err(failure));
+                self.work
+                    .finish(&key, action_graph::schedule::Outcome::Err(failure));
                 Ok(())
             }
         }
@@ -184,7 +212,7 @@ impl<H: AgentHost> Session<H> {
             hash: Some(one.hash.clone()),
         });
         let about = about.collect();
-        let request = human::approvals(id, &requests, self.until());
+        let request = human::approvals(id, &requests, self.hands.until());
         self.send_question(place, request, about).await
     }
 
@@ -198,56 +226,16 @@ impl<H: AgentHost> Session<H> {
         let ask = Ask {
             interaction: request.interaction_id.clone(),
             about,
-            expires_at: self.until(),
+            expires_at: self.hands.until(),
             run: String::new(),
         };
-        if let Err(error) = self.keep.asked(&self.lives[place].graph, ask).await {
+        if let Err(error) = self.keep.driven.asked(&self.lives[place].graph, ask).await {
             return self.kept(place, error);
         }
         reach("ask.stored").await;
         self.speaker.send(human::asking(&request)).await;
         reach("ask.sent").await;
         Ok(())
-    }
-
-    /// When a question of now expires.
-    fn until(&self) -> u64 {
-        let seconds = u64::from(self.hands.config.interaction_seconds);
-        self.hands.clock.now().saturating_add(seconds * 1_000)
-    }
-
-    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
-    async fn abort(&mut self, place: usize, key: &Key) {
-        let Some(node) = self.lives[place].graph.node(&key.id) else {
-            return;
-        };
-        let (kind, class, is_running) = (node.kind(), node.class(), node.aborting);
-        match kind {
-            ExecutorKind::Agent => {
-                if let Some(run) = self.work.children.remove(key) {
-                    self.end_child(run);
-                    self.work.abort(key);
-                }
-            }
-            ExecutorKind::Human => {}
-            _ if class == Class::AtMostOnce && is_running => reach("cancel.grace").await,
-            _ => {
-                self.work.abort(key);
-                if is_running {
-                    self.finish(key, failed(Code::Canceled, "it was cancelled", Sent::Maybe));
-                }
-            }
-        }
-    }
-
-    /// Asks a child run to end.
-    pub(crate) fn end_child(&mut self, run: RunId) {
-        let host = self.hands.host.clone();
-        self.work.aside(async move {
-            if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
-                tracing::warn!(run.id = %run, code = error.code, "a child run was not cancelled");
-            }
-        });
     }
 
     async fn tell_start(&mut self, place: usize, key: &Key, execute: &Execute) {

@@ -22,17 +22,17 @@ use crate::clock::millis;
 use crate::execute::{Report, runtime};
 use crate::failure::Halt;
 use crate::host::AgentHost;
-use crate::session::Session;
+use crate::session::{GraphDriver, RunGraphs};
 use crate::work::Key;
 
 /// Time that a wait leaves before the run's end, in milliseconds.
 const MARGIN: u64 = 10_000;
 
-impl<H: AgentHost> Session<H> {
+impl<H: AgentHost> GraphDriver<H> {
     /// Carries out a word of the runtime.
     pub(super) async fn word(&mut self, place: usize, execute: Execute) -> Result<(), Halt> {
         let key = Key {
-            graph: self.lives[place].id().clone(),
+            graph: self.graphs.lives[place].id().clone(),
             id: execute.id.clone(),
             attempt: execute.attempt,
         };
@@ -44,15 +44,16 @@ impl<H: AgentHost> Session<H> {
             }
             "merge" => runtime::merge(&execute),
             "summarize" => {
-                let hands = self.hands.clone();
+                let hands = self.graphs.hands.clone();
                 let work =
                     async move { Report::Finished(runtime::summarize(&hands, &execute).await) };
-                self.work.start(key, work);
+                self.graphs.work.start(key, work);
                 return Ok(());
             }
             "checkpoint" => {
-                self.save(place).await?;
-                let is_stored = self.lives[place].graph.is_durable() && self.keep.can_persist();
+                self.graphs.save(place).await?;
+                let is_stored =
+                    self.graphs.lives[place].graph.is_durable() && self.graphs.keep.can_persist();
                 runtime::done(Output::json(json!({"stored": is_stored})))
             }
             "expand" => self.expand_word(place, &arguments).await?,
@@ -63,24 +64,29 @@ impl<H: AgentHost> Session<H> {
                 Sent::No,
             ),
         };
-        self.finish(&key, outcome);
+        self.graphs.work.finish(&key, outcome);
         Ok(())
     }
 
     /// Waits by a timer. A wait that is longer than the run goes on with the next event, where the graph is stored.
     fn wait_until(&mut self, place: usize, key: &Key, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
-        let most = millis(self.left()).saturating_sub(MARGIN);
-        if wait > most && !self.lives[place].graph.is_durable() {
+        let most = millis(self.graphs.hands.left()).saturating_sub(MARGIN);
+        if wait > most && !self.graphs.lives[place].graph.is_durable() {
             let message = format!("at most {most} ms are left");
-            self.finish(key, failed(Code::WaitTooLong, &message, Sent::No));
+            self.graphs
+                .work
+                .finish(key, failed(Code::WaitTooLong, &message, Sent::No));
             return;
         }
-        let at = self.hands.clock.now().saturating_add(wait);
+        let at = self.graphs.hands.clock.now().saturating_add(wait);
         let (id, attempt) = (key.id.clone(), key.attempt);
         let on = Suspension::Timer { at };
         let event = Event::Suspended { id, attempt, on };
-        self.work.events.push_back((key.graph.clone(), event));
+        self.graphs
+            .work
+            .events
+            .push_back((key.graph.clone(), event));
     }
 
     async fn expand_word(
@@ -92,7 +98,7 @@ impl<H: AgentHost> Session<H> {
             Ok(items) => items,
             Err(faults) => return Ok(faulty(&faults)),
         };
-        let graph = self.lives[place].id().clone();
+        let graph = self.graphs.lives[place].id().clone();
         let answers = self.expand(&graph, &items).await?;
         let shown = answers.iter().map(
             |one| json!({"ref": one.reference, "tokens": one.tokens, "of_tokens": one.of_tokens}),
@@ -133,11 +139,11 @@ impl<H: AgentHost> Session<H> {
             Reference::Declaration(graph) => return self.declared_text(graph).await,
             _ => return Ok(None),
         };
-        let live = self.lives.iter().find(|live| live.id() == graph);
+        let live = self.graphs.lives.iter().find(|live| live.id() == graph);
         if let Some(live) = live {
             return Ok(text_in(&live.graph, action, part, pointer));
         }
-        let known = self.keep.known(&graph.0).await?;
+        let known = self.graphs.keep.known(&graph.0).await?;
         let known = known.iter().find(|one| one.id == *graph);
         let known = known.and_then(|one| one.actions.get(action));
         let Some(known) = known.filter(|known| !known.private) else {
@@ -145,7 +151,9 @@ impl<H: AgentHost> Session<H> {
         };
         Ok(match part {
             Part::Output => self
+                .graphs
                 .keep
+                .archive
                 .output(graph, action)
                 .await?
                 .and_then(|value| as_text(value.pointer(pointer)?)),
@@ -157,10 +165,10 @@ impl<H: AgentHost> Session<H> {
 
     /// The declaration of a graph, as the model wrote it.
     async fn declared_text(&mut self, graph: &GraphId) -> Result<Option<String>, Halt> {
-        let live = self.lives.iter().find(|live| live.id() == graph);
+        let live = self.graphs.lives.iter().find(|live| live.id() == graph);
         match live.and_then(|live| live.raw.clone()) {
             Some(raw) => Ok(Some(raw)),
-            None => Ok(self.keep.declaration(graph).await?),
+            None => Ok(self.graphs.keep.declaration(graph).await?),
         }
     }
 
@@ -170,12 +178,14 @@ impl<H: AgentHost> Session<H> {
             Err(faults) => return Ok(faulty(&faults)),
         };
         let choice = decision.choice.as_str();
-        Ok(match self.decide(decision).await? {
+        Ok(match self.graphs.decide(decision).await? {
             Ok(()) => runtime::done(Output::json(json!({"decided": choice}))),
             Err(why) => failed(Code::ToolError, &why, Sent::No),
         })
     }
+}
 
+impl<H: AgentHost> RunGraphs<H> {
     /// Applies a decision of the model; the reason where it is refused.
     pub(crate) async fn decide(&mut self, decision: Decision) -> Result<Result<(), String>, Halt> {
         let Some(place) = self.place(&decision.graph) else {

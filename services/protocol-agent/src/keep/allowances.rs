@@ -9,7 +9,10 @@ use action_graph::sha256;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::keep::Me;
+use crate::keep::document::Document;
 use crate::keep::error::KeepError;
+use crate::keep::host::KeepHost;
 
 /// The key of the approvals.
 pub(super) const KEY: &str = "apd.allow";
@@ -49,6 +52,41 @@ impl Allowances {
         let before = self.list.len();
         self.list.retain(|one| one.id != id);
         before != self.list.len()
+    }
+}
+
+/// Approvals for the conversation.
+#[derive(Debug)]
+pub struct Approvals<H> {
+    pub(super) host: H,
+    pub(super) me: Me,
+    pub(super) document: Document<Allowances>,
+}
+
+impl<H: KeepHost> Approvals<H> {
+    /// The approvals for the conversation.
+    pub fn standing(&self) -> Vec<StandingApproval> {
+        self.document.value.list.clone()
+    }
+
+    /// Allows calls of this pattern for the conversation.
+    pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), KeepError> {
+        self.me.needs_state()?;
+        let add = |list: &mut Allowances| list.add(standing);
+        self.document.change(&self.host, add).await
+    }
+
+    /// Takes an approval for the conversation back; false when there is none of this name.
+    pub async fn revoke(&mut self, id: &str) -> Result<bool, KeepError> {
+        self.me.needs_state()?;
+        let mut is_gone = false;
+        let remove = |list: &mut Allowances| {
+            let is_here = list.remove(id);
+            is_gone |= is_here;
+            Ok(is_here)
+        };
+        self.document.change(&self.host, remove).await?;
+        Ok(is_gone)
     }
 }
 

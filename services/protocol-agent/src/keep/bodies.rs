@@ -35,7 +35,7 @@ struct Line {
 }
 
 /// The bodies of one conversation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Bodies<H> {
     host: H,
     conversation: String,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use action_graph::Graph;
-use action_graph::graph::Status;
+use action_graph::graph::{Millis, Status};
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::json::canonical;
 use action_graph::node::{Output, State};
@@ -17,10 +17,13 @@ use serde_json::Value;
 
 use crate::failpoint::reach;
 use crate::keep::Keep;
+use crate::keep::bodies::Bodies;
+use crate::keep::document::Document;
 use crate::keep::error::KeepError;
 use crate::keep::head::Head;
 use crate::keep::host::{KeepHost, tried};
 use crate::keep::index::{Closed, Index};
+use crate::keep::save::head_key;
 
 /// Bytes of an output in the record of a closed graph; larger ones stay bodies of their own.
 const INLINE: usize = 64 << 10;
@@ -53,17 +56,28 @@ struct ClosedAction {
     error: Option<String>,
 }
 
+/// The index of graphs, and closed ones.
+#[derive(Debug)]
+pub struct GraphArchive<H> {
+    pub(super) host: H,
+    pub(super) bodies: Bodies<H>,
+    pub(super) index: Document<Index>,
+    /// Closed graphs that were read.
+    pub(super) read: BTreeMap<GraphId, Option<ClosedGraph>>,
+    pub(super) now: Millis,
+}
+
 impl<H: KeepHost> Keep<H> {
     /// Closes a graph: its record, then the index, then its head is removed. May be done again. For graphs whose
     /// observation led to an answer, and for superseded and cancelled ones.
     pub async fn close(&mut self, graph: &Graph, record: &ResultRecord) -> Result<(), KeepError> {
         let id = &graph.id;
-        if self.held(id).is_none() {
+        if self.driven.held.get(id).is_none() {
             return Ok(());
         }
         // Store the last state first: a run that takes the graph over before it is closed closes the same state.
-        self.save(graph).await?;
-        let Some(held) = self.held(id) else {
+        self.driven.save(graph).await?;
+        let Some(held) = self.driven.held.get(id) else {
             return Ok(());
         };
         let mut change = held.head.next(graph)?;
@@ -84,7 +98,7 @@ impl<H: KeepHost> Keep<H> {
             .collect();
         bodies.retain(|(key, _)| !held.written.contains(*key));
         bodies.push((&body, &content));
-        self.bodies.write_all(id, &bodies).await?;
+        self.driven.bodies.write_all(id, &bodies).await?;
         reach("close.body").await;
         let entry = Closed {
             id: id.clone(),
@@ -94,13 +108,13 @@ impl<H: KeepHost> Keep<H> {
             body: Some(body),
         };
         self.end(entry).await?;
-        self.read.insert(id.clone(), Some(closed));
+        self.archive.read.insert(id.clone(), Some(closed));
         Ok(())
     }
 
     /// Closes a graph whose bodies are gone.
     pub(super) async fn close_lost(&mut self, id: &GraphId) -> Result<(), KeepError> {
-        let held = self.held(id);
+        let held = self.driven.held.get(id);
         let title = held.map(|held| held.head.stored.graph.info.title.clone());
         let entry = Closed {
             id: id.clone(),
@@ -115,17 +129,55 @@ impl<H: KeepHost> Keep<H> {
     async fn end(&mut self, entry: Closed) -> Result<(), KeepError> {
         let id = entry.id.clone();
         let close = |index: &mut Index| Ok(index.close(entry.clone()));
-        self.index.change(&self.host, close).await?;
+        self.archive.index.change(&self.host, close).await?;
         reach("close.index").await;
-        let key = Self::key(&id);
+        let key = head_key(&id);
         tried(|| self.host.state_delete(&key)).await?;
-        self.held.remove(&id);
+        self.driven.held.remove(&id);
         Ok(())
     }
 
     /// Earlier graphs that a declaration may refer to: the newest closed ones, those whose id stands in `output`, and
     /// open ones of other runs; oldest first. Those of this run are the caller's to add.
     pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, KeepError> {
+        let mut list = self.archive.known(output).await?;
+        list.extend(self.others.values().cloned());
+        Ok(list)
+    }
+
+    /// The records of the newest closed graphs, oldest first.
+    #[cfg(test)]
+    pub(crate) async fn records(&mut self) -> Vec<Value> {
+        self.known("").await.unwrap();
+        let closed = self.archive.index.value.closed.iter();
+        let closed = closed.filter_map(|one| self.archive.read.get(&one.id)?.as_ref());
+        closed.map(|closed| closed.record.clone()).collect()
+    }
+
+    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
+    pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, KeepError> {
+        let held = self.driven.held.get(graph);
+        let source = match held.map(|held| held.head.source.clone()) {
+            Some(source) => Some(source),
+            None => self.archive.source(graph).await?,
+        };
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let body = self.driven.bodies.read(graph, &source).await?;
+        let raw = body.and_then(|body| Some(body.get("raw")?.as_str()?.to_owned()));
+        Ok(raw)
+    }
+}
+
+impl<H: KeepHost> GraphArchive<H> {
+    /// Whether a graph of this id is closed.
+    pub(super) fn is_closed(&self, id: &GraphId) -> bool {
+        self.index.value.closed.iter().any(|one| one.id == *id)
+    }
+
+    /// The newest closed graphs, and those whose id stands in `output`; oldest first.
+    async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, KeepError> {
         let mut list = Vec::new();
         let closed = self.index.value.closed.clone();
         let newest = closed.len().saturating_sub(NEWEST);
@@ -154,7 +206,6 @@ impl<H: KeepHost> Keep<H> {
                 actions,
             });
         }
-        list.extend(self.others.values().cloned());
         Ok(list)
     }
 
@@ -179,32 +230,14 @@ impl<H: KeepHost> Keep<H> {
         }
     }
 
-    /// The records of the newest closed graphs, oldest first.
-    #[cfg(test)]
-    pub(crate) async fn records(&mut self) -> Vec<Value> {
-        self.known("").await.unwrap();
-        let closed = self.index.value.closed.iter();
-        let closed = closed.filter_map(|one| self.read.get(&one.id)?.as_ref());
-        closed.map(|closed| closed.record.clone()).collect()
-    }
-
-    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
-    pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, KeepError> {
-        let mut source = self.held(graph).map(|held| held.head.source.clone());
-        if source.is_none() {
-            let mut closed = self.index.value.closed.iter();
-            let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
-                return Ok(None);
-            };
-            let closed = self.closed_graph(&entry).await?;
-            source = closed.map(|closed| closed.source);
-        }
-        let Some(source) = source else {
+    /// Name of the body with the model's output that declared a closed graph.
+    async fn source(&mut self, graph: &GraphId) -> Result<Option<String>, KeepError> {
+        let mut closed = self.index.value.closed.iter();
+        let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
             return Ok(None);
         };
-        let body = self.bodies.read(graph, &source).await?;
-        let raw = body.and_then(|body| Some(body.get("raw")?.as_str()?.to_owned()));
-        Ok(raw)
+        let closed = self.closed_graph(&entry).await?;
+        Ok(closed.map(|closed| closed.source))
     }
 
     async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, KeepError> {
@@ -228,9 +261,6 @@ impl<H: KeepHost> Keep<H> {
 
     /// Removes up to 100 bodies of one forgotten graph. What fails is tried by the next run.
     pub(super) async fn sweep(&mut self) {
-        if !self.can_persist() {
-            return;
-        }
         let Some(id) = self.index.value.discarded.first().cloned() else {
             return;
         };

@@ -5,7 +5,7 @@ use action_graph::sha256;
 use protocol::JsonObject;
 use serde::{Deserialize, Serialize};
 
-use crate::keep::Keep;
+use crate::keep::Me;
 use crate::keep::document::{Read, named, read};
 use crate::keep::error::KeepError;
 use crate::keep::host::{KeepHost, tried};
@@ -30,11 +30,19 @@ pub struct Submission {
     pub at: Millis,
 }
 
-impl<H: KeepHost> Keep<H> {
+/// Answers for graphs that other runs drive.
+#[derive(Debug)]
+pub struct Inbox<H> {
+    pub(super) host: H,
+    pub(super) me: Me,
+    pub(super) now: Millis,
+}
+
+impl<H: KeepHost> Inbox<H> {
     /// Leaves an answer for the next run, because a live run drives the graph.
     pub async fn leave(&self, submission: &Submission) -> Result<(), KeepError> {
-        self.needs_state()?;
-        let value = named(&self.conversation(), submission);
+        self.me.needs_state()?;
+        let value = named(&self.me.conversation(), submission);
         if value.to_string().len() > BYTES {
             return Err(KeepError::Full {
                 what: "an answer",
@@ -48,19 +56,20 @@ impl<H: KeepHost> Keep<H> {
 
     /// Removes an answer that was left, once the graph that it woke is stored.
     pub async fn taken(&self, interaction: &str) -> Result<(), KeepError> {
-        self.needs_state()?;
+        self.me.needs_state()?;
         let key = key(interaction);
         tried(|| self.host.state_delete(&key)).await?;
         Ok(())
     }
 
-    pub(super) async fn read_inbox(&self, keys: &[String]) -> Result<Vec<Submission>, KeepError> {
+    /// Reads the answers under these keys. Expired ones are removed.
+    pub(super) async fn read(&self, keys: &[String]) -> Result<Vec<Submission>, KeepError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
             let Some(entry) = tried(|| self.host.state_get(key)).await? else {
                 continue;
             };
-            match read::<Submission>(entry.value, &self.conversation()) {
+            match read::<Submission>(entry.value, &self.me.conversation()) {
                 Read::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
                     tried(|| self.host.state_delete(key)).await?;
                 }

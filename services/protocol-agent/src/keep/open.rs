@@ -12,7 +12,8 @@ use crate::keep::error::KeepError;
 use crate::keep::head::Head;
 use crate::keep::host::{KeepHost, tried};
 use crate::keep::index::{Index, Open};
-use crate::keep::{Held, Keep, Opened};
+use crate::keep::save::{Held, head_key};
+use crate::keep::{Keep, Opened};
 
 /// Name of the body with the model's output.
 const SOURCE: &str = "source";
@@ -33,7 +34,7 @@ impl<H: KeepHost> Keep<H> {
     ) -> Result<Opened, KeepError> {
         self.needs_storage()?;
         let id = &graph.id;
-        if let Some(made) = self.index.value.made_by(&self.me.run, ordinal) {
+        if let Some(made) = self.archive.index.value.made_by(&self.me.run, ordinal) {
             return Ok(Opened::Exists(made.clone()));
         }
         let end = raw.floor_char_boundary(RAW);
@@ -44,7 +45,7 @@ impl<H: KeepHost> Keep<H> {
             "diagnostics": diagnostics,
             "accepted_sha256": graph.info.accepted_sha256,
         });
-        let mut bytes = self.bodies.write_all(id, &[(SOURCE, &body)]).await?;
+        let mut bytes = self.driven.bodies.write_all(id, &[(SOURCE, &body)]).await?;
         reach("open.raw").await;
         let open = Open {
             id: id.clone(),
@@ -52,26 +53,26 @@ impl<H: KeepHost> Keep<H> {
             at: now,
         };
         let add = |index: &mut Index| index.open(open.clone(), ordinal);
-        self.index.change(&self.host, add).await?;
+        self.archive.index.change(&self.host, add).await?;
         reach("open.index").await;
         let owner = Owner {
             run: self.me.run.clone(),
             attempt: self.me.attempt,
             epoch: 1,
         };
-        let conversation = self.conversation();
+        let conversation = self.me.conversation();
         let change = Head::first(graph, &conversation, owner, SOURCE.to_owned(), now)?;
         let bodies: Vec<_> = change
             .bodies
             .iter()
             .map(|body| (body.key.as_str(), &body.content))
             .collect();
-        bytes += self.bodies.write_all(id, &bodies).await?;
+        bytes += self.driven.bodies.write_all(id, &bodies).await?;
         let mut head = change.head;
         head.bytes = bytes;
         let value = named(&conversation, &head);
         // The id was drawn for this graph: nothing stands under its key.
-        let key = Self::key(id);
+        let key = head_key(id);
         let version = tried(|| self.host.state_put(&key, value.clone(), None)).await?;
         reach("open.head").await;
         let held = Held {
@@ -79,7 +80,7 @@ impl<H: KeepHost> Keep<H> {
             head,
             version: Some(version),
         };
-        self.held.insert(id.clone(), held);
+        self.driven.held.insert(id.clone(), held);
         Ok(Opened::New)
     }
 }

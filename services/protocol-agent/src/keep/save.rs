@@ -1,6 +1,6 @@
 //! Storing a graph that runs: bodies first, then the head, where its last version still stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
@@ -11,18 +11,66 @@ use action_graph::transcript::Turn;
 use serde_json::Value;
 
 use crate::failpoint::reach;
+use crate::keep::Me;
+use crate::keep::bodies::Bodies;
 use crate::keep::document::{Read, is_outrun, named, read};
 use crate::keep::error::KeepError;
 use crate::keep::head::{Ask, Change, HEAD_BYTES, Head, Observation};
 use crate::keep::host::{KeepHost, tried};
-use crate::keep::{Held, Keep};
 
 /// Bytes of all bodies of a graph.
 const GRAPH_BYTES: u64 = 256 << 20;
 /// Writes of one head whose answers may be lost in a row.
 const ROUNDS: usize = 4;
 
-impl<H: KeepHost> Keep<H> {
+/// Beginning of the keys of heads.
+pub(super) const HEADS: &str = "apd.g.";
+
+/// Key of a graph's head.
+pub(super) fn head_key(graph: &GraphId) -> String {
+    format!("{HEADS}{graph}")
+}
+
+/// Graphs that this run drives.
+#[derive(Debug)]
+pub struct DrivenGraphs<H> {
+    pub(super) host: H,
+    pub(super) me: Me,
+    pub(super) bodies: Bodies<H>,
+    pub(super) held: BTreeMap<GraphId, Held>,
+}
+
+/// A graph that this run drives.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) head: Head,
+    /// Version of the stored head; absent before the first one.
+    pub(super) version: Option<i64>,
+    /// Bodies that are known to stand.
+    pub(super) written: BTreeSet<String>,
+}
+
+impl<H: KeepHost> DrivenGraphs<H> {
+    /// Whether this run drives a stored graph.
+    pub fn holds(&self, graph: &GraphId) -> bool {
+        self.held.contains_key(graph)
+    }
+
+    /// The runs that drove a graph, for its record.
+    pub fn runs(&self, graph: &GraphId) -> Vec<String> {
+        let held = self.held.get(graph);
+        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
+    }
+
+    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
+    pub fn ask(&self, interaction: &str) -> Option<(GraphId, Ask)> {
+        self.held.iter().find_map(|(id, held)| {
+            let mut asks = held.head.asks.iter();
+            let ask = asks.find(|ask| ask.interaction == interaction)?;
+            Some((id.clone(), ask.clone()))
+        })
+    }
+
     /// Stores a graph as it is now. Carry out nothing that follows before it is stored. Graphs that are not kept cost
     /// nothing here.
     pub async fn save(&mut self, graph: &Graph) -> Result<(), KeepError> {
@@ -103,7 +151,7 @@ impl<H: KeepHost> Keep<H> {
                 break;
             };
             let value = named(&head.stored.conversation, &head);
-            let (key, version) = (Self::key(id), held.version);
+            let (key, version) = (head_key(id), held.version);
             match tried(|| self.host.state_put(&key, value.clone(), version)).await {
                 Ok(version) => {
                     held.version = Some(version);
@@ -121,7 +169,7 @@ impl<H: KeepHost> Keep<H> {
 
     /// Another version stands: our own, whose answer was lost, or that of the run that took the graph over.
     async fn outrun(&mut self, id: &GraphId, head: Head) -> Result<Head, KeepError> {
-        let key = Self::key(id);
+        let key = head_key(id);
         let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
             return Err(self.lost(id, String::new()));
         };
@@ -182,10 +230,5 @@ impl<H: KeepHost> Keep<H> {
             Err(error) => return Err(error),
         }
         Ok(head)
-    }
-
-    /// The heads that this run holds, for the closing of a graph.
-    pub(super) fn held(&self, id: &GraphId) -> Option<&Held> {
-        self.held.get(id)
     }
 }

@@ -39,7 +39,7 @@ async fn fifty_closed_graphs_are_kept() {
     }
     let bytes = host.world().state["apd.index"].0.to_string().len();
     assert!(bytes < 64 << 10, "{bytes}");
-    assert_eq!(keep.index.value.closed.len(), 50);
+    assert_eq!(keep.archive.index.value.closed.len(), 50);
     for _ in 0..3 {
         keep.finish(Vec::new(), NOW).await.unwrap();
     }
@@ -75,12 +75,12 @@ async fn approvals_for_the_conversation_are_bounded() {
     let (mut keep, _) = load(&host).await;
     for at in 0..32 {
         let standing = pattern("mail", &[].into(), &json!({"to": at}));
-        keep.allow(&standing).await.unwrap();
+        keep.approvals.allow(&standing).await.unwrap();
     }
     let standing = pattern("mail", &[].into(), &json!({"to": "more"}));
-    let refused = keep.allow(&standing).await;
+    let refused = keep.approvals.allow(&standing).await;
     assert!(matches!(refused, Err(KeepError::Full { most: 32, .. })));
-    assert_eq!(keep.standing().len(), 32);
+    assert_eq!(keep.approvals.standing().len(), 32);
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn large_outputs_are_stored_in_parts() {
     let mut graph = begun(&mut keep, "g_1", &actions).await;
     let text = "\u{1}".repeat(1_500_000);
     finish(&mut graph, "a", json!(text));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     assert!(names(&first, "g_1").iter().any(|name| name.contains(".p1")));
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
@@ -115,7 +115,7 @@ async fn full_storage_starts_no_effect() {
     host.fail("blob_put", "payload_too_large", 1);
     let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(KeepError::NoRoom(_))));
-    assert!(!keep.holds(&graph.id));
+    assert!(!keep.driven.holds(&graph.id));
     assert!(!host.world().state.contains_key("apd.index"));
 }
 
@@ -126,8 +126,8 @@ async fn passing_failures_are_tried_again() {
     let mut graph = begun(&mut keep, "g_1", &[action("a", "look", json!({}))]).await;
     finish(&mut graph, "a", json!(1));
     host.fail("state_put", "callback.unreachable", 3);
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     host.fail("state_put", "callback.unreachable", 4);
-    let failed = keep.save(&graph).await;
+    let failed = keep.driven.save(&graph).await;
     assert!(matches!(failed, Err(KeepError::Unavailable(_))));
 }

@@ -34,16 +34,16 @@ async fn graphs_outlive_their_run() {
     let (mut keep, _) = load(&first).await;
     let mut graph = begun(&mut keep, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
     let (keep, mut loaded) = load(&second).await;
     let resumed = loaded.mine.pop().unwrap();
     graph.transitions.clear();
     assert_eq!(resumed.graph, graph);
-    let owner = &keep.held[&graph.id].head.stored.owner;
+    let owner = &keep.driven.held[&graph.id].head.stored.owner;
     assert_eq!((owner.run.as_str(), owner.epoch), ("r2", 2));
-    assert_eq!(keep.runs(&graph.id), ["r1", "r2"]);
+    assert_eq!(keep.driven.runs(&graph.id), ["r1", "r2"]);
 }
 
 #[tokio::test]
@@ -67,9 +67,9 @@ async fn stored_bodies_are_not_written_again() {
     let (mut keep, _) = load(&host).await;
     let mut graph = begun(&mut keep, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     let before = host.count("blob_put");
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     assert_eq!(host.count("blob_put"), before);
 }
 
@@ -87,7 +87,7 @@ async fn other_conversations_find_nothing() {
     };
     let (keep, loaded) = Keep::load(second, other, NOW).await.unwrap();
     assert!(loaded.mine.is_empty() && loaded.digests.is_empty() && loaded.lost.is_empty());
-    assert!(keep.standing().is_empty());
+    assert!(keep.approvals.standing().is_empty());
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn nothing_is_kept_without_access() {
         assert!(!keep.can_persist() && keep.unavailable().is_some());
         let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
         assert!(matches!(opened, Err(KeepError::Refused(_))));
-        keep.save(&graph).await.unwrap();
+        keep.driven.save(&graph).await.unwrap();
         let finished = keep.finish(vec![answer("one")], NOW).await;
         assert_eq!(finished.is_ok(), digests);
     }
@@ -225,7 +225,7 @@ async fn closed_graphs_stay_known() {
     let mut graph = begun(&mut keep, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"text": "x".repeat(70_000)}));
     finish(&mut graph, "b", json!({"done": true}));
-    let closing = record(&graph, keep.runs(&graph.id), NOW);
+    let closing = record(&graph, keep.driven.runs(&graph.id), NOW);
     keep.close(&graph, &closing).await.unwrap();
     keep.close(&graph, &closing).await.unwrap();
     assert!(!first.world().state.contains_key("apd.g.g_1"));
@@ -249,9 +249,13 @@ async fn closed_graphs_stay_known() {
         .await
         .unwrap();
     assert!(named[0].actions[&"a".into()].output.is_some());
-    let output = keep.output(&graph.id, &"a".into()).await.unwrap();
+    let output = keep.archive.output(&graph.id, &"a".into()).await.unwrap();
     assert_eq!(output, named[0].actions[&"a".into()].output);
-    let record = keep.read[&graph.id].as_ref().unwrap().record.clone();
+    let record = keep.archive.read[&graph.id]
+        .as_ref()
+        .unwrap()
+        .record
+        .clone();
     assert_eq!(record, serde_json::to_value(closing).unwrap());
 }
 
@@ -284,16 +288,16 @@ async fn approvals_for_the_conversation_are_listed_and_revocable() {
     let standing = pattern("mail", &effects, &input);
     assert!(standing.covers("mail", &effects, &json!({"to": "a@b", "text": "else"})));
     assert!(!standing.covers("mail", &effects, &json!({"to": "c@d", "text": "else"})));
-    keep.allow(&standing).await.unwrap();
-    keep.allow(&standing).await.unwrap();
+    keep.approvals.allow(&standing).await.unwrap();
+    keep.approvals.allow(&standing).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (mut keep, _) = load(&second).await;
-    assert_eq!(keep.standing(), std::slice::from_ref(&standing));
-    assert!(keep.revoke(&standing.id).await.unwrap());
-    assert!(!keep.revoke(&standing.id).await.unwrap());
+    assert_eq!(keep.approvals.standing(), std::slice::from_ref(&standing));
+    assert!(keep.approvals.revoke(&standing.id).await.unwrap());
+    assert!(!keep.approvals.revoke(&standing.id).await.unwrap());
     let (keep, _) = load(&second).await;
-    assert!(keep.standing().is_empty());
+    assert!(keep.approvals.standing().is_empty());
 }
 
 #[tokio::test]
@@ -334,7 +338,7 @@ async fn graphs_without_an_index_entry_are_found() {
     first.world().state.remove("apd.index");
     let (keep, loaded) = load(&first.begin("r2")).await;
     assert_eq!(loaded.mine.len(), 1);
-    assert_eq!(keep.index.value.open.len(), 1);
+    assert_eq!(keep.archive.index.value.open.len(), 1);
 }
 
 #[tokio::test]
@@ -369,7 +373,7 @@ async fn revisions_are_stored() {
         constants: other.constants,
     };
     action_graph::step(&mut graph, event, NOW);
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let graph = &loaded.mine[0].graph;

@@ -63,7 +63,7 @@ async fn live_runs_keep_their_graphs() {
     assert!(known[0].open && known[0].actions.contains_key(&"a".into()));
     let adopted = other.adopt(&graph.id).await.unwrap();
     assert!(matches!(adopted, Adopted::Busy { run } if run == "r1"));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Completed);
     let adopted = other.adopt(&graph.id).await.unwrap();
     assert!(matches!(adopted, Adopted::Mine(_)));
@@ -89,14 +89,14 @@ async fn stale_owners_lose_their_lease() {
     let (mut other, loaded) = load(&first.begin("r2")).await;
     first.world().lax = true;
     finish(&mut graph, "a", json!("late"));
-    let stale = keep.save(&graph).await;
+    let stale = keep.driven.save(&graph).await;
     assert!(matches!(stale, Err(KeepError::LeaseLost { run, .. }) if run == "r2"));
-    assert!(!keep.holds(&graph.id));
-    keep.save(&graph).await.unwrap();
+    assert!(!keep.driven.holds(&graph.id));
+    keep.driven.save(&graph).await.unwrap();
     let mut graph = loaded.mine.into_iter().next().unwrap().graph;
     finish(&mut graph, "a", json!("mine"));
-    other.save(&graph).await.unwrap();
-    let stored = &other.held[&graph.id].head.stored;
+    other.driven.save(&graph).await.unwrap();
+    let stored = &other.driven.held[&graph.id].head.stored;
     assert_eq!((stored.owner.run.as_str(), stored.owner.epoch), ("r2", 2));
 }
 
@@ -107,9 +107,9 @@ async fn lost_answers_lose_no_lease() {
     let mut graph = begun(&mut keep, "g_1", &one("look")).await;
     finish(&mut graph, "a", json!(1));
     host.lose("state_put", 2);
-    keep.save(&graph).await.unwrap();
-    keep.save(&graph).await.unwrap();
-    assert!(keep.holds(&graph.id));
+    keep.driven.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
+    assert!(keep.driven.holds(&graph.id));
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn stored_outputs_end_their_attempts() {
         let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
         let head = first.world().state["apd.g.g_1"].clone();
         finish(&mut graph, "a", json!({"found": 3}));
-        keep.save(&graph).await.unwrap();
+        keep.driven.save(&graph).await.unwrap();
         first.world().state.insert("apd.g.g_1".to_owned(), head);
         first.end(RunStatus::Failed);
         let (_, loaded) = load(&first.begin("r2")).await;
@@ -196,7 +196,7 @@ async fn outputs_of_earlier_iterations_end_nothing() {
     let repeated = action("a", "look", json!({"repeat": {"max": 3, "until": until}}));
     let mut graph = begun(&mut keep, "g_1", &[repeated]).await;
     finish(&mut graph, "a", json!({"done": false}));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let event = &loaded.mine[0].events[0];
@@ -229,7 +229,7 @@ async fn child_runs_are_looked_at() {
         },
         NOW,
     );
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Completed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let resumed = &loaded.mine[0];
@@ -271,7 +271,7 @@ async fn retries_keep_their_time() {
         NOW,
     );
     assert_eq!(state(&graph, "a"), State::Waiting(Wait::Retry));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
     let (_, loaded) = load_at(&second, NOW + 1_000).await;
@@ -292,14 +292,14 @@ async fn open_questions_wait_until_they_expire() {
     let graph = begun(&mut keep, "g_1", &one("mail")).await;
     assert_eq!(state(&graph, "a"), State::Waiting(Wait::Approval));
     let asked = ask(&graph, "a");
-    keep.asked(&graph, asked.clone()).await.unwrap();
+    keep.driven.asked(&graph, asked.clone()).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (keep, loaded) = load(&second).await;
     let resumed = &loaded.mine[0];
     assert_eq!(resumed.asks.len(), 1);
     assert!(resumed.events.is_empty() && resumed.unasked.is_empty());
-    let (found, ask) = keep.ask(&asked.interaction).unwrap();
+    let (found, ask) = keep.driven.ask(&asked.interaction).unwrap();
     assert_eq!((found, ask.about), (graph.id.clone(), asked.about));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + HOUR).await;
@@ -314,7 +314,7 @@ async fn questions_that_were_not_sent_are_asked_again() {
     let first = Memory::new("r1");
     let (mut keep, _) = load(&first).await;
     let graph = begun(&mut keep, "g_1", &one("mail")).await;
-    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    keep.driven.asked(&graph, ask(&graph, "a")).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let resumed = &loaded.mine[0];
@@ -331,7 +331,7 @@ async fn questions_are_asked_again_after_a_death() {
     let first = Memory::new("r1");
     let (mut keep, _) = load(&first).await;
     let graph = begun(&mut keep, "g_1", &one("mail")).await;
-    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    keep.driven.asked(&graph, ask(&graph, "a")).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load(&second).await;
@@ -345,7 +345,7 @@ async fn questions_are_asked_again_after_a_death() {
     );
     let earlier = ask(&graph, "a").interaction;
     assert!(
-        keep.ask(&earlier).is_some(),
+        keep.driven.ask(&earlier).is_some(),
         "an answer to the earlier one counts, too"
     );
 }
@@ -356,12 +356,12 @@ async fn answered_questions_are_forgotten() {
     let (mut keep, _) = load(&host).await;
     let mut graph = begun(&mut keep, "g_1", &one("mail")).await;
     let asked = ask(&graph, "a");
-    keep.asked(&graph, asked.clone()).await.unwrap();
+    keep.driven.asked(&graph, asked.clone()).await.unwrap();
     let hash = asked.about[0].hash.clone().unwrap();
     let ids = vec![("a".into(), hash)];
     step(&mut graph, Event::Approved { ids }, NOW);
-    keep.save(&graph).await.unwrap();
-    assert_eq!(keep.ask(&asked.interaction), None);
+    keep.driven.save(&graph).await.unwrap();
+    assert_eq!(keep.driven.ask(&asked.interaction), None);
 }
 
 #[tokio::test]
@@ -377,10 +377,10 @@ async fn answers_wait_for_a_graph_that_is_driven() {
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    other.leave(&submission).await.unwrap();
+    other.inbox.leave(&submission).await.unwrap();
     let (third, loaded) = load(&first.begin("r3")).await;
     assert_eq!(loaded.inbox, [submission]);
-    third.taken("g_1.a.0").await.unwrap();
+    third.inbox.taken("g_1.a.0").await.unwrap();
     let (_, loaded) = load(&first.begin("r4")).await;
     assert!(loaded.inbox.is_empty());
 }
@@ -395,7 +395,7 @@ async fn unclaimed_answers_go_after_7_days() {
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    keep.leave(&submission).await.unwrap();
+    keep.inbox.leave(&submission).await.unwrap();
     let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
     assert!(loaded.inbox.is_empty());
     assert!(host.world().state.is_empty());
@@ -421,8 +421,9 @@ async fn decision_points_have_one_observation() {
     let (mut keep, _) = load(&first).await;
     let mut graph = begun(&mut keep, "g_1", &one("look")).await;
     finish(&mut graph, "a", json!(1));
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     let made = keep
+        .driven
         .observed(&mut graph, |_| answer("first"))
         .await
         .unwrap();
@@ -433,7 +434,9 @@ async fn decision_points_have_one_observation() {
     let mut resumed = loaded.mine.pop().unwrap();
     assert!(resumed.observations.is_empty(), "it is the next one");
     assert!(resumed.graph.node(&"a".into()).unwrap().delivered.is_some());
-    let again = keep.observed(&mut resumed.graph, |_| panic!("made twice"));
+    let again = keep
+        .driven
+        .observed(&mut resumed.graph, |_| panic!("made twice"));
     assert_eq!(again.await.unwrap(), answer("first"));
     let stored = names(&second, "g_1");
     let stored = stored
@@ -452,17 +455,18 @@ async fn observations_of_runs_without_turns_are_given() {
     ];
     let mut graph = begun(&mut keep, "g_1", &actions).await;
     finish(&mut graph, "a", json!(1));
-    keep.observed(&mut graph, |_| answer("waits"))
+    keep.driven
+        .observed(&mut graph, |_| answer("waits"))
         .await
         .unwrap();
     step(&mut graph, Event::Cancel, NOW);
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
     let (mut keep, loaded) = load(&second).await;
     assert_eq!(loaded.mine[0].observations, [answer("waits")]);
     assert_eq!(loaded.mine[0].graph.stop, Some(Stop::Canceled));
-    keep.save(&loaded.mine[0].graph).await.unwrap();
+    keep.driven.save(&loaded.mine[0].graph).await.unwrap();
     second.end(RunStatus::Failed);
     first
         .world()
@@ -483,9 +487,9 @@ async fn cancelled_runs_store_small_bodies_in_the_head() {
     step(&mut graph, Event::Cancel, NOW);
     finish(&mut graph, "a", json!({"sent": true}));
     first.fail("blob_put", "cancelled", 9);
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     let writes = first.count("blob_put");
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     assert_eq!(first.count("blob_put"), writes);
     first.end(RunStatus::Cancelled);
     first.world().reset();
@@ -502,7 +506,7 @@ async fn attempts_in_their_grace_are_not_repeated() {
         let (mut keep, _) = load(&first).await;
         let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
         step(&mut graph, Event::Cancel, NOW);
-        keep.save(&graph).await.unwrap();
+        keep.driven.save(&graph).await.unwrap();
         first.end(RunStatus::Cancelled);
         let (_, mut loaded) = load(&first.begin("r2")).await;
         let resumed = loaded.mine.pop().unwrap();
@@ -520,7 +524,7 @@ async fn heads_hold_the_last_transitions() {
     let mut graph = begun(&mut keep, "g_1", &[action("a", "look", each)]).await;
     for at in 0..7 {
         finish(&mut graph, &format!("a[{at}]"), json!(at));
-        keep.save(&graph).await.unwrap();
+        keep.driven.save(&graph).await.unwrap();
     }
     let record = super::support::record(&graph, Vec::new(), NOW);
     keep.close(&graph, &record).await.unwrap();
@@ -532,7 +536,13 @@ async fn heads_hold_the_last_transitions() {
         .collect();
     let mut seqs = Vec::new();
     for name in segments {
-        let body = keep.bodies.read(&graph.id, &name).await.unwrap().unwrap();
+        let body = keep
+            .driven
+            .bodies
+            .read(&graph.id, &name)
+            .await
+            .unwrap()
+            .unwrap();
         let list = body.as_array().unwrap().clone();
         seqs.extend(list.iter().map(|one| one["seq"].as_u64().unwrap()));
     }

@@ -121,7 +121,7 @@ pub(super) async fn begun(keep: &mut Keep<Memory>, id: &str, actions: &[Value]) 
     let opened = keep.open(ordinal, &graph, &source, &raw, &[], NOW).await;
     assert_eq!(opened.unwrap(), Opened::New);
     step(&mut graph, Event::Begin, NOW);
-    keep.save(&graph).await.unwrap();
+    keep.driven.save(&graph).await.unwrap();
     graph
 }
 
