@@ -32,12 +32,12 @@ pub use artifacts::ArtifactsApi;
 pub use children::ChildRunsApi;
 pub use client::HostClient;
 pub use error::HostError;
-pub use history::{Direction, HistoryApi, HistoryQuery};
+pub use history::{HistoryApi, HistoryPageQuery, PageDirection};
 pub use interactions::InteractionsApi;
 pub use models::{ModelStream, ModelsApi};
-pub use runs::{RunEventsQuery, RunsApi, RunsQuery};
+pub use runs::{RunEventsQuery, RunPageQuery, RunsApi};
 pub use state::StateApi;
-pub use storage::{Blob, PutCondition, StorageApi, StorageQuery};
+pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
 pub use tools::ToolsApi;
 
 use connection::HostConnection;

@@ -4,20 +4,20 @@
 use action_graph::rules::StandingApproval;
 use protocol::result::RunOutcome;
 
-use crate::ending::Ended;
+use crate::ending::SessionEnd;
 use crate::execute::human::calls_of;
 use crate::failure::Halt;
 use crate::history;
-use crate::host::AgentHost;
-use crate::session::Session;
+use crate::host::GraphAgentHost;
+use crate::session::ProtocolSession;
 
 const COMMAND: &str = "/approvals";
 const REVOKE: &str = "revoke";
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Carries a command of the user out. `None`: the message is for the model.
-    pub(crate) async fn command(&mut self) -> Result<Option<Ended>, Halt> {
-        let input = self.driver.graphs.hands.context.input.clone();
+    pub(crate) async fn command(&mut self) -> Result<Option<SessionEnd>, Halt> {
+        let input = self.driver.graphs.env.context.input.clone();
         let text = input.text.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
         if self.driver.rules.delegated
@@ -27,9 +27,9 @@ impl<H: AgentHost> Session<H> {
             return Ok(None);
         }
         let told = match (words.next(), words.next(), words.next()) {
-            (None, ..) => listed(&self.driver.graphs.keep.approvals.standing()),
+            (None, ..) => listed(&self.driver.graphs.records.approvals.standing()),
             (Some(REVOKE), Some(name), None) => {
-                if self.driver.graphs.keep.approvals.revoke(name).await? {
+                if self.driver.graphs.records.approvals.revoke(name).await? {
                     format!("`{name}` is revoked: such calls are asked about again.")
                 } else {
                     format!("There is no approval `{name}`. `{COMMAND}` lists them.")

@@ -5,24 +5,26 @@ mod words;
 
 use action_graph::code::Code;
 use action_graph::node::Sent;
-use action_graph::schedule::{Command, Counted, Event, Failure, Outcome, Suspension, step};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step,
+};
 use protocol::result::{ResultType, ToolCallCompletedPayload};
 use tokio::time::{Instant, sleep_until};
 
-use crate::execute::{Report, agent};
+use crate::execute::{AttemptReport, agent};
 use crate::failpoint::reach;
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::KeepError;
+use crate::host::GraphAgentHost;
+use crate::records::RecordsError;
 use crate::session::{GraphDriver, RunGraphs};
-use crate::speaker::known;
-use crate::work::Key;
+use crate::work::AttemptKey;
+use crate::writer::known;
 
-impl<H: AgentHost> GraphDriver<H> {
+impl<H: GraphAgentHost> GraphDriver<H> {
     /// Runs until nothing moves without the outside. A child run is waited for, unless a question is open: its answer
     /// starts another run.
     pub(crate) async fn drive(&mut self) -> Result<(), Halt> {
-        self.drive_until(self.graphs.hands.end).await
+        self.drive_until(self.graphs.env.end).await
     }
 
     /// The same, until `end` at the latest.
@@ -37,7 +39,7 @@ impl<H: AgentHost> GraphDriver<H> {
                 .graphs
                 .work
                 .next_timer()
-                .map(|at| self.graphs.hands.clock.instant(at));
+                .map(|at| self.graphs.env.clock.instant(at));
             let shows = self.graphs.next_show();
             tokio::select! {
                 biased;
@@ -58,18 +60,18 @@ impl<H: AgentHost> GraphDriver<H> {
     fn moves(&self) -> bool {
         let end = self
             .graphs
-            .hands
+            .env
             .clock
             .now()
-            .saturating_add(crate::clock::millis(self.graphs.hands.left()));
+            .saturating_add(crate::clock::millis(self.graphs.env.left()));
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
         }
         let is_asking = self
             .graphs
-            .lives
+            .live_graphs
             .iter()
-            .any(crate::live::Live::has_question);
+            .any(crate::live::LiveGraph::has_question);
         self.graphs.work.is_following() && !is_asking && !self.graphs.is_closing
     }
 
@@ -77,8 +79,8 @@ impl<H: AgentHost> GraphDriver<H> {
     pub(crate) async fn drain(&mut self) -> Result<(), Halt> {
         loop {
             if let Some((graph, command)) = self.graphs.work.commands.pop_front() {
-                if let Some(place) = self.graphs.place(&graph) {
-                    self.carry_out(place, command).await?;
+                if let Some(position) = self.graphs.position(&graph) {
+                    self.carry_out(position, command).await?;
                 }
             } else if let Some((graph, event)) = self.graphs.work.events.pop_front() {
                 let mut events = vec![event];
@@ -91,8 +93,8 @@ impl<H: AgentHost> GraphDriver<H> {
                 {
                     events.extend(self.graphs.work.events.pop_front().map(|(_, event)| event));
                 }
-                if let Some(place) = self.graphs.place(&graph) {
-                    self.graphs.apply(place, events).await?;
+                if let Some(position) = self.graphs.position(&graph) {
+                    self.graphs.apply(position, events).await?;
                 }
             } else {
                 return Ok(());
@@ -101,19 +103,20 @@ impl<H: AgentHost> GraphDriver<H> {
     }
 
     /// Takes the report of an executor.
-    async fn reported(&mut self, key: Key, report: Report) {
+    async fn reported(&mut self, key: AttemptKey, report: AttemptReport) {
         match report {
-            Report::Finished(outcome) => {
-                self.graphs.tell_end(&key, &outcome).await;
+            AttemptReport::Finished(outcome) => {
+                self.graphs.report_end(&key, &outcome).await;
                 reach("effect.answered").await;
                 self.graphs.work.finish(&key, outcome);
             }
-            Report::Spawned(run) => {
+            AttemptReport::Spawned(run) => {
                 reach("child.spawned").await;
-                let node = self.graphs.place(&key.graph);
-                let node = node.and_then(|place| self.graphs.lives[place].graph.node(&key.id));
+                let node = self.graphs.position(&key.graph);
+                let node =
+                    node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
                 if node.is_none_or(|node| node.aborting || node.attempt != key.attempt) {
-                    let host = self.graphs.hands.host.clone();
+                    let host = self.graphs.env.host.clone();
                     self.graphs.work.end_child(host, run);
                     return self.graphs.work.finish(
                         &key,
@@ -124,13 +127,13 @@ impl<H: AgentHost> GraphDriver<H> {
                 let on = Suspension::Child {
                     run: run.to_string(),
                 };
-                let event = Event::Suspended { id, attempt, on };
+                let event = GraphEvent::Suspended { id, attempt, on };
                 self.graphs
                     .work
                     .events
                     .push_back((key.graph.clone(), event));
-                let hands = self.graphs.hands.clone();
-                let follow = async move { Report::Finished(agent::follow(&hands, run).await) };
+                let env = self.graphs.env.clone();
+                let follow = async move { AttemptReport::Finished(agent::follow(&env, run).await) };
                 self.graphs.work.follow(key, run, follow);
             }
         }
@@ -138,26 +141,31 @@ impl<H: AgentHost> GraphDriver<H> {
 
     /// Fires the timers that are due. One of an aborted attempt ends its grace, and its task.
     fn fire(&mut self) {
-        for key in self.graphs.work.due(self.graphs.hands.clock.now()) {
-            let node = self.graphs.place(&key.graph);
-            let node = node.and_then(|place| self.graphs.lives[place].graph.node(&key.id));
+        for key in self.graphs.work.due(self.graphs.env.clock.now()) {
+            let node = self.graphs.position(&key.graph);
+            let node =
+                node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
             if node.is_some_and(|node| node.aborting) {
                 self.graphs.work.abort(&key);
             }
-            let Key { graph, id, attempt } = key;
+            let AttemptKey { graph, id, attempt } = key;
             self.graphs
                 .work
                 .events
-                .push_back((graph, Event::TimerFired { id, attempt }));
+                .push_back((graph, GraphEvent::TimerFired { id, attempt }));
         }
     }
 }
 
-impl<H: AgentHost> RunGraphs<H> {
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Applies events to a graph and stores it. Its commands wait. Gives whether the rules refused one.
-    pub(crate) async fn apply(&mut self, place: usize, events: Vec<Event>) -> Result<bool, Halt> {
-        let now = self.hands.clock.now();
-        let live = &mut self.lives[place];
+    pub(crate) async fn apply(
+        &mut self,
+        position: usize,
+        events: Vec<GraphEvent>,
+    ) -> Result<bool, Halt> {
+        let now = self.env.clock.now();
+        let live = &mut self.live_graphs[position];
         let (mut stores, mut is_refused) = (false, false);
         for event in events {
             let mut has_changed = false;
@@ -165,7 +173,7 @@ impl<H: AgentHost> RunGraphs<H> {
                 match command {
                     Command::Note(change) => {
                         live.is_dirty = true;
-                        live.is_told = false;
+                        live.is_reported = false;
                         has_changed = true;
                         tracing::debug!(graph = %live.graph.id, action = %change.id, to = ?change.to, "action changed");
                     }
@@ -177,8 +185,8 @@ impl<H: AgentHost> RunGraphs<H> {
                         live.why = Some(why);
                         has_changed = false;
                     }
-                    Command::Count(Counted::Refused) => is_refused = true,
-                    Command::Count(Counted::Late) => {
+                    Command::Count(IgnoredEvent::Refused) => is_refused = true,
+                    Command::Count(IgnoredEvent::Late) => {
                         tracing::debug!(graph = %live.graph.id, "an event came late");
                     }
                     command => {
@@ -193,36 +201,45 @@ impl<H: AgentHost> RunGraphs<H> {
             }
         }
         if stores {
-            self.save(place).await?;
+            self.save(position).await?;
         }
         Ok(is_refused)
     }
 
     /// Stores a graph. This run stops driving a graph that another run has taken over.
-    pub(crate) async fn save(&mut self, place: usize) -> Result<(), Halt> {
-        let Err(error) = self.keep.driven.save(&self.lives[place].graph).await else {
+    pub(crate) async fn save(&mut self, position: usize) -> Result<(), Halt> {
+        let Err(error) = self
+            .records
+            .driven
+            .save(&self.live_graphs[position].graph)
+            .await
+        else {
             return Ok(());
         };
-        self.kept(place, error)
+        self.handle_records_error(position, error)
     }
 
     /// Handles a record that was not stored.
-    pub(crate) fn kept(&mut self, place: usize, error: KeepError) -> Result<(), Halt> {
-        let live = &mut self.lives[place];
+    pub(crate) fn handle_records_error(
+        &mut self,
+        position: usize,
+        error: RecordsError,
+    ) -> Result<(), Halt> {
+        let live = &mut self.live_graphs[position];
         let graph = live.graph.id.clone();
         match error {
-            KeepError::LeaseLost { run, .. } => {
+            RecordsError::LeaseLost { run, .. } => {
                 tracing::warn!(graph = %graph, run.id = run, "another run drives the graph now, this one stops");
                 live.is_closed = true;
                 self.work.drop_graph(&graph);
                 Ok(())
             }
-            KeepError::Full { what, most } => {
+            RecordsError::Full { what, most } => {
                 tracing::warn!(graph = %graph, what, most, "a record of the graph is full, nothing new starts");
                 let is_first = !std::mem::replace(&mut live.is_full, true);
                 self.work.call_off(&graph);
                 if is_first {
-                    self.work.events.push_back((graph, Event::BudgetGone));
+                    self.work.events.push_back((graph, GraphEvent::BudgetGone));
                 }
                 Ok(())
             }
@@ -235,29 +252,32 @@ impl<H: AgentHost> RunGraphs<H> {
     }
 
     /// Tells the user that a call ended.
-    async fn tell_end(&mut self, key: &Key, outcome: &Outcome) {
-        let Some(place) = self.place(&key.graph) else {
+    async fn report_end(&mut self, key: &AttemptKey, outcome: &ActionOutcome) {
+        let Some(position) = self.position(&key.graph) else {
             return;
         };
-        let Some(node) = self.lives[place].graph.node(&key.id) else {
+        let Some(node) = self.live_graphs[position].graph.node(&key.id) else {
             return;
         };
-        if !carry::is_told(node) {
+        if !carry::is_reported(node) {
             return;
         }
-        let room = self.speaker.room();
+        let output_limit = self.writer.output_limit();
         let (result, error) = match outcome {
-            Outcome::Ok { output, .. } if carry::may_see(node) => {
+            ActionOutcome::Ok { output, .. } if carry::may_see(node) => {
                 let value = match &output.value {
                     serde_json::Value::Object(object) => object.clone(),
                     other => protocol::JsonObject::from_iter([("value".to_owned(), other.clone())]),
                 };
-                (Some(room.shown(value)), None)
+                (Some(output_limit.within_limit(value)), None)
             }
-            Outcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
-            Outcome::Err(failure) => {
+            ActionOutcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
+            ActionOutcome::Err(failure) => {
                 let message = format!("{}: {}", failure.code, failure.message);
-                (None, Some(room.half().beginning(&message).to_owned()))
+                (
+                    None,
+                    Some(output_limit.half().beginning(&message).to_owned()),
+                )
             }
         };
         let payload = ToolCallCompletedPayload {
@@ -266,15 +286,15 @@ impl<H: AgentHost> RunGraphs<H> {
             result,
             error,
         };
-        self.speaker
+        self.writer
             .send(known(ResultType::ToolCallCompleted, &payload))
             .await;
     }
 }
 
 /// A failure that is not tried again.
-pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> Outcome {
-    Outcome::Err(Failure::new(code, message, sent))
+pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> ActionOutcome {
+    ActionOutcome::Err(ActionFailure::new(code, message, sent))
 }
 
 async fn at(time: Option<Instant>) {

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 use action_graph::graph::Graph;
-use action_graph::node::{Node, State};
+use action_graph::node::{Node, NodeState};
 use action_graph::record::{Metrics, result_record};
-use action_graph::transcript::Turn;
+use action_graph::transcript::TranscriptTurn;
 use protocol::child_run::WAITING_CHILD;
 use protocol::result::RunOutcome;
 
 use crate::failpoint::reach;
-use crate::host::AgentHost;
-use crate::live::Need;
-use crate::session::{RunGraphs, Session, budget};
+use crate::host::GraphAgentHost;
+use crate::live::GraphWait;
+use crate::session::{ProtocolSession, RunGraphs, budget};
 
 /// The finish reason of a run whose answer comes from a person.
 pub(crate) const WAITING_USER: &str = "waiting_user";
@@ -27,7 +27,7 @@ const LISTED: usize = 40;
 
 /// How a run ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct SessionEnd {
     pub(crate) reason: &'static str,
     pub(crate) outcome: Option<RunOutcome>,
 }
@@ -43,74 +43,79 @@ pub(crate) enum Limit {
     Deadline,
 }
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Ends with an answer. Graphs that wait for something else stay open.
-    pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> Ended {
+    pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
         let text = with_losses(&mut self.lost, text);
-        self.driver.graphs.speaker.complete(&text).await;
+        self.driver.graphs.writer.complete(&text).await;
         reach("answer.sent").await;
-        self.transcript.turns.push(Turn::Answer { text });
-        self.keep_turns().await;
+        self.transcript.turns.push(TranscriptTurn::Answer { text });
+        self.store_turns().await;
         self.driver.graphs.close_all().await;
         let waits = self
             .driver
             .graphs
-            .lives
+            .live_graphs
             .iter()
-            .any(|live| live.need() == Need::Child);
-        Ended {
+            .any(|live| live.need() == GraphWait::Child);
+        SessionEnd {
             reason: if waits { WAITING_CHILD } else { STOP },
             outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
     /// Ends without a further word, or with this one.
-    pub(crate) async fn end_silently(&mut self, text: &str, outcome: RunOutcome) -> Ended {
+    pub(crate) async fn end_silently(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
         if !text.trim().is_empty() || !self.lost.is_empty() {
             return self.answer(text, outcome).await;
         }
-        self.keep_turns().await;
+        self.store_turns().await;
         self.driver.graphs.close_all().await;
-        Ended {
+        SessionEnd {
             reason: STOP,
             outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
     /// Ends because a graph waits: with its note as the message, and what it waits for.
-    pub(crate) async fn wait(&mut self) -> Ended {
-        let waiting = self.driver.graphs.lives.iter().filter(|live| live.waits());
+    pub(crate) async fn wait(&mut self) -> SessionEnd {
+        let waiting = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .filter(|live| live.waits());
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
         let text = with_losses(&mut self.lost, &notes.join("\n\n"));
-        self.driver.graphs.speaker.complete(&text).await;
-        self.keep_turns().await;
+        self.driver.graphs.writer.complete(&text).await;
+        self.store_turns().await;
         self.driver.graphs.close_all().await;
         let is = |need| {
             self.driver
                 .graphs
-                .lives
+                .live_graphs
                 .iter()
                 .any(|live| live.need() == need)
         };
         let has_child = self
             .driver
             .graphs
-            .lives
+            .live_graphs
             .iter()
             .any(|live| !live.is_closed && live.waits_for_child());
-        let reason = match (has_child, is(Need::User)) {
+        let reason = match (has_child, is(GraphWait::User)) {
             (true, _) => WAITING_CHILD,
             (false, true) => WAITING_USER,
             (false, false) => WAITING,
         };
-        Ended {
+        SessionEnd {
             reason,
             outcome: self.driver.rules.delegated.then_some(RunOutcome::NeedInput),
         }
     }
 
     /// Ends at a limit: what is done, what is not, and why.
-    pub(crate) async fn end_at(&mut self, limit: Limit) -> Ended {
+    pub(crate) async fn end_at(&mut self, limit: Limit) -> SessionEnd {
         let mut text = match limit {
             Limit::Declarations => format!(
                 "I stopped: {} declarations were made in this run, which is the limit.",
@@ -120,7 +125,7 @@ impl<H: AgentHost> Session<H> {
                 let most = self
                     .driver
                     .graphs
-                    .hands
+                    .env
                     .config
                     .budgets
                     .tokens
@@ -132,7 +137,7 @@ impl<H: AgentHost> Session<H> {
         let open = self
             .driver
             .graphs
-            .lives
+            .live_graphs
             .iter()
             .filter(|live| !live.is_closed);
         let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
@@ -149,23 +154,23 @@ impl<H: AgentHost> Session<H> {
         let goes_on = self
             .driver
             .graphs
-            .lives
+            .live_graphs
             .iter()
-            .any(crate::live::Live::waits)
+            .any(crate::live::LiveGraph::waits)
             || limit == Limit::Deadline
                 && self
                     .driver
                     .graphs
-                    .lives
+                    .live_graphs
                     .iter()
-                    .any(|live| live.need() == Need::Moving);
+                    .any(|live| live.need() == GraphWait::Moving);
         text.push_str(if goes_on {
             "\n\nThe open steps go on with your next message."
         } else {
             "\n\nTell me how to go on."
         });
         let ended = self.answer(&text, RunOutcome::NotDone).await;
-        Ended {
+        SessionEnd {
             reason: if ended.reason == WAITING_CHILD {
                 WAITING_CHILD
             } else {
@@ -176,48 +181,48 @@ impl<H: AgentHost> Session<H> {
     }
 
     /// Keeps the turns of this run for later ones.
-    pub(crate) async fn keep_turns(&mut self) {
+    pub(crate) async fn store_turns(&mut self) {
         let own = self.transcript.turns.iter().skip(self.transcript.earlier);
         let own = own
-            .filter(|turn| !matches!(turn, Turn::Notice(_)))
+            .filter(|turn| !matches!(turn, TranscriptTurn::Notice(_)))
             .cloned()
             .collect();
-        let now = self.driver.graphs.hands.clock.now();
-        match self.driver.graphs.keep.finish(own, now).await {
-            Ok(()) | Err(crate::keep::KeepError::Refused(_)) => {}
+        let now = self.driver.graphs.env.clock.now();
+        match self.driver.graphs.records.finish(own, now).await {
+            Ok(()) | Err(crate::records::RecordsError::Refused(_)) => {}
             Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
         }
     }
 }
 
-impl<H: AgentHost> RunGraphs<H> {
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Closes the graphs that nothing waits for any more.
     pub(crate) async fn close_all(&mut self) {
-        for place in 0..self.lives.len() {
-            if self.lives[place].need() == Need::Model {
-                self.close(place).await;
+        for position in 0..self.live_graphs.len() {
+            if self.live_graphs[position].need() == GraphWait::Model {
+                self.close(position).await;
             }
         }
     }
 
     /// Closes a graph with its record.
-    pub(crate) async fn close(&mut self, place: usize) {
-        let (tokens_in, tokens_out) = self.hands.usage.tokens();
+    pub(crate) async fn close(&mut self, position: usize) {
+        let (tokens_in, tokens_out) = self.env.usage.tokens();
         let metrics = Metrics {
-            model_calls: self.hands.usage.calls(),
+            model_calls: self.env.usage.calls(),
             tokens_in,
             tokens_out,
-            wall_ms: self.hands.clock.elapsed_ms(),
+            wall_ms: self.env.clock.elapsed_ms(),
             ..Metrics::default()
         };
-        let budget = budget(self.hands.config.budgets.window);
-        let now = self.hands.clock.now();
-        let live = &mut self.lives[place];
+        let budget = budget(self.env.config.budgets.window);
+        let now = self.env.clock.now();
+        let live = &mut self.live_graphs[position];
         live.is_closed = true;
-        let runs = self.keep.driven.runs(live.id());
+        let runs = self.records.driven.runs(live.id());
         let diagnostics = live.diagnostics.clone();
         let record = result_record(&live.graph, diagnostics, metrics, runs, budget, now);
-        if let Err(error) = self.keep.close(&live.graph, &record).await {
+        if let Err(error) = self.records.close(&live.graph, &record).await {
             tracing::warn!(graph = %live.graph.id, "the graph is not closed, the next run closes it: {error}");
         }
     }
@@ -238,7 +243,7 @@ fn note_of(graph: &Graph) -> String {
     }
     let waiting = graph
         .declared()
-        .filter(|node| matches!(node.state, State::Waiting(_)));
+        .filter(|node| matches!(node.state, NodeState::Waiting(_)));
     let titles: Vec<_> = waiting.map(|node| node.action.title.as_str()).collect();
     if titles.is_empty() {
         "I wait.".to_owned()
@@ -248,7 +253,7 @@ fn note_of(graph: &Graph) -> String {
 }
 
 fn is_done(node: &Node) -> bool {
-    node.state == State::Completed && node.satisfying || node.state == State::Skipped
+    node.state == NodeState::Completed && node.satisfying || node.state == NodeState::Skipped
 }
 
 fn list<'a>(text: &mut String, heading: &str, nodes: impl Iterator<Item = &'a Node>) {
@@ -268,16 +273,16 @@ fn list<'a>(text: &mut String, heading: &str, nodes: impl Iterator<Item = &'a No
 /// Why a step is not done, in words for a person.
 fn why_not(node: &Node) -> String {
     let why = match node.state {
-        State::Completed if node.satisfying => return String::new(),
-        State::Skipped => return " (not needed)".to_owned(),
-        State::Completed => "ended without the result that was asked for",
-        State::Uncertain => "it is not known whether it happened",
-        State::Waiting(_) => "waits",
-        State::Running | State::FanOut => "was under way",
-        State::Pending => "was not started",
-        State::Blocked(_) => "needs a step that did not succeed",
-        State::Canceled => "was cancelled",
-        State::Failed => {
+        NodeState::Completed if node.satisfying => return String::new(),
+        NodeState::Skipped => return " (not needed)".to_owned(),
+        NodeState::Completed => "ended without the result that was asked for",
+        NodeState::Uncertain => "it is not known whether it happened",
+        NodeState::Waiting(_) => "waits",
+        NodeState::Running | NodeState::FanOut => "was under way",
+        NodeState::Pending => "was not started",
+        NodeState::Blocked(_) => "needs a step that did not succeed",
+        NodeState::Canceled => "was cancelled",
+        NodeState::Failed => {
             let error = node.error.as_ref();
             let message =
                 error.map_or("", |error| error.message.lines().next().unwrap_or_default());

@@ -11,40 +11,40 @@ use std::time::Duration;
 
 use action_graph::catalog::Catalog;
 use action_graph::graph::Millis;
-use action_graph::schedule::Outcome;
+use action_graph::schedule::ActionOutcome;
 use protocol::context::AgentRunContext;
 use protocol::id::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::config::Config;
-use crate::usage::UsageLog;
+use crate::usage::TokenUsageLog;
 
 /// Shared parts of all executors of a run. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Hands<H> {
+pub(crate) struct ExecutorEnv<H> {
     pub(crate) host: H,
     pub(crate) context: Arc<AgentRunContext>,
     pub(crate) config: Arc<Config>,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) clock: Clock,
-    pub(crate) usage: UsageLog,
+    pub(crate) clock: RunClock,
+    pub(crate) usage: TokenUsageLog,
     /// When the run must have ended its work.
     pub(crate) end: Instant,
 }
 
 /// The report of an executor.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum AttemptReport {
     /// The attempt ended.
-    Finished(Outcome),
+    Finished(ActionOutcome),
     /// A child run works on it.
     Spawned(RunId),
 }
 
-impl<H> Hands<H> {
+impl<H> ExecutorEnv<H> {
     /// The time of one attempt: its own limit, within the run.
     pub(crate) fn time_of(&self, most_ms: u32) -> Duration {
         self.left().min(Duration::from_millis(u64::from(most_ms)))

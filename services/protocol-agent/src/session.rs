@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 use action_graph::accept::RepairBudget;
 use action_graph::ids::GraphId;
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{Known, Rules};
-use action_graph::transcript::Turn;
+use action_graph::rules::{AgentRules, KnownFacts};
+use action_graph::transcript::TranscriptTurn;
 use protocol::message::Message;
 use runner_kit::CancellationToken;
 
 use crate::clock::millis;
-use crate::execute::Hands;
-use crate::host::AgentHost;
-use crate::keep::{Keep, KeepError};
-use crate::live::Live;
-use crate::model::Models;
-use crate::speaker::Speaker;
-use crate::work::Work;
+use crate::execute::ExecutorEnv;
+use crate::host::GraphAgentHost;
+use crate::live::LiveGraph;
+use crate::model::ModelChain;
+use crate::records::{GraphRecords, RecordsError};
+use crate::work::AttemptTasks;
+use crate::writer::ResultWriter;
 
 /// The budget of an observation for a model with this window.
-pub(crate) fn budget(window: usize) -> Budget<'static> {
-    Budget {
+pub(crate) fn budget(window: usize) -> ObservationBudget<'static> {
+    ObservationBudget {
         window,
         count: &estimate,
     }
@@ -31,12 +31,12 @@ pub(crate) fn budget(window: usize) -> Budget<'static> {
 /// The graphs of a run, with their records, attempts and results.
 #[derive(Debug)]
 pub(crate) struct RunGraphs<H> {
-    pub(crate) hands: Hands<H>,
-    pub(crate) keep: Keep<H>,
-    pub(crate) speaker: Speaker,
+    pub(crate) env: ExecutorEnv<H>,
+    pub(crate) records: GraphRecords<H>,
+    pub(crate) writer: ResultWriter,
     /// Graphs of this run, and those that it took over, oldest first.
-    pub(crate) lives: Vec<Live>,
-    pub(crate) work: Work,
+    pub(crate) live_graphs: Vec<LiveGraph>,
+    pub(crate) work: AttemptTasks,
     /// Whether the run shuts down: cancellation and deadline hold nothing up any more.
     pub(crate) is_closing: bool,
 }
@@ -47,25 +47,25 @@ pub(crate) struct GraphDriver<H> {
     pub(crate) graphs: RunGraphs<H>,
     pub(crate) cancel: CancellationToken,
     /// Rules of the agent in this run.
-    pub(crate) rules: Rules,
+    pub(crate) rules: AgentRules,
     /// Turns that follow the next observation.
-    pub(crate) extras: Vec<Turn>,
+    pub(crate) extras: Vec<TranscriptTurn>,
 }
 
 /// The turns of the conversation.
 #[derive(Debug)]
-pub(crate) struct Transcript {
+pub(crate) struct RunTranscript {
     /// Oldest first.
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) turns: Vec<TranscriptTurn>,
     /// Turns of earlier runs at its beginning.
     pub(crate) earlier: usize,
     /// Whether something happened that the model has not seen.
     pub(crate) needs_model: bool,
 }
 
-impl Transcript {
+impl RunTranscript {
     /// A transcript that begins with these turns of earlier runs.
-    pub(crate) fn new(turns: Vec<Turn>) -> Self {
+    pub(crate) fn new(turns: Vec<TranscriptTurn>) -> Self {
         Self {
             earlier: turns.len(),
             turns,
@@ -74,7 +74,7 @@ impl Transcript {
     }
 
     /// Adds a turn that the model has not seen.
-    pub(crate) fn push(&mut self, turn: Turn) {
+    pub(crate) fn push(&mut self, turn: TranscriptTurn) {
         self.turns.push(turn);
         self.needs_model = true;
     }
@@ -82,12 +82,12 @@ impl Transcript {
 
 /// The state of one run.
 #[derive(Debug)]
-pub(crate) struct Session<H> {
+pub(crate) struct ProtocolSession<H> {
     pub(crate) driver: GraphDriver<H>,
-    pub(crate) models: Models,
+    pub(crate) models: ModelChain,
     /// Role messages.
     pub(crate) prompt: Vec<Message>,
-    pub(crate) transcript: Transcript,
+    pub(crate) transcript: RunTranscript,
     /// The user's request.
     pub(crate) goal: String,
     /// Declarations of this run.
@@ -101,44 +101,44 @@ pub(crate) struct Session<H> {
     pub(crate) busy: Vec<GraphId>,
 }
 
-impl<H: AgentHost> RunGraphs<H> {
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Whether a person can be asked: on this surface, and with records that the answer finds again.
     pub(crate) fn can_ask(&self) -> bool {
-        self.hands.context.delivery.interactions.is_some() && self.keep.can_persist()
+        self.env.context.delivery.interactions.is_some() && self.records.can_persist()
     }
 
     /// The graph of this id.
-    pub(crate) fn place(&self, graph: &GraphId) -> Option<usize> {
-        let mut lives = self.lives.iter();
-        lives.position(|live| live.id() == graph && !live.is_closed)
+    pub(crate) fn position(&self, graph: &GraphId) -> Option<usize> {
+        let mut live_graphs = self.live_graphs.iter();
+        live_graphs.position(|live| live.id() == graph && !live.is_closed)
     }
 }
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Facts for the next declaration. `output` is the model's output: graphs that it names are read whole.
-    pub(crate) async fn known(&mut self, output: &str) -> Result<Known, KeepError> {
-        let mut graphs = self.driver.graphs.keep.known(output).await?;
+    pub(crate) async fn known(&mut self, output: &str) -> Result<KnownFacts, RecordsError> {
+        let mut graphs = self.driver.graphs.records.known(output).await?;
         graphs.retain(|graph| {
             !self
                 .driver
                 .graphs
-                .lives
+                .live_graphs
                 .iter()
                 .any(|live| *live.id() == graph.id)
         });
-        graphs.extend(self.driver.graphs.lives.iter().map(Live::known));
-        Ok(Known {
+        graphs.extend(self.driver.graphs.live_graphs.iter().map(LiveGraph::known));
+        Ok(KnownFacts {
             goal: self.goal.clone(),
-            event: self.driver.graphs.hands.event(),
+            event: self.driver.graphs.env.event(),
             graphs,
             declarations: self.declarations,
             repeats: self.repeats.clone(),
-            budget_gone: self.driver.graphs.hands.is_spent(),
+            budget_gone: self.driver.graphs.env.is_spent(),
             depth: u8::from(self.driver.rules.delegated),
-            can_persist: self.driver.graphs.keep.can_persist(),
+            can_persist: self.driver.graphs.records.can_persist(),
             can_ask: self.driver.graphs.can_ask(),
-            remaining_ms: millis(self.driver.graphs.hands.left()),
-            ..Known::default()
+            remaining_ms: millis(self.driver.graphs.env.left()),
+            ..KnownFacts::default()
         })
     }
 }

@@ -7,20 +7,21 @@ use serde_json::Value;
 use crate::action::Action;
 use crate::code::Code;
 use crate::graph::Transition;
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::reference::Reference;
-use crate::schedule::{Command, Counted, DecisionEvents};
+use crate::schedule::{Command, DecisionEvents, IgnoredEvent};
 
 impl DecisionEvents<'_, '_> {
     pub(super) fn revise(&mut self, actions: Vec<Action>, constants: BTreeMap<Reference, Value>) {
-        let is_kept =
-            |node: &Node| node.waived || !matches!(node.state, State::Pending | State::Blocked(_));
+        let is_kept = |node: &Node| {
+            node.waived || !matches!(node.state, NodeState::Pending | NodeState::Blocked(_))
+        };
         let immutable = |action: &Action| {
             let node = self.step.graph.node(&action.id);
             node.is_some_and(|node| is_kept(node) || node.parent.is_some())
         };
         if self.step.graph.stop.is_some() || actions.iter().any(immutable) {
-            return self.step.count(Counted::Refused);
+            return self.step.count(IgnoredEvent::Refused);
         }
         let old = std::mem::take(&mut self.step.graph.nodes);
         let (kept, replaced): (Vec<_>, Vec<_>) = old
@@ -39,7 +40,7 @@ impl DecisionEvents<'_, '_> {
                 id: node.action.id.clone(),
                 attempt: node.attempt,
                 from: node.state,
-                to: State::Canceled,
+                to: NodeState::Canceled,
                 why: Some(Code::Canceled),
             };
             self.step.notes.push(Command::Note(transition));

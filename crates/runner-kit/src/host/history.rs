@@ -9,7 +9,7 @@ use crate::host::{HostConnection, HostError};
 
 /// Selection of history items; absent fields take the gateway's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct HistoryQuery {
+pub struct HistoryPageQuery {
     /// Conversation of the run; any other is rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<String>,
@@ -23,7 +23,7 @@ pub struct HistoryQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<PageDirection>,
     /// Includes `attachment_refs`; empty otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub include_attachments: bool,
@@ -32,7 +32,7 @@ pub struct HistoryQuery {
 /// Reading direction of a page. Default: backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum PageDirection {
     Backward,
     Forward,
 }
@@ -44,7 +44,7 @@ pub struct HistoryApi<'a>(pub(super) &'a HostConnection);
 impl HistoryApi<'_> {
     /// Page of the conversation's transcript. `next_cursor` continues in the page's direction, `prev_cursor`
     /// reverses it.
-    pub async fn page(self, query: &HistoryQuery) -> Result<Page<TranscriptItem>, HostError> {
+    pub async fn page(self, query: &HistoryPageQuery) -> Result<Page<TranscriptItem>, HostError> {
         let request = self.0.request(Method::GET, &["history"]).await?;
         self.0.answer(request.query(query)).await
     }

@@ -30,7 +30,7 @@ impl InteractionsApi<'_> {
 
     /// Waits until an interaction is answered, expires or is cancelled; never returns `Open`. Fails at the run's
     /// deadline and after 30 consecutive failed calls. To stop earlier, drop it or wrap it in
-    /// [`Run::until_cancelled`](crate::Run::until_cancelled).
+    /// [`RunHandle::until_cancelled`](crate::RunHandle::until_cancelled).
     pub async fn wait(self, id: &str) -> Result<AwaitedInteraction, HostError> {
         let mut failures = 0;
         loop {

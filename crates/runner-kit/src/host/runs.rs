@@ -6,11 +6,11 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use reqwest::Method;
 use serde::Serialize;
 
-use crate::host::{Direction, HostConnection, HostError};
+use crate::host::{HostConnection, HostError, PageDirection};
 
 /// Selection of runs; newest first by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RunsQuery {
+pub struct RunPageQuery {
     /// Statuses, joined by commas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statuses: Option<String>,
@@ -22,7 +22,7 @@ pub struct RunsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<PageDirection>,
 }
 
 /// Selection of a run's events by sequence; ascending by default.
@@ -36,7 +36,7 @@ pub struct RunEventsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<PageDirection>,
 }
 
 /// Run ledger of the run.
@@ -45,7 +45,7 @@ pub struct RunsApi<'a>(pub(super) &'a HostConnection);
 
 impl RunsApi<'_> {
     /// Page of the runs in scope; `total_count` is their number.
-    pub async fn list(self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
+    pub async fn list(self, query: &RunPageQuery) -> Result<Page<AgentRun>, HostError> {
         let request = self.0.request(Method::GET, &["runs"]).await?;
         self.0.answer(request.query(query)).await
     }

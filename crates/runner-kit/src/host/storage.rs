@@ -26,7 +26,7 @@ pub enum PutCondition {
 
 /// Selection of keys in an area.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StorageQuery {
+pub struct StorageKeyQuery {
     /// Key prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
@@ -120,7 +120,7 @@ impl StorageApi<'_> {
     pub async fn list(
         self,
         area: StorageArea,
-        query: &StorageQuery,
+        query: &StorageKeyQuery,
     ) -> Result<StorageKeys, HostError> {
         let request = self
             .0

@@ -6,7 +6,7 @@ use protocol::resources::{StateScope, StorageArea};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Call, FakeHost, TOKEN, run_record};
+use crate::testing::{FakeHost, FakeHostCall, TOKEN, run_record};
 
 const NOW: i64 = 1_795_291_200;
 const CONVERSATION: StateScope = StateScope::Conversation;
@@ -17,7 +17,7 @@ async fn connected() -> (FakeHost, Host) {
     (fake, host)
 }
 
-fn last_call(fake: &FakeHost) -> Call {
+fn last_call(fake: &FakeHost) -> FakeHostCall {
     fake.calls().pop().unwrap()
 }
 
@@ -29,7 +29,7 @@ async fn check(fake: &FakeHost, expected: &str) {
 }
 
 #[tokio::test]
-async fn each_call_has_its_route_and_the_token() {
+async fn sends_state_calls_with_token() {
     let (fake, host) = connected().await;
 
     assert_eq!(host.run().await.unwrap().event_id, "m-1001");
@@ -88,15 +88,15 @@ async fn each_call_has_its_route_and_the_token() {
 }
 
 #[tokio::test]
-async fn history_is_paged_and_searched_with_what_is_named_alone() {
+async fn sends_only_set_history_parameters() {
     let (fake, host) = connected().await;
     let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
     fake.answer(200, page.clone());
-    let query = HistoryQuery {
+    let query = HistoryPageQuery {
         limit: Some(5),
-        direction: Some(Direction::Forward),
+        direction: Some(PageDirection::Forward),
         include_attachments: true,
-        ..HistoryQuery::default()
+        ..HistoryPageQuery::default()
     };
     assert!(host.history().page(&query).await.unwrap().items.is_empty());
     check(
@@ -104,11 +104,11 @@ async fn history_is_paged_and_searched_with_what_is_named_alone() {
         "GET /history?limit=5&direction=forward&include_attachments=true",
     )
     .await;
-    let query = HistoryQuery {
+    let query = HistoryPageQuery {
         conversation_id: Some("c-7".to_owned()),
         before_cursor: Some("b_".to_owned()),
         after_cursor: Some("a-".to_owned()),
-        ..HistoryQuery::default()
+        ..HistoryPageQuery::default()
     };
     fake.answer(200, page);
     host.history().page(&query).await.unwrap();
@@ -145,7 +145,7 @@ async fn history_is_paged_and_searched_with_what_is_named_alone() {
 }
 
 #[tokio::test]
-async fn absent_is_no_error() {
+async fn returns_none_for_absent_entries() {
     let (fake, host) = connected().await;
     let absent = json!({"error": {"code": "not_found", "message": "there is no such key"}});
     fake.answer(404, absent.clone());
@@ -155,7 +155,7 @@ async fn absent_is_no_error() {
 }
 
 #[tokio::test]
-async fn errors_keep_what_the_gateway_said() {
+async fn keeps_error_fields_of_gateway() {
     let (fake, host) = connected().await;
     fake.answer(
         409,
@@ -190,7 +190,7 @@ async fn errors_keep_what_the_gateway_said() {
 }
 
 #[tokio::test]
-async fn a_key_that_would_leave_its_path_is_never_sent() {
+async fn rejects_keys_with_dot_segments() {
     let (fake, host) = connected().await;
     for key in ["", ".", ".."] {
         let error = host.state().get(CONVERSATION, key).await.unwrap_err();
@@ -200,7 +200,7 @@ async fn a_key_that_would_leave_its_path_is_never_sent() {
 }
 
 #[tokio::test]
-async fn a_call_ends_by_its_timeout_and_by_the_deadline() {
+async fn bounds_calls_by_timeout_and_deadline() {
     let fake = FakeHost::start().await.unwrap();
     let impatient = HostClient::new().with_call_timeout(Duration::from_millis(50));
     fake.stay_silent();
@@ -228,7 +228,7 @@ async fn a_call_ends_by_its_timeout_and_by_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_gone_is_unreachable() {
+async fn reports_unreachable_gateway() {
     let (fake, host) = connected().await;
     drop(fake);
     let error = host.run().await.unwrap_err();
@@ -240,7 +240,7 @@ async fn a_gateway_that_is_gone_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_token_near_its_end_is_renewed_once_for_all_clones() {
+async fn renews_expiring_token_once_for_all_clones() {
     let fake = FakeHost::start().await.unwrap();
     let mut access = fake.access(NOW);
     access.token_expires_at = NOW + 59;
@@ -270,7 +270,7 @@ async fn a_token_near_its_end_is_renewed_once_for_all_clones() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_while_the_runner_makes_no_call() {
+async fn renews_token_without_calls() {
     let fake = FakeHost::start().await.unwrap();
     let mut access = fake.access(NOW);
     access.token_expires_at = NOW + 60;
@@ -286,7 +286,7 @@ async fn a_token_is_renewed_while_the_runner_makes_no_call() {
 }
 
 #[tokio::test]
-async fn models_tools_and_knowledge_have_their_routes() {
+async fn sends_model_tool_and_knowledge_calls() {
     use protocol::model::{CountTokens, LlmRequest, Rerank};
 
     let (fake, host) = connected().await;
@@ -384,7 +384,7 @@ async fn waits_for_interaction_until_final_state() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_own() {
+async fn allows_long_calls_beyond_call_timeout() {
     let fake = FakeHost::start().await.unwrap();
     let client = HostClient::new().with_call_timeout(std::time::Duration::from_millis(50));
     #[expect(clippy::cast_precision_loss, reason = "epoch seconds")]
@@ -402,7 +402,7 @@ async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_o
 }
 
 #[tokio::test]
-async fn child_runs_have_their_routes() {
+async fn sends_child_run_calls() {
     use protocol::child_run::ChildRunRequest;
     use protocol::context::AgentInput;
     use protocol::run::RunStatus;

@@ -5,26 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::Millis;
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::node::{Node, Output, State};
+use action_graph::node::{ActionOutput, Node, NodeState};
 use action_graph::record::{RestoreError, restore};
 use action_graph::rules::KnownGraph;
-use action_graph::schedule::Event;
-use action_graph::transcript::Turn;
+use action_graph::schedule::GraphEvent;
+use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;
 use serde_json::Value;
 
 use crate::failpoint::reach;
-use crate::keep::allowances::{self, Allowances};
-use crate::keep::bodies::Bodies;
-use crate::keep::digests::{self, Ring};
-use crate::keep::document::{Document, Read, is_outrun, named, read};
-use crate::keep::error::KeepError;
-use crate::keep::head::Head;
-use crate::keep::host::{KeepHost, tried};
-use crate::keep::index::{self, Index, Open};
-use crate::keep::reconcile::{Facts, findings};
-use crate::keep::save::{DrivenGraphs, HEADS, Held, head_key};
-use crate::keep::{Adopted, Approvals, GraphArchive, Inbox, Keep, Loaded, Me, Resumed};
+use crate::records::allowances::{self, Allowances};
+use crate::records::bodies::Bodies;
+use crate::records::digests::{self, DigestRing};
+use crate::records::document::{StateDocument, StoredRecord, is_outrun, named, read};
+use crate::records::error::RecordsError;
+use crate::records::head::GraphHead;
+use crate::records::host::{RecordsHost, tried};
+use crate::records::index::{self, Index, OpenEntry};
+use crate::records::reconcile::{RecoveryFacts, findings};
+use crate::records::save::{DrivenGraph, DrivenGraphs, HEADS, head_key};
+use crate::records::{
+    Adoption, AnswerInbox, Approvals, GraphArchive, GraphRecords, LoadedRecords, Resumed,
+    RunIdentity,
+};
 
 /// Heads of a conversation that are looked at.
 const MOST: u32 = 32;
@@ -34,32 +37,36 @@ const LONGEST: Millis = 7 * 24 * 60 * 60 * 1_000;
 const ROUNDS: usize = 4;
 
 /// A stored head.
-enum Found {
-    Here(Box<Head>, i64),
+enum StoredHead {
+    Here(Box<GraphHead>, i64),
     Absent,
     Lost(String),
 }
 
-impl<H: KeepHost> Keep<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// Reads the records of the conversation, and takes over every open graph whose run is over. The first thing of a
     /// run. Without a conversation or a grant nothing is read, and every durable graph is refused.
-    pub async fn load(host: H, me: Me, now: Millis) -> Result<(Self, Loaded), KeepError> {
+    pub async fn load(
+        host: H,
+        me: RunIdentity,
+        now: Millis,
+    ) -> Result<(Self, LoadedRecords), RecordsError> {
         let conversation = me.conversation.clone().unwrap_or_default();
         let bodies = Bodies::new(host.clone(), &conversation);
-        let mut keep = Self {
+        let mut records = Self {
             refused: refusal(&me),
-            ring: Document::absent(digests::KEY),
+            ring: StateDocument::absent(digests::KEY),
             others: BTreeMap::new(),
             now,
             approvals: Approvals {
                 host: host.clone(),
                 me: me.clone(),
-                document: Document::absent(allowances::KEY),
+                document: StateDocument::absent(allowances::KEY),
             },
             archive: GraphArchive {
                 host: host.clone(),
                 bodies: bodies.clone(),
-                index: Document::absent(index::KEY),
+                index: StateDocument::absent(index::KEY),
                 read: BTreeMap::new(),
                 now,
             },
@@ -69,7 +76,7 @@ impl<H: KeepHost> Keep<H> {
                 bodies,
                 held: BTreeMap::new(),
             },
-            inbox: Inbox {
+            inbox: AnswerInbox {
                 host: host.clone(),
                 me: me.clone(),
                 now,
@@ -77,30 +84,34 @@ impl<H: KeepHost> Keep<H> {
             host,
             me,
         };
-        let mut loaded = Loaded::default();
-        if keep.me.needs_state().is_err() {
-            return Ok((keep, loaded));
+        let mut loaded = LoadedRecords::default();
+        if records.me.needs_state().is_err() {
+            return Ok((records, loaded));
         }
-        let host = &keep.host;
+        let host = &records.host;
         let (index, ring, allowances, keys) = futures_util::try_join!(
-            Document::<Index>::read(host, index::KEY, &conversation),
-            Document::<Ring>::read(host, digests::KEY, &conversation),
-            Document::<Allowances>::read(host, allowances::KEY, &conversation),
+            StateDocument::<Index>::read(host, index::KEY, &conversation),
+            StateDocument::<DigestRing>::read(host, digests::KEY, &conversation),
+            StateDocument::<Allowances>::read(host, allowances::KEY, &conversation),
             async { Ok(tried(|| host.state_list("apd.", MOST * 2)).await?.keys) },
         )?;
         loaded.digests.clone_from(&ring.value.digests);
-        keep.ring = ring;
-        keep.archive.index = index;
-        keep.approvals.document = allowances;
-        if keep.can_persist() {
-            keep.load_graphs(&keys, &mut loaded).await?;
+        records.ring = ring;
+        records.archive.index = index;
+        records.approvals.document = allowances;
+        if records.can_persist() {
+            records.load_graphs(&keys, &mut loaded).await?;
         }
-        loaded.inbox = keep.inbox.read(&keys).await?;
-        Ok((keep, loaded))
+        loaded.inbox = records.inbox.read(&keys).await?;
+        Ok((records, loaded))
     }
 
     /// Looks at each open graph that the index or the keys of heads name.
-    async fn load_graphs(&mut self, keys: &[String], loaded: &mut Loaded) -> Result<(), KeepError> {
+    async fn load_graphs(
+        &mut self,
+        keys: &[String],
+        loaded: &mut LoadedRecords,
+    ) -> Result<(), RecordsError> {
         let heads = keys.iter().filter_map(|key| key.strip_prefix(HEADS));
         let heads: BTreeSet<_> = heads.map(|id| GraphId(id.to_owned())).collect();
         let index = &self.archive.index.value;
@@ -115,17 +126,17 @@ impl<H: KeepHost> Keep<H> {
                 continue;
             }
             match self.adopt(&id).await? {
-                Adopted::Mine(resumed) => loaded.mine.push(*resumed),
-                Adopted::Busy { run } => loaded.busy.push((id.clone(), run)),
-                Adopted::Gone => absent.push(id),
-                Adopted::Lost(why) => loaded.lost.push((id, why)),
+                Adoption::Mine(resumed) => loaded.mine.push(*resumed),
+                Adoption::Busy { run } => loaded.busy.push((id.clone(), run)),
+                Adoption::Gone => absent.push(id),
+                Adoption::Lost(why) => loaded.lost.push((id, why)),
             }
         }
         loaded
             .mine
             .sort_by_key(|one| self.driven.held[&one.graph.id].head.opened);
         for (id, held) in &self.driven.held {
-            found.push(Open {
+            found.push(OpenEntry {
                 id: id.clone(),
                 run: self.me.run.clone(),
                 at: held.head.opened,
@@ -138,21 +149,21 @@ impl<H: KeepHost> Keep<H> {
 
     /// Takes a graph over, unless a live run drives it: at the start of a run, after a lost lease, or when the run
     /// that drove it may have ended since.
-    pub async fn adopt(&mut self, id: &GraphId) -> Result<Adopted, KeepError> {
+    pub async fn adopt(&mut self, id: &GraphId) -> Result<Adoption, RecordsError> {
         self.needs_storage()?;
         self.driven.held.remove(id);
         self.others.remove(id);
         for _ in 0..ROUNDS {
             let (mut head, version) = match self.find(id).await? {
-                Found::Here(head, version) => (head, version),
-                Found::Lost(why) => return Ok(Adopted::Lost(why)),
-                Found::Absent => return self.absent(id).await,
+                StoredHead::Here(head, version) => (head, version),
+                StoredHead::Lost(why) => return Ok(Adoption::Lost(why)),
+                StoredHead::Absent => return self.absent(id).await,
             };
             let owner = head.stored.owner.clone();
             let is_mine = owner.run == self.me.run && owner.attempt <= self.me.attempt;
             if !is_mine && is_live(&self.host, &owner.run).await? {
                 self.show(id, *head).await?;
-                return Ok(Adopted::Busy { run: owner.run });
+                return Ok(Adoption::Busy { run: owner.run });
             }
             head.take_over(&self.me.run, self.me.attempt);
             let value = named(&self.me.conversation(), &*head);
@@ -166,11 +177,11 @@ impl<H: KeepHost> Keep<H> {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Adopted::Busy { run: String::new() })
+        Ok(Adoption::Busy { run: String::new() })
     }
 
     /// Remembers what a graph of another run looks like.
-    async fn show(&mut self, id: &GraphId, head: Head) -> Result<(), KeepError> {
+    async fn show(&mut self, id: &GraphId, head: GraphHead) -> Result<(), RecordsError> {
         let mut bodies = self.driven.bodies.read_all(id, head.names()).await?;
         bodies.extend(head.inline);
         let restored = restore(head.stored, &self.me.conversation(), &mut |name| {
@@ -190,14 +201,14 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// An index entry without a head: its run may be about to write it.
-    async fn absent(&self, id: &GraphId) -> Result<Adopted, KeepError> {
+    async fn absent(&self, id: &GraphId) -> Result<Adoption, RecordsError> {
         let mut open = self.archive.index.value.open.iter();
         match open.find(|one| one.id == *id) {
             Some(one) if one.run != self.me.run && is_live(&self.host, &one.run).await? => {
                 let run = one.run.clone();
-                Ok(Adopted::Busy { run })
+                Ok(Adoption::Busy { run })
             }
-            _ => Ok(Adopted::Gone),
+            _ => Ok(Adoption::Gone),
         }
     }
 
@@ -205,10 +216,10 @@ impl<H: KeepHost> Keep<H> {
     async fn resume(
         &mut self,
         id: &GraphId,
-        head: Head,
+        head: GraphHead,
         version: i64,
         before: &str,
-    ) -> Result<Adopted, KeepError> {
+    ) -> Result<Adoption, RecordsError> {
         let names = head.names();
         let mut bodies = self
             .driven
@@ -220,7 +231,7 @@ impl<H: KeepHost> Keep<H> {
         let restored = restore(stored, &self.me.conversation(), &mut |name| {
             bodies.remove(name)
         });
-        let held = Held {
+        let held = DrivenGraph {
             head,
             version: Some(version),
             written: names,
@@ -228,18 +239,18 @@ impl<H: KeepHost> Keep<H> {
         let mut graph = match restored {
             Ok(graph) => graph,
             Err(RestoreError::Version(version)) => {
-                return Ok(Adopted::Lost(RestoreError::Version(version).to_string()));
+                return Ok(Adoption::Lost(RestoreError::Version(version).to_string()));
             }
             Err(error) => {
                 self.driven.held.insert(id.clone(), held);
                 self.close_lost(id).await?;
-                return Ok(Adopted::Lost(error.to_string()));
+                return Ok(Adoption::Lost(error.to_string()));
             }
         };
         graph.settings.standing = self.approvals.standing();
         let outputs = outputs_of_running(&self.driven.bodies, &graph).await?;
         let ended = runs_that_ended(&self.host, &held.head, before).await?;
-        let mut facts = Facts {
+        let mut facts = RecoveryFacts {
             outputs,
             asks: &held.head.asks,
             ended: &ended,
@@ -247,12 +258,12 @@ impl<H: KeepHost> Keep<H> {
         };
         let mut findings = findings(&graph, &mut facts);
         if self.now.saturating_sub(held.head.opened) > LONGEST {
-            findings.events.push(Event::Deadline);
+            findings.events.push(GraphEvent::Deadline);
         }
         let observations = self.observations(id, &held.head, graph.seq).await?;
         let diagnostics = diagnostics(&self.driven.bodies, id, &held.head.source).await?;
         self.driven.held.insert(id.clone(), held);
-        Ok(Adopted::Mine(Box::new(Resumed {
+        Ok(Adoption::Mine(Box::new(Resumed {
             graph,
             diagnostics,
             observations,
@@ -264,15 +275,17 @@ impl<H: KeepHost> Keep<H> {
         })))
     }
 
-    async fn find(&self, id: &GraphId) -> Result<Found, KeepError> {
+    async fn find(&self, id: &GraphId) -> Result<StoredHead, RecordsError> {
         let key = head_key(id);
         let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
-            return Ok(Found::Absent);
+            return Ok(StoredHead::Absent);
         };
         Ok(match read(entry.value, &self.me.conversation()) {
-            Read::Here(head) => Found::Here(head, entry.version),
-            Read::Later(version) => Found::Lost(RestoreError::Version(version).to_string()),
-            Read::Absent => Found::Absent,
+            StoredRecord::Here(head) => StoredHead::Here(head, entry.version),
+            StoredRecord::Later(version) => {
+                StoredHead::Lost(RestoreError::Version(version).to_string())
+            }
+            StoredRecord::Absent => StoredHead::Absent,
         })
     }
 
@@ -280,33 +293,33 @@ impl<H: KeepHost> Keep<H> {
     async fn observations(
         &self,
         id: &GraphId,
-        head: &Head,
+        head: &GraphHead,
         seq: u64,
-    ) -> Result<Vec<Turn>, KeepError> {
+    ) -> Result<Vec<TranscriptTurn>, RecordsError> {
         let has_digest = |run: &str| {
             let mut digests = self.ring.value.digests.iter();
             digests.any(|digest| digest.run == run)
         };
-        let is_wanted = |one: &&crate::keep::head::Observation| {
+        let is_wanted = |one: &&crate::records::head::Observation| {
             one.seq < seq && one.run != self.me.run && !has_digest(&one.run)
         };
         let mut turns = Vec::new();
         for observation in head.observations.iter().filter(is_wanted) {
             let body = self.driven.bodies.read(id, &observation.body).await?;
-            turns.extend(body.and_then(|body| serde_json::from_value::<Turn>(body).ok()));
+            turns.extend(body.and_then(|body| serde_json::from_value::<TranscriptTurn>(body).ok()));
         }
         Ok(turns)
     }
 }
 
 /// A run that is not found has ended and was removed.
-async fn is_live(host: &impl KeepHost, run: &str) -> Result<bool, KeepError> {
+async fn is_live(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
     let status = tried(|| host.run_status(run)).await?;
     Ok(status.is_some_and(|status| !status.is_terminal()))
 }
 
 /// A run that is not found has ended and was removed.
-async fn has_completed(host: &impl KeepHost, run: &str) -> Result<bool, KeepError> {
+async fn has_completed(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
     let status = tried(|| host.run_status(run)).await?;
     Ok(matches!(status, Some(RunStatus::Completed) | None))
 }
@@ -314,10 +327,10 @@ async fn has_completed(host: &impl KeepHost, run: &str) -> Result<bool, KeepErro
 /// Runs whose questions were surely sent and are not answered: those that completed, unless the run that drove the
 /// graph after them died. That one may have had the answer.
 async fn runs_that_ended(
-    host: &impl KeepHost,
-    head: &Head,
+    host: &impl RecordsHost,
+    head: &GraphHead,
     before: &str,
-) -> Result<BTreeSet<String>, KeepError> {
+) -> Result<BTreeSet<String>, RecordsError> {
     let mut ended = BTreeSet::new();
     if head.asks.is_empty() || !has_completed(host, before).await? {
         return Ok(ended);
@@ -333,10 +346,10 @@ async fn runs_that_ended(
 
 /// Warnings and repairs of the declaration.
 async fn diagnostics(
-    bodies: &Bodies<impl KeepHost>,
+    bodies: &Bodies<impl RecordsHost>,
     id: &GraphId,
     body: &str,
-) -> Result<Vec<Diagnostic>, KeepError> {
+) -> Result<Vec<Diagnostic>, RecordsError> {
     let body = bodies.read(id, body).await?;
     let list = body.and_then(|mut body| body.get_mut("diagnostics").map(Value::take));
     let list = list.and_then(|list| serde_json::from_value(list).ok());
@@ -345,10 +358,10 @@ async fn diagnostics(
 
 /// Outputs of running attempts that were stored before their head.
 async fn outputs_of_running(
-    bodies: &Bodies<impl KeepHost>,
+    bodies: &Bodies<impl RecordsHost>,
     graph: &action_graph::Graph,
-) -> Result<BTreeMap<(ActionId, u32), Output>, KeepError> {
-    let is_running = |node: &&Node| node.state == State::Running;
+) -> Result<BTreeMap<(ActionId, u32), ActionOutput>, RecordsError> {
+    let is_running = |node: &&Node| node.state == NodeState::Running;
     let mut found = BTreeMap::new();
     for node in graph.nodes.iter().filter(is_running) {
         let id = &node.action.id;
@@ -363,15 +376,15 @@ async fn outputs_of_running(
     Ok(found)
 }
 
-fn refusal(me: &Me) -> Option<&'static str> {
+fn refusal(me: &RunIdentity) -> Option<&'static str> {
     match me {
-        Me {
+        RunIdentity {
             conversation: None, ..
         } => Some("the event has no conversation: graphs end with this run"),
-        Me {
+        RunIdentity {
             has_state: false, ..
         } => Some("the agent has no access to the conversation's state: graphs end with this run"),
-        Me {
+        RunIdentity {
             has_storage: false, ..
         } => {
             Some("the agent has no access to its own storage or to runs: graphs end with this run")

@@ -36,25 +36,25 @@ use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::rules::KnownGraph;
-use action_graph::schedule::{ApprovalRequest, Event};
-use action_graph::transcript::Turn;
+use action_graph::schedule::{ApprovalRequest, GraphEvent};
+use action_graph::transcript::TranscriptTurn;
 use protocol::context::AgentRunContext;
 
 pub use allowances::{Approvals, pattern};
 pub use closed::GraphArchive;
 pub use digests::Digest;
-pub use error::KeepError;
-pub use head::{Ask, Asked};
-pub use host::{Answer, KeepHost};
-pub use inbox::{Inbox, Submission};
+pub use error::RecordsError;
+pub use head::{PendingQuestion, QuestionSubject};
+pub use host::{HostResult, RecordsHost};
+pub use inbox::{AnswerInbox, Submission};
 pub use save::DrivenGraphs;
 
-use digests::Ring;
-use document::Document;
+use digests::DigestRing;
+use document::StateDocument;
 
 /// The run that keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Me {
+pub struct RunIdentity {
     /// Its id.
     pub run: String,
     /// Its attempt: a later one of the same run takes graphs of an earlier one over.
@@ -69,7 +69,7 @@ pub struct Me {
     pub has_storage: bool,
 }
 
-impl Me {
+impl RunIdentity {
     /// The run of this context.
     pub fn of(context: &AgentRunContext, attempt: u32) -> Self {
         let conversation = context.conversation.as_ref();
@@ -97,9 +97,9 @@ impl Me {
     }
 
     /// Fails without access to the conversation's state.
-    fn needs_state(&self) -> Result<(), KeepError> {
+    fn needs_state(&self) -> Result<(), RecordsError> {
         let is_open = self.has_state && self.conversation.is_some();
-        is_open.then_some(()).ok_or(KeepError::Refused(
+        is_open.then_some(()).ok_or(RecordsError::Refused(
             "nothing is kept: the event has no conversation, or the agent has no access to its state",
         ))
     }
@@ -107,12 +107,12 @@ impl Me {
 
 /// The records of one run.
 #[derive(Debug)]
-pub struct Keep<H> {
+pub struct GraphRecords<H> {
     host: H,
-    me: Me,
+    me: RunIdentity,
     /// Why graphs are not kept.
     refused: Option<&'static str>,
-    ring: Document<Ring>,
+    ring: StateDocument<DigestRing>,
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
     now: Millis,
@@ -123,12 +123,12 @@ pub struct Keep<H> {
     /// The index of graphs, and closed ones.
     pub archive: GraphArchive<H>,
     /// Answers for graphs that other runs drive.
-    pub inbox: Inbox<H>,
+    pub inbox: AnswerInbox<H>,
 }
 
 /// Stored state at the start of a run.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedRecords {
     /// Open graphs that this run drives from now on, oldest first.
     pub mine: Vec<Resumed>,
     /// Open graphs that another run drives, with its id.
@@ -149,22 +149,22 @@ pub struct Resumed {
     /// Warnings and repairs of its declaration.
     pub diagnostics: Vec<Diagnostic>,
     /// Observations of runs that left no turns.
-    pub observations: Vec<Turn>,
+    pub observations: Vec<TranscriptTurn>,
     /// Stored facts about its open attempts.
-    pub events: Vec<Event>,
+    pub events: Vec<GraphEvent>,
     /// Child runs to look at: action, attempt, run. Give `Recovered` for each.
     pub children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub timers: Vec<(ActionId, u32, Millis)>,
     /// Questions that are open.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<PendingQuestion>,
     /// Approvals whose question was perhaps never sent: ask again.
     pub unasked: Vec<ApprovalRequest>,
 }
 
 /// Whether a graph may be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenOutcome {
     /// It is stored.
     New,
     /// This declaration of this run has made that graph before.
@@ -173,7 +173,7 @@ pub enum Opened {
 
 /// Whether this run drives a graph now.
 #[derive(Debug)]
-pub enum Adopted {
+pub enum Adoption {
     /// It does.
     Mine(Box<Resumed>),
     /// A live run does.
@@ -187,7 +187,7 @@ pub enum Adopted {
     Lost(String),
 }
 
-impl<H: KeepHost> Keep<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// Whether graphs are kept.
     pub fn can_persist(&self) -> bool {
         self.refused.is_none()
@@ -200,7 +200,11 @@ impl<H: KeepHost> Keep<H> {
 
     /// Keeps the turns of this run for later ones, instead of those that it kept before. Once, right before the
     /// terminal. Removes some bodies of forgotten graphs, too.
-    pub async fn finish(&mut self, turns: Vec<Turn>, now: Millis) -> Result<(), KeepError> {
+    pub async fn finish(
+        &mut self,
+        turns: Vec<TranscriptTurn>,
+        now: Millis,
+    ) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let digest = Digest {
             run: self.me.run.clone(),
@@ -208,7 +212,7 @@ impl<H: KeepHost> Keep<H> {
             at: now,
             turns,
         };
-        let add = |ring: &mut Ring| Ok(ring.add(&digest));
+        let add = |ring: &mut DigestRing| Ok(ring.add(&digest));
         self.ring.change(&self.host, add).await?;
         if self.can_persist() {
             self.archive.sweep().await;
@@ -216,8 +220,8 @@ impl<H: KeepHost> Keep<H> {
         Ok(())
     }
 
-    fn needs_storage(&self) -> Result<(), KeepError> {
+    fn needs_storage(&self) -> Result<(), RecordsError> {
         self.refused
-            .map_or(Ok(()), |why| Err(KeepError::Refused(why)))
+            .map_or(Ok(()), |why| Err(RecordsError::Refused(why)))
     }
 }
