@@ -4,18 +4,18 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use action_graph::accept::{Verdict, accept};
+use action_graph::accept::{OutputVerdict, accept};
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::ids::GraphId;
-use action_graph::node::Output;
+use action_graph::node::ActionOutput;
 use action_graph::output::ModelOutput;
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{Known, Rules};
-use action_graph::schedule::{Event, Outcome, Why, step};
-use action_graph::transcript::{Replay, Turn, protocol_turn, render, replay};
-use action_graph::validate::{Accepted, Context};
+use action_graph::rules::{AgentRules, KnownFacts};
+use action_graph::schedule::{ActionOutcome, GraphEvent, Why, step};
+use action_graph::transcript::{Replay, TranscriptTurn, protocol_turn, render, replay};
+use action_graph::validate::{AcceptedDeclaration, Context};
 use action_graph::{Command, Graph};
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -92,35 +92,35 @@ impl PathTimes {
 /// The inputs of validation.
 struct ValidationInputs {
     catalog: Catalog,
-    known: Known,
-    rules: Rules,
+    known: KnownFacts,
+    rules: AgentRules,
 }
 
 impl ValidationInputs {
     fn new() -> Self {
         let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}, "required": ["path"]});
-        let read = Entry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
+        let read = CatalogEntry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
         Self {
             catalog: Catalog::new(vec![read.acting(&[Effect::Read], Idempotency::Safe)]),
-            known: Known {
+            known: KnownFacts {
                 remaining_ms: 60_000,
-                ..Known::default()
+                ..KnownFacts::default()
             },
-            rules: Rules {
+            rules: AgentRules {
                 enabled: true,
-                ..Rules::default()
+                ..AgentRules::default()
             },
         }
     }
 
-    fn accepted(&self, output: &ModelOutput) -> anyhow::Result<Accepted> {
+    fn accepted(&self, output: &ModelOutput) -> anyhow::Result<AcceptedDeclaration> {
         let context = Context {
             catalog: &self.catalog,
             known: &self.known,
             rules: &self.rules,
         };
         match accept(output, context) {
-            Verdict::Accepted(accepted) => Ok(*accepted),
+            OutputVerdict::Accepted(accepted) => Ok(*accepted),
             other => bail!("not accepted: {other:?}"),
         }
     }
@@ -138,21 +138,25 @@ impl ValidationInputs {
     }
 
     /// Protocol turns of four calls each; every fifth turn is a user request.
-    fn history(&self) -> anyhow::Result<Vec<Turn>> {
+    fn history(&self) -> anyhow::Result<Vec<TranscriptTurn>> {
         let output = declaration(4);
-        let turn = |n: usize| -> anyhow::Result<Turn> {
+        let turn = |n: usize| -> anyhow::Result<TranscriptTurn> {
             if n.is_multiple_of(5) {
-                return Ok(Turn::User {
+                return Ok(TranscriptTurn::User {
                     text: "Please look at the next files.".repeat(5),
                     attachments: Vec::new(),
                 });
             }
             let graph = play(self.graph(&output)?, |graph, event| step(graph, event, 1));
-            let budget = Budget {
+            let budget = ObservationBudget {
                 window: 200_000,
                 count: &estimate,
             };
-            Ok(Turn::Protocol(protocol_turn(&graph, Why::Finished, budget)))
+            Ok(TranscriptTurn::Protocol(protocol_turn(
+                &graph,
+                Why::Finished,
+                budget,
+            )))
         };
         (0..TURNS).map(turn).collect()
     }
@@ -175,18 +179,18 @@ fn declaration(count: usize) -> ModelOutput {
 }
 
 /// Runs a graph to its end; every call returns a path and twenty lines.
-fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, Event) -> Vec<Command>) -> Graph {
-    let mut events = vec![Event::Begin];
+fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, GraphEvent) -> Vec<Command>) -> Graph {
+    let mut events = vec![GraphEvent::Begin];
     while let Some(event) = events.pop() {
         for command in step(&mut graph, event) {
             let Command::Execute(call) = command else {
                 continue;
             };
             let text = "a line of the file\n".repeat(20);
-            let output = Output::json(json!({"path": "x", "text": text}));
+            let output = ActionOutput::json(json!({"path": "x", "text": text}));
             let (id, attempt, satisfying) = (call.id, call.attempt, true);
-            let outcome = Outcome::Ok { output, satisfying };
-            events.push(Event::Finished {
+            let outcome = ActionOutcome::Ok { output, satisfying };
+            events.push(GraphEvent::Finished {
                 id,
                 attempt,
                 outcome,

@@ -7,22 +7,22 @@ pub mod transcript;
 
 use std::sync::LazyLock;
 
-use action_graph::accept::{Repair, Verdict, accept};
+use action_graph::accept::{OutputVerdict, Repair, accept};
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::code::Code;
 use action_graph::ids::{GraphId, is_action_id};
 use action_graph::json::canonical;
-use action_graph::node::{Output, Sent};
+use action_graph::node::{ActionOutput, Sent};
 use action_graph::output::ModelOutput;
 use action_graph::print::{envelope, print};
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{CarrierMode, Known, Recovery, Rules};
-use action_graph::schedule::{Failure, Outcome, Suspension, Why, step};
-use action_graph::transcript::{Turn, notice, parse, protocol_turn, render};
-use action_graph::validate::{Accepted, Context};
-use action_graph::{Command, Event, Graph};
+use action_graph::rules::{AgentRules, CarrierMode, KnownFacts, Recovery};
+use action_graph::schedule::{ActionFailure, ActionOutcome, Suspension, Why, step};
+use action_graph::transcript::{TranscriptTurn, notice, parse, protocol_turn, render};
+use action_graph::validate::{AcceptedDeclaration, Context};
+use action_graph::{Command, Graph, GraphEvent};
 use serde_json::json;
 
 /// Constant part of a declaration's byte limit, beyond a multiple of its text.
@@ -31,8 +31,8 @@ const BASE: usize = 4 << 10;
 /// The facts for the verdict on an output.
 struct JudgedFacts {
     catalog: Catalog,
-    known: Known,
-    rules: Rules,
+    known: KnownFacts,
+    rules: AgentRules,
 }
 
 static FLAT: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Flat));
@@ -43,14 +43,14 @@ fn world(carrier: CarrierMode) -> JudgedFacts {
     let path =
         json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
     let free = || json!({"type": "object"});
-    let tool = |name, schema| Entry::new(ExecutorKind::Tool, name, "Acts.", schema);
+    let tool = |name, schema| CatalogEntry::new(ExecutorKind::Tool, name, "Acts.", schema);
     let mut refused = tool("admin", free());
     refused.granted = false;
-    let mut known = Known::default();
+    let mut known = KnownFacts::default();
     known.goal = "Fix it.".to_owned();
     known.event = json!({"list": [1, "x", null]});
     (known.can_persist, known.can_ask, known.remaining_ms) = (true, true, 60_000);
-    let mut rules = Rules::default();
+    let mut rules = AgentRules::default();
     (rules.enabled, rules.carrier) = (true, carrier);
     rules.recovery = Recovery {
         text: true,
@@ -64,7 +64,7 @@ fn world(carrier: CarrierMode) -> JudgedFacts {
             tool("send", free()).acting(&[Effect::Send], Idempotency::Unsafe),
             tool("mystery", free()),
             refused,
-            Entry::new(ExecutorKind::Agent, "helper", "Helps.", free()),
+            CatalogEntry::new(ExecutorKind::Agent, "helper", "Helps.", free()),
         ]),
         known,
         rules,
@@ -81,9 +81,9 @@ impl JudgedFacts {
         };
         let size = output.raw().len();
         match accept(output, context) {
-            Verdict::Content(_) => panic!("the agent declares"),
-            Verdict::Repair(repair) => check_repair(&repair, size),
-            Verdict::Accepted(accepted) => {
+            OutputVerdict::Content(_) => panic!("the agent declares"),
+            OutputVerdict::Repair(repair) => check_repair(&repair, size),
+            OutputVerdict::Accepted(accepted) => {
                 self.check_accepted(&accepted, size);
                 let graph = GraphId::from_random(7);
                 let graph = Graph::new(graph, *accepted, rules, known, Vec::new());
@@ -92,7 +92,7 @@ impl JudgedFacts {
         }
     }
 
-    fn check_accepted(&self, accepted: &Accepted, size: usize) {
+    fn check_accepted(&self, accepted: &AcceptedDeclaration, size: usize) {
         let declaration = &accepted.declaration;
         let limits = &self.rules.limits;
         let actions = declaration.actions();
@@ -117,7 +117,7 @@ impl JudgedFacts {
 
     /// Runs a graph with one failure in three: it ends, and starts only granted tools.
     fn play(&self, mut graph: Graph, size: usize) {
-        let (mut events, mut why, mut started) = (vec![Event::Begin], None, 0);
+        let (mut events, mut why, mut started) = (vec![GraphEvent::Begin], None, 0);
         let most = 128 * 8 * 5 * 4;
         for now in 0_u64.. {
             let Some(event) = events.pop() else { break };
@@ -131,7 +131,7 @@ impl JudgedFacts {
                         assert!(entry.is_some_and(|entry| entry.granted), "{}", one.target);
                         let (id, attempt) = (one.id, one.attempt);
                         let outcome = outcome(started);
-                        events.push(Event::Finished {
+                        events.push(GraphEvent::Finished {
                             id,
                             attempt,
                             outcome,
@@ -140,22 +140,22 @@ impl JudgedFacts {
                     Command::SpawnChild(one) => {
                         let (id, attempt) = (one.id, one.attempt);
                         let on = Suspension::External;
-                        events.push(Event::Suspended { id, attempt, on });
+                        events.push(GraphEvent::Suspended { id, attempt, on });
                     }
                     Command::SetTimer { id, attempt, .. } => {
-                        events.push(Event::TimerFired { id, attempt });
+                        events.push(GraphEvent::TimerFired { id, attempt });
                     }
                     Command::Quiescent(reason) => why = Some(reason),
                     _ => {}
                 }
             }
         }
-        let budget = Budget {
+        let budget = ObservationBudget {
             window: 8_000,
             count: &estimate,
         };
         let turn = protocol_turn(&graph, why.unwrap_or(Why::Waiting), budget);
-        check_turns(&[Turn::Protocol(turn)]);
+        check_turns(&[TranscriptTurn::Protocol(turn)]);
         let most = 64 * size + (graph.nodes.len() + 1) * BASE;
         let stored = serde_json::to_string(&graph)
             .expect("a graph is JSON")
@@ -164,14 +164,14 @@ impl JudgedFacts {
     }
 }
 
-fn outcome(number: usize) -> Outcome {
+fn outcome(number: usize) -> ActionOutcome {
     if number.is_multiple_of(3) {
-        let mut failure = Failure::new(Code::ToolError, "it failed", Sent::Maybe);
+        let mut failure = ActionFailure::new(Code::ToolError, "it failed", Sent::Maybe);
         failure.retryable = true;
-        return Outcome::Err(failure);
+        return ActionOutcome::Err(failure);
     }
-    Outcome::Ok {
-        output: Output::json(json!({"value": number, "list": [1, 2]})),
+    ActionOutcome::Ok {
+        output: ActionOutput::json(json!({"value": number, "list": [1, 2]})),
         satisfying: true,
     }
 }
@@ -184,11 +184,11 @@ fn check_repair(repair: &Repair, size: usize) {
         assert!(one.pointer.len() <= 2 * size + 100, "{}", one.pointer);
     }
     assert!(repair.raw.len() <= 64 << 10);
-    check_turns(&[Turn::Notice(notice(repair))]);
+    check_turns(&[TranscriptTurn::Notice(notice(repair))]);
 }
 
 /// Rendered turns parse to the same turns.
-fn check_turns(turns: &[Turn]) {
+fn check_turns(turns: &[TranscriptTurn]) {
     let text = render(turns);
     let read = parse(&text).expect("what was printed is read");
     assert_eq!(read.len(), turns.len());

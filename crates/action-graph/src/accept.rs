@@ -5,23 +5,23 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::carrier;
-use crate::code::{Code, Level, Stage};
-use crate::declaration::{CARRIER, Declaration, Intent, Origin, Payload};
+use crate::code::{Code, Severity, ValidationStage};
+use crate::declaration::{CARRIER, Declaration, DeclarationForm, Intent, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fenced;
 use crate::output::{Classified, ModelOutput, classify};
 use crate::recover;
 use crate::rules::{CarrierMode, PlainText};
 use crate::sha256;
-use crate::validate::{Accepted, Context, validate};
+use crate::validate::{AcceptedDeclaration, Context, validate};
 
 /// Result of judging a model output.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum OutputVerdict {
     /// The agent declares nothing: the text is ordinary content.
     Content(String),
     /// A declaration, an answer or an end. Nothing has run yet.
-    Accepted(Box<Accepted>),
+    Accepted(Box<AcceptedDeclaration>),
     /// Nothing runs; the next model call carries the reasons, or the run fails.
     Repair(Box<Repair>),
 }
@@ -54,7 +54,7 @@ pub enum Adherence {
     Refused(Code),
 }
 
-impl Verdict {
+impl OutputVerdict {
     /// Protocol conformance of the output.
     pub fn adherence(&self) -> Adherence {
         match self {
@@ -63,7 +63,7 @@ impl Verdict {
                 let codes = accepted.diagnostics.iter().map(|one| one.code);
                 match codes
                     .into_iter()
-                    .find(|code| code.stage() == Stage::Recovery)
+                    .find(|code| code.stage() == ValidationStage::Recovery)
                 {
                     Some(Code::PlainAnswer) => Adherence::Plain,
                     Some(code) => Adherence::Recovered(code),
@@ -123,9 +123,9 @@ impl RepairBudget {
 }
 
 /// Judges a complete model output.
-pub fn accept(output: &ModelOutput, context: Context<'_>) -> Verdict {
+pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
     if !context.rules.enabled {
-        return Verdict::Content(output.text.clone());
+        return OutputVerdict::Content(output.text.clone());
     }
     let mut found = Diagnostics::default();
     let limits = &context.rules.limits;
@@ -154,14 +154,17 @@ pub fn accept(output: &ModelOutput, context: Context<'_>) -> Verdict {
     };
     draft.source.raw_sha256 = sha256::hex(output.raw());
     match validate(draft, found, context) {
-        Ok(accepted) => Verdict::Accepted(Box::new(accepted)),
+        Ok(accepted) => OutputVerdict::Accepted(Box::new(accepted)),
         Err(faults) => repair(output, faults, context),
     }
 }
 
 /// Validates a declaration that the runtime or a workflow made.
-pub fn accept_draft(draft: Declaration, context: Context<'_>) -> Result<Accepted, Vec<Diagnostic>> {
-    if !context.rules.enabled && draft.source.origin != Origin::Workflow {
+pub fn accept_draft(
+    draft: Declaration,
+    context: Context<'_>,
+) -> Result<AcceptedDeclaration, Vec<Diagnostic>> {
+    if !context.rules.enabled && draft.source.origin != DeclarationForm::Workflow {
         let disabled = Diagnostic::new(Code::ProtocolDisabled, "", "this agent declares nothing");
         return Err(vec![disabled]);
     }
@@ -194,15 +197,15 @@ fn plain(text: &str, context: Context<'_>, found: &mut Diagnostics) -> Option<De
     let payload = Payload::Message { text: text.clone() };
     let mut draft = Declaration::new(Intent::Respond, payload);
     draft.message = text;
-    draft.source.origin = Origin::Plain;
+    draft.source.origin = DeclarationForm::Plain;
     Some(draft)
 }
 
-fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -> Verdict {
+fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -> OutputVerdict {
     let limits = &context.rules.limits;
     let schemas = failed_schemas(output, &faults, context);
     let mut diagnostics = faults;
-    diagnostics.sort_by_key(|one| one.level != Level::Error);
+    diagnostics.sort_by_key(|one| one.level != Severity::Error);
     diagnostics.truncate(limits.notice_diagnostics);
     let is_plain = matches!(classify(output), Classified::Plain(_))
         || output.calls.iter().any(|call| call.name == CARRIER) && !output.text.trim().is_empty();
@@ -212,7 +215,7 @@ fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -
         end -= 1;
     }
     raw.truncate(end);
-    Verdict::Repair(Box::new(Repair {
+    OutputVerdict::Repair(Box::new(Repair {
         diagnostics,
         schemas,
         plain: is_plain.then(|| output.text.trim().to_owned()),
@@ -246,7 +249,7 @@ fn failed_schemas(
     let mut names = BTreeSet::new();
     for action in draft.iter().flat_map(Declaration::actions) {
         let prefix = format!("{}/", action.pointer);
-        if places.iter().any(|place| place.starts_with(&prefix)) {
+        if places.iter().any(|position| position.starts_with(&prefix)) {
             names.extend(action.executor.kind.zip(action.executor.target.clone()));
         }
     }

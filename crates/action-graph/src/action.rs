@@ -237,7 +237,7 @@ impl FailurePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the states")]
-pub enum Ending {
+pub enum ActionEnding {
     Completed,
     Failed,
     Skipped,
@@ -269,7 +269,7 @@ pub enum Condition {
         /// The other action.
         action: ActionId,
         /// Its end.
-        is: Ending,
+        is: ActionEnding,
     },
     /// A value passes a test.
     Value {

@@ -19,7 +19,7 @@ pub fn is_binding(value: &Value) -> bool {
 
 /// Something in an input that is, or looks like, a binding.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum BindingToken<'a> {
     /// A binding whose reference parses.
     Binding(Reference),
     /// An object with `$ref` that is no binding.
@@ -32,7 +32,7 @@ pub(crate) enum Found<'a> {
 pub(crate) fn visit_input(
     input: &Map<String, Value>,
     at: &str,
-    found: &mut impl FnMut(&str, Found<'_>),
+    found: &mut impl FnMut(&str, BindingToken<'_>),
 ) {
     for (key, value) in input {
         match value {
@@ -43,7 +43,7 @@ pub(crate) fn visit_input(
     }
 }
 
-fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, Found<'_>)) {
+fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, BindingToken<'_>)) {
     match value {
         Value::Object(object) => {
             let Some(reference) = object.get(REF) else {
@@ -54,8 +54,8 @@ fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, Found<'_>)) {
             };
             let text = reference.as_str().unwrap_or_default();
             match text.parse() {
-                Ok(reference) if is_binding(value) => found(at, Found::Binding(reference)),
-                _ => found(at, Found::Malformed(text)),
+                Ok(reference) if is_binding(value) => found(at, BindingToken::Binding(reference)),
+                _ => found(at, BindingToken::Malformed(text)),
             }
         }
         Value::Array(list) => {
@@ -63,7 +63,7 @@ fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, Found<'_>)) {
                 visit(value, &format!("{at}/{index}"), found);
             }
         }
-        Value::String(text) if is_interpolation(text) => found(at, Found::Interpolated),
+        Value::String(text) if is_interpolation(text) => found(at, BindingToken::Interpolated),
         _ => {}
     }
 }

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::action::ExecutorKind;
 use crate::carrier::RESULTS;
-use crate::catalog::{Catalog, Entry};
+use crate::catalog::{Catalog, CatalogEntry};
 use crate::declaration::CARRIER;
 use crate::json::pretty;
-use crate::rules::{CarrierMode, Rules};
+use crate::rules::{AgentRules, CarrierMode};
 use crate::schema::{is_nested, signature};
 
 /// Tools up to which full schemas are printed.
@@ -59,7 +59,7 @@ const BLOCK: &str = "```json agent-protocol
 ```";
 
 /// The stable system message: role, protocol card, catalogue, trust.
-pub fn system_message(prompt: &str, catalog: &Catalog, rules: &Rules) -> String {
+pub fn system_message(prompt: &str, catalog: &Catalog, rules: &AgentRules) -> String {
     let mut text = String::new();
     let _ = write!(text, "# Role\n\n{}\n", prompt.trim());
     if !rules.enabled {
@@ -100,7 +100,7 @@ pub fn system_message(prompt: &str, catalog: &Catalog, rules: &Rules) -> String 
 }
 
 /// The protocol in a paragraph.
-pub fn card(rules: &Rules) -> String {
+pub fn card(rules: &AgentRules) -> String {
     let mut card = match rules.carrier {
         CarrierMode::Flat => FLAT.to_owned(),
         CarrierMode::Strict => {
@@ -141,7 +141,7 @@ pub fn card(rules: &Rules) -> String {
     card
 }
 
-fn print_entry(entry: &Entry, may_be_full: bool, text: &mut String) {
+fn print_entry(entry: &CatalogEntry, may_be_full: bool, text: &mut String) {
     let signature = signature(&entry.schema);
     let line = entry.description.lines().next().unwrap_or_default();
     let _ = write!(text, "- `{}({signature})`: {line}", entry.carrier_name());
@@ -162,7 +162,7 @@ fn print_entry(entry: &Entry, may_be_full: bool, text: &mut String) {
 }
 
 /// The one function tool of the carrier: `name`, `description` and `parameters`. `None` for the fenced form.
-pub fn carrier_tool(rules: &Rules) -> Option<Value> {
+pub fn carrier_tool(rules: &AgentRules) -> Option<Value> {
     let parameters = match rules.carrier {
         CarrierMode::Flat => flat(rules.delegated),
         CarrierMode::Strict => strict(rules.delegated),

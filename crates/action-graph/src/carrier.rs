@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 
 use crate::action::{Action, Executor, ExecutorKind};
 use crate::code::Code;
-use crate::declaration::{Declaration, Intent, Origin, Payload, ReplyOutcome};
+use crate::declaration::{Declaration, DeclarationForm, Intent, Payload, ReplyOutcome};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fence;
 use crate::ids::is_action_id;
 use crate::json::{self, type_name};
-use crate::limits::Limits;
+use crate::limits::GraphLimits;
 use crate::policy::Return;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 
 /// Result forms that the carrier offers.
 pub(crate) const RESULTS: [Return; 6] = [
@@ -30,7 +30,7 @@ const WRAPPERS: [&str; 3] = ["input", "arguments", "parameters"];
 const NO_DEPENDENCY: [&str; 2] = ["", "none"];
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum CarrierFieldKind {
     Act,
     Answer,
     Done,
@@ -39,7 +39,7 @@ enum Kind {
 /// Reads the arguments of the carrier. `None` when no declaration can be made of them.
 pub(crate) fn read(
     arguments: &str,
-    limits: &Limits,
+    limits: &GraphLimits,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
     if arguments.len() > limits.carrier_bytes {
@@ -52,14 +52,14 @@ pub(crate) fn read(
         return None;
     }
     let object = root(arguments, limits, found)?;
-    let mut reader = Reader::new(object, "", found);
+    let mut reader = FieldReader::new(object, "", found);
     if !reader.has("kind") {
         reader.add(Code::MissingField, "kind", "`kind` is missing");
     }
     let kinds = [
-        ("act", Kind::Act),
-        ("answer", Kind::Answer),
-        ("done", Kind::Done),
+        ("act", CarrierFieldKind::Act),
+        ("answer", CarrierFieldKind::Answer),
+        ("done", CarrierFieldKind::Done),
     ];
     let kind = reader.word("kind", Code::BadEnum, &kinds);
     let message = reader.text("message", usize::MAX).unwrap_or_default();
@@ -73,7 +73,7 @@ pub(crate) fn read(
     let policies = reader.policies();
     let extra = reader.rest();
     let mut declaration = match kind? {
-        Kind::Act => {
+        CarrierFieldKind::Act => {
             let payload = Payload::ActionGraph {
                 actions,
                 report: None,
@@ -83,7 +83,7 @@ pub(crate) fn read(
             declaration
         }
         kind => {
-            if kind == Kind::Answer && message.trim().is_empty() {
+            if kind == CarrierFieldKind::Answer && message.trim().is_empty() {
                 found.add(
                     Code::MessageMissing,
                     "/message",
@@ -91,7 +91,7 @@ pub(crate) fn read(
                 );
             }
             let intent = match kind {
-                Kind::Done => Intent::Stop,
+                CarrierFieldKind::Done => Intent::Stop,
                 _ => Intent::Respond,
             };
             let text = message.clone();
@@ -102,12 +102,16 @@ pub(crate) fn read(
     declaration.outcome = outcome.unwrap_or_default();
     declaration.policies = policies;
     declaration.policies.extra = extra;
-    declaration.source.origin = Origin::Carrier;
+    declaration.source.origin = DeclarationForm::Carrier;
     Some(declaration)
 }
 
 /// The object that holds `kind`: without a fence, a string or one wrapper around it.
-fn root(arguments: &str, limits: &Limits, found: &mut Diagnostics) -> Option<Map<String, Value>> {
+fn root(
+    arguments: &str,
+    limits: &GraphLimits,
+    found: &mut Diagnostics,
+) -> Option<Map<String, Value>> {
     let text = fence::unwrap(arguments);
     if text.len() != arguments.trim().len() {
         found.add(Code::Unwrapped, "", "the code fence is dropped");
@@ -150,11 +154,15 @@ fn root(arguments: &str, limits: &Limits, found: &mut Diagnostics) -> Option<Map
     Some(object)
 }
 
-fn read_calls(reader: &mut Reader<'_>, kind: Option<Kind>, limits: &Limits) -> Vec<Action> {
-    if kind == Some(Kind::Act) && reader.has("call") {
+fn read_calls(
+    reader: &mut FieldReader<'_>,
+    kind: Option<CarrierFieldKind>,
+    limits: &GraphLimits,
+) -> Vec<Action> {
+    if kind == Some(CarrierFieldKind::Act) && reader.has("call") {
         reader.add(Code::SingularCall, "call", "`call` is no field");
         let _ = reader.take("call");
-    } else if kind == Some(Kind::Act) && !reader.has("calls") {
+    } else if kind == Some(CarrierFieldKind::Act) && !reader.has("calls") {
         reader.add(Code::MissingCalls, "calls", "`calls` is missing");
     }
     let Some(mut calls) = reader.list("calls") else {
@@ -167,10 +175,10 @@ fn read_calls(reader: &mut Reader<'_>, kind: Option<Kind>, limits: &Limits) -> V
         reader.add(Code::Repaired, "calls", "blank entries are dropped");
     }
     match kind {
-        Some(Kind::Act) if calls.is_empty() => {
+        Some(CarrierFieldKind::Act) if calls.is_empty() => {
             reader.add(Code::EmptyCalls, "calls", "`calls` is empty");
         }
-        Some(Kind::Answer | Kind::Done) if !calls.is_empty() => {
+        Some(CarrierFieldKind::Answer | CarrierFieldKind::Done) if !calls.is_empty() => {
             let message = "an ending written beside calls is not based on their results";
             reader.add(Code::UnexpectedCalls, "calls", message);
         }
@@ -195,7 +203,7 @@ fn read_calls(reader: &mut Reader<'_>, kind: Option<Kind>, limits: &Limits) -> V
         let at = format!("/calls/{index}");
         match call {
             Value::Object(call) => {
-                let mut reader = Reader::new(call, &at, reader.found());
+                let mut reader = FieldReader::new(call, &at, reader.found());
                 let mut action = read_call(&mut reader, &ids, limits);
                 action.policies = reader.policies();
                 action.policies.extra = reader.rest();
@@ -211,7 +219,7 @@ fn read_calls(reader: &mut Reader<'_>, kind: Option<Kind>, limits: &Limits) -> V
     actions
 }
 
-fn read_call(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits) -> Action {
+fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &GraphLimits) -> Action {
     let id = read_id(reader);
     let kind = read_kind(reader, "type", &[ExecutorKind::Tool, ExecutorKind::Agent]);
     if !reader.has("name") {
@@ -235,7 +243,7 @@ fn read_call(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits) -
 }
 
 /// The id of an action. A bad one is reported and kept, so that later gates can name it.
-pub(crate) fn read_id(reader: &mut Reader<'_>) -> String {
+pub(crate) fn read_id(reader: &mut FieldReader<'_>) -> String {
     if !reader.has("id") {
         reader.add(Code::MissingField, "id", "`id` is missing");
     }
@@ -250,7 +258,7 @@ pub(crate) fn read_id(reader: &mut Reader<'_>) -> String {
 
 /// The class of an executor among `allowed`.
 pub(crate) fn read_kind(
-    reader: &mut Reader<'_>,
+    reader: &mut FieldReader<'_>,
     key: &str,
     allowed: &[ExecutorKind],
 ) -> Option<ExecutorKind> {
@@ -298,10 +306,10 @@ pub(crate) fn executor_of(kind: Option<ExecutorKind>, name: Option<&str>) -> Exe
 
 /// Dependencies: a text or a list; doubles and words for "none" are dropped.
 pub(crate) fn read_depends(
-    reader: &mut Reader<'_>,
+    reader: &mut FieldReader<'_>,
     key: &str,
     ids: &BTreeSet<String>,
-    limits: &Limits,
+    limits: &GraphLimits,
 ) -> Vec<crate::ids::ActionId> {
     let list = reader.texts(key, 256);
     let mut depends: Vec<String> = Vec::new();

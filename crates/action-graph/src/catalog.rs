@@ -21,7 +21,7 @@ pub enum Cost {
 
 /// One executor of the registry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// Its name; runtime and human words without their prefix.
     pub name: String,
     /// Its class.
@@ -57,7 +57,7 @@ pub struct Entry {
     pub visibility: Visibility,
 }
 
-impl Entry {
+impl CatalogEntry {
     /// A granted and available executor without effects known.
     pub fn new(kind: ExecutorKind, name: &str, description: &str, schema: Value) -> Self {
         Self {
@@ -116,14 +116,14 @@ impl Entry {
 /// The executors of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Catalog {
-    entries: Vec<Entry>,
+    entries: Vec<CatalogEntry>,
     /// Targets that the operator replaces: `kind:name` to the name of the same class.
     pub overrides: BTreeMap<String, String>,
 }
 
 impl Catalog {
     /// A catalogue of these executors and the runtime's own words.
-    pub fn new(entries: Vec<Entry>) -> Self {
+    pub fn new(entries: Vec<CatalogEntry>) -> Self {
         let mut entries: Vec<_> = entries.into_iter().chain(words()).collect();
         entries.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
         entries.dedup_by(|a, b| a.kind == b.kind && a.name == b.name);
@@ -134,17 +134,17 @@ impl Catalog {
     }
 
     /// All executors, by class and name.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[CatalogEntry] {
         &self.entries
     }
 
     /// The executors of a class, by name.
-    pub fn of_kind(&self, kind: ExecutorKind) -> impl Iterator<Item = &Entry> {
+    pub fn of_kind(&self, kind: ExecutorKind) -> impl Iterator<Item = &CatalogEntry> {
         self.entries.iter().filter(move |entry| entry.kind == kind)
     }
 
     /// The executor of this class and name.
-    pub fn find(&self, kind: ExecutorKind, name: &str) -> Option<&Entry> {
+    pub fn find(&self, kind: ExecutorKind, name: &str) -> Option<&CatalogEntry> {
         let at = self
             .entries
             .binary_search_by(|entry| (entry.kind, entry.name.as_str()).cmp(&(kind, name)));
@@ -153,10 +153,10 @@ impl Catalog {
 }
 
 /// Built-in executors: runtime words and questions to the user.
-fn words() -> Vec<Entry> {
+fn words() -> Vec<CatalogEntry> {
     let object = |properties: Value, required: &[&str]| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
-    let word = |name, line, schema| Entry::new(ExecutorKind::Runtime, name, line, schema);
-    let human = |name, line, schema| Entry::new(ExecutorKind::Human, name, line, schema);
+    let word = |name, line, schema| CatalogEntry::new(ExecutorKind::Runtime, name, line, schema);
+    let human = |name, line, schema| CatalogEntry::new(ExecutorKind::Human, name, line, schema);
     let text = || json!({"type": "string"});
     let texts =
         || json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 16});

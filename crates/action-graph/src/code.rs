@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// How a diagnostic acts on the declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum Severity {
     /// Refuses the declaration.
     Error,
     /// Accepts it; shown to the model once.
@@ -20,7 +20,7 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names of the gates say all")]
-pub enum Stage {
+pub enum ValidationStage {
     Parse,
     Envelope,
     Shape,
@@ -51,13 +51,13 @@ macro_rules! codes {
             }
 
             /// The gate that gives it.
-            pub fn stage(self) -> Stage {
-                match self { $($(Self::$name => Stage::$stage,)*)* }
+            pub fn stage(self) -> ValidationStage {
+                match self { $($(Self::$name => ValidationStage::$stage,)*)* }
             }
 
             /// Its effect on the declaration.
-            pub fn level(self) -> Level {
-                match self { $($(Self::$name => Level::$level,)*)* }
+            pub fn level(self) -> Severity {
+                match self { $($(Self::$name => Severity::$level,)*)* }
             }
 
             /// Hint for the model: the next step.

@@ -41,7 +41,7 @@ pub struct Declaration {
     /// Whether a delegated run did its work.
     pub outcome: ReplyOutcome,
     /// Raw text, hashes and sections.
-    pub source: Source,
+    pub source: DeclarationSource,
 }
 
 impl Declaration {
@@ -60,7 +60,7 @@ impl Declaration {
             policies: Policies::default(),
             base: None,
             outcome: ReplyOutcome::Ok,
-            source: Source::default(),
+            source: DeclarationSource::default(),
         }
     }
 
@@ -138,7 +138,7 @@ impl Intent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
     /// Whether its state is stored.
-    pub mode: Mode,
+    pub mode: Durability,
     /// Order of its actions.
     pub strategy: Strategy,
     /// Actions at the same time; can only lower the limit.
@@ -148,7 +148,7 @@ pub struct Execution {
 /// Durability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum Durability {
     /// Lives in one run.
     #[default]
     Ephemeral,
@@ -184,7 +184,7 @@ pub enum Payload {
         refs: Vec<ExpandItem>,
     },
     /// A decision about a graph.
-    Decision(Decision),
+    Decision(GraphDecision),
     /// A report over results.
     FinalReportSpec(ReportSpec),
     /// Text of an answer or an end.
@@ -227,13 +227,13 @@ pub struct Range {
 
 /// A decision about a graph or one of its actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct GraphDecision {
     /// The graph.
     pub graph: GraphId,
     /// The action; absent for the whole graph.
     pub action: Option<ActionId>,
     /// The choice.
-    pub choice: Choice,
+    pub choice: DecisionChoice,
     /// Why.
     pub reason: String,
     /// Replaces the input of a retried action.
@@ -243,7 +243,7 @@ pub struct Decision {
 /// Choices of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub enum DecisionChoice {
     /// Run a failed action again.
     Retry,
     /// Go on without it; an uncertain effect did not happen.
@@ -260,7 +260,7 @@ pub enum Choice {
     Execute,
 }
 
-impl Choice {
+impl DecisionChoice {
     /// All choices.
     pub const ALL: [Self; 7] = [
         Self::Retry,
@@ -334,7 +334,7 @@ pub enum ReplyOutcome {
 /// The form in which a declaration came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum DeclarationForm {
     /// A call of the carrier.
     #[default]
     Carrier,
@@ -356,9 +356,9 @@ pub enum Origin {
 
 /// The raw material of a declaration, for records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct DeclarationSource {
     /// The form in which it came.
-    pub origin: Origin,
+    pub origin: DeclarationForm,
     /// SHA-256 of the raw output.
     pub raw_sha256: String,
     /// SHA-256 of the accepted declaration as canonical JSON.

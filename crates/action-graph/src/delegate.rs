@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::graph::{Graph, Millis};
 use crate::ids::{ActionId, GraphId};
 use crate::json::pretty;
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::policy::{ResultPolicy, Visibility};
-use crate::reference::{Part, Reference};
+use crate::reference::{Reference, ResultPart};
 use crate::result::deliver::{policy_of, reference_of};
 use crate::result::summary::summary_of;
 use crate::result::tokens::{clip_head, estimate};
@@ -165,7 +165,7 @@ fn expanded(graph: &Graph, node: &Node, reference: &Reference) -> Option<String>
     let summary = match reference {
         Reference::Action {
             id,
-            part: Part::Output,
+            part: ResultPart::Output,
             ..
         } => graph
             .node(id)
@@ -232,7 +232,9 @@ pub fn handoff(graph: &Graph, from: &ActionId, to: &ActionId) -> Option<Handoff>
             vec!["the assignment has no result".to_owned()],
         ),
     };
-    let failed = graph.declared().filter(|node| node.state == State::Failed);
+    let failed = graph
+        .declared()
+        .filter(|node| node.state == NodeState::Failed);
     let risks = failed.map(|node| {
         let message = node
             .error

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::code::{Code, Level};
+use crate::code::{Code, Severity};
 
 /// Values that a diagnostic lists at most.
 const ALLOWED: usize = 12;
@@ -15,7 +15,7 @@ pub struct Diagnostic {
     /// The stable name.
     pub code: Code,
     /// Its effect on the declaration.
-    pub level: Level,
+    pub level: Severity,
     /// JSON pointer into the declaration as the model wrote it.
     pub pointer: String,
     /// Description of the fault, at most 300 characters.
@@ -57,7 +57,7 @@ impl Diagnostic {
 
     /// Whether it refuses the declaration.
     pub fn is_error(&self) -> bool {
-        self.level == Level::Error
+        self.level == Severity::Error
     }
 
     /// The line of a notice: message, then fix.

@@ -2,7 +2,7 @@
 
 /// A complete marked block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block<'a> {
+pub struct MarkedBlock<'a> {
     /// The text inside.
     pub body: &'a str,
     /// The text before.
@@ -13,18 +13,18 @@ pub struct Block<'a> {
 
 /// Marked blocks of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum FencedBlocks<'a> {
     /// None.
     None,
     /// One, complete.
-    One(Block<'a>),
+    One(MarkedBlock<'a>),
     /// The only one has no end.
     Unclosed,
     /// More than one.
     Several,
 }
 
-impl Found<'_> {
+impl FencedBlocks<'_> {
     pub(crate) fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }
@@ -85,9 +85,9 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
 }
 
 /// Finds the marked blocks of a text.
-pub fn find(text: &str) -> Found<'_> {
+pub fn find(text: &str) -> FencedBlocks<'_> {
     let mut open: Option<(Mark<'_>, usize, usize)> = None;
-    let mut found = Found::None;
+    let mut found = FencedBlocks::None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
         let begin = at;
@@ -101,9 +101,9 @@ pub fn find(text: &str) -> Found<'_> {
                     continue;
                 }
                 if !found.is_none() {
-                    return Found::Several;
+                    return FencedBlocks::Several;
                 }
-                found = Found::One(Block {
+                found = FencedBlocks::One(MarkedBlock {
                     body: &text[body..begin],
                     before: &text[..before],
                     after: &text[at..],
@@ -113,8 +113,8 @@ pub fn find(text: &str) -> Found<'_> {
         }
     }
     match (open, found) {
-        (Some((mark, ..)), Found::None) if is_marked(mark.info) => Found::Unclosed,
-        (Some((mark, ..)), _) if is_marked(mark.info) => Found::Several,
+        (Some((mark, ..)), FencedBlocks::None) if is_marked(mark.info) => FencedBlocks::Unclosed,
+        (Some((mark, ..)), _) if is_marked(mark.info) => FencedBlocks::Several,
         (_, found) => found,
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn finds_one_complete_marked_block() {
         let text = "hi\n```json agent-protocol\n{}\n```\n## a\nb";
-        let Found::One(block) = find(text) else {
+        let FencedBlocks::One(block) = find(text) else {
             panic!("one block")
         };
         assert_eq!(
@@ -151,18 +151,24 @@ mod tests {
     }
 
     #[test]
-    fn tells_blocks_that_do_not_count() {
+    fn reports_ignored_blocks() {
         let one = "```json agent-protocol\n{}\n```\n";
         for (text, expected) in [
-            ("```json\n{}\n```".to_owned(), Found::None),
-            (format!("````md\n{one}````\n"), Found::None),
-            (format!("{one}{one}"), Found::Several),
-            ("```json agent-protocol\n{}".to_owned(), Found::Unclosed),
+            ("```json\n{}\n```".to_owned(), FencedBlocks::None),
+            (format!("````md\n{one}````\n"), FencedBlocks::None),
+            (format!("{one}{one}"), FencedBlocks::Several),
+            (
+                "```json agent-protocol\n{}".to_owned(),
+                FencedBlocks::Unclosed,
+            ),
             (
                 "    ```json agent-protocol\n{}\n    ```".to_owned(),
-                Found::None,
+                FencedBlocks::None,
             ),
-            (format!("{one}```json agent-protocol\n"), Found::Several),
+            (
+                format!("{one}```json agent-protocol\n"),
+                FencedBlocks::Several,
+            ),
         ] {
             assert_eq!(find(&text), expected, "{text}");
         }

@@ -4,16 +4,16 @@ use serde_json::{Map, Value};
 
 use crate::code::Code;
 use crate::declaration::{
-    Choice, Decision, Declaration, Execution, ExpandItem, Intent, Mode, Origin, Payload, Range,
-    ReportBody, ReportSection, ReportSpec, Strategy,
+    DecisionChoice, Declaration, DeclarationForm, Durability, Execution, ExpandItem, GraphDecision,
+    Intent, Payload, Range, ReportBody, ReportSection, ReportSpec, Strategy,
 };
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::fence::Block;
+use crate::fence::MarkedBlock;
 use crate::ids::{ActionId, GraphId};
 use crate::json::{self, type_name};
-use crate::limits::Limits;
+use crate::limits::GraphLimits;
 use crate::read_action::{read_actions, read_reference, read_result};
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 use crate::sections::{self, USER_VISIBLE};
 
 /// The type of the envelope.
@@ -31,8 +31,8 @@ const REPORT_SECTIONS: usize = 32;
 
 /// Reads a block with its sections. `None` when no declaration can be made of it.
 pub(crate) fn read(
-    block: Block<'_>,
-    limits: &Limits,
+    block: MarkedBlock<'_>,
+    limits: &GraphLimits,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
     let size = block.before.len() + block.body.len() + block.after.len();
@@ -60,7 +60,7 @@ pub(crate) fn read(
         }
         return None;
     };
-    let mut reader = Reader::new(object, "", found);
+    let mut reader = FieldReader::new(object, "", found);
     let mut declaration = read_envelope(&mut reader, limits)?;
     declaration.policies = reader.policies();
     declaration.policies.extra = reader.rest();
@@ -69,11 +69,11 @@ pub(crate) fn read(
     declaration.message.clone_from(&sections.intro);
     declaration.source.intro = sections.intro;
     declaration.source.sections = sections.by_id;
-    declaration.source.origin = Origin::Fenced;
+    declaration.source.origin = DeclarationForm::Fenced;
     Some(declaration)
 }
 
-fn read_envelope(reader: &mut Reader<'_>, limits: &Limits) -> Option<Declaration> {
+fn read_envelope(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Option<Declaration> {
     read_type(reader);
     read_version(reader);
     let intents = Intent::FULL.map(|intent| (intent.as_str(), intent));
@@ -96,7 +96,7 @@ fn read_envelope(reader: &mut Reader<'_>, limits: &Limits) -> Option<Declaration
     Some(declaration)
 }
 
-fn read_type(reader: &mut Reader<'_>) {
+fn read_type(reader: &mut FieldReader<'_>) {
     if !reader.has("type") {
         reader.add(Code::MissingType, "type", "`type` is missing");
     } else if reader.text("type", 64).as_deref() != Some(TYPE) {
@@ -105,7 +105,7 @@ fn read_type(reader: &mut Reader<'_>) {
 }
 
 /// The major version: `"1"`, `1` or `"1.x"`.
-fn read_version(reader: &mut Reader<'_>) {
+fn read_version(reader: &mut FieldReader<'_>) {
     let Some(version) = reader.take("version") else {
         return reader.add(Code::MissingVersion, "version", "`version` is missing");
     };
@@ -122,13 +122,16 @@ fn read_version(reader: &mut Reader<'_>) {
     }
 }
 
-fn read_execution(reader: &mut Reader<'_>) -> Execution {
+fn read_execution(reader: &mut FieldReader<'_>) -> Execution {
     let Some(object) = reader.object("execution", Code::WrongJsonType) else {
         return Execution::default();
     };
     let at = reader.at("execution");
-    let mut inner = Reader::new(object, &at, reader.found());
-    let modes = [("ephemeral", Mode::Ephemeral), ("durable", Mode::Durable)];
+    let mut inner = FieldReader::new(object, &at, reader.found());
+    let modes = [
+        ("ephemeral", Durability::Ephemeral),
+        ("durable", Durability::Durable),
+    ];
     let strategies = [("dag", Strategy::Dag), ("sequential", Strategy::Sequential)];
     let execution = Execution {
         mode: inner
@@ -144,16 +147,16 @@ fn read_execution(reader: &mut Reader<'_>) -> Execution {
 }
 
 fn read_payload(
-    reader: &mut Reader<'_>,
+    reader: &mut FieldReader<'_>,
     intent: Option<Intent>,
-    limits: &Limits,
+    limits: &GraphLimits,
 ) -> Option<Payload> {
     if !reader.has("payload") {
         reader.add(Code::MissingPayload, "payload", "`payload` is missing");
         return None;
     }
     let object = reader.object("payload", Code::WrongJsonType)?;
-    let mut inner = Reader::new(object, "/payload", reader.found());
+    let mut inner = FieldReader::new(object, "/payload", reader.found());
     let kinds = PAYLOADS.map(|name| (name, name));
     let kind = if inner.has("type") {
         inner.word("type", Code::BadPayloadType, &kinds)
@@ -211,7 +214,7 @@ fn fits(intent: Intent, payload: &str) -> bool {
     }
 }
 
-fn read_expansions(reader: &mut Reader<'_>, limits: &Limits) -> Vec<ExpandItem> {
+fn read_expansions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Vec<ExpandItem> {
     if !reader.has("refs") {
         reader.add(Code::MissingField, "refs", "`refs` is missing");
     }
@@ -236,13 +239,13 @@ pub(crate) fn read_expansion(
     value: Value,
     at: &str,
     found: &mut Diagnostics,
-    limits: &Limits,
+    limits: &GraphLimits,
 ) -> Option<ExpandItem> {
     let Value::Object(object) = value else {
         found.add(Code::WrongJsonType, at, "an entry must be an object");
         return None;
     };
-    let mut reader = Reader::new(object, at, found);
+    let mut reader = FieldReader::new(object, at, found);
     if !reader.has("ref") {
         reader.add(Code::MissingField, "ref", "`ref` is missing");
     }
@@ -254,7 +257,7 @@ pub(crate) fn read_expansion(
         .object("range", Code::WrongJsonType)
         .unwrap_or_default();
     let range_at = reader.at("range");
-    let mut inner = Reader::new(range, &range_at, reader.found());
+    let mut inner = FieldReader::new(range, &range_at, reader.found());
     let range = Range {
         around_matches: inner.flag("around_matches").unwrap_or_default(),
         context_lines: inner.number("context_lines", 0, 200).unwrap_or_default(),
@@ -272,13 +275,16 @@ pub(crate) fn read_expansion(
 }
 
 /// A decision's fields.
-pub(crate) fn read_decision(reader: &mut Reader<'_>, limits: &Limits) -> Option<Decision> {
+pub(crate) fn read_decision(
+    reader: &mut FieldReader<'_>,
+    limits: &GraphLimits,
+) -> Option<GraphDecision> {
     for key in ["graph", "choice"] {
         if !reader.has(key) {
             reader.add(Code::MissingField, key, format!("`{key}` is missing"));
         }
     }
-    let choices = Choice::ALL.map(|choice| (choice.as_str(), choice));
+    let choices = DecisionChoice::ALL.map(|choice| (choice.as_str(), choice));
     let graph = reader.text("graph", 64);
     let action = reader.text("action", 80).map(|id| ActionId(id.clone()));
     let choice = reader.word("choice", Code::BadEnum, &choices);
@@ -286,7 +292,7 @@ pub(crate) fn read_decision(reader: &mut Reader<'_>, limits: &Limits) -> Option<
         .text("reason", limits.reason_chars)
         .unwrap_or_default();
     let input = reader.object("input", Code::ArgsNotObject);
-    Some(Decision {
+    Some(GraphDecision {
         graph: GraphId(graph?),
         action,
         choice: choice?,
@@ -298,10 +304,10 @@ pub(crate) fn read_decision(reader: &mut Reader<'_>, limits: &Limits) -> Option<
 fn read_report(
     object: Map<String, Value>,
     at: &str,
-    outer: &mut Reader<'_>,
-    limits: &Limits,
+    outer: &mut FieldReader<'_>,
+    limits: &GraphLimits,
 ) -> ReportSpec {
-    let mut reader = Reader::new(object, at, outer.found());
+    let mut reader = FieldReader::new(object, at, outer.found());
     let title = reader.text("title", limits.title_chars).unwrap_or_default();
     let footer = reader
         .text("footer", limits.description_chars)
@@ -326,7 +332,7 @@ fn read_report(
                 .add(Code::WrongJsonType, at, "a section must be an object");
             continue;
         };
-        let mut inner = Reader::new(object, &at, reader.found());
+        let mut inner = FieldReader::new(object, &at, reader.found());
         let heading = inner
             .text("heading", limits.title_chars)
             .unwrap_or_default();

@@ -6,14 +6,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::action::{Action, Class, ExecutorKind};
-use crate::declaration::{Execution, Intent, Mode, Origin, Payload, ReportSpec, Strategy};
+use crate::declaration::{
+    DeclarationForm, Durability, Execution, Intent, Payload, ReportSpec, Strategy,
+};
 use crate::ids::{ActionId, GraphId};
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::policy::{Policies, ResultPolicy};
 use crate::reference::Reference;
-use crate::rules::{Known, Rules, StandingApproval};
-pub use crate::status::{Settings, Status, Stop, Transition};
-use crate::validate::Accepted;
+use crate::rules::{AgentRules, KnownFacts, StandingApproval};
+pub use crate::status::{GraphStatus, RunSettings, StopReason, Transition};
+use crate::validate::AcceptedDeclaration;
 
 /// Milliseconds since the epoch, given by the caller.
 pub type Millis = u64;
@@ -32,11 +34,11 @@ pub struct Graph {
     /// Values that were known at acceptance.
     pub constants: BTreeMap<Reference, Value>,
     /// Bounds and approvals of the run.
-    pub settings: Settings,
+    pub settings: RunSettings,
     /// Whether it has begun; a plan has not.
     pub begun: bool,
     /// Why nothing starts any more.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopReason>,
     /// Number of the last transition.
     pub seq: u64,
     /// The last transitions, oldest first.
@@ -57,7 +59,7 @@ pub struct Info {
     /// Execute or plan.
     pub intent: Intent,
     /// The form in which it was declared.
-    pub origin: Origin,
+    pub origin: DeclarationForm,
     /// Durability and order.
     pub execution: Execution,
     /// Result policy of actions that give none.
@@ -96,9 +98,9 @@ impl Graph {
     /// The graph of an accepted declaration. An intent other than execute and plan makes an empty graph.
     pub fn new(
         id: GraphId,
-        accepted: Accepted,
-        rules: &Rules,
-        known: &Known,
+        accepted: AcceptedDeclaration,
+        rules: &AgentRules,
+        known: &KnownFacts,
         standing: Vec<StandingApproval>,
     ) -> Self {
         let declaration = accepted.declaration;
@@ -137,7 +139,7 @@ impl Graph {
             },
             nodes: actions.into_iter().map(Node::new).collect(),
             constants: accepted.constants,
-            settings: Settings {
+            settings: RunSettings {
                 parallel,
                 agents: limits.agents,
                 can_ask: known.can_ask,
@@ -160,12 +162,12 @@ impl Graph {
 
     /// Whether its state is stored.
     pub fn is_durable(&self) -> bool {
-        self.info.execution.mode == Mode::Durable
+        self.info.execution.mode == Durability::Durable
     }
 
     /// The node of this id.
     pub fn node(&self, id: &ActionId) -> Option<&Node> {
-        self.place(id).map(|place| &self.nodes[place])
+        self.position(id).map(|position| &self.nodes[position])
     }
 
     /// The declared actions, without instances of a fan-out.
@@ -187,55 +189,59 @@ impl Graph {
     }
 
     /// The aggregate of a protocol turn: completed, blocked or failed (DSL-33).
-    pub fn aggregate(&self) -> Status {
+    pub fn aggregate(&self) -> GraphStatus {
         let mut nodes = self.declared();
-        if matches!(self.stop, Some(Stop::Canceled | Stop::Aborted)) {
-            return Status::Failed;
+        if matches!(self.stop, Some(StopReason::Canceled | StopReason::Aborted)) {
+            return GraphStatus::Failed;
         }
         if nodes.any(|node| !node.is_settled()) || self.has_uncertain() {
-            return Status::Blocked;
+            return GraphStatus::Blocked;
         }
         if self
             .declared()
-            .any(|node| node.state == State::Failed && !node.satisfying)
+            .any(|node| node.state == NodeState::Failed && !node.satisfying)
         {
-            return Status::Failed;
+            return GraphStatus::Failed;
         }
-        let is_blocked = |node: &Node| matches!(node.state, State::Blocked(_)) && !node.waived;
+        let is_blocked = |node: &Node| matches!(node.state, NodeState::Blocked(_)) && !node.waived;
         if self.declared().any(is_blocked) || self.stop.is_some() {
-            return Status::Blocked;
+            return GraphStatus::Blocked;
         }
-        Status::Completed
+        GraphStatus::Completed
     }
 
     fn has_uncertain(&self) -> bool {
-        self.nodes.iter().any(|node| node.state == State::Uncertain)
+        self.nodes
+            .iter()
+            .any(|node| node.state == NodeState::Uncertain)
     }
 
     /// The status of the graph for users.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> GraphStatus {
         let is_running =
-            |node: &Node| matches!(node.state, State::Running) || node.state.is_timed();
+            |node: &Node| matches!(node.state, NodeState::Running) || node.state.is_timed();
         if !self.begun {
-            return Status::Pending;
+            return GraphStatus::Pending;
         }
         if self.nodes.iter().any(is_running) {
-            return Status::Running;
+            return GraphStatus::Running;
         }
         match self.stop {
-            Some(Stop::Canceled) => return Status::Canceled,
-            Some(Stop::Aborted | Stop::Deadline | Stop::Budget) => return Status::Failed,
+            Some(StopReason::Canceled) => return GraphStatus::Canceled,
+            Some(StopReason::Aborted | StopReason::Deadline | StopReason::Budget) => {
+                return GraphStatus::Failed;
+            }
             None => {}
         }
         if self.has_uncertain() {
-            return Status::Blocked;
+            return GraphStatus::Blocked;
         }
-        let is_waiting = |node: &Node| matches!(node.state, State::Waiting(_));
+        let is_waiting = |node: &Node| matches!(node.state, NodeState::Waiting(_));
         if self.nodes.iter().any(is_waiting) {
-            return Status::Waiting;
+            return GraphStatus::Waiting;
         }
         if self.nodes.iter().any(|node| !node.is_settled()) {
-            return Status::Running;
+            return GraphStatus::Running;
         }
         self.aggregate()
     }
@@ -257,7 +263,7 @@ impl Graph {
         }
     }
 
-    pub(crate) fn place(&self, id: &ActionId) -> Option<usize> {
+    pub(crate) fn position(&self, id: &ActionId) -> Option<usize> {
         if self.links.edges.len() == self.nodes.len() {
             self.links.index.get(id).copied()
         } else {
@@ -265,8 +271,8 @@ impl Graph {
         }
     }
 
-    pub(crate) fn edges(&self, place: usize) -> &Edges {
-        &self.links.edges[place]
+    pub(crate) fn edges(&self, position: usize) -> &Edges {
+        &self.links.edges[position]
     }
 
     /// Rebuilds places and edges after a restore or a change of the list.
@@ -322,5 +328,7 @@ impl Node {
 /// Whether an action may be replaced by a revision.
 pub fn is_revisable(action: &Action, graph: &Graph) -> bool {
     let node = graph.node(&action.id);
-    node.is_none_or(|node| matches!(node.state, State::Pending | State::Blocked(_)) && !node.waived)
+    node.is_none_or(|node| {
+        matches!(node.state, NodeState::Pending | NodeState::Blocked(_)) && !node.waived
+    })
 }

@@ -25,7 +25,7 @@ pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
     let fault = RefCell::new(None);
     let strict = Strict {
         depth,
-        at: &Place::Root,
+        at: &PointerPath::Root,
         fault: &fault,
     };
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -42,13 +42,13 @@ pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
 }
 
 /// The way from a value to the root; made into a pointer only for faults.
-enum Place<'a> {
+enum PointerPath<'a> {
     Root,
-    Key(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
+    Key(&'a PointerPath<'a>, &'a str),
+    Index(&'a PointerPath<'a>, usize),
 }
 
-impl Place<'_> {
+impl PointerPath<'_> {
     fn pointer(&self) -> String {
         match self {
             Self::Root => String::new(),
@@ -61,7 +61,7 @@ impl Place<'_> {
 #[derive(Clone, Copy)]
 struct Strict<'a> {
     depth: usize,
-    at: &'a Place<'a>,
+    at: &'a PointerPath<'a>,
     fault: &'a RefCell<Option<JsonFault>>,
 }
 
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let depth = self.inside()?;
         let mut list = Vec::new();
         loop {
-            let at = Place::Index(self.at, list.len());
+            let at = PointerPath::Index(self.at, list.len());
             let inner = Strict {
                 depth,
                 at: &at,
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let depth = self.inside()?;
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            let at = Place::Key(self.at, &key);
+            let at = PointerPath::Key(self.at, &key);
             let inner = Strict {
                 depth,
                 at: &at,

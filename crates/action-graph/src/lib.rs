@@ -2,15 +2,15 @@
 //!
 //! The crate is pure: no I/O, no clock, no randomness. Times, ids and token counts are arguments. A service drives it:
 //!
-//! 1. **Prompt the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`Rules`](rules::Rules) the
-//!    permissions of the agent, [`Known`](rules::Known) the facts of the conversation. [`card::system_message`] is the
+//! 1. **Prompt the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`AgentRules`](rules::AgentRules) the
+//!    permissions of the agent, [`KnownFacts`](rules::KnownFacts) the facts of the conversation. [`card::system_message`] is the
 //!    stable system message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and
 //!    [`transcript::render`] make the user messages of earlier turns, [`transcript::instruction`] the last one.
 //! 2. **Judge its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules allow,
-//!    and passes it through every gate. [`Verdict::Repair`] runs nothing: [`transcript::notice`] says why, and
+//!    and passes it through every gate. [`OutputVerdict::Repair`] runs nothing: [`transcript::notice`] says why, and
 //!    [`RepairBudget`](accept::RepairBudget) when to stop asking. An accepted answer ends the turn; an accepted graph
-//!    may name an earlier one whose results answer it ([`Accepted::repeats`](validate::Accepted::repeats)).
-//! 3. **Begin.** [`Graph::new`], then [`step`] with [`Event::Begin`]. Store durable graphs before
+//!    may name an earlier one whose results answer it ([`AcceptedDeclaration::repeats`](validate::AcceptedDeclaration::repeats)).
+//! 3. **Begin.** [`Graph::new`], then [`step`] with [`GraphEvent::Begin`]. Store durable graphs before
 //!    ([`record::store`]), so that [`record::restore`] finds the declaration.
 //! 4. **Carry out commands in their order.** [`Note`](Command::Note): show and log. [`Persist`](Command::Persist): write
 //!    bodies, then the head, and go on only then. [`Abort`](Command::Abort): ask the executor to end.
@@ -30,40 +30,40 @@
 //! observation has shown it (`delivered`).
 //!
 //! ```
-//! use action_graph::catalog::{Catalog, Entry};
+//! use action_graph::catalog::{Catalog, CatalogEntry};
 //! use action_graph::action::{Effect, ExecutorKind, Idempotency};
 //! use action_graph::ids::GraphId;
-//! use action_graph::node::Output;
+//! use action_graph::node::ActionOutput;
 //! use action_graph::output::ModelOutput;
-//! use action_graph::rules::{Known, Rules};
-//! use action_graph::schedule::{Outcome, Why};
+//! use action_graph::rules::{AgentRules, KnownFacts};
+//! use action_graph::schedule::{ActionOutcome, Why};
 //! use action_graph::validate::Context;
-//! use action_graph::{Command, Event, Graph, Verdict, accept, step};
+//! use action_graph::{Command, Graph, GraphEvent, OutputVerdict, accept, step};
 //! use serde_json::json;
 //!
 //! let schema = json!({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]});
-//! let read = Entry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
+//! let read = CatalogEntry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
 //! let catalog = Catalog::new(vec![read.acting(&[Effect::Read], Idempotency::Safe)]);
-//! let rules = Rules { enabled: true, ..Rules::default() };
-//! let known = Known { remaining_ms: 60_000, ..Known::default() };
+//! let rules = AgentRules { enabled: true, ..AgentRules::default() };
+//! let known = KnownFacts { remaining_ms: 60_000, ..KnownFacts::default() };
 //!
 //! let output = ModelOutput::carrier(
 //!     r#"{"kind": "act", "message": "I look.", "calls": [
 //!         {"id": "look", "type": "tool", "name": "read", "args": {"path": "a.txt"}}]}"#,
 //! );
 //! let context = Context { catalog: &catalog, known: &known, rules: &rules };
-//! let Verdict::Accepted(accepted) = accept(&output, context) else { panic!("refused") };
+//! let OutputVerdict::Accepted(accepted) = accept(&output, context) else { panic!("refused") };
 //! let mut graph = Graph::new(GraphId::from_random(7), *accepted, &rules, &known, Vec::new());
 //!
-//! let mut events = vec![Event::Begin];
+//! let mut events = vec![GraphEvent::Begin];
 //! let mut why = None;
 //! while let Some(event) = events.pop() {
 //!     for command in step(&mut graph, event, 0) {
 //!         match command {
 //!             Command::Execute(call) => {
-//!                 let output = Output::text("the content");
-//!                 let outcome = Outcome::Ok { output, satisfying: true };
-//!                 events.push(Event::Finished { id: call.id, attempt: call.attempt, outcome });
+//!                 let output = ActionOutput::text("the content");
+//!                 let outcome = ActionOutcome::Ok { output, satisfying: true };
+//!                 events.push(GraphEvent::Finished { id: call.id, attempt: call.attempt, outcome });
 //!             }
 //!             Command::Quiescent(reason) => why = Some(reason),
 //!             _ => {}
@@ -115,6 +115,6 @@ mod values;
 pub mod words;
 pub mod workflow;
 
-pub use accept::{Verdict, accept};
+pub use accept::{OutputVerdict, accept};
 pub use graph::Graph;
-pub use schedule::{Command, Event, step};
+pub use schedule::{Command, GraphEvent, step};

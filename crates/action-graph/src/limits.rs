@@ -7,7 +7,7 @@ use crate::action::ExecutorKind;
 /// Bounds that an operator may set. Sizes are bytes, times milliseconds, texts characters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct GraphLimits {
     /// Arguments of one carrier call.
     pub carrier_bytes: usize,
     /// Whole text of an output that holds a fenced declaration.
@@ -85,7 +85,7 @@ pub const REPEAT_DELAY_MAX: u32 = 60_000;
 /// Tokens of one JSON pointer.
 pub const POINTER_TOKENS: usize = 16;
 
-impl Default for Limits {
+impl Default for GraphLimits {
     fn default() -> Self {
         Self {
             carrier_bytes: 256 << 10,
@@ -125,7 +125,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl GraphLimits {
     /// Longest attempt of an action: its own limit can only lower that of its executor's class.
     pub fn timeout_ms(&self, kind: ExecutorKind, own: Option<u32>) -> u32 {
         let most = match kind {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::action::{Action, Executor};
 use crate::code::Code;
-use crate::graph::{Millis, Status};
+use crate::graph::{GraphStatus, Millis};
 use crate::ids::ActionId;
 use crate::policy::Visibility;
 
@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 32;
 /// The state of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum NodeState {
     /// Not started; ready, or waiting for edges, slots or a lane.
     Pending,
     /// An attempt runs.
@@ -25,7 +25,7 @@ pub enum State {
     /// It waits for something outside.
     Waiting(Wait),
     /// It cannot start unless a decision changes that.
-    Blocked(Block),
+    Blocked(BlockReason),
     /// Whether its effect happened is not known.
     Uncertain,
     /// It ended with an output.
@@ -54,14 +54,14 @@ pub enum Wait {
 /// Why an action cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Block {
+pub enum BlockReason {
     /// A dependency ended without opening its edge.
     Dependency,
     /// A value of its input does not exist.
     Input,
 }
 
-impl State {
+impl NodeState {
     /// Whether it never changes again by itself or by the model.
     pub fn is_terminal(self) -> bool {
         matches!(
@@ -75,15 +75,15 @@ impl State {
     }
 
     /// The word of the projection.
-    pub fn status(self) -> Status {
+    pub fn status(self) -> GraphStatus {
         match self {
-            Self::Pending => Status::Pending,
-            Self::Running | Self::FanOut => Status::Running,
-            Self::Waiting(_) => Status::Waiting,
-            Self::Blocked(_) | Self::Uncertain => Status::Blocked,
-            Self::Completed => Status::Completed,
-            Self::Failed => Status::Failed,
-            Self::Skipped | Self::Canceled => Status::Canceled,
+            Self::Pending => GraphStatus::Pending,
+            Self::Running | Self::FanOut => GraphStatus::Running,
+            Self::Waiting(_) => GraphStatus::Waiting,
+            Self::Blocked(_) | Self::Uncertain => GraphStatus::Blocked,
+            Self::Completed => GraphStatus::Completed,
+            Self::Failed => GraphStatus::Failed,
+            Self::Skipped | Self::Canceled => GraphStatus::Canceled,
         }
     }
 }
@@ -102,7 +102,7 @@ pub enum Sent {
 
 /// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Output {
+pub struct ActionOutput {
     /// A JSON value, or a text.
     pub value: Value,
     /// A summary and its source, where the executor gave one.
@@ -115,7 +115,7 @@ pub struct Output {
     pub bytes: usize,
 }
 
-impl Output {
+impl ActionOutput {
     /// A JSON output.
     pub fn json(value: Value) -> Self {
         let bytes = match &value {
@@ -185,7 +185,7 @@ pub struct Attempt {
 
 /// An item of a fan-out; its value may be `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Item {
+pub struct FanOutItem {
     /// The value.
     pub value: Value,
 }
@@ -202,9 +202,9 @@ pub struct Node {
     /// The fan-out that it belongs to.
     pub parent: Option<ActionId>,
     /// The item of the fan-out.
-    pub item: Option<Item>,
+    pub item: Option<FanOutItem>,
     /// Its state.
-    pub state: State,
+    pub state: NodeState,
     /// Why it is in this state.
     pub why: Option<Code>,
     /// Whether it opens the edges of others.
@@ -212,7 +212,7 @@ pub struct Node {
     /// Whether a decision went on without it.
     pub waived: bool,
     /// The attempt that an observation has shown, per state; later ones are new.
-    pub delivered: Option<(u32, State)>,
+    pub delivered: Option<(u32, NodeState)>,
     /// Whether its bound arguments are approved.
     pub cleared: bool,
     /// Hash of the arguments that an approval names.
@@ -234,7 +234,7 @@ pub struct Node {
     /// Strictest readers of its bound values.
     pub taint: Visibility,
     /// Its last output.
-    pub output: Option<Output>,
+    pub output: Option<ActionOutput>,
     /// Its last error.
     pub error: Option<ActionError>,
     /// When a retry is due.
@@ -251,7 +251,7 @@ impl Node {
             action,
             parent: None,
             item: None,
-            state: State::Pending,
+            state: NodeState::Pending,
             why: None,
             satisfying: false,
             waived: false,
@@ -293,15 +293,15 @@ impl Node {
 
     /// Terminal or blocked.
     pub fn is_settled(&self) -> bool {
-        self.state.is_terminal() || matches!(self.state, State::Blocked(_))
+        self.state.is_terminal() || matches!(self.state, NodeState::Blocked(_))
     }
 
     /// Whether an attempt is open: started, without a known end.
     pub fn has_open_attempt(&self) -> bool {
         matches!(
             self.state,
-            State::Running
-                | State::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer)
+            NodeState::Running
+                | NodeState::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer)
         )
     }
 
@@ -313,7 +313,7 @@ impl Node {
 
     /// Whether it ended without opening its edges, so that a decision may help.
     pub fn needs_decision(&self) -> bool {
-        let is_end = matches!(self.state, State::Failed | State::Completed);
+        let is_end = matches!(self.state, NodeState::Failed | NodeState::Completed);
         is_end && !self.satisfying
     }
 

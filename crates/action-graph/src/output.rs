@@ -20,7 +20,7 @@ pub enum Finish {
 
 /// A native call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolCall {
+pub struct NativeCall {
     /// The name that the model used.
     pub name: String,
     /// Its arguments, as text.
@@ -33,7 +33,7 @@ pub struct ModelOutput {
     /// All visible text.
     pub text: String,
     /// All native calls, in order.
-    pub calls: Vec<ToolCall>,
+    pub calls: Vec<NativeCall>,
     /// How the stream ended.
     pub finish: Finish,
 }
@@ -57,7 +57,7 @@ impl ModelOutput {
     pub fn call(name: &str, arguments: impl Into<String>) -> Self {
         Self {
             text: String::new(),
-            calls: vec![ToolCall {
+            calls: vec![NativeCall {
                 name: name.to_owned(),
                 arguments: arguments.into(),
             }],
@@ -84,11 +84,11 @@ pub enum Classified<'a> {
     /// One call of the carrier, with its arguments.
     Carrier(&'a str),
     /// One complete block, with its place.
-    Fenced(fence::Block<'a>),
+    Fenced(fence::MarkedBlock<'a>),
     /// Text alone.
     Plain(&'a str),
     /// Native calls of other tools.
-    Direct(&'a [ToolCall]),
+    Direct(&'a [NativeCall]),
     /// Calls written as text.
     Textual(Vec<TextCall>),
     /// Several declarations, or a damaged one.
@@ -104,7 +104,7 @@ pub fn classify(output: &ModelOutput) -> Classified<'_> {
     if output.finish == Finish::Cut {
         return Classified::Cut;
     }
-    let is_carrier = |call: &&ToolCall| call.name == CARRIER;
+    let is_carrier = |call: &&NativeCall| call.name == CARRIER;
     let carriers: Vec<_> = output.calls.iter().filter(is_carrier).collect();
     let fences = fence::find(&output.text);
     let others = output.calls.len() - carriers.len();
@@ -119,13 +119,13 @@ pub fn classify(output: &ModelOutput) -> Classified<'_> {
     }
 }
 
-fn text_alone<'a>(text: &'a str, fences: fence::Found<'a>) -> Classified<'a> {
+fn text_alone<'a>(text: &'a str, fences: fence::FencedBlocks<'a>) -> Classified<'a> {
     match fences {
-        fence::Found::Several => Classified::Broken(Code::SeveralDeclarations),
-        fence::Found::Unclosed => Classified::Broken(Code::UnclosedFence),
-        fence::Found::One(block) => Classified::Fenced(block),
-        fence::Found::None if text.trim().is_empty() => Classified::Empty,
-        fence::Found::None => {
+        fence::FencedBlocks::Several => Classified::Broken(Code::SeveralDeclarations),
+        fence::FencedBlocks::Unclosed => Classified::Broken(Code::UnclosedFence),
+        fence::FencedBlocks::One(block) => Classified::Fenced(block),
+        fence::FencedBlocks::None if text.trim().is_empty() => Classified::Empty,
+        fence::FencedBlocks::None => {
             let calls = textual::find(text);
             if !calls.is_empty() {
                 Classified::Textual(calls)

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Condition, Effect, FailurePolicy, Test};
 use crate::declaration::{
-    Declaration, ExpandItem, Mode, Payload, ReportBody, ReportSpec, Strategy,
+    Declaration, Durability, ExpandItem, Payload, ReportBody, ReportSpec, Strategy,
 };
 use crate::json::pretty;
 use crate::policy::{IfTruncated, Policies, ResultPolicy};
@@ -47,7 +47,7 @@ pub fn envelope(declaration: &Declaration) -> Value {
     let mut inner = Object::default();
     inner.some(
         "mode",
-        (execution.mode == Mode::Durable).then_some("durable"),
+        (execution.mode == Durability::Durable).then_some("durable"),
     );
     inner.some(
         "strategy",

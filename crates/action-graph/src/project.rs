@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::code::Code;
-use crate::graph::{Graph, Status};
-use crate::node::{Node, State, Wait};
+use crate::graph::{Graph, GraphStatus};
+use crate::node::{Node, NodeState, Wait};
 use crate::policy::Visibility;
 use crate::result::summary::summary_of;
 use crate::result::tokens::head_bytes;
@@ -27,9 +27,9 @@ pub struct Projection {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// One of seven words.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Progress.
-    pub progress: Progress,
+    pub progress: GraphProgress,
     /// Pending wait: `user`, `approval`, `child`, `external` or `timer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Wait>,
@@ -48,7 +48,7 @@ pub struct Projection {
 
 /// Actions that are done, of all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct GraphProgress {
     /// Settled actions.
     pub done: usize,
     /// All actions.
@@ -67,7 +67,7 @@ pub struct ProjectedAction {
     /// The work.
     pub description: String,
     /// One of seven words.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Reason of this state, in words for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -90,9 +90,9 @@ pub struct Patch {
     /// The graph.
     pub graph_id: String,
     /// Its status.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Progress.
-    pub progress: Progress,
+    pub progress: GraphProgress,
     /// Pending wait.
     pub waiting_for: Option<Wait>,
     /// Actions that are new or differ.
@@ -115,13 +115,13 @@ pub fn project(graph: &Graph) -> Projection {
         .collect();
     let running = graph
         .declared()
-        .filter(|node| node.state.status() == Status::Running);
+        .filter(|node| node.state.status() == GraphStatus::Running);
     let phase: Vec<_> = running
         .take(4)
         .map(|node| node.action.title.as_str())
         .collect();
     let waits = graph.nodes.iter().filter_map(|node| match node.state {
-        State::Waiting(wait) if wait != Wait::Retry => Some(wait),
+        NodeState::Waiting(wait) if wait != Wait::Retry => Some(wait),
         _ => None,
     });
     let title = match graph.info.title.trim() {
@@ -131,14 +131,14 @@ pub fn project(graph: &Graph) -> Projection {
     let status = graph.status();
     let is_over = matches!(
         status,
-        Status::Completed | Status::Failed | Status::Canceled
+        GraphStatus::Completed | GraphStatus::Failed | GraphStatus::Canceled
     );
     Projection {
         graph_id: graph.id.0.clone(),
         title,
         note: graph.info.note.clone(),
         status,
-        progress: Progress {
+        progress: GraphProgress {
             done: graph.declared().filter(|node| node.is_settled()).count(),
             total: actions.len(),
             phase: phase.join(", "),
@@ -157,10 +157,13 @@ pub fn project(graph: &Graph) -> Projection {
 }
 
 fn outcome(graph: &Graph) -> String {
-    let count = |state: State| graph.declared().filter(|node| node.state == state).count();
+    let count = |state: NodeState| graph.declared().filter(|node| node.state == state).count();
     let all = graph.declared().count();
-    let mut text = format!("{} of {all} steps done", count(State::Completed));
-    for (state, word) in [(State::Failed, "failed"), (State::Canceled, "canceled")] {
+    let mut text = format!("{} of {all} steps done", count(NodeState::Completed));
+    for (state, word) in [
+        (NodeState::Failed, "failed"),
+        (NodeState::Canceled, "canceled"),
+    ] {
         let number = count(state);
         if number > 0 {
             let _ = write!(text, ", {number} {word}");
@@ -176,7 +179,7 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
     let output = node
         .output
         .as_ref()
-        .filter(|_| may_see && node.state == State::Completed);
+        .filter(|_| may_see && node.state == NodeState::Completed);
     let details = output.map(|_| crate::result::deliver::reference_of(graph, node));
     ProjectedAction {
         id: node.action.id.0.clone(),
@@ -202,15 +205,15 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
 /// The reason of a state, in words for users.
 fn reason(node: &Node) -> Option<String> {
     let text = match node.state {
-        State::Waiting(Wait::Approval) => "waits for your approval",
-        State::Waiting(Wait::User) => "waits for your answer",
-        State::Waiting(Wait::Retry) => "tries again shortly",
-        State::Waiting(_) => "waits",
-        State::Uncertain => "it is not known whether this happened",
-        State::Skipped => "not needed",
-        State::Blocked(_) => "cannot go on",
-        State::Canceled => "canceled",
-        State::Failed => match node.why {
+        NodeState::Waiting(Wait::Approval) => "waits for your approval",
+        NodeState::Waiting(Wait::User) => "waits for your answer",
+        NodeState::Waiting(Wait::Retry) => "tries again shortly",
+        NodeState::Waiting(_) => "waits",
+        NodeState::Uncertain => "it is not known whether this happened",
+        NodeState::Skipped => "not needed",
+        NodeState::Blocked(_) => "cannot go on",
+        NodeState::Canceled => "canceled",
+        NodeState::Failed => match node.why {
             Some(Code::ApprovalDenied) => "you refused it",
             Some(Code::InteractionExpired) => "no answer in time",
             Some(Code::ApprovalUnavailable) => {

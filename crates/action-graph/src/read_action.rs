@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::action::{
-    Action, Condition, Effect, Ending, Executor, ExecutorKind, FailureMode, FailurePolicy, ForEach,
-    Repeat, Resources, Test,
+    Action, ActionEnding, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy,
+    ForEach, Repeat, Resources, Test,
 };
 use crate::carrier::{read_depends, read_id, read_kind};
 use crate::code::Code;
 use crate::ids::ActionId;
-use crate::limits::{FOR_EACH_MAX, Limits, REPEAT_DELAY_MAX, REPEAT_MAX};
+use crate::limits::{FOR_EACH_MAX, GraphLimits, REPEAT_DELAY_MAX, REPEAT_MAX};
 use crate::policy::{IfTruncated, ResultPolicy, Return};
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 use crate::reference::Reference;
 
 /// References of one action's context.
@@ -26,7 +26,7 @@ const ATTEMPTS: u64 = 5;
 const RETRY_ATTEMPTS: u8 = 3;
 
 /// The actions of a payload.
-pub(crate) fn read_actions(reader: &mut Reader<'_>, limits: &Limits) -> Vec<Action> {
+pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Vec<Action> {
     if !reader.has("actions") {
         reader.add(Code::MissingField, "actions", "`actions` is missing");
     }
@@ -51,7 +51,7 @@ pub(crate) fn read_actions(reader: &mut Reader<'_>, limits: &Limits) -> Vec<Acti
                 .add(Code::WrongJsonType, at, "an action must be an object");
             continue;
         };
-        let mut inner = Reader::new(object, &at, reader.found());
+        let mut inner = FieldReader::new(object, &at, reader.found());
         let mut action = read_action(&mut inner, &ids, limits);
         action.policies = inner.policies();
         action.policies.extra = inner.rest();
@@ -61,7 +61,11 @@ pub(crate) fn read_actions(reader: &mut Reader<'_>, limits: &Limits) -> Vec<Acti
     actions
 }
 
-fn read_action(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits) -> Action {
+fn read_action(
+    reader: &mut FieldReader<'_>,
+    ids: &BTreeSet<String>,
+    limits: &GraphLimits,
+) -> Action {
     if !reader.has("type") {
         reader.add(Code::MissingField, "type", "`type` is missing");
     } else if reader.text("type", 64).as_deref() != Some("action") {
@@ -96,12 +100,12 @@ fn read_action(reader: &mut Reader<'_>, ids: &BTreeSet<String>, limits: &Limits)
     action
 }
 
-fn read_executor(reader: &mut Reader<'_>) -> Executor {
+fn read_executor(reader: &mut FieldReader<'_>) -> Executor {
     let Some(object) = reader.object("executor", Code::WrongJsonType) else {
         return Executor::default();
     };
     let at = reader.at("executor");
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     let kind = read_kind(&mut inner, "type", &ExecutorKind::ALL);
     let target = inner.text("target", 256);
     let executor = Executor {
@@ -114,7 +118,7 @@ fn read_executor(reader: &mut Reader<'_>) -> Executor {
 }
 
 /// A field with one reference.
-pub(crate) fn read_reference(reader: &mut Reader<'_>, key: &str) -> Option<Reference> {
+pub(crate) fn read_reference(reader: &mut FieldReader<'_>, key: &str) -> Option<Reference> {
     let text = reader.text(key, 2_048)?;
     let parsed = text.trim().parse::<Reference>();
     parsed
@@ -122,7 +126,7 @@ pub(crate) fn read_reference(reader: &mut Reader<'_>, key: &str) -> Option<Refer
         .ok()
 }
 
-fn read_references(reader: &mut Reader<'_>, key: &str) -> Vec<Reference> {
+fn read_references(reader: &mut FieldReader<'_>, key: &str) -> Vec<Reference> {
     let texts = reader.texts(key, CONTEXT_REFS);
     let mut references = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
@@ -141,7 +145,7 @@ fn read_references(reader: &mut Reader<'_>, key: &str) -> Vec<Reference> {
 }
 
 /// A result policy: a word or an object.
-pub(crate) fn read_result(reader: &mut Reader<'_>, key: &str) -> Option<ResultPolicy> {
+pub(crate) fn read_result(reader: &mut FieldReader<'_>, key: &str) -> Option<ResultPolicy> {
     let words = Return::ALL.map(|form| (form.as_str(), form));
     let is_word = reader.is_text(key);
     if is_word {
@@ -149,7 +153,7 @@ pub(crate) fn read_result(reader: &mut Reader<'_>, key: &str) -> Option<ResultPo
     }
     let object = reader.object(key, Code::WrongJsonType)?;
     let at = reader.at(key);
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     let form = inner.word("return_to_model", Code::BadEnum, &words);
     let otherwise = [
         ("provide_ref_and_summary", IfTruncated::ProvideRefAndSummary),
@@ -177,7 +181,7 @@ const MODES: [(&str, FailureMode); 4] = [
 ];
 
 /// A failure policy: a word or an object.
-fn read_failure(reader: &mut Reader<'_>) -> FailurePolicy {
+fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     const KEY: &str = "failure_policy";
     let attempts = |mode| match mode {
         FailureMode::Retry => RETRY_ATTEMPTS,
@@ -193,7 +197,7 @@ fn read_failure(reader: &mut Reader<'_>) -> FailurePolicy {
         return policy;
     };
     let at = reader.at(KEY);
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     policy.mode = inner
         .word("mode", Code::BadEnum, &MODES)
         .unwrap_or_default();
@@ -207,16 +211,16 @@ fn read_failure(reader: &mut Reader<'_>) -> FailurePolicy {
     policy
 }
 
-fn read_condition(reader: &mut Reader<'_>, key: &str) -> Option<Condition> {
+fn read_condition(reader: &mut FieldReader<'_>, key: &str) -> Option<Condition> {
     let object = reader.object(key, Code::WrongJsonType)?;
     let at = reader.at(key);
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     let condition = if inner.has("action") {
         let endings = [
-            ("completed", Ending::Completed),
-            ("failed", Ending::Failed),
-            ("skipped", Ending::Skipped),
-            ("blocked", Ending::Blocked),
+            ("completed", ActionEnding::Completed),
+            ("failed", ActionEnding::Failed),
+            ("skipped", ActionEnding::Skipped),
+            ("blocked", ActionEnding::Blocked),
         ];
         let action = inner.text("action", 64).map(ActionId);
         if !inner.has("is") {
@@ -254,8 +258,8 @@ fn read_condition(reader: &mut Reader<'_>, key: &str) -> Option<Condition> {
 }
 
 /// The test of a condition, and whether its result is turned around.
-fn read_test(reader: &mut Reader<'_>) -> Option<(Test, bool)> {
-    let number = |reader: &mut Reader<'_>, key| {
+fn read_test(reader: &mut FieldReader<'_>) -> Option<(Test, bool)> {
+    let number = |reader: &mut FieldReader<'_>, key| {
         let value = reader.take(key)?;
         let number = value.as_f64();
         if number.is_none() {
@@ -288,10 +292,10 @@ fn read_test(reader: &mut Reader<'_>) -> Option<(Test, bool)> {
     None
 }
 
-fn read_for_each(reader: &mut Reader<'_>) -> Option<ForEach> {
+fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
     let object = reader.object("for_each", Code::WrongJsonType)?;
     let at = reader.at("for_each");
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     if !inner.has("items") {
         inner.add(Code::MissingField, "items", "`items` is missing");
     }
@@ -319,10 +323,10 @@ fn read_for_each(reader: &mut Reader<'_>) -> Option<ForEach> {
     })
 }
 
-fn read_repeat(reader: &mut Reader<'_>) -> Option<Repeat> {
+fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
     let object = reader.object("repeat", Code::WrongJsonType)?;
     let at = reader.at("repeat");
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     for key in ["max", "until"] {
         if !inner.has(key) {
             inner.add(Code::LoopUnbounded, key, format!("`repeat` has no `{key}`"));
@@ -346,7 +350,7 @@ fn read_repeat(reader: &mut Reader<'_>) -> Option<Repeat> {
     })
 }
 
-fn read_effects(reader: &mut Reader<'_>) -> BTreeSet<Effect> {
+fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
     let mut effects = BTreeSet::new();
     for (index, text) in reader.texts("effects", NAMES).iter().enumerate() {
         let word = text.trim().to_lowercase();
@@ -362,12 +366,12 @@ fn read_effects(reader: &mut Reader<'_>) -> BTreeSet<Effect> {
     effects
 }
 
-fn read_resources(reader: &mut Reader<'_>) -> Resources {
+fn read_resources(reader: &mut FieldReader<'_>) -> Resources {
     let Some(object) = reader.object("resources", Code::WrongJsonType) else {
         return Resources::default();
     };
     let at = reader.at("resources");
-    let mut inner = Reader::new(object, &at, reader.found());
+    let mut inner = FieldReader::new(object, &at, reader.found());
     let resources = Resources {
         read: inner.texts("read", NAMES),
         write: inner.texts("write", NAMES),

@@ -13,13 +13,13 @@ use crate::policy::{POLICY_NAMES, Policies};
 const STRING_DEPTH: usize = 16;
 
 /// An object whose fields are taken out one by one; the rest is unknown.
-pub(crate) struct Reader<'a> {
+pub(crate) struct FieldReader<'a> {
     map: Map<String, Value>,
     at: String,
     found: &'a mut Diagnostics,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn new(map: Map<String, Value>, at: &str, found: &'a mut Diagnostics) -> Self {
         Self {
             map,

@@ -3,15 +3,17 @@
 mod result;
 mod store;
 
-pub use result::{ActionRecord, Metrics, Next, ResultRecord, result_record};
+pub use result::{ActionRecord, Metrics, NextStep, ResultRecord, result_record};
 pub(crate) use store::instance;
-pub use store::{Blob, Owner, RestoreError, StoredGraph, StoredNode, StoredOutput, restore, store};
+pub use store::{
+    GraphOwner, RecordBody, RestoreError, StoredGraph, StoredNode, StoredOutput, restore, store,
+};
 
 use crate::graph::{Graph, Millis};
-use crate::schedule::{Event, step};
+use crate::schedule::{GraphEvent, step};
 
 /// Applies journaled events to a graph as it was accepted: the same events give the same graph.
-pub fn replay(mut graph: Graph, journal: impl IntoIterator<Item = (Millis, Event)>) -> Graph {
+pub fn replay(mut graph: Graph, journal: impl IntoIterator<Item = (Millis, GraphEvent)>) -> Graph {
     for (now, event) in journal {
         step(&mut graph, event, now);
     }

@@ -3,12 +3,12 @@
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Class, Executor, ExecutorKind};
-use crate::catalog::Entry;
+use crate::catalog::CatalogEntry;
 use crate::code::Code;
-use crate::declaration::{Declaration, Intent, Origin, Payload};
+use crate::declaration::{Declaration, DeclarationForm, Intent, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::json;
-use crate::output::ToolCall;
+use crate::output::NativeCall;
 use crate::policy::Return;
 use crate::schema;
 use crate::textual::TextCall;
@@ -19,7 +19,7 @@ const MOST: usize = 8;
 
 /// Direct native calls: each to a granted tool with known, harmless effects, or all to named agents.
 pub(crate) fn direct(
-    calls: &[ToolCall],
+    calls: &[NativeCall],
     context: Context<'_>,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
@@ -59,8 +59,8 @@ pub(crate) fn direct(
         format!("{} direct calls are read as a declaration", draft.len()),
     );
     let origin = match code {
-        Code::RecoveredDelegation => Origin::RecoveredDelegation,
-        _ => Origin::RecoveredTool,
+        Code::RecoveredDelegation => DeclarationForm::RecoveredDelegation,
+        _ => DeclarationForm::RecoveredTool,
     };
     Some(declaration(
         draft.into_iter().map(|(_, action)| action),
@@ -69,7 +69,7 @@ pub(crate) fn direct(
 }
 
 /// The same calls without any check, to find their schemas.
-pub(crate) fn draft_of(calls: &[ToolCall], context: Context<'_>) -> Declaration {
+pub(crate) fn draft_of(calls: &[NativeCall], context: Context<'_>) -> Declaration {
     let actions = calls.iter().take(MOST).filter_map(|call| {
         let entry = find(&call.name, context)?;
         Some(Action::new(
@@ -77,10 +77,10 @@ pub(crate) fn draft_of(calls: &[ToolCall], context: Context<'_>) -> Declaration 
             Executor::named(entry.kind, &entry.name),
         ))
     });
-    declaration(actions, Origin::RecoveredTool)
+    declaration(actions, DeclarationForm::RecoveredTool)
 }
 
-fn declaration(actions: impl Iterator<Item = Action>, origin: Origin) -> Declaration {
+fn declaration(actions: impl Iterator<Item = Action>, origin: DeclarationForm) -> Declaration {
     let mut actions: Vec<_> = actions.collect();
     for (index, action) in actions.iter_mut().enumerate() {
         action.id = format!("recovered_{}", index + 1).as_str().into();
@@ -99,13 +99,13 @@ fn declaration(actions: impl Iterator<Item = Action>, origin: Origin) -> Declara
 }
 
 /// A tool or an agent of this name.
-fn find<'a>(name: &str, context: Context<'a>) -> Option<&'a Entry> {
+fn find<'a>(name: &str, context: Context<'a>) -> Option<&'a CatalogEntry> {
     let tool = context.catalog.find(ExecutorKind::Tool, name);
     tool.or_else(|| context.catalog.find(ExecutorKind::Agent, name))
 }
 
 fn one(
-    call: &ToolCall,
+    call: &NativeCall,
     at: &str,
     context: Context<'_>,
     found: &mut Diagnostics,
@@ -164,7 +164,7 @@ fn one(
 }
 
 fn is_recoverable(
-    entry: &Entry,
+    entry: &CatalogEntry,
     arguments: &Map<String, Value>,
     at: &str,
     context: Context<'_>,
@@ -269,5 +269,8 @@ pub(crate) fn textual(
     let mut action = Action::new("recovered", Executor::named(ExecutorKind::Tool, name));
     action.operation.clone_from(name);
     action.input.clone_from(arguments);
-    Some(declaration(std::iter::once(action), Origin::RecoveredText))
+    Some(declaration(
+        std::iter::once(action),
+        DeclarationForm::RecoveredText,
+    ))
 }

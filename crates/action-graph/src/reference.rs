@@ -12,14 +12,14 @@ use crate::limits::POINTER_TOKENS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the grammar")]
-pub enum Part {
+pub enum ResultPart {
     Summary,
     Output,
     Error,
     Status,
 }
 
-impl Part {
+impl ResultPart {
     fn as_str(self) -> &'static str {
         match self {
             Self::Summary => "summary",
@@ -45,7 +45,7 @@ pub enum Reference {
         /// The action.
         id: ActionId,
         /// The part of its result.
-        part: Part,
+        part: ResultPart,
         /// The place in it.
         pointer: String,
     },
@@ -60,7 +60,7 @@ pub enum Reference {
         /// The action; absent for the graph as a whole.
         action: Option<ActionId>,
         /// The part of the result.
-        part: Part,
+        part: ResultPart,
         /// The place in it.
         pointer: String,
     },
@@ -113,7 +113,7 @@ fn parse(text: &str) -> Option<Reference> {
         let (id, part) = path.rsplit_once('.')?;
         return is_action_id(id).then_some(Reference::Action {
             id: id.into(),
-            part: Part::from_name(part)?,
+            part: ResultPart::from_name(part)?,
             pointer,
         });
     }
@@ -129,18 +129,18 @@ fn parse(text: &str) -> Option<Reference> {
 fn stored(path: &str, pointer: String) -> Option<Reference> {
     let mut tokens = path.split('/');
     let graph = tokens.next().filter(|graph| is_graph_id(graph))?;
-    let (mut action, mut part) = (None, Part::Summary);
+    let (mut action, mut part) = (None, ResultPart::Summary);
     match tokens.next() {
         Some("actions") => {
             action = Some(tokens.next().filter(|id| is_stored_action(id))?.into());
             if let Some(name) = tokens.next() {
-                part = Part::from_name(name)?;
+                part = ResultPart::from_name(name)?;
             }
         }
         Some("declaration") if pointer.is_empty() && tokens.next().is_none() => {
             return Some(Reference::Declaration(GraphId(graph.to_owned())));
         }
-        Some(name) => part = Part::from_name(name)?,
+        Some(name) => part = ResultPart::from_name(name)?,
         None => {}
     }
     tokens.next().is_none().then(|| Reference::Runtime {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::action::Effect;
 use crate::graph::Graph;
 use crate::ids::{ActionId, GraphId};
-use crate::limits::Limits;
-use crate::node::State;
+use crate::limits::GraphLimits;
+use crate::node::NodeState;
 use crate::policy::Visibility;
 use crate::result::summary::summary_of;
 
@@ -148,7 +148,7 @@ impl StandingApproval {
 /// Rules of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Rules {
+pub struct AgentRules {
     /// Whether the agent declares at all.
     pub enabled: bool,
     /// The form in which it is asked to.
@@ -168,10 +168,10 @@ pub struct Rules {
     /// Treatment of unordered writes.
     pub conflicts: Conflicts,
     /// Bounds.
-    pub limits: Limits,
+    pub limits: GraphLimits,
 }
 
-impl Default for Rules {
+impl Default for AgentRules {
     fn default() -> Self {
         let approve = [
             Effect::Send,
@@ -190,14 +190,14 @@ impl Default for Rules {
             approve: BTreeSet::from(approve),
             forbid: BTreeSet::new(),
             conflicts: Conflicts::Serialize,
-            limits: Limits::default(),
+            limits: GraphLimits::default(),
         }
     }
 }
 
 /// Facts of the conversation and the run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct KnownFacts {
     /// Text of the user's request.
     pub goal: String,
     /// The event that began the run, as far as references may read it.
@@ -222,7 +222,7 @@ pub struct Known {
     pub remaining_ms: u64,
 }
 
-impl Known {
+impl KnownFacts {
     /// The newest action of this id in earlier graphs.
     pub fn action(&self, id: &ActionId) -> Option<(&KnownGraph, &KnownAction)> {
         let mut newest_first = self.graphs.iter().rev();
@@ -272,7 +272,7 @@ impl From<&Graph> for KnownGraph {
             let output = node
                 .output
                 .as_ref()
-                .filter(|_| node.state == State::Completed);
+                .filter(|_| node.state == NodeState::Completed);
             let action = KnownAction {
                 status: node.state.status().as_str().to_owned(),
                 satisfying: node.satisfying,

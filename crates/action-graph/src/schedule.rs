@@ -11,37 +11,39 @@ mod settle;
 mod start;
 mod stop;
 
-pub use command::{ApprovalRequest, Command, Counted, Execute, Level, Why};
-pub use event::{Actor, Denial, Event, Failure, Found, Outcome, Suspension};
+pub use command::{ApprovalRequest, Command, Execute, IgnoredEvent, PersistLevel, Why};
+pub use event::{
+    ActionFailure, ActionOutcome, Actor, Denial, GraphEvent, RecoveredAttempt, Suspension,
+};
 
 use crate::code::Code;
-use crate::graph::{Graph, Millis, Stop, Transition};
+use crate::graph::{Graph, Millis, StopReason, Transition};
 use crate::ids::ActionId;
-use crate::node::{State, Wait};
+use crate::node::{NodeState, Wait};
 
 /// Applies an event. Total: an event that fits no state is counted and changes nothing.
-pub fn step(graph: &mut Graph, event: Event, now: Millis) -> Vec<Command> {
+pub fn step(graph: &mut Graph, event: GraphEvent, now: Millis) -> Vec<Command> {
     if !graph.is_linked() {
         graph.relink();
     }
-    let looks_again = matches!(event, Event::Begin);
-    let mut turn = Turn {
+    let looks_again = matches!(event, GraphEvent::Begin);
+    let mut step = StepState {
         graph,
         now,
         notes: Vec::new(),
         effects: Vec::new(),
         changed: looks_again,
     };
-    turn.apply(event);
-    if turn.graph.begun {
-        turn.settle_all();
-        turn.start_ready();
+    step.apply(event);
+    if step.graph.begun {
+        ReadyRules { step: &mut step }.settle_all();
+        ReadyRules { step: &mut step }.start_ready();
     }
-    turn.close()
+    step.close()
 }
 
 /// One step in progress.
-struct Turn<'a> {
+struct StepState<'a> {
     graph: &'a mut Graph,
     now: Millis,
     notes: Vec<Command>,
@@ -49,53 +51,84 @@ struct Turn<'a> {
     changed: bool,
 }
 
-impl Turn<'_> {
-    fn apply(&mut self, event: Event) {
+/// Events of attempts: progress, ends, and recovery after a take-over.
+struct AttemptEvents<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+/// Decisions, approvals and revisions.
+struct DecisionEvents<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+/// Rules that settle and start pending actions.
+struct ReadyRules<'s, 'g> {
+    step: &'s mut StepState<'g>,
+}
+
+impl<'g> StepState<'g> {
+    fn apply(&mut self, event: GraphEvent) {
         match event {
-            Event::Begin => self.graph.begun = true,
-            Event::Started { id, attempt } => self.started(&id, attempt),
-            Event::Finished {
+            GraphEvent::Begin => self.graph.begun = true,
+            GraphEvent::Started { id, attempt } => self.attempts().started(&id, attempt),
+            GraphEvent::Finished {
                 id,
                 attempt,
                 outcome,
-            } => self.finished(&id, attempt, outcome),
-            Event::Suspended { id, attempt, on } => self.suspended(&id, attempt, on),
-            Event::Woken { id, attempt } => self.woken(&id, attempt),
-            Event::TimerFired { id, attempt } => self.timer_fired(&id, attempt),
-            Event::Approved { ids } => self.approved(&ids),
-            Event::Denied { ids, why } => self.denied(&ids, why),
-            Event::Decide { decision, by } => self.decide(&decision, by),
-            Event::Revise { actions, constants } => self.revise(actions, constants),
-            Event::Cancel => self.stop(Stop::Canceled),
-            Event::CancelAction { id } => self.cancel_action(&id),
-            Event::Recovered { id, attempt, found } => self.recovered(&id, attempt, found),
-            Event::Deadline => self.stop(Stop::Deadline),
-            Event::BudgetGone => self.stop(Stop::Budget),
+            } => self.attempts().finished(&id, attempt, outcome),
+            GraphEvent::Suspended { id, attempt, on } => {
+                self.attempts().suspended(&id, attempt, on)
+            }
+            GraphEvent::Woken { id, attempt } => self.attempts().woken(&id, attempt),
+            GraphEvent::TimerFired { id, attempt } => self.attempts().timer_fired(&id, attempt),
+            GraphEvent::Approved { ids } => self.decisions().approved(&ids),
+            GraphEvent::Denied { ids, why } => self.decisions().denied(&ids, why),
+            GraphEvent::Decide { decision, by } => self.decisions().decide(&decision, by),
+            GraphEvent::Revise { actions, constants } => {
+                self.decisions().revise(actions, constants)
+            }
+            GraphEvent::Cancel => self.stop(StopReason::Canceled),
+            GraphEvent::CancelAction { id } => self.cancel_action(&id),
+            GraphEvent::Recovered { id, attempt, found } => {
+                self.attempts().recovered(&id, attempt, found);
+            }
+            GraphEvent::Deadline => self.stop(StopReason::Deadline),
+            GraphEvent::BudgetGone => self.stop(StopReason::Budget),
         }
     }
 
-    fn count(&mut self, what: Counted) {
+    fn attempts(&mut self) -> AttemptEvents<'_, 'g> {
+        AttemptEvents { step: self }
+    }
+
+    fn decisions(&mut self) -> DecisionEvents<'_, 'g> {
+        DecisionEvents { step: self }
+    }
+}
+
+impl StepState<'_> {
+    fn count(&mut self, what: IgnoredEvent) {
         self.effects.push(Command::Count(what));
     }
 
     /// The place of an action that has this attempt open; counts the event as late otherwise.
     fn open(&mut self, id: &ActionId, attempt: u32) -> Option<usize> {
-        let place = self.graph.place(id).filter(|&place| {
-            let node = &self.graph.nodes[place];
+        let position = self.graph.position(id).filter(|&position| {
+            let node = &self.graph.nodes[position];
             node.has_open_attempt() && node.attempt == attempt
         });
-        if place.is_none() {
-            self.count(Counted::Late);
+        if position.is_none() {
+            self.count(IgnoredEvent::Late);
         }
-        place
+        position
     }
 
     /// Moves a node, and notes it.
-    fn go(&mut self, place: usize, to: State, why: Option<Code>) {
-        let node = &mut self.graph.nodes[place];
+    fn go(&mut self, position: usize, to: NodeState, why: Option<Code>) {
+        let node = &mut self.graph.nodes[position];
         let from = std::mem::replace(&mut node.state, to);
         node.why = why;
-        if to != State::Waiting(Wait::Retry) {
+        if to != NodeState::Waiting(Wait::Retry) {
             node.due = None;
         }
         let transition = Transition {
@@ -116,68 +149,6 @@ impl Turn<'_> {
         self.changed = true;
     }
 
-    fn started(&mut self, id: &ActionId, attempt: u32) {
-        let now = self.now;
-        if let Some(place) = self.open(id, attempt)
-            && let Some(last) = self.graph.nodes[place].attempts.last_mut()
-        {
-            last.started = now;
-        }
-    }
-
-    fn suspended(&mut self, id: &ActionId, attempt: u32, on: Suspension) {
-        let Some(place) = self.open(id, attempt) else {
-            return;
-        };
-        let node = &mut self.graph.nodes[place];
-        if node.state != State::Running || node.aborting {
-            return self.count(Counted::Refused);
-        }
-        let wait = match on {
-            Suspension::User => Wait::User,
-            Suspension::External => Wait::External,
-            Suspension::Child { run } => {
-                node.child = Some(run);
-                Wait::Child
-            }
-            Suspension::Timer { at } => {
-                let id = id.clone();
-                self.effects.push(Command::SetTimer { id, attempt, at });
-                Wait::Timer
-            }
-        };
-        self.go(place, State::Waiting(wait), None);
-    }
-
-    fn woken(&mut self, id: &ActionId, attempt: u32) {
-        let Some(place) = self.open(id, attempt) else {
-            return;
-        };
-        match self.graph.nodes[place].state {
-            State::Waiting(_) => self.go(place, State::Running, None),
-            _ => self.count(Counted::Late),
-        }
-    }
-
-    fn timer_fired(&mut self, id: &ActionId, attempt: u32) {
-        let place = self.graph.place(id);
-        let place = place.filter(|&place| self.graph.nodes[place].attempt == attempt);
-        let Some(place) = place else {
-            return self.count(Counted::Late);
-        };
-        let node = &self.graph.nodes[place];
-        match node.state {
-            State::Waiting(Wait::Retry) => self.go(place, State::Pending, None),
-            State::Waiting(Wait::Timer) => {
-                self.go(place, State::Running, None);
-                let id = id.clone();
-                self.effects.push(Command::Resume { id, attempt });
-            }
-            State::Running if node.aborting => self.grace_over(place),
-            _ => self.count(Counted::Late),
-        }
-    }
-
     /// Orders the commands: notes, storage, effects, and the reason why nothing moves.
     fn close(mut self) -> Vec<Command> {
         let why = self.changed.then(|| self.quiescent()).flatten();
@@ -188,14 +159,81 @@ impl Turn<'_> {
         let mut commands = self.notes;
         if self.graph.is_durable() && (self.changed || has_effects) {
             let level = match why {
-                Some(Why::Finished | Why::Canceled) => Level::Closed,
-                _ if has_effects => Level::Effect,
-                _ => Level::Progress,
+                Some(Why::Finished | Why::Canceled) => PersistLevel::Closed,
+                _ if has_effects => PersistLevel::Effect,
+                _ => PersistLevel::Progress,
             };
             commands.push(Command::Persist(level));
         }
         commands.append(&mut self.effects);
         commands.extend(why.map(Command::Quiescent));
         commands
+    }
+}
+
+impl AttemptEvents<'_, '_> {
+    fn started(&mut self, id: &ActionId, attempt: u32) {
+        let now = self.step.now;
+        if let Some(position) = self.step.open(id, attempt)
+            && let Some(last) = self.step.graph.nodes[position].attempts.last_mut()
+        {
+            last.started = now;
+        }
+    }
+
+    fn suspended(&mut self, id: &ActionId, attempt: u32, on: Suspension) {
+        let Some(position) = self.step.open(id, attempt) else {
+            return;
+        };
+        let node = &mut self.step.graph.nodes[position];
+        if node.state != NodeState::Running || node.aborting {
+            return self.step.count(IgnoredEvent::Refused);
+        }
+        let wait = match on {
+            Suspension::User => Wait::User,
+            Suspension::External => Wait::External,
+            Suspension::Child { run } => {
+                node.child = Some(run);
+                Wait::Child
+            }
+            Suspension::Timer { at } => {
+                let id = id.clone();
+                self.step
+                    .effects
+                    .push(Command::SetTimer { id, attempt, at });
+                Wait::Timer
+            }
+        };
+        self.step.go(position, NodeState::Waiting(wait), None);
+    }
+
+    fn woken(&mut self, id: &ActionId, attempt: u32) {
+        let Some(position) = self.step.open(id, attempt) else {
+            return;
+        };
+        match self.step.graph.nodes[position].state {
+            NodeState::Waiting(_) => self.step.go(position, NodeState::Running, None),
+            _ => self.step.count(IgnoredEvent::Late),
+        }
+    }
+
+    fn timer_fired(&mut self, id: &ActionId, attempt: u32) {
+        let position = self.step.graph.position(id);
+        let position =
+            position.filter(|&position| self.step.graph.nodes[position].attempt == attempt);
+        let Some(position) = position else {
+            return self.step.count(IgnoredEvent::Late);
+        };
+        let node = &self.step.graph.nodes[position];
+        match node.state {
+            NodeState::Waiting(Wait::Retry) => self.step.go(position, NodeState::Pending, None),
+            NodeState::Waiting(Wait::Timer) => {
+                self.step.go(position, NodeState::Running, None);
+                let id = id.clone();
+                self.step.effects.push(Command::Resume { id, attempt });
+            }
+            NodeState::Running if node.aborting => self.step.grace_over(position),
+            _ => self.step.count(IgnoredEvent::Late),
+        }
     }
 }

@@ -25,7 +25,7 @@ pub struct Violation {
 
 /// Checks `value` against `schema`. With `bindings`, objects such as `{"$ref": …}` fit everything.
 pub fn check(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
-    let mut check = Check {
+    let mut check = SchemaCheck {
         root: schema,
         bindings,
         visits: 0,
@@ -38,14 +38,14 @@ pub fn check(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
 /// Whether a number violates a bound.
 type IsOutside = fn(f64, f64) -> bool;
 
-struct Check<'a> {
+struct SchemaCheck<'a> {
     root: &'a Value,
     bindings: bool,
     visits: usize,
     found: Vec<Violation>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> SchemaCheck<'a> {
     fn add(&mut self, pointer: &str, message: String) {
         if self.found.len() < REPORTED {
             self.found.push(Violation {

@@ -7,7 +7,7 @@ use crate::declaration::Section;
 use crate::diagnostic::Diagnostics;
 use crate::fence;
 use crate::ids::is_section_id;
-use crate::limits::Limits;
+use crate::limits::GraphLimits;
 use crate::sha256;
 
 /// The section that is shown to the user.
@@ -35,7 +35,11 @@ fn heading(line: &str) -> Option<&str> {
 }
 
 /// Reads the sections of the texts before and behind the block.
-pub(crate) fn read(block: fence::Block<'_>, limits: &Limits, found: &mut Diagnostics) -> Sections {
+pub(crate) fn read(
+    block: fence::MarkedBlock<'_>,
+    limits: &GraphLimits,
+    found: &mut Diagnostics,
+) -> Sections {
     let mut sections = Sections::default();
     let before = block.before.lines().count();
     let inside = block.body.lines().count() + 2;
@@ -122,11 +126,11 @@ mod tests {
     #[test]
     fn headings_inside_fences_do_not_count() {
         let text = "```json agent-protocol\n{}\n```\n## A B ##\none\n```\n## c\n```\n### d\n## `user.visible`\nhi";
-        let fence::Found::One(block) = fence::find(text) else {
+        let fence::FencedBlocks::One(block) = fence::find(text) else {
             panic!("one block")
         };
         let mut found = Diagnostics::default();
-        let sections = read(block, &Limits::default(), &mut found);
+        let sections = read(block, &GraphLimits::default(), &mut found);
         assert!(!found.has_errors());
         let ids: Vec<_> = sections.by_id.keys().map(String::as_str).collect();
         assert_eq!(ids, ["a_b", "user.visible"]);

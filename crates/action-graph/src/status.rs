@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::code::Code;
 use crate::graph::Millis;
 use crate::ids::ActionId;
-use crate::node::State;
+use crate::node::NodeState;
 use crate::rules::StandingApproval;
 
 /// Bounds and approvals of the run that drives the graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct RunSettings {
     /// Actions at the same time.
     pub parallel: u8,
     /// Agents at the same time, those that are waited for included.
@@ -34,7 +34,7 @@ pub struct Settings {
 /// Why nothing starts any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
+pub enum StopReason {
     /// The user or a parent cancelled it.
     Canceled,
     /// An action with the policy `abort` failed, or a decision aborted the graph.
@@ -45,7 +45,7 @@ pub enum Stop {
     Budget,
 }
 
-impl Stop {
+impl StopReason {
     /// The code that canceled actions carry.
     pub fn code(self) -> Code {
         match self {
@@ -68,9 +68,9 @@ pub struct Transition {
     /// The attempt.
     pub attempt: u32,
     /// The state before.
-    pub from: State,
+    pub from: NodeState,
     /// The state after.
-    pub to: State,
+    pub to: NodeState,
     /// Why, where there is a reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Code>,
@@ -80,7 +80,7 @@ pub struct Transition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the seven words of the protocol")]
-pub enum Status {
+pub enum GraphStatus {
     Pending,
     Running,
     Waiting,
@@ -90,7 +90,7 @@ pub enum Status {
     Canceled,
 }
 
-impl Status {
+impl GraphStatus {
     /// The word in projections and transcripts.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ mod text;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::Status;
+use crate::graph::GraphStatus;
 
 pub use build::{expansion_turn, notice, protocol_turn};
 pub use parse::parse;
@@ -19,7 +19,7 @@ pub use text::{clean, one_line};
 /// One turn of the transcript; stored, so that later runs show it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Turn {
+pub enum TranscriptTurn {
     /// A request of the user.
     User {
         /// Its text.
@@ -68,7 +68,7 @@ pub struct ProtocolTurn {
     /// Reason of the calls.
     pub purpose: String,
     /// Completed, blocked or failed.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Reference to the stored declaration.
     pub declaration: Option<String>,
     /// The earlier graph that it goes on with.

@@ -17,11 +17,11 @@ pub use arguments::{check_bound, check_input};
 pub use hashes::action_hash;
 
 use crate::catalog::Catalog;
-use crate::declaration::{Declaration, Intent, Origin};
+use crate::declaration::{Declaration, DeclarationForm, Intent};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::{ActionId, GraphId};
 use crate::reference::Reference;
-use crate::rules::{Known, KnownAction, Rules};
+use crate::rules::{AgentRules, KnownAction, KnownFacts};
 
 /// Inputs of validation: catalogue, facts and rules.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +29,14 @@ pub struct Context<'a> {
     /// Executors that may be named.
     pub catalog: &'a Catalog,
     /// Facts of the conversation and the run.
-    pub known: &'a Known,
+    pub known: &'a KnownFacts,
     /// Rules of the agent.
-    pub rules: &'a Rules,
+    pub rules: &'a AgentRules,
 }
 
 /// A declaration that passed every gate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Accepted {
+pub struct AcceptedDeclaration {
     /// The declaration; each action is resolved.
     pub declaration: Declaration,
     /// Values of references that are known before anything runs.
@@ -52,7 +52,7 @@ pub(crate) fn validate(
     mut draft: Declaration,
     mut found: Diagnostics,
     context: Context<'_>,
-) -> Result<Accepted, Vec<Diagnostic>> {
+) -> Result<AcceptedDeclaration, Vec<Diagnostic>> {
     let most = context.rules.limits.diagnostics;
     shape::check(&mut draft, context, &mut found);
     let mut constants = BTreeMap::new();
@@ -67,7 +67,7 @@ pub(crate) fn validate(
         return Err(found.finish(most));
     }
     hashes::set_accepted(&mut draft);
-    Ok(Accepted {
+    Ok(AcceptedDeclaration {
         declaration: draft,
         constants,
         diagnostics: found.finish(most),
@@ -77,22 +77,24 @@ pub(crate) fn validate(
 
 /// Names of fields in the form in which the model wrote them.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields {
+pub(crate) struct FieldNames {
     pub(crate) input: &'static str,
     pub(crate) depends: &'static str,
     pub(crate) target: &'static str,
     pub(crate) actions: &'static str,
 }
 
-pub(crate) fn fields(origin: Origin) -> Fields {
+pub(crate) fn fields(origin: DeclarationForm) -> FieldNames {
     match origin {
-        Origin::Fenced | Origin::Workflow | Origin::Injected => Fields {
-            input: "input",
-            depends: "depends_on",
-            target: "executor/target",
-            actions: "/payload/actions",
-        },
-        _ => Fields {
+        DeclarationForm::Fenced | DeclarationForm::Workflow | DeclarationForm::Injected => {
+            FieldNames {
+                input: "input",
+                depends: "depends_on",
+                target: "executor/target",
+                actions: "/payload/actions",
+            }
+        }
+        _ => FieldNames {
             input: "args",
             depends: "depends",
             target: "name",
@@ -105,7 +107,7 @@ pub(crate) fn fields(origin: Origin) -> Fields {
 /// that have not started are replaced as a whole.
 pub(crate) fn started_actions<'a>(
     draft: &Declaration,
-    known: &'a Known,
+    known: &'a KnownFacts,
 ) -> impl Iterator<Item = &'a ActionId> {
     let base = draft
         .base

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::action::{Condition, Ending, Test};
+use crate::action::{ActionEnding, Condition, Test};
 use crate::graph::Graph;
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::policy::Visibility;
-use crate::reference::{Part, Reference};
+use crate::reference::{Reference, ResultPart};
 use crate::result::summary::summary_of;
 
 impl Graph {
@@ -33,7 +33,7 @@ impl Graph {
         let node = match reference {
             Reference::Action {
                 id,
-                part: Part::Output | Part::Summary | Part::Error,
+                part: ResultPart::Output | ResultPart::Summary | ResultPart::Error,
                 ..
             } => self.node(id),
             Reference::Item(_) => return from.map_or(Visibility::Model, |node| node.taint),
@@ -49,10 +49,10 @@ impl Graph {
                     return false;
                 };
                 match is {
-                    Ending::Completed => node.state == State::Completed,
-                    Ending::Failed => node.state == State::Failed,
-                    Ending::Skipped => node.state == State::Skipped,
-                    Ending::Blocked => matches!(node.state, State::Blocked(_)),
+                    ActionEnding::Completed => node.state == NodeState::Completed,
+                    ActionEnding::Failed => node.state == NodeState::Failed,
+                    ActionEnding::Skipped => node.state == NodeState::Skipped,
+                    ActionEnding::Blocked => matches!(node.state, NodeState::Blocked(_)),
                 }
             }
             Condition::Value {
@@ -67,20 +67,22 @@ impl Graph {
     }
 }
 
-fn part_of(node: &Node, part: Part) -> Option<Value> {
-    let is_completed = node.state == State::Completed;
+fn part_of(node: &Node, part: ResultPart) -> Option<Value> {
+    let is_completed = node.state == NodeState::Completed;
     match part {
-        Part::Output if is_completed => node.output.as_ref().map(|output| output.value.clone()),
-        Part::Summary if is_completed => node
+        ResultPart::Output if is_completed => {
+            node.output.as_ref().map(|output| output.value.clone())
+        }
+        ResultPart::Summary if is_completed => node
             .output
             .as_ref()
             .map(|output| summary_of(output).0.into()),
-        Part::Output | Part::Summary => None,
-        Part::Error => node
+        ResultPart::Output | ResultPart::Summary => None,
+        ResultPart::Error => node
             .error
             .as_ref()
             .map(|error| error.message.as_str().into()),
-        Part::Status => Some(node.state.status().as_str().into()),
+        ResultPart::Status => Some(node.state.status().as_str().into()),
     }
 }
 

@@ -3,21 +3,21 @@
 use serde_json::{Map, Value};
 
 use crate::code::Code;
-use crate::declaration::{Decision, ExpandItem};
+use crate::declaration::{ExpandItem, GraphDecision};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fenced::{read_decision, read_expansion};
-use crate::limits::Limits;
-use crate::node::{Output, SummarySource};
-use crate::reader::Reader;
+use crate::limits::GraphLimits;
+use crate::node::{ActionOutput, SummarySource};
+use crate::reader::FieldReader;
 use crate::result::summary::{mechanical, text_of};
 
 /// The decision of `runtime.decide`.
 pub fn decision(
     arguments: &Map<String, Value>,
-    limits: &Limits,
-) -> Result<Decision, Vec<Diagnostic>> {
+    limits: &GraphLimits,
+) -> Result<GraphDecision, Vec<Diagnostic>> {
     let mut found = Diagnostics::default();
-    let mut reader = Reader::new(arguments.clone(), "", &mut found);
+    let mut reader = FieldReader::new(arguments.clone(), "", &mut found);
     let decision = read_decision(&mut reader, limits);
     match decision {
         Some(decision) if !found.has_errors() => Ok(decision),
@@ -28,7 +28,7 @@ pub fn decision(
 /// The requests of `runtime.expand`.
 pub fn expansions(
     arguments: &Map<String, Value>,
-    limits: &Limits,
+    limits: &GraphLimits,
 ) -> Result<Vec<ExpandItem>, Vec<Diagnostic>> {
     let mut found = Diagnostics::default();
     let list = arguments.get("refs").and_then(Value::as_array);
@@ -47,25 +47,25 @@ pub fn expansions(
 }
 
 /// The output of `runtime.merge`: texts as sections of one text, anything else as a list.
-pub fn merge(values: &[Value]) -> Output {
+pub fn merge(values: &[Value]) -> ActionOutput {
     let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
     match texts {
         Some(texts) => {
             let text = texts.join("\n\n");
             let bytes = text.len();
-            let mut output = Output::json(Value::String(text));
+            let mut output = ActionOutput::json(Value::String(text));
             output.bytes = bytes;
             output
         }
-        None => Output::json(Value::Array(values.to_vec())),
+        None => ActionOutput::json(Value::Array(values.to_vec())),
     }
 }
 
 /// The output of `runtime.summarize` without a model: a mechanical summary of each value.
-pub fn summarize(values: &[Value]) -> Output {
-    let one = |value: &Value| mechanical(&Output::json(value.clone()));
+pub fn summarize(values: &[Value]) -> ActionOutput {
+    let one = |value: &Value| mechanical(&ActionOutput::json(value.clone()));
     let parts: Vec<_> = values.iter().map(one).collect();
-    let mut output = Output::json(Value::String(parts.join("\n\n")));
+    let mut output = ActionOutput::json(Value::String(parts.join("\n\n")));
     let text = text_of(&output);
     output.summary = Some((text, SummarySource::Mechanical));
     output

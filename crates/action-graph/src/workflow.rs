@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::action::{Action, Executor, ExecutorKind};
-use crate::declaration::{Declaration, Intent, Mode, Origin, Payload, Strategy};
-use crate::graph::{Graph, Status};
+use crate::declaration::{Declaration, DeclarationForm, Durability, Intent, Payload, Strategy};
+use crate::graph::{Graph, GraphStatus};
 use crate::ids::ActionId;
 
 /// A workflow of the operator.
@@ -58,14 +58,14 @@ pub fn from_workflow(workflow: &Workflow) -> Declaration {
     let mut declaration = Declaration::new(Intent::Execute, payload);
     declaration.title.clone_from(&workflow.title);
     declaration.persist = Some(true);
-    declaration.execution.mode = Mode::Durable;
+    declaration.execution.mode = Durability::Durable;
     declaration.execution.strategy = Strategy::Dag;
-    declaration.source.origin = Origin::Workflow;
+    declaration.source.origin = DeclarationForm::Workflow;
     declaration
 }
 
 /// The status of each node of a workflow.
-pub fn workflow_status(graph: &Graph) -> Vec<(ActionId, Status)> {
+pub fn workflow_status(graph: &Graph) -> Vec<(ActionId, GraphStatus)> {
     let nodes = graph.declared();
     nodes
         .map(|node| (node.action.id.clone(), node.state.status()))

@@ -28,7 +28,7 @@ mod tests {
     use crate::results;
 
     #[test]
-    fn an_event_has_its_type_its_sequence_and_its_data_on_one_line_each() {
+    fn writes_type_sequence_and_data_lines() {
         let mut result = results::run_completed();
         result.run_id = "r-1".to_owned();
         result.sequence = Some(4);
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_runner_cannot_break_out_of_its_line() {
+    fn escapes_line_breaks_in_data() {
         let mut result = results::custom("x\ndata: y", protocol::JsonObject::new());
         result
             .data

@@ -10,8 +10,8 @@
 //! use protocol::message::{Message, MessageContent};
 //! use protocol::model::LlmRequest;
 //! use protocol::resources::{HistoryOperation, ModelOperation};
-//! use runner_kit::host::HistoryQuery;
-//! use runner_kit::{ResultStream, Results, Run, RunError, Runner, results, stream};
+//! use runner_kit::host::HistoryPageQuery;
+//! use runner_kit::{ResultSender, ResultStream, RunError, RunHandle, Runner, results, stream};
 //!
 //! struct Small;
 //!
@@ -30,18 +30,18 @@
 //!         }
 //!     }
 //!
-//!     fn run(&self, run: Run) -> ResultStream {
+//!     fn run(&self, run: RunHandle) -> ResultStream {
 //!         stream(|out| answer(run, out))
 //!     }
 //! }
 //!
-//! async fn answer(run: Run, out: Results) -> Result<(), RunError> {
+//! async fn answer(run: RunHandle, out: ResultSender) -> Result<(), RunError> {
 //!     let granted = run.context.resources.models.first();
 //!     let model = granted.ok_or_else(|| RunError::new("runner.no_model", "no model is granted"))?;
 //!     let mut messages = Vec::new();
 //!     if run.context.context.available_apis.history_page {
 //!         // The newest come first, the current message among them.
-//!         let page = run.until_cancelled(run.host.history(&HistoryQuery::default())).await??;
+//!         let page = run.until_cancelled(run.host.history().page(&HistoryPageQuery::default())).await??;
 //!         let current = &run.context.event.event_id;
 //!         let before = page.items.iter().rev().filter(|item| item.event_id != *current);
 //!         messages.extend(before.filter_map(|item| Some(Message::text(&item.role, item.content.as_deref()?))));
@@ -49,7 +49,7 @@
 //!     let asked = run.context.input.text.clone().unwrap_or_default();
 //!     messages.push(Message::text("user", asked));
 //!     let request = LlmRequest { messages, ..Default::default() };
-//!     let speaking = run.host.stream_model(&model.model_id, &request);
+//!     let speaking = run.host.models().stream(&model.model_id, &request);
 //!     let mut speaking = run.until_cancelled(speaking).await??;
 //!     let mut whole = String::new();
 //!     while let Some(event) = run.until_cancelled(speaking.next()).await? {
@@ -83,9 +83,9 @@ mod frame;
 mod signal;
 
 pub use host::{Host, HostClient, HostError};
-pub use runner::{ResultStream, Run, RunError, Runner};
+pub use runner::{ResultStream, RunError, RunHandle, Runner};
 pub use server::serve::serve;
-pub use server::{Options, router, router_with};
+pub use server::{RouterOptions, router, router_with};
 pub use signature::{SignatureError, SigningSecret};
-pub use stream::{Results, stream};
+pub use stream::{ResultSender, stream};
 pub use tokio_util::sync::CancellationToken;

@@ -30,12 +30,12 @@ pub trait Runner: Send + Sync + 'static {
     /// as cancelled if the run's token fired; an error or a panic fails the run. A run that is cancelled because
     /// the server stops ends as [`SHUTDOWN`]. [`stream()`](crate::stream()) builds the stream from an async
     /// block.
-    fn run(&self, run: Run) -> ResultStream;
+    fn run(&self, run: RunHandle) -> ResultStream;
 }
 
 /// One execution of a runner for one event.
 #[derive(Debug)]
-pub struct Run {
+pub struct RunHandle {
     pub context: AgentRunContext,
     /// Host API with this run's token.
     pub host: Host,
@@ -43,7 +43,7 @@ pub struct Run {
     pub cancel: CancellationToken,
 }
 
-impl Run {
+impl RunHandle {
     /// Awaits `work`, or returns an error when the run is cancelled first.
     pub async fn until_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
         let done = self.cancel.run_until_cancelled(work).await;

@@ -2,7 +2,7 @@
 
 mod body;
 mod live;
-mod refusal;
+mod rejection;
 mod replay;
 pub mod serve;
 mod signed;
@@ -26,19 +26,19 @@ use protocol::request::{AgentRunRequest, CancelRequest, EndpointAction};
 use serde::Deserialize;
 
 use crate::host::HostClient;
-use crate::runner::{Run, Runner};
+use crate::runner::{RunHandle, Runner};
 use crate::signature::SigningSecret;
 use crate::stream::finish;
 
-use live::{AddError, LiveRuns};
-use refusal::Refusal;
+use live::{AddError, RunRegistry};
+use rejection::RequestRejection;
 use replay::SeenIds;
-use serve::Stop;
+use serve::ShutdownSignal;
 use signed::SignedAt;
 
 /// Server options; the defaults suit a runner behind any gateway.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct RouterOptions {
     /// Interval of heartbeats on a silent stream. The gateway times out after 60 s.
     pub heartbeat: Duration,
     /// Limit of concurrent runs. Beyond it the server responds 503 with `Retry-After`, which the gateway obeys.
@@ -48,7 +48,7 @@ pub struct Options {
     pub body_bytes: usize,
 }
 
-impl Default for Options {
+impl Default for RouterOptions {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_secs(15),
@@ -60,23 +60,23 @@ impl Default for Options {
 
 /// Router of the runner API with default options. Of two runners with one id, the first is served.
 pub fn router(runners: Vec<Arc<dyn Runner>>, secret: SigningSecret) -> Router {
-    router_with(runners, secret, Options::default())
+    router_with(runners, secret, RouterOptions::default())
 }
 
 /// Router of the runner API.
 pub fn router_with(
     runners: Vec<Arc<dyn Runner>>,
     secret: SigningSecret,
-    options: Options,
+    options: RouterOptions,
 ) -> Router {
-    let server = Arc::new(Server::new(runners, secret, options));
+    let server = Arc::new(KitServer::new(runners, secret, options));
     Router::new()
         .route("/", post(call_single_url))
         .route("/runners", get(list_runners))
         .route("/runs", post(start_run))
         .route("/runs/{run_id}/cancel", post(cancel_run))
-        .fallback(async || Refusal::NoRoute)
-        .method_not_allowed_fallback(async || Refusal::NoMethod)
+        .fallback(async || RequestRejection::NoRoute)
+        .method_not_allowed_fallback(async || RequestRejection::NoMethod)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&server),
             signed::require_signature,
@@ -87,18 +87,18 @@ pub fn router_with(
         .with_state(server)
 }
 
-struct Server {
+struct KitServer {
     manifests: Vec<AgentRunnerManifest>,
     runners: HashMap<RunnerId, Arc<dyn Runner>>,
     secret: SigningSecret,
-    options: Options,
+    options: RouterOptions,
     seen: SeenIds,
-    live: Arc<LiveRuns>,
+    live: Arc<RunRegistry>,
     host: HostClient,
 }
 
-impl Server {
-    fn new(offered: Vec<Arc<dyn Runner>>, secret: SigningSecret, options: Options) -> Self {
+impl KitServer {
+    fn new(offered: Vec<Arc<dyn Runner>>, secret: SigningSecret, options: RouterOptions) -> Self {
         let mut manifests = Vec::new();
         let mut runners = HashMap::new();
         for runner in offered {
@@ -111,7 +111,7 @@ impl Server {
             runners.insert(manifest.id.clone(), runner);
             manifests.push(manifest);
         }
-        let live = Arc::new(LiveRuns::new(options.live_runs));
+        let live = Arc::new(RunRegistry::new(options.live_runs));
         let (seen, host) = (SeenIds::default(), HostClient::new());
         Self {
             manifests,
@@ -126,18 +126,18 @@ impl Server {
 }
 
 /// Extensions that the middleware sets for run handlers.
-type Arrival = (Extension<SignedAt>, Option<Extension<Stop>>);
+type Arrival = (Extension<SignedAt>, Option<Extension<ShutdownSignal>>);
 
 async fn call_single_url(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<KitServer>>,
     arrival: Arrival,
     body: Bytes,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     #[derive(Deserialize)]
-    struct Call {
+    struct RunCall {
         action: EndpointAction,
     }
-    match parse::<Call>(&body)?.action {
+    match parse::<RunCall>(&body)?.action {
         EndpointAction::ListRunners => Ok(list_runners(State(server)).await.into_response()),
         EndpointAction::Run => start_run(State(server), arrival, body).await,
         EndpointAction::Cancel => {
@@ -149,28 +149,28 @@ async fn call_single_url(
     }
 }
 
-async fn list_runners(State(server): State<Arc<Server>>) -> Json<RunnerList> {
+async fn list_runners(State(server): State<Arc<KitServer>>) -> Json<RunnerList> {
     Json(RunnerList {
         runners: server.manifests.clone(),
     })
 }
 
 async fn start_run(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<KitServer>>,
     (Extension(signed_at), stop): Arrival,
     body: Bytes,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let request: AgentRunRequest = parse(&body)?;
     let runner = server.runners.get(&request.runner_id).cloned();
-    let runner = runner.ok_or_else(|| Refusal::NoRunner(request.runner_id.clone()))?;
+    let runner = runner.ok_or_else(|| RequestRejection::NoRunner(request.runner_id.clone()))?;
     let run_id = request.context.run_id.clone();
-    let stop = stop.map_or_else(Stop::default, |Extension(stop)| stop);
+    let stop = stop.map_or_else(ShutdownSignal::default, |Extension(stop)| stop);
     let live = server
         .live
         .add(&run_id, stop.child())
         .map_err(|refused| match refused {
-            AddError::Full => Refusal::Busy,
-            AddError::Present => Refusal::RunIsLive(run_id.clone()),
+            AddError::Full => RequestRejection::Busy,
+            AddError::Present => RequestRejection::RunIsLive(run_id.clone()),
         })?;
 
     let host = server.host.host(
@@ -178,7 +178,7 @@ async fn start_run(
         request.context.runtime.deadline_at,
         signed_at.0,
     );
-    let run = Run {
+    let run = RunHandle {
         context: request.context,
         host: host.clone(),
         cancel: live.signal().token().clone(),
@@ -188,7 +188,7 @@ async fn start_run(
         .flatten()
         .boxed();
     let results = finish(run_id, live.signal().clone(), results);
-    let body = body::Frames::new(results.boxed(), server.options.heartbeat, host, live);
+    let body = body::ResponseGuard::new(results.boxed(), server.options.heartbeat, host, live);
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache, no-transform"),
@@ -201,19 +201,19 @@ async fn start_run(
 }
 
 async fn cancel_run(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<KitServer>>,
     Path(run_id): Path<String>,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, RequestRejection> {
     if server.live.cancel(&run_id) {
         tracing::info!(run.id = run_id, "run {run_id} is cancelled");
         Ok(StatusCode::ACCEPTED)
     } else {
-        Err(Refusal::NoRun(run_id))
+        Err(RequestRejection::NoRun(run_id))
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| Refusal::InvalidBody(error.to_string()))
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, RequestRejection> {
+    serde_json::from_slice(body).map_err(|error| RequestRejection::InvalidBody(error.to_string()))
 }
 
 #[cfg(test)]

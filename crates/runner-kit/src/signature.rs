@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn the_published_vector_is_what_we_sign_and_accept() {
+    fn matches_published_signature_vector() {
         let secret: SigningSecret = SECRET.parse().unwrap();
         assert_eq!(secret.sign(SIGNED.id, NOW, BODY), SIGNED.signature);
         check(SIGNED, BODY, NOW, Ok(()));
     }
 
     #[test]
-    fn one_good_signature_among_several_is_enough() {
+    fn accepts_one_valid_signature_of_several() {
         let several = format!("v1a,xyz v1,AAAA {} v1,!!", SIGNED.signature);
         check(
             SignedHeaders {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_changed() {
+    fn rejects_tampered_requests() {
         let wrong = Err(SignatureError::Mismatch);
         check(SIGNED, b"{\"action\":\"run\"}", NOW, wrong);
         check(SIGNED, b"", NOW, wrong);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_lives_five_minutes_either_way() {
+    fn accepts_signatures_within_five_minutes() {
         check(SIGNED, BODY, NOW + 300, Ok(()));
         check(SIGNED, BODY, NOW - 300, Ok(()));
         check(
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_24_to_64_bytes_and_does_not_print() {
+    fn bounds_secret_length_and_hides_debug_output() {
         let of_length = |length| format!("{PREFIX}{}", STANDARD.encode(vec![7; length]));
         for (length, good) in [(23, false), (24, true), (64, true), (65, false)] {
             assert_eq!(

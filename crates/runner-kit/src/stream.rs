@@ -15,9 +15,9 @@ use crate::signal::Signal;
 
 /// Sender of a runner's results. A clone may outlive the work; its later results are dropped.
 #[derive(Clone, Debug)]
-pub struct Results(mpsc::Sender<AgentRunResult>);
+pub struct ResultSender(mpsc::Sender<AgentRunResult>);
 
-impl Results {
+impl ResultSender {
     /// Sends one result. Waits while the gateway does not read, at most until the work ends.
     pub async fn send(&self, result: AgentRunResult) {
         // The receiver is closed: the run has its terminal result, or its work is dropped.
@@ -38,7 +38,7 @@ impl Results {
 ///     })
 /// }
 /// ```
-pub fn stream<Work>(work: impl FnOnce(Results) -> Work) -> ResultStream
+pub fn stream<Work>(work: impl FnOnce(ResultSender) -> Work) -> ResultStream
 where
     Work: Future<Output = Result<(), RunError>> + Send + 'static,
 {
@@ -46,7 +46,7 @@ where
     let (sender, mut sent) = mpsc::channel(1);
     // Panics are caught here, too, so that earlier results still arrive.
     let mut work = Some(
-        AssertUnwindSafe(work(Results(sender)))
+        AssertUnwindSafe(work(ResultSender(sender)))
             .catch_unwind()
             .boxed(),
     );
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_stream_leaves_with_exactly_one_terminal() {
+    async fn ends_every_stream_with_one_terminal() {
         let words = || stream::iter([Ok(results::delta("a")), Ok(results::completed("a"))]);
         let all = ["message.delta", "message.completed", "run.completed"];
         check(words().boxed(), false, &all, None).await;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_panics_and_cancellation_end_the_run_as_failed() {
+    async fn fails_runs_on_errors_panics_and_cancellation() {
         let failing = stream::iter([Ok(results::delta("a")), Err(RunError::exception("broken"))]);
         let all = ["message.delta", "run.failed"];
         check(failing.boxed(), false, &all, Some("runner.exception")).await;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_cancelled_ends_as_the_stop_of_its_runner() {
+    async fn reports_shutdown_for_uncancelled_runs() {
         let usage = Some(LlmTokenUsage {
             total_tokens: Some(7),
             ..LlmTokenUsage::default()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sent_before_an_error_arrives_before_it() {
+    async fn delivers_results_before_error() {
         let failing = stream(|out| async move {
             for word in ["a", "b", "c"] {
                 out.send(results::delta(word)).await;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clone_that_outlives_the_work_does_not_hold_up_the_end() {
+    async fn ends_stream_despite_surviving_sender_clones() {
         for fails in [false, true] {
             let (keep, kept) = tokio::sync::oneshot::channel();
             let working = stream(move |out| async move {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_clone_is_about_to_send_is_not_waited_for() {
+    async fn ignores_pending_sends_of_clones_at_end() {
         let (keep, kept) = tokio::sync::oneshot::channel();
         let working = stream(move |out| async move {
             let mut full = Box::pin(async move {

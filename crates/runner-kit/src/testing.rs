@@ -27,13 +27,13 @@ pub const RUN_ID: &str = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
 #[derive(Debug)]
 pub struct FakeHost {
     address: SocketAddr,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<ResponseScript>>,
     _server: JoinSet<io::Result<()>>,
 }
 
 /// Recorded request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub struct FakeHostCall {
     pub method: Method,
     /// Path and query after `/host/v1`, unparsed.
     pub path: String,
@@ -43,13 +43,13 @@ pub struct Call {
 }
 
 #[derive(Debug, Default)]
-struct Script {
-    calls: Vec<Call>,
-    answers: VecDeque<Answer>,
+struct ResponseScript {
+    calls: Vec<FakeHostCall>,
+    answers: VecDeque<ScriptedResponse>,
 }
 
 #[derive(Debug)]
-enum Answer {
+enum ScriptedResponse {
     Json(StatusCode, Value),
     Silence,
 }
@@ -59,7 +59,7 @@ impl FakeHost {
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let script = Arc::<Mutex<Script>>::default();
+        let script = Arc::<Mutex<ResponseScript>>::default();
         let router = Router::new()
             .fallback(answer)
             .with_state(Arc::clone(&script));
@@ -75,16 +75,16 @@ impl FakeHost {
     /// Appends a scripted response.
     pub fn answer(&self, status: u16, body: Value) {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.push(Answer::Json(status, body));
+        self.push(ScriptedResponse::Json(status, body));
     }
 
     /// Leaves the next call without a response.
     pub fn stay_silent(&self) {
-        self.push(Answer::Silence);
+        self.push(ScriptedResponse::Silence);
     }
 
     /// Recorded calls.
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<FakeHostCall> {
         lock(&self.script).calls.clone()
     }
 
@@ -97,13 +97,13 @@ impl FakeHost {
         }
     }
 
-    fn push(&self, answer: Answer) {
+    fn push(&self, answer: ScriptedResponse) {
         lock(&self.script).answers.push_back(answer);
     }
 }
 
 async fn answer(
-    State(script): State<Arc<Mutex<Script>>>,
+    State(script): State<Arc<Mutex<ResponseScript>>>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -117,7 +117,7 @@ async fn answer(
     let body = serde_json::from_slice(&body).unwrap_or_default();
     let answer = {
         let mut script = lock(&script);
-        script.calls.push(Call {
+        script.calls.push(FakeHostCall {
             method,
             path,
             headers,
@@ -127,13 +127,13 @@ async fn answer(
     };
     match answer {
         None => Json(run_record()).into_response(),
-        Some(Answer::Json(status, Value::Null)) => status.into_response(),
-        Some(Answer::Json(status, body)) => (status, Json(body)).into_response(),
-        Some(Answer::Silence) => std::future::pending().await,
+        Some(ScriptedResponse::Json(status, Value::Null)) => status.into_response(),
+        Some(ScriptedResponse::Json(status, body)) => (status, Json(body)).into_response(),
+        Some(ScriptedResponse::Silence) => std::future::pending().await,
     }
 }
 
-fn lock(script: &Mutex<Script>) -> std::sync::MutexGuard<'_, Script> {
+fn lock(script: &Mutex<ResponseScript>) -> std::sync::MutexGuard<'_, ResponseScript> {
     script.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

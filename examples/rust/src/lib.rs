@@ -6,7 +6,7 @@ use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
 use protocol::manifest::{AgentRunnerManifest, Capabilities, I18n, Permissions};
 use protocol::resources::{HistoryOperation, StateScope};
-use runner_kit::{ResultStream, Results, Run, RunError, Runner, results, stream};
+use runner_kit::{ResultSender, ResultStream, RunError, RunHandle, Runner, results, stream};
 use serde_json::Value;
 
 const ID: &str = "plugin:runnel/echo/default";
@@ -44,12 +44,12 @@ impl Runner for Echo {
         }
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         stream(|out| answer(run, out))
     }
 }
 
-async fn answer(run: Run, out: Results) -> Result<(), RunError> {
+async fn answer(run: RunHandle, out: ResultSender) -> Result<(), RunError> {
     let record = run.until_cancelled(run.host.run()).await??;
     if record.cancel_requested_at.is_some() {
         return Err(RunError::cancelled());

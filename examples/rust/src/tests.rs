@@ -7,28 +7,28 @@ use super::*;
 
 const NOW: i64 = 1_795_291_200;
 
-struct Case {
+struct EchoCase {
     fake: FakeHost,
     context: AgentRunContext,
     cancel: CancellationToken,
 }
 
-async fn case(text: &str) -> Case {
+async fn case(text: &str) -> EchoCase {
     let fake = FakeHost::start().await.unwrap();
     let mut context = run_request(ID, text, &fake.access(NOW)).unwrap().context;
     context.context.available_apis.state = true;
-    Case {
+    EchoCase {
         fake,
         context,
         cancel: CancellationToken::new(),
     }
 }
 
-impl Case {
+impl EchoCase {
     /// Type and data of each result; of a failure its code only.
     async fn results(self) -> Vec<Value> {
         let host = HostClient::new().host(self.fake.access(NOW), None, NOW);
-        let run = Run {
+        let run = RunHandle {
             context: self.context,
             host,
             cancel: self.cancel,
@@ -61,7 +61,7 @@ fn count(value: i64) -> Value {
 }
 
 #[tokio::test]
-async fn the_words_come_back_one_by_one_and_are_counted() {
+async fn echoes_words_and_counts_them() {
     let [message, end] = completed("hello big world");
     let words = [delta("hello "), delta("big "), delta("world")];
     let expected = [&words[..], &[count(1), message.clone(), end.clone()]].concat();
@@ -78,7 +78,7 @@ async fn the_words_come_back_one_by_one_and_are_counted() {
 }
 
 #[tokio::test]
-async fn without_a_conversation_nothing_is_counted() {
+async fn skips_count_without_conversation() {
     let mut alone = case("hello").await;
     alone.context.conversation = None;
     assert_eq!(
@@ -96,7 +96,7 @@ async fn without_state_nothing_is_counted() {
 }
 
 #[tokio::test]
-async fn an_empty_input_is_answered_too() {
+async fn answers_empty_input() {
     for text in ["", " \n"] {
         let [message, end] = completed("(nothing to echo)");
         let words = [
@@ -112,7 +112,7 @@ async fn an_empty_input_is_answered_too() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_stops() {
+async fn stops_cancelled_run() {
     let fired = case("hello").await;
     fired.cancel.cancel();
     assert_eq!(fired.results().await, [json!(["failed", "cancelled"])]);
@@ -131,7 +131,7 @@ async fn a_cancelled_run_stops() {
 }
 
 #[tokio::test]
-async fn a_failing_callback_fails_the_run_with_its_code() {
+async fn fails_run_with_host_error_code() {
     let refused = case("hello").await;
     let error = json!({"error": {"code": "unauthorized", "message": "not for you"}});
     refused.fake.answer(403, error);
@@ -139,7 +139,7 @@ async fn a_failing_callback_fails_the_run_with_its_code() {
 }
 
 #[test]
-fn the_words_put_together_are_the_text() {
+fn joined_words_equal_text() {
     for text in ["a", " a  b\n", "你好 世界", "\u{3000}a\u{3000}"] {
         assert_eq!(words(text).collect::<String>(), text);
     }

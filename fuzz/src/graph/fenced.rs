@@ -1,6 +1,6 @@
 //! Texts with a fenced declaration, Markdown sections, or calls written as text.
 
-use action_graph::fence::{Found, find};
+use action_graph::fence::{FencedBlocks, find};
 use action_graph::output::ModelOutput;
 use action_graph::textual;
 
@@ -20,7 +20,7 @@ pub fn check(data: &[u8]) {
 
 /// The parts of a block occur in the text, in order.
 fn check_block(text: &str) {
-    if let Found::One(block) = find(text) {
+    if let FencedBlocks::One(block) = find(text) {
         let parts = [block.before, block.body, block.after];
         let mut rest = text;
         for part in parts {

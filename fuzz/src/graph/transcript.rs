@@ -1,6 +1,6 @@
 //! Any text is parsed or rejected as a transcript. Any content survives rendering and parsing.
 
-use action_graph::transcript::{Attachment, Notice, Turn, parse, render};
+use action_graph::transcript::{Attachment, Notice, TranscriptTurn, parse, render};
 
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
     }
     let text = text.to_owned();
     super::check_turns(&[
-        Turn::User {
+        TranscriptTurn::User {
             text: text.clone(),
             attachments: vec![Attachment {
                 name: text.clone(),
@@ -27,8 +27,8 @@ pub fn check(data: &[u8]) {
                 reference: text.clone(),
             }],
         },
-        Turn::Answer { text: text.clone() },
-        Turn::Notice(Notice {
+        TranscriptTurn::Answer { text: text.clone() },
+        TranscriptTurn::Notice(Notice {
             sentence: text.clone(),
             lines: vec![("bad_id".to_owned(), "/calls".to_owned(), text)],
         }),

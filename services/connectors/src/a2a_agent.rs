@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use crate::a2a_agent::card::Interface;
 use crate::a2a_agent::config::Config;
-use crate::a2a_agent::events::{Progress, Step};
-use crate::a2a_agent::faults::Fault;
+use crate::a2a_agent::events::{A2aProgress, A2aStep};
+use crate::a2a_agent::faults::A2aFault;
 use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Request;
-use crate::turn::Turn;
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::request::PlatformRequest;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::{Conversation, with_history};
-use crate::upstream::failure::{Failure, FailureKind, Refusal, TransportError};
+use crate::upstream::conversation::{PlatformConversation, with_history};
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::question::{ANSWER, fields_of, question};
 use crate::upstream::reader::UpstreamEvent;
@@ -45,7 +45,10 @@ const PENDING: &str = "external.pending_task";
 /// Times that a task is asked whose stream ended early.
 const MOST_CHECKS: u32 = 3;
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     let kept = turn.state.get(INTERFACE);
     let cached = kept.and_then(|kept| Interface::restore(&config, kept));
@@ -53,12 +56,12 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
     Ok(Box::new(A2a {
         is_cached: cached.is_some() && config.endpoint.is_none(),
         interface: Interface::configured(&config).or(cached),
-        context: Conversation::of(&turn, CONTEXT, |_| true),
+        context: PlatformConversation::of(&turn, CONTEXT, |_| true),
         task: filled(&pending["task_id"]).map(str::to_owned),
         text: turn.text.clone(),
-        progress: Progress::new(&turn),
+        progress: A2aProgress::new(&turn),
         history: Vec::new(),
-        stage: Stage::Card,
+        stage: A2aStage::Card,
         is_answer: turn.submission.is_some(),
         messages: 0,
         checks: 0,
@@ -69,17 +72,17 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct A2a {
     config: Config,
-    turn: Turn,
+    turn: ConnectorTurn,
     interface: Option<Interface>,
     /// The interface comes from the state: the agent may have moved since.
     is_cached: bool,
-    context: Conversation,
+    context: PlatformConversation,
     /// The task that the next message goes on with.
     task: Option<String>,
     text: String,
     history: Vec<HistoryMessage>,
-    progress: Progress,
-    stage: Stage,
+    progress: A2aProgress,
+    stage: A2aStage,
     /// The text answers a question.
     is_answer: bool,
     messages: u32,
@@ -88,7 +91,7 @@ struct A2a {
 
 /// The call that is open, or the answer that is awaited.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum A2aStage {
     Card,
     Sending,
     Asking,
@@ -99,40 +102,40 @@ enum Stage {
 }
 
 impl Machine for A2a {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.begin(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.begin(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.send(out)
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => self.ended(out),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Answered(answer) => self.answered(answer, out),
-            Input::Opened(_) => Ok(()),
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => self.ended(out),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Answered(answer) => self.answered(answer, out),
+            MachineInput::Opened(_) => Ok(()),
         }
     }
 
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         let task = self.progress.task_id.as_deref()?;
         let interface = self
             .interface
             .as_ref()
-            .filter(|_| self.stage != Stage::Asking)?;
+            .filter(|_| self.stage != A2aStage::Asking)?;
         Some(request::cancel(&self.config, interface, task))
     }
 }
 
 impl A2a {
-    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if let Some(answer) = &self.turn.submission {
             let pending = self.turn.state.get(PENDING).cloned().unwrap_or_default();
             if pending["interaction_id"] != answer.interaction_id.as_str() {
                 let message =
                     "the question that was answered is not known any more: send the message again";
-                return Err(Failure::new(FailureKind::ApiError, message));
+                return Err(ConnectorFailure::new(FailureKind::ApiError, message));
             }
             self.text = answer_of(&answer.values);
         }
@@ -142,11 +145,11 @@ impl A2a {
         self.open(out)
     }
 
-    fn open(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn open(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.interface.is_some() {
             return self.send(out);
         }
-        self.stage = Stage::Card;
+        self.stage = A2aStage::Card;
         out.call(request::authorized(
             &self.config,
             card::request(&self.config),
@@ -154,14 +157,14 @@ impl A2a {
         Ok(())
     }
 
-    fn send(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn send(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let Some(interface) = &self.interface else {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         };
         self.messages += 1;
-        self.stage = Stage::Sending;
+        self.stage = A2aStage::Sending;
         let text = with_history(&self.history, &self.text);
-        let said = request::Message {
+        let said = request::A2aMessage {
             id: format!("{}_{}", self.turn.run_id, self.messages),
             text: &text,
             context: self.context.id(),
@@ -172,9 +175,13 @@ impl A2a {
         Ok(())
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
-        if self.stage == Stage::Card {
+        if self.stage == A2aStage::Card {
             let (interface, kept) = Interface::of_card(&self.config, &told)?;
             self.interface = Some(interface);
             out.remember(INTERFACE, kept);
@@ -191,16 +198,16 @@ impl A2a {
         };
         self.learn(told, out);
         match self.progress.event(told, out)? {
-            Step::Next => Ok(()),
-            Step::Over => self.progress.complete(out),
-            Step::Ask(text) => {
+            A2aStep::Next => Ok(()),
+            A2aStep::Over => self.progress.complete(out),
+            A2aStep::Ask(text) => {
                 self.ask(&text, out);
                 Ok(())
             }
         }
     }
 
-    fn learn(&mut self, told: &Value, out: &mut Outbox) {
+    fn learn(&mut self, told: &Value, out: &mut OutputQueue) {
         let names = ["task", "message", "statusUpdate", "artifactUpdate"];
         let mut places = names.iter().map(|name| &told[*name]).chain([told]);
         if let Some(id) = places.find_map(|place| filled(&place["contextId"])) {
@@ -208,17 +215,21 @@ impl A2a {
         }
     }
 
-    fn ask(&mut self, text: &str, out: &mut Outbox) {
-        self.stage = Stage::Asking;
+    fn ask(&mut self, text: &str, out: &mut OutputQueue) {
+        self.stage = A2aStage::Asking;
         self.task = self.progress.task_id.clone();
         let task = self.task.as_deref().unwrap_or_default();
         let id = cut(&format!("a2a_{task}_{}", self.messages), 255);
         out.remember(PENDING, json!({"task_id": task, "interaction_id": id}));
         let asked = question(&id, text, fields_of(&Value::Null), Vec::new());
-        out.push(Output::Ask(Box::new(asked)));
+        out.push(MachineOutput::Ask(Box::new(asked)));
     }
 
-    fn answered(&mut self, answer: AwaitedInteraction, out: &mut Outbox) -> Result<(), Failure> {
+    fn answered(
+        &mut self,
+        answer: AwaitedInteraction,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match answer {
             AwaitedInteraction::Submitted { values, .. } => {
                 self.text = answer_of(&values);
@@ -231,81 +242,103 @@ impl A2a {
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
                 let message =
                     "the agent's question was not answered in time: send the answer as a message";
-                Err(Failure::new(FailureKind::Timeout, message))
+                Err(ConnectorFailure::new(FailureKind::Timeout, message))
             }
-            AwaitedInteraction::Cancelled => Err(Failure::new(
+            AwaitedInteraction::Cancelled => Err(ConnectorFailure::new(
                 FailureKind::Cancelled,
                 "the run was cancelled",
             )),
         }
     }
 
-    fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
-            Stage::Sending | Stage::Subscribed => self.check(out),
-            Stage::Checking => self.subscribe(out),
-            Stage::Card | Stage::Asking => Err(Failure::ended_early()),
+            A2aStage::Sending | A2aStage::Subscribed => self.check(out),
+            A2aStage::Checking => self.subscribe(out),
+            A2aStage::Card | A2aStage::Asking => Err(ConnectorFailure::ended_early()),
         }
     }
 
-    fn check(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn check(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let (Some(task), Some(interface)) = (&self.progress.task_id, &self.interface) else {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         };
         if self.checks >= MOST_CHECKS {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         }
         self.checks += 1;
-        self.stage = Stage::Checking;
+        self.stage = A2aStage::Checking;
         out.call(request::task(&self.config, interface, task));
         Ok(())
     }
 
-    fn subscribe(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn subscribe(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let (Some(task), Some(interface)) = (&self.progress.task_id, &self.interface) else {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         };
-        self.stage = Stage::Subscribed;
+        self.stage = A2aStage::Subscribed;
         out.call(request::subscribe(&self.config, interface, task));
         Ok(())
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match (self.stage, error) {
-            (Stage::Sending | Stage::Subscribed, TransportError::Broken) => self.check(out),
-            (Stage::Sending, TransportError::Connect) if self.is_cached => {
+            (A2aStage::Sending | A2aStage::Subscribed, TransportError::Broken) => self.check(out),
+            (A2aStage::Sending, TransportError::Connect) if self.is_cached => {
                 self.read_card_again(out)
             }
             _ => Err(error.into()),
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let has_moved = matches!(refusal.head.status, 404 | 405 | 410);
         let (fault, failure) = faults::of_refusal(refusal);
-        if has_moved && fault == Fault::Other && self.is_cached && self.stage == Stage::Sending {
+        if has_moved
+            && fault == A2aFault::Other
+            && self.is_cached
+            && self.stage == A2aStage::Sending
+        {
             return self.read_card_again(out);
         }
         self.fault(fault, failure, out)
     }
 
-    fn read_card_again(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn read_card_again(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         (self.is_cached, self.interface) = (false, None);
         self.open(out)
     }
 
-    fn fault(&mut self, fault: Fault, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn fault(
+        &mut self,
+        fault: A2aFault,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match self.stage {
             // A task that ended meanwhile takes no subscription.
-            Stage::Subscribed => self.check(out),
-            Stage::Sending if !self.progress.has_begun() => self.unsent(fault, failure, out),
+            A2aStage::Subscribed => self.check(out),
+            A2aStage::Sending if !self.progress.has_begun() => self.unsent(fault, failure, out),
             _ => Err(failure),
         }
     }
 
     /// The message was refused: it may be sent once more in another way.
-    fn unsent(&mut self, fault: Fault, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
-        let is_old = matches!(fault, Fault::TaskUnknown | Fault::Unsupported);
+    fn unsent(
+        &mut self,
+        fault: A2aFault,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
+        let is_old = matches!(fault, A2aFault::TaskUnknown | A2aFault::Unsupported);
         if is_old && self.turn.submission.is_none() && self.task.take().is_some() {
             out.log(
                 "warning",
@@ -314,20 +347,20 @@ impl A2a {
             return self.send(out);
         }
         let reason = "the agent does not know the stored context";
-        if fault == Fault::TaskUnknown && self.context.start_over(false, reason, out) {
+        if fault == A2aFault::TaskUnknown && self.context.start_over(false, reason, out) {
             return match self.config.resend_history {
                 0 => self.send(out),
                 messages => {
-                    out.push(Output::History(messages));
+                    out.push(MachineOutput::History(messages));
                     Ok(())
                 }
             };
         }
-        if let (Fault::ContentType, Some(file)) = (fault, self.turn.files.first()) {
+        if let (A2aFault::ContentType, Some(file)) = (fault, self.turn.files.first()) {
             return Err(failure.of_upload(&file.name));
         }
         match &mut self.interface {
-            Some(interface) if fault == Fault::Unsupported && interface.streams => {
+            Some(interface) if fault == A2aFault::Unsupported && interface.streams => {
                 interface.streams = false;
                 self.send(out)
             }

@@ -11,14 +11,14 @@ use protocol::interaction::AwaitedInteraction;
 use serde_json::Value;
 
 use crate::ag_ui_agent::config::Config;
-use crate::ag_ui_agent::events::{Progress, Step};
-use crate::ag_ui_agent::interrupts::Questions;
+use crate::ag_ui_agent::events::{AgUiProgress, AgUiStep};
+use crate::ag_ui_agent::interrupts::AgUiQuestions;
 use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::turn::Turn;
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, FailureKind, Refusal};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -38,12 +38,15 @@ const THREAD: &str = "external.thread_id";
 /// Bytes of an event that may be a keep-alive.
 const PING_BYTES: usize = 1_024;
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     Ok(Box::new(AgUi {
-        thread: Conversation::of(&turn, THREAD, |_| true),
-        progress: Progress::new(&turn),
-        questions: Questions::default(),
+        thread: PlatformConversation::of(&turn, THREAD, |_| true),
+        progress: AgUiProgress::new(&turn),
+        questions: AgUiQuestions::default(),
         resume: None,
         history: Vec::new(),
         runs: 0,
@@ -54,10 +57,10 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct AgUi {
     config: Config,
-    turn: Turn,
-    thread: Conversation,
-    progress: Progress,
-    questions: Questions,
+    turn: ConnectorTurn,
+    thread: PlatformConversation,
+    progress: AgUiProgress,
+    questions: AgUiQuestions,
     /// The answers that the next run resumes with.
     resume: Option<Value>,
     history: Vec<HistoryMessage>,
@@ -65,19 +68,19 @@ struct AgUi {
 }
 
 impl Machine for AgUi {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.begin(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.begin(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.run(out)
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => Err(error.into()),
-            Input::Answered(answer) => self.answered(answer, out),
-            Input::Opened(_) => Ok(()),
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => Err(error.into()),
+            MachineInput::Answered(answer) => self.answered(answer, out),
+            MachineInput::Opened(_) => Ok(()),
         }
     }
 
@@ -90,30 +93,30 @@ impl Machine for AgUi {
 }
 
 impl AgUi {
-    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let Some(answer) = self.turn.submission.clone() else {
             return self.open(out);
         };
-        let questions = Questions::restore(&self.turn.state, &answer);
+        let questions = AgUiQuestions::restore(&self.turn.state, &answer);
         let Some(questions) = questions.filter(|_| self.thread.id().is_some()) else {
             let message =
                 "the question that was answered is not known any more: send the message again";
-            return Err(Failure::new(FailureKind::ApiError, message));
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         };
         self.questions = questions;
         self.answer(answer.action_id.as_deref(), &answer.values, out)
     }
 
     /// Agents get the conversation with each run.
-    fn open(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn open(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.config.history == 0 || !self.history.is_empty() {
             return self.run(out);
         }
-        out.push(Output::History(self.config.history));
+        out.push(MachineOutput::History(self.config.history));
         Ok(())
     }
 
-    fn run(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn run(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.thread.id().is_none() {
             self.thread
                 .learn(&format!("runnel_{}", self.turn.run_id), out);
@@ -123,7 +126,7 @@ impl AgUi {
             1 => self.turn.run_id.clone(),
             run => format!("{}_{run}", self.turn.run_id),
         };
-        let run = request::Run {
+        let run = request::AgUiRun {
             thread: self.thread.id().unwrap_or_default(),
             id,
             state: &self.progress.state,
@@ -134,10 +137,14 @@ impl AgUi {
         Ok(())
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
         if event.is_document && told["type"].as_str().is_none() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         if told["type"] == "RUN_STARTED"
             && let Some(id) = filled(&told["threadId"])
@@ -145,38 +152,42 @@ impl AgUi {
             self.thread.learn(id, out);
         }
         match self.progress.event(&told, out)? {
-            Step::Next => Ok(()),
-            Step::Over => {
+            AgUiStep::Next => Ok(()),
+            AgUiStep::Over => {
                 self.progress.keep_state(out);
                 self.progress.complete(out)
             }
-            Step::Paused(interrupts) => self.ask(&interrupts, out),
+            AgUiStep::Paused(interrupts) => self.ask(&interrupts, out),
         }
     }
 
-    fn ask(&mut self, interrupts: &Value, out: &mut Outbox) -> Result<(), Failure> {
+    fn ask(&mut self, interrupts: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.progress.keep_state(out);
-        let Some(questions) = Questions::of(interrupts, self.questions.asked()) else {
+        let Some(questions) = AgUiQuestions::of(interrupts, self.questions.asked()) else {
             let message = "the agent waits for an answer that it does not name: update the agent";
-            return Err(Failure::new(FailureKind::ResponseInvalid, message));
+            return Err(ConnectorFailure::new(FailureKind::ResponseInvalid, message));
         };
         self.questions = questions;
         self.questions.ask(out);
         Ok(())
     }
 
-    fn answered(&mut self, answer: AwaitedInteraction, out: &mut Outbox) -> Result<(), Failure> {
+    fn answered(
+        &mut self,
+        answer: AwaitedInteraction,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match answer {
             AwaitedInteraction::Submitted {
                 action_id, values, ..
             } => self.answer(action_id.as_deref(), &values, out),
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
-                Questions::forget(out);
+                AgUiQuestions::forget(out);
                 let message =
                     "the agent's question was not answered in time: send the message again";
-                Err(Failure::new(FailureKind::Timeout, message))
+                Err(ConnectorFailure::new(FailureKind::Timeout, message))
             }
-            AwaitedInteraction::Cancelled => Err(Failure::new(
+            AwaitedInteraction::Cancelled => Err(ConnectorFailure::new(
                 FailureKind::Cancelled,
                 "the run was cancelled",
             )),
@@ -187,8 +198,8 @@ impl AgUi {
         &mut self,
         action: Option<&str>,
         values: &JsonObject,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match self.questions.answer(action, values, out) {
             None => Ok(()),
             resume => {
@@ -198,7 +209,11 @@ impl AgUi {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
         let is_lost = refusal.head.status == 404 && told.contains("thread");
         let reason = "the agent does not know the stored thread";

@@ -7,9 +7,9 @@ use protocol::manifest::{
 use protocol::resources::{ArtifactOperation, HistoryOperation, InteractionOperation};
 
 use crate::machine::Machine;
-use crate::turn::Turn;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
@@ -29,7 +29,8 @@ pub static PLATFORMS: &[Platform] = &[
 ];
 
 /// Makes the machine of one run, and reads the keys that its platform has beside the common ones.
-pub type Start = fn(Turn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure>;
+pub type Start =
+    fn(ConnectorTurn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, ConnectorFailure>;
 
 /// A platform.
 #[derive(Debug)]

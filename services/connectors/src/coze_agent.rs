@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::catalogue::Platform;
 use crate::coze_agent::config::Config;
-use crate::coze_agent::events::{Progress, failure_of, is_lost};
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Request;
-use crate::turn::Turn;
+use crate::coze_agent::events::{CozeProgress, failure_of, is_lost};
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::request::PlatformRequest;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -35,14 +35,17 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const CONVERSATION: &str = "external.conversation_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     Ok(Box::new(Coze {
-        conversation: Conversation::of(&turn, CONVERSATION, |_| true),
-        progress: Progress::new(&turn),
+        conversation: PlatformConversation::of(&turn, CONVERSATION, |_| true),
+        progress: CozeProgress::new(&turn),
         files: Vec::new(),
         history: Vec::new(),
-        stage: Stage::Uploading,
+        stage: CozeStage::Uploading,
         turn,
         config,
     }))
@@ -50,37 +53,39 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct Coze {
     config: Config,
-    turn: Turn,
-    conversation: Conversation,
-    progress: Progress,
+    turn: ConnectorTurn,
+    conversation: PlatformConversation,
+    progress: CozeProgress,
     /// Files of the turn as parts of its message.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
-    stage: Stage,
+    stage: CozeStage,
 }
 
 /// The call that is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CozeStage {
     Uploading,
     Streaming,
 }
 
 impl Machine for Coze {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.upload(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.upload(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.chat(out);
                 Ok(())
             }
-            Input::Event(event) if self.stage == Stage::Uploading => self.uploaded(&event, out),
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => Err(self.of_stage(Failure::ended_early())),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Opened(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Event(event) if self.stage == CozeStage::Uploading => {
+                self.uploaded(&event, out)
+            }
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => Err(self.of_stage(ConnectorFailure::ended_early())),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
         }
     }
 
@@ -88,7 +93,7 @@ impl Machine for Coze {
         event.name.as_deref() == Some("ping")
     }
 
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         let chat = self.progress.chat_id.as_deref()?;
         Some(request::cancel(&self.config, self.conversation.id()?, chat))
     }
@@ -96,7 +101,7 @@ impl Machine for Coze {
 
 impl Coze {
     /// Uploads the next file, or begins the chat.
-    fn upload(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         while let Some(file) = self.turn.files.get(self.files.len()) {
             let Some(part) = request::remote_part(file) else {
                 out.call(request::upload(&self.config, file)?);
@@ -108,7 +113,11 @@ impl Coze {
         Ok(())
     }
 
-    fn uploaded(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn uploaded(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let Some(file) = self.turn.files.get(self.files.len()) else {
             return Ok(());
         };
@@ -117,13 +126,13 @@ impl Coze {
             return Err(self.of_stage(failure));
         }
         let id = filled(&told["data"]["id"])
-            .ok_or_else(|| self.of_stage(Failure::unreadable(&event.text)))?;
+            .ok_or_else(|| self.of_stage(ConnectorFailure::unreadable(&event.text)))?;
         self.files.push(request::part(file, "file_id", id));
         self.upload(out)
     }
 
-    fn chat(&mut self, out: &mut Outbox) {
-        self.stage = Stage::Streaming;
+    fn chat(&mut self, out: &mut OutputQueue) {
+        self.stage = CozeStage::Streaming;
         out.call(request::chat(
             &self.config,
             &self.turn,
@@ -133,14 +142,19 @@ impl Coze {
         ));
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let name = event.name.as_deref().unwrap_or_default();
         if name == "done" {
             return self.progress.complete(out);
         }
         let told = event.json()?;
         if event.is_document {
-            let failure = failure_of(&told).unwrap_or_else(|| Failure::unreadable(&event.text));
+            let failure =
+                failure_of(&told).unwrap_or_else(|| ConnectorFailure::unreadable(&event.text));
             return self.lost(failure, out);
         }
         if let Err(failure) = self.progress.event(name, &told, out) {
@@ -155,22 +169,30 @@ impl Coze {
         Ok(())
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let code = refusal.json()["code"].as_i64();
-        let failure = Failure::from(refusal);
+        let failure = ConnectorFailure::from(refusal);
         let failure = match code {
             Some(code) => failure.detail("code", code.to_string()),
             None => failure,
         };
         match self.stage {
-            Stage::Uploading => Err(self.of_stage(failure)),
-            Stage::Streaming => self.lost(failure, out),
+            CozeStage::Uploading => Err(self.of_stage(failure)),
+            CozeStage::Streaming => self.lost(failure, out),
         }
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let failure = self.of_stage(error.into());
-        if self.stage == Stage::Streaming && error == TransportError::Idle {
+        if self.stage == CozeStage::Streaming && error == TransportError::Idle {
             let reason = "Coze was silent about a stored conversation";
             return self.start_over(failure, reason, out);
         }
@@ -178,15 +200,19 @@ impl Coze {
     }
 
     /// A failure, which names the file where an upload failed.
-    fn of_stage(&self, failure: Failure) -> Failure {
+    fn of_stage(&self, failure: ConnectorFailure) -> ConnectorFailure {
         match self.turn.files.get(self.files.len()) {
-            Some(file) if self.stage == Stage::Uploading => failure.of_upload(&file.name),
+            Some(file) if self.stage == CozeStage::Uploading => failure.of_upload(&file.name),
             _ => failure,
         }
     }
 
     /// A failure, unless it is about a stored conversation that Coze lost.
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if is_lost(&failure) {
             let reason = "Coze does not know the stored conversation";
             return self.start_over(failure, reason, out);
@@ -196,18 +222,18 @@ impl Coze {
 
     fn start_over(
         &mut self,
-        failure: Failure,
+        failure: ConnectorFailure,
         reason: &str,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let has_begun = self.progress.has_begun();
         if !self.conversation.start_over(has_begun, reason, out) {
             return Err(failure);
         }
-        self.progress = Progress::new(&self.turn);
+        self.progress = CozeProgress::new(&self.turn);
         match self.config.resend_history {
             0 => self.chat(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }

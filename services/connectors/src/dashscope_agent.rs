@@ -7,12 +7,12 @@ mod request;
 
 use crate::catalogue::Platform;
 use crate::dashscope_agent::config::Config;
-use crate::dashscope_agent::events::{Progress, failure_of, is_lost};
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::turn::Turn;
+use crate::dashscope_agent::events::{DashScopeProgress, failure_of, is_lost};
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -33,12 +33,15 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const CONVERSATION: &str = "external.conversation_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     turn.refuse_files("DashScope")?;
     Ok(Box::new(DashScope {
-        session: Conversation::of(&turn, CONVERSATION, |_| true),
-        progress: Progress::new(&turn, &config),
+        session: PlatformConversation::of(&turn, CONVERSATION, |_| true),
+        progress: DashScopeProgress::new(&turn, &config),
         history: Vec::new(),
         turn,
         config,
@@ -47,40 +50,40 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct DashScope {
     config: Config,
-    turn: Turn,
+    turn: ConnectorTurn,
     /// The session, which Model Studio forgets after an hour.
-    session: Conversation,
-    progress: Progress,
+    session: PlatformConversation,
+    progress: DashScopeProgress,
     history: Vec<HistoryMessage>,
 }
 
 impl Machine for DashScope {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => {
+            MachineInput::Begin => {
                 self.call(out);
                 Ok(())
             }
-            Input::History(messages) => {
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.call(out);
                 Ok(())
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(TransportError::Idle) => {
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(TransportError::Idle) => {
                 let reason = "DashScope was silent about a stored session";
                 self.start_over(TransportError::Idle.into(), reason, out)
             }
-            Input::Failed(error) => Err(error.into()),
-            Input::Opened(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Failed(error) => Err(error.into()),
+            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
         }
     }
 }
 
 impl DashScope {
-    fn call(&mut self, out: &mut Outbox) {
+    fn call(&mut self, out: &mut OutputQueue) {
         let session = self.session.id();
         out.call(request::call(
             &self.config,
@@ -90,19 +93,23 @@ impl DashScope {
         ));
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
         if let Some(failure) = failure_of(event.name.as_deref(), &told) {
             return self.lost(failure, out);
         }
         let output = &told["output"];
         if event.is_document && !output.is_object() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         if let Some(id) = filled(&output["session_id"]) {
             if self.is_forgotten(id) {
                 let reason = "DashScope began a new session in the place of the stored one";
-                return self.start_over(Failure::ended_early(), reason, out);
+                return self.start_over(ConnectorFailure::ended_early(), reason, out);
             }
             self.session.learn(id, out);
         }
@@ -120,9 +127,13 @@ impl DashScope {
         is_other && can_start_over && self.config.resend_history > 0
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let code = filled(&refusal.json()["code"]).map(str::to_owned);
-        let failure = Failure::from(refusal);
+        let failure = ConnectorFailure::from(refusal);
         let failure = match code {
             Some(code) => failure.detail("code", code),
             None => failure,
@@ -131,7 +142,11 @@ impl DashScope {
     }
 
     /// A failure, unless it is about a stored session that Model Studio lost.
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if is_lost(&failure) {
             let reason = "DashScope does not know the stored session";
             return self.start_over(failure, reason, out);
@@ -141,18 +156,18 @@ impl DashScope {
 
     fn start_over(
         &mut self,
-        failure: Failure,
+        failure: ConnectorFailure,
         reason: &str,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let has_begun = self.progress.has_begun();
         if !self.session.start_over(has_begun, reason, out) {
             return Err(failure);
         }
-        self.progress = Progress::new(&self.turn, &self.config);
+        self.progress = DashScopeProgress::new(&self.turn, &self.config);
         match self.config.resend_history {
             0 => self.call(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }

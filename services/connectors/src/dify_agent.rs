@@ -9,15 +9,15 @@ use protocol::interaction::AwaitedInteraction;
 use serde_json::{Value, json};
 
 use crate::catalogue::Platform;
-use crate::dify_agent::config::{AppType, Config};
-use crate::dify_agent::events::{Progress, Step};
-use crate::dify_agent::forms::Form;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Request;
-use crate::turn::Turn;
+use crate::dify_agent::config::{Config, DifyAppType};
+use crate::dify_agent::events::{DifyProgress, DifyStep};
+use crate::dify_agent::forms::DifyForm;
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::request::PlatformRequest;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, FailureKind, Refusal, TransportError};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -42,16 +42,19 @@ const PENDING_FORM: &str = "external.pending_form";
 /// Streams that are opened again for one form.
 const MOST_REOPENED: u32 = 3;
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     // Dify hangs for ids that are no UUIDs.
-    let is_valid = |id: &str| config.app != AppType::Workflow && is_uuid(id);
+    let is_valid = |id: &str| config.app != DifyAppType::Workflow && is_uuid(id);
     Ok(Box::new(Dify {
-        conversation: Conversation::of(&turn, CONVERSATION, is_valid),
-        progress: Progress::new(&turn, &config),
+        conversation: PlatformConversation::of(&turn, CONVERSATION, is_valid),
+        progress: DifyProgress::new(&turn, &config),
         files: Vec::new(),
         history: Vec::new(),
-        stage: Stage::Uploading,
+        stage: DifyStage::Uploading,
         reopened: 0,
         turn,
         config,
@@ -68,22 +71,22 @@ fn is_uuid(text: &str) -> bool {
 
 struct Dify {
     config: Config,
-    turn: Turn,
-    conversation: Conversation,
-    progress: Progress,
+    turn: ConnectorTurn,
+    conversation: PlatformConversation,
+    progress: DifyProgress,
     /// Files of the turn as Dify refers to them.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
-    stage: Stage,
+    stage: DifyStage,
     reopened: u32,
 }
 
 /// The call that is open, or the answer that is awaited.
-enum Stage {
+enum DifyStage {
     Uploading,
     Streaming,
     /// A person has the form.
-    Asking(Form),
+    Asking(DifyForm),
     /// The form's answer is posted.
     Submitting,
     /// The second stream, behind a form.
@@ -91,20 +94,20 @@ enum Stage {
 }
 
 impl Machine for Dify {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.begin(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.begin(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.stream(out);
                 Ok(())
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => self.ended(out),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Answered(answer) => self.answered(answer, out),
-            Input::Opened(_) => Ok(()),
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => self.ended(out),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Answered(answer) => self.answered(answer, out),
+            MachineInput::Opened(_) => Ok(()),
         }
     }
 
@@ -114,29 +117,33 @@ impl Machine for Dify {
                 && event.json().is_ok_and(|told| told["event"] == "ping")
     }
 
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         let task = self.progress.task_id.as_deref()?;
         Some(request::stop(&self.config, &self.turn.user, task))
     }
 }
 
 impl Dify {
-    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let Some(answer) = self.turn.submission.clone() else {
             return self.upload(out);
         };
-        let form = self.turn.state.get(PENDING_FORM).and_then(Form::restore);
+        let form = self
+            .turn
+            .state
+            .get(PENDING_FORM)
+            .and_then(DifyForm::restore);
         let form = form.filter(|form| form.interaction_id() == answer.interaction_id);
         let Some(form) = form else {
             let message =
                 "the form that was answered is not known any more: start the application again";
-            return Err(Failure::new(FailureKind::ApiError, message));
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         };
         self.submit(&form, answer.action_id.as_deref(), &answer.values, out)
     }
 
     /// Uploads the next file, or starts the application.
-    fn upload(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         while let Some(file) = self.turn.files.get(self.files.len()) {
             let Some(entry) = request::remote_file(file) else {
                 out.call(request::upload(&self.config, &self.turn.user, file)?);
@@ -148,11 +155,11 @@ impl Dify {
         Ok(())
     }
 
-    fn stream(&mut self, out: &mut Outbox) {
-        self.stage = Stage::Streaming;
+    fn stream(&mut self, out: &mut OutputQueue) {
+        self.stage = DifyStage::Streaming;
         let request = match self.config.app {
-            AppType::Workflow => request::workflow(&self.config, &self.turn, &self.files, out),
-            AppType::Chat | AppType::Agent => request::chat(
+            DifyAppType::Workflow => request::workflow(&self.config, &self.turn, &self.files, out),
+            DifyAppType::Chat | DifyAppType::Agent => request::chat(
                 &self.config,
                 &self.turn,
                 &self.files,
@@ -163,80 +170,94 @@ impl Dify {
         out.call(request);
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match &self.stage {
-            Stage::Uploading => {
+            DifyStage::Uploading => {
                 let Some(file) = self.turn.files.get(self.files.len()) else {
                     return Ok(());
                 };
                 let told = event
                     .json()
                     .map_err(|failure| failure.of_upload(&file.name))?;
-                let id = filled(&told["id"])
-                    .ok_or_else(|| Failure::unreadable(&event.text).of_upload(&file.name))?;
+                let id = filled(&told["id"]).ok_or_else(|| {
+                    ConnectorFailure::unreadable(&event.text).of_upload(&file.name)
+                })?;
                 self.files.push(request::local_file(file, id));
                 self.upload(out)
             }
-            Stage::Streaming | Stage::Resumed => self.streamed(event, out),
-            Stage::Asking(_) | Stage::Submitting => Ok(()),
+            DifyStage::Streaming | DifyStage::Resumed => self.streamed(event, out),
+            DifyStage::Asking(_) | DifyStage::Submitting => Ok(()),
         }
     }
 
-    fn streamed(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn streamed(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
         if event.is_document && told.get("event").is_none() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         if let Some(id) =
-            filled(&told["conversation_id"]).filter(|_| self.config.app != AppType::Workflow)
+            filled(&told["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
         {
             self.conversation.learn(id, out);
         }
         match self.progress.event(&told, out) {
-            Ok(Step::Next) => Ok(()),
-            Ok(Step::Over) => self.progress.complete(out),
-            Ok(Step::Paused) => self.ask(out),
+            Ok(DifyStep::Next) => Ok(()),
+            Ok(DifyStep::Over) => self.progress.complete(out),
+            Ok(DifyStep::Paused) => self.ask(out),
             Err(failure) => self.lost(failure, out),
         }
     }
 
-    fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
-            Stage::Uploading => {
+            DifyStage::Uploading => {
                 let name = self
                     .turn
                     .files
                     .get(self.files.len())
                     .map_or("", |file| file.name.as_str());
-                Err(Failure::ended_early().of_upload(name))
+                Err(ConnectorFailure::ended_early().of_upload(name))
             }
-            Stage::Submitting => {
+            DifyStage::Submitting => {
                 self.reopen(out);
                 Ok(())
             }
             _ if self.progress.is_whole() => self.progress.complete(out),
             _ if self.progress.has_form() => self.ask(out),
             // The pause of the answered form may end the second stream once more.
-            Stage::Resumed if self.reopened < MOST_REOPENED => {
+            DifyStage::Resumed if self.reopened < MOST_REOPENED => {
                 self.reopen(out);
                 Ok(())
             }
-            _ => Err(Failure::ended_early()),
+            _ => Err(ConnectorFailure::ended_early()),
         }
     }
 
     /// Asks the next form. The stream is closed meanwhile.
-    fn ask(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn ask(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
         out.remember(PENDING_FORM, form.kept());
-        out.push(Output::Ask(Box::new(form.question())));
-        self.stage = Stage::Asking(form);
+        out.push(MachineOutput::Ask(Box::new(form.question())));
+        self.stage = DifyStage::Asking(form);
         Ok(())
     }
 
-    fn answered(&mut self, answer: AwaitedInteraction, out: &mut Outbox) -> Result<(), Failure> {
-        let Stage::Asking(form) = std::mem::replace(&mut self.stage, Stage::Submitting) else {
-            return Err(Failure::ended_early());
+    fn answered(
+        &mut self,
+        answer: AwaitedInteraction,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
+        let DifyStage::Asking(form) = std::mem::replace(&mut self.stage, DifyStage::Submitting)
+        else {
+            return Err(ConnectorFailure::ended_early());
         };
         match answer {
             AwaitedInteraction::Submitted {
@@ -248,7 +269,7 @@ impl Dify {
                 self.reopen(out);
                 Ok(())
             }
-            AwaitedInteraction::Cancelled => Err(Failure::new(
+            AwaitedInteraction::Cancelled => Err(ConnectorFailure::new(
                 FailureKind::Cancelled,
                 "the run was cancelled",
             )),
@@ -257,36 +278,40 @@ impl Dify {
 
     fn submit(
         &mut self,
-        form: &Form,
+        form: &DifyForm,
         action: Option<&str>,
         values: &protocol::JsonObject,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let body = form.submission(action, values, &self.turn.user)?;
         self.progress.resume(form);
-        self.stage = Stage::Submitting;
+        self.stage = DifyStage::Submitting;
         out.remember(PENDING_FORM, Value::Null);
         out.call(request::submit(&self.config, form.token(), body));
         Ok(())
     }
 
     /// Opens the stream of the paused workflow run again.
-    fn reopen(&mut self, out: &mut Outbox) {
+    fn reopen(&mut self, out: &mut OutputQueue) {
         self.reopened += 1;
-        self.stage = Stage::Resumed;
+        self.stage = DifyStage::Resumed;
         let run = self.progress.run_id.as_deref().unwrap_or_default();
         out.call(request::resume(&self.config, &self.turn.user, run));
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let code = refusal.json()["code"].as_str().map(str::to_owned);
-        let failure = Failure::from(refusal);
+        let failure = ConnectorFailure::from(refusal);
         let failure = match code {
             Some(code) => failure.detail("code", code),
             None => failure,
         };
         match &self.stage {
-            Stage::Uploading => {
+            DifyStage::Uploading => {
                 let name = self
                     .turn
                     .files
@@ -294,9 +319,9 @@ impl Dify {
                     .map_or("", |file| file.name.as_str());
                 Err(failure.of_upload(name))
             }
-            Stage::Streaming => self.lost(failure, out),
+            DifyStage::Streaming => self.lost(failure, out),
             // The form was answered elsewhere, or has expired: the workflow goes on without this answer.
-            Stage::Submitting if failure.details.get("status") == Some(&json!(412)) => {
+            DifyStage::Submitting if failure.details.get("status") == Some(&json!(412)) => {
                 out.log(
                     "warning",
                     "the form takes no answer any more; the workflow goes on without this one",
@@ -305,7 +330,7 @@ impl Dify {
                 Ok(())
             }
             // A paused workflow stays: its form can be answered on Dify.
-            Stage::Submitting => {
+            DifyStage::Submitting => {
                 self.progress.task_id = None;
                 Err(failure)
             }
@@ -313,12 +338,16 @@ impl Dify {
         }
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match self.stage {
-            Stage::Streaming | Stage::Resumed if self.progress.is_whole() => {
+            DifyStage::Streaming | DifyStage::Resumed if self.progress.is_whole() => {
                 self.progress.complete(out)
             }
-            Stage::Streaming if error == TransportError::Idle => self.start_over(
+            DifyStage::Streaming if error == TransportError::Idle => self.start_over(
                 error.into(),
                 "Dify was silent about a stored conversation",
                 out,
@@ -328,7 +357,11 @@ impl Dify {
     }
 
     /// A failure, unless it is about a stored conversation that Dify lost.
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let is_lost = ["not_found", "conversation_not_exists"]
             .iter()
             .any(|code| failure.details.get("code") == Some(&json!(code)))
@@ -341,20 +374,20 @@ impl Dify {
 
     fn start_over(
         &mut self,
-        failure: Failure,
+        failure: ConnectorFailure,
         reason: &str,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if !self
             .conversation
             .start_over(self.progress.has_begun(), reason, out)
         {
             return Err(failure);
         }
-        self.progress = Progress::new(&self.turn, &self.config);
+        self.progress = DifyProgress::new(&self.turn, &self.config);
         match self.config.resend_history {
             0 => self.stream(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Runs a [`Session`]: sends its requests, hands over the responses, and watches the time.
+//! Runs a [`MachineSession`]: sends its requests, hands over the responses, and watches the time.
 
 mod exchange;
 mod gateway;
@@ -18,16 +18,16 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::clock;
-use crate::driver::exchange::Exchange;
-use crate::machine::{Finished, Output, SavedFile};
-use crate::request::Request;
-use crate::session::Session;
+use crate::driver::exchange::ResponseExchange;
+use crate::machine::{Finished, MachineOutput, SavedFile};
+use crate::request::PlatformRequest;
+use crate::session::MachineSession;
 use crate::turn::FileContent;
-use crate::upstream::failure::{Failure, TransportError};
+use crate::upstream::failure::{ConnectorFailure, TransportError};
 use crate::upstream::json::object;
 use crate::upstream::results;
 
-pub use gateway::Gateway;
+pub use gateway::GatewayHost;
 pub use host::{NewFile, RunHost};
 pub use opening::open;
 
@@ -44,7 +44,7 @@ const NEVER: Duration = Duration::from_hours(365 * 24);
 
 /// The reasons for which a run stops before its end.
 #[derive(Debug)]
-pub struct Stop {
+pub struct StopCause {
     pub cancel: CancellationToken,
     /// The gateway's deadline.
     pub deadline: Option<Instant>,
@@ -52,11 +52,11 @@ pub struct Stop {
 
 /// Drives a session to its end. The last result that `host` gets is the run's terminal.
 pub async fn drive<H: RunHost>(
-    session: Session,
+    session: MachineSession,
     prefix: &'static str,
     host: &mut H,
     egress: &Egress,
-    stop: &Stop,
+    stop: &StopCause,
 ) {
     let total = session.limits().total.unwrap_or(NEVER);
     let total = Instant::now() + total;
@@ -69,37 +69,37 @@ pub async fn drive<H: RunHost>(
         host,
         egress,
         queue: VecDeque::new(),
-        next: Next::Read,
+        next: NextInput::Read,
         exchange: None,
         saved: Vec::new(),
     };
-    let stopped: fn(&mut Session) -> Vec<Output> = tokio::select! { biased;
-        () = stop.cancel.cancelled() => Session::cancelled,
-        () = sleep_until(end) => Session::deadline,
+    let stopped: fn(&mut MachineSession) -> Vec<MachineOutput> = tokio::select! { biased;
+        () = stop.cancel.cancelled() => MachineSession::cancelled,
+        () = sleep_until(end) => MachineSession::deadline,
         () = driver.work() => return,
     };
     driver.stop(stopped).await;
 }
 
 /// The input that the session gets next.
-enum Next {
+enum NextInput {
     /// More of the open response.
     Read,
-    Send(Box<Request>),
+    Send(Box<PlatformRequest>),
     History(u32),
     Ask(Box<InteractionRequest>),
     Nothing,
 }
 
 struct Driver<'a, H> {
-    session: Session,
+    session: MachineSession,
     prefix: &'static str,
     host: &'a mut H,
     egress: &'a Egress,
     /// Outputs that are not handled yet.
-    queue: VecDeque<Output>,
-    next: Next,
-    exchange: Option<Exchange>,
+    queue: VecDeque<MachineOutput>,
+    next: NextInput,
+    exchange: Option<ResponseExchange>,
     /// Ids of files for the next message.
     saved: Vec<String>,
     idle: Duration,
@@ -117,15 +117,15 @@ impl<H: RunHost> Driver<'_, H> {
             }
             // A slow gateway is no silence of the platform.
             self.idle_until += began.elapsed();
-            let outputs = match std::mem::replace(&mut self.next, Next::Read) {
-                Next::Read => self.read().await,
-                Next::Send(request) => self.send(*request).await,
-                Next::History(messages) => {
+            let outputs = match std::mem::replace(&mut self.next, NextInput::Read) {
+                NextInput::Read => self.read().await,
+                NextInput::Send(request) => self.send(*request).await,
+                NextInput::History(messages) => {
                     let messages = self.host.history(messages).await;
                     self.session.history(messages)
                 }
-                Next::Ask(question) => self.ask(*question).await,
-                Next::Nothing => return,
+                NextInput::Ask(question) => self.ask(*question).await,
+                NextInput::Nothing => return,
             };
             if self.session.take_progress() {
                 self.idle_until = Instant::now() + self.idle;
@@ -135,12 +135,15 @@ impl<H: RunHost> Driver<'_, H> {
     }
 
     /// Ends the run early. What is told or remembered already goes first.
-    async fn stop(&mut self, end: fn(&mut Session) -> Vec<Output>) {
+    async fn stop(&mut self, end: fn(&mut MachineSession) -> Vec<MachineOutput>) {
         self.exchange = None;
         self.queue.retain(|output| {
             matches!(
                 output,
-                Output::Tell(_) | Output::Remember { .. } | Output::Finish(_) | Output::Fail(_)
+                MachineOutput::Tell(_)
+                    | MachineOutput::Remember { .. }
+                    | MachineOutput::Finish(_)
+                    | MachineOutput::Fail(_)
             )
         });
         let outputs = end(&mut self.session);
@@ -150,37 +153,37 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    async fn handle(&mut self, output: Output) {
+    async fn handle(&mut self, output: MachineOutput) {
         match output {
-            Output::Call(request) => self.go_on(Next::Send(Box::new(request))),
-            Output::History(messages) => self.go_on(Next::History(messages)),
-            Output::Ask(question) => self.go_on(Next::Ask(question)),
-            Output::Notify(request) => {
-                let sent = timeout(NOTIFY_TIME, Exchange::open(self.egress, request)).await;
+            MachineOutput::Call(request) => self.go_on(NextInput::Send(Box::new(request))),
+            MachineOutput::History(messages) => self.go_on(NextInput::History(messages)),
+            MachineOutput::Ask(question) => self.go_on(NextInput::Ask(question)),
+            MachineOutput::Notify(request) => {
+                let sent = timeout(NOTIFY_TIME, ResponseExchange::open(self.egress, request)).await;
                 if !matches!(sent, Ok(Ok(_))) {
                     tracing::debug!("a request that ends work on the platform brought no response");
                 }
             }
-            Output::Tell(result) => self.tell(*result).await,
-            Output::Remember { key, value } => {
+            MachineOutput::Tell(result) => self.tell(*result).await,
+            MachineOutput::Remember { key, value } => {
                 let result = kit::state_updated(StateScope::Conversation, key, value);
                 self.host.tell(result).await;
             }
-            Output::Save(file) => self.save(file).await,
-            Output::Finish(Finished { reason, usage }) => {
-                self.go_on(Next::Nothing);
+            MachineOutput::Save(file) => self.save(file).await,
+            MachineOutput::Finish(Finished { reason, usage }) => {
+                self.go_on(NextInput::Nothing);
                 let completed = kit::run_completed_because(reason);
                 self.host.tell(AgentRunResult { usage, ..completed }).await;
             }
-            Output::Fail(failure) => {
-                self.go_on(Next::Nothing);
+            MachineOutput::Fail(failure) => {
+                self.go_on(NextInput::Nothing);
                 self.host.tell(failure.into_result(self.prefix)).await;
             }
         }
     }
 
     /// Closes an open response.
-    fn go_on(&mut self, next: Next) {
+    fn go_on(&mut self, next: NextInput) {
         self.exchange = None;
         self.next = next;
     }
@@ -193,9 +196,9 @@ impl<H: RunHost> Driver<'_, H> {
         self.host.tell(result).await;
     }
 
-    async fn send(&mut self, request: Request) -> Vec<Output> {
+    async fn send(&mut self, request: PlatformRequest) -> Vec<MachineOutput> {
         self.idle_until = Instant::now() + self.idle;
-        let opening = Exchange::open(self.egress, request);
+        let opening = ResponseExchange::open(self.egress, request);
         match timeout_at(self.idle_until, opening).await {
             Err(_) => self.session.failed(TransportError::Idle),
             Ok(Err(error)) => self.session.failed(error),
@@ -207,9 +210,9 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    async fn read(&mut self) -> Vec<Output> {
+    async fn read(&mut self) -> Vec<MachineOutput> {
         let Some(exchange) = &mut self.exchange else {
-            return self.session.fail(Failure::ended_early());
+            return self.session.fail(ConnectorFailure::ended_early());
         };
         // A response that never pauses is checked as well.
         let is_idle = Instant::now() >= self.idle_until;
@@ -225,12 +228,12 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    fn lose(&mut self, error: TransportError) -> Vec<Output> {
+    fn lose(&mut self, error: TransportError) -> Vec<MachineOutput> {
         self.exchange = None;
         self.session.failed(error)
     }
 
-    async fn ask(&mut self, mut question: InteractionRequest) -> Vec<Output> {
+    async fn ask(&mut self, mut question: InteractionRequest) -> Vec<MachineOutput> {
         let now = i64::try_from(clock::now().as_secs()).unwrap_or(i64::MAX);
         let latest = now.saturating_add(QUESTION_SECONDS);
         question.expires_at = question.expires_at.map(|at| at.min(latest));

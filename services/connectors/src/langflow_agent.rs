@@ -5,13 +5,13 @@ mod events;
 mod request;
 
 use crate::catalogue::Platform;
-use crate::langflow_agent::config::{Api, Config};
-use crate::langflow_agent::events::Progress;
-use crate::machine::{Input, Machine, Outbox};
-use crate::turn::Turn;
+use crate::langflow_agent::config::{Config, LangflowApi};
+use crate::langflow_agent::events::LangflowProgress;
+use crate::machine::{Machine, MachineInput, OutputQueue};
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus};
 use crate::upstream::reader::UpstreamEvent;
 
 pub(crate) const PLATFORM: Platform = Platform {
@@ -31,19 +31,26 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const SESSION: &str = "external.session_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     if let Some(file) = turn.files.first() {
         let fault = "cannot be handed over: flows take no files here";
-        return Err(Failure::upload(&file.name, fault));
+        return Err(ConnectorFailure::upload(&file.name, fault));
     }
     let is_chat = config.input_type == "chat" && config.output_type == "chat";
     // The new API takes ids alone, and messages alone.
     let fits = is_chat && is_uuid(&config.flow);
-    let api = config.api.unwrap_or(if fits { Api::V2 } else { Api::V1 });
-    Ok(Box::new(Langflow {
-        session: Conversation::of(&turn, SESSION, |_| true),
-        progress: Progress::new(&turn),
+    let api = config.api.unwrap_or(if fits {
+        LangflowApi::V2
+    } else {
+        LangflowApi::V1
+    });
+    Ok(Box::new(LangflowAgent {
+        session: PlatformConversation::of(&turn, SESSION, |_| true),
+        progress: LangflowProgress::new(&turn),
         api,
         turn,
         config,
@@ -56,26 +63,28 @@ fn is_uuid(text: &str) -> bool {
     digits == 32 && digits + dashes == text.len()
 }
 
-struct Langflow {
+struct LangflowAgent {
     config: Config,
-    turn: Turn,
-    session: Conversation,
-    progress: Progress,
-    api: Api,
+    turn: ConnectorTurn,
+    session: PlatformConversation,
+    progress: LangflowProgress,
+    api: LangflowApi,
 }
 
-impl Machine for Langflow {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+impl Machine for LangflowAgent {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => {
+            MachineInput::Begin => {
                 self.run(out);
                 Ok(())
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => Err(error.into()),
-            Input::Opened(_) | Input::History(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => Err(error.into()),
+            MachineInput::Opened(_) | MachineInput::History(_) | MachineInput::Answered(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -85,8 +94,8 @@ impl Machine for Langflow {
     }
 }
 
-impl Langflow {
-    fn run(&mut self, out: &mut Outbox) {
+impl LangflowAgent {
+    fn run(&mut self, out: &mut OutputQueue) {
         if self.session.id().is_none() {
             let id = format!("runnel_{}", self.turn.run_id);
             self.session.learn(&id, out);
@@ -95,8 +104,12 @@ impl Langflow {
         out.call(request::run(&self.config, self.api, &self.turn, session));
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
-        let unreadable = || Failure::unreadable(&event.text);
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
+        let unreadable = || ConnectorFailure::unreadable(&event.text);
         let told = crate::upstream::json::parse(event.data_line()).ok_or_else(unreadable)?;
         let is_over = self.progress.event(&told, out)?;
         if is_over {
@@ -111,10 +124,14 @@ impl Langflow {
         Ok(())
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
-        let may_fall_back = self.api == Api::V2 && self.config.api.is_none();
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
+        let may_fall_back = self.api == LangflowApi::V2 && self.config.api.is_none();
         if may_fall_back && is_missing(&refusal) {
-            self.api = Api::V1;
+            self.api = LangflowApi::V1;
             self.run(out);
             return Ok(());
         }
@@ -123,7 +140,7 @@ impl Langflow {
 }
 
 /// True for servers without the new API, with it switched off, or with an earlier form of it.
-fn is_missing(refusal: &Refusal) -> bool {
+fn is_missing(refusal: &ErrorStatus) -> bool {
     let code = refusal.json()["detail"]["code"].as_str().map(str::to_owned);
     match refusal.head.status {
         404 => code.is_none(),

@@ -13,13 +13,15 @@ use serde_json::{Value, json};
 
 use crate::catalogue::Platform;
 use crate::langgraph_agent::config::Config;
-use crate::langgraph_agent::events::{Progress, Settled};
-use crate::langgraph_agent::questions::Questions;
-use crate::machine::{Head, HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Request;
-use crate::turn::Turn;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, FailureKind, Refusal, TransportError};
+use crate::langgraph_agent::events::{LangGraphProgress, Settled};
+use crate::langgraph_agent::questions::LangGraphQuestions;
+use crate::machine::{
+    HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue, PlatformResponseHead,
+};
+use crate::request::PlatformRequest;
+use crate::turn::ConnectorTurn;
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -54,14 +56,14 @@ const THREAD: &str = "external.thread_id";
 /// Times that a run is waited for whose stream ended early.
 const MOST_JOINED: u32 = 2;
 
-fn start(turn: Turn, config: Config) -> Box<dyn Machine> {
+fn start(turn: ConnectorTurn, config: Config) -> Box<dyn Machine> {
     Box::new(LangGraph {
-        thread: Conversation::of(&turn, THREAD, |_| true),
-        progress: Progress::new(&turn, config.server, turn.submission.is_some()),
+        thread: PlatformConversation::of(&turn, THREAD, |_| true),
+        progress: LangGraphProgress::new(&turn, config.server, turn.submission.is_some()),
         work: None,
         history: Vec::new(),
-        stage: Stage::Creating,
-        questions: Questions::default(),
+        stage: LangGraphStage::Creating,
+        questions: LangGraphQuestions::default(),
         joined: 0,
         turn,
         config,
@@ -70,20 +72,20 @@ fn start(turn: Turn, config: Config) -> Box<dyn Machine> {
 
 struct LangGraph {
     config: Config,
-    turn: Turn,
-    thread: Conversation,
-    progress: Progress,
+    turn: ConnectorTurn,
+    thread: PlatformConversation,
+    progress: LangGraphProgress,
     /// The value that resumes the graph; absent for a new message.
     work: Option<Value>,
     history: Vec<HistoryMessage>,
-    stage: Stage,
-    questions: Questions,
+    stage: LangGraphStage,
+    questions: LangGraphQuestions,
     joined: u32,
 }
 
 /// The call that is open, or the answer that is awaited.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum LangGraphStage {
     Creating,
     Running,
     Asking,
@@ -94,34 +96,34 @@ enum Stage {
 }
 
 impl Machine for LangGraph {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.begin(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.begin(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.create(out);
                 Ok(())
             }
-            Input::Opened(head) => {
+            MachineInput::Opened(head) => {
                 self.opened(&head, out);
                 Ok(())
             }
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended => self.ended(out),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Answered(answer) => self.answered(answer, out),
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended => self.ended(out),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Answered(answer) => self.answered(answer, out),
         }
     }
 
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         let (thread, run) = (self.thread.id()?, self.progress.run_id.as_deref()?);
         Some(request::cancel(&self.config, thread, run))
     }
 }
 
 impl LangGraph {
-    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         // Files that cannot be handed over fail before a thread is made for them.
         request::input(&self.config, &self.turn, &[])?;
         match self.turn.submission.clone() {
@@ -130,7 +132,7 @@ impl LangGraph {
         }
     }
 
-    fn open(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn open(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.thread.id().is_some() {
             return self.run(out);
         }
@@ -138,13 +140,13 @@ impl LangGraph {
         Ok(())
     }
 
-    fn create(&mut self, out: &mut Outbox) {
-        self.stage = Stage::Creating;
+    fn create(&mut self, out: &mut OutputQueue) {
+        self.stage = LangGraphStage::Creating;
         out.call(request::thread(&self.config));
     }
 
-    fn run(&mut self, out: &mut Outbox) -> Result<(), Failure> {
-        self.stage = Stage::Running;
+    fn run(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        self.stage = LangGraphStage::Running;
         let work = if let Some(resume) = &self.work {
             ("command", json!({"resume": resume}))
         } else {
@@ -156,8 +158,8 @@ impl LangGraph {
         Ok(())
     }
 
-    fn opened(&mut self, head: &Head, out: &mut Outbox) {
-        if self.stage != Stage::Running {
+    fn opened(&mut self, head: &PlatformResponseHead, out: &mut OutputQueue) {
+        if self.stage != LangGraphStage::Running {
             return;
         }
         if let Some(id) = self.thread.id().map(str::to_owned) {
@@ -168,17 +170,21 @@ impl LangGraph {
         self.progress.run_id = run.filter(|run| !run.is_empty()).map(str::to_owned);
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match self.stage {
-            Stage::Creating => {
+            LangGraphStage::Creating => {
                 let told = event.json()?;
-                let id =
-                    filled(&told["thread_id"]).ok_or_else(|| Failure::unreadable(&event.text))?;
+                let id = filled(&told["thread_id"])
+                    .ok_or_else(|| ConnectorFailure::unreadable(&event.text))?;
                 self.thread.learn(id, out);
                 self.run(out)
             }
-            Stage::Running => self.streamed(event, out),
-            Stage::Checking => {
+            LangGraphStage::Running => self.streamed(event, out),
+            LangGraphStage::Checking => {
                 let told = event.json()?;
                 match self.progress.state(&told, out) {
                     Ok(Settled::Over) => self.finish(out),
@@ -190,13 +196,17 @@ impl LangGraph {
                 }
             }
             // The state says how the run ended.
-            Stage::Joining | Stage::Asking => Ok(()),
+            LangGraphStage::Joining | LangGraphStage::Asking => Ok(()),
         }
     }
 
-    fn streamed(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn streamed(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if event.is_document {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         let name = event.name.as_deref().unwrap_or_default();
         let told = if name == "end" {
@@ -213,77 +223,92 @@ impl LangGraph {
     }
 
     /// The run is over, or stopped at a question.
-    fn finish(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn finish(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.progress.interrupts.is_empty() {
             return self.progress.complete(out);
         }
         let interrupts = std::mem::take(&mut self.progress.interrupts);
         self.questions.open(interrupts);
         self.progress.resume();
-        self.stage = Stage::Asking;
+        self.stage = LangGraphStage::Asking;
         self.questions.ask(out);
         Ok(())
     }
 
-    fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
-            Stage::Running if !self.progress.interrupts.is_empty() => self.finish(out),
-            Stage::Running | Stage::Joining => self.check(out),
-            Stage::Creating | Stage::Checking | Stage::Asking => Err(Failure::ended_early()),
+            LangGraphStage::Running if !self.progress.interrupts.is_empty() => self.finish(out),
+            LangGraphStage::Running | LangGraphStage::Joining => self.check(out),
+            LangGraphStage::Creating | LangGraphStage::Checking | LangGraphStage::Asking => {
+                Err(ConnectorFailure::ended_early())
+            }
         }
     }
 
     /// Servers end streams without a mark, also those of runs that were cancelled: the state tells them apart.
-    fn check(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn check(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.progress.run_id.is_none() {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         }
-        self.stage = Stage::Checking;
+        self.stage = LangGraphStage::Checking;
         let thread = self.thread.id().unwrap_or_default();
         out.call(request::state(&self.config, thread));
         Ok(())
     }
 
-    fn join(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn join(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let Some(run) = self
             .progress
             .run_id
             .as_deref()
             .filter(|_| self.joined < MOST_JOINED)
         else {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         };
         self.joined += 1;
-        self.stage = Stage::Joining;
+        self.stage = LangGraphStage::Joining;
         let thread = self.thread.id().unwrap_or_default();
         out.call(request::join(&self.config, thread, run));
         Ok(())
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match (self.stage, error) {
-            (Stage::Running, TransportError::Broken) => self.ended(out),
+            (LangGraphStage::Running, TransportError::Broken) => self.ended(out),
             _ => Err(error.into()),
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
         let names_thread = told.contains("thread") || told.contains("badly formed hexadecimal");
         let status = refusal.head.status;
         let is_lost = status == 404 || (matches!(status, 400 | 422) && names_thread);
         match self.stage {
-            Stage::Running if is_lost => self.lost(refusal.into(), out),
-            Stage::Checking | Stage::Joining if status == 404 => {
+            LangGraphStage::Running if is_lost => self.lost(refusal.into(), out),
+            LangGraphStage::Checking | LangGraphStage::Joining if status == 404 => {
                 self.progress.run_id = None;
                 let message = "the run vanished: its stream ended before its answer, and the server does not know it any more";
-                Err(Failure::new(FailureKind::ResponseInvalid, message).detail("status", status))
+                Err(ConnectorFailure::new(FailureKind::ResponseInvalid, message)
+                    .detail("status", status))
             }
             _ => Err(refusal.into()),
         }
     }
 
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let reason = "the server does not know the stored thread";
         let may_retry = self.work.is_none();
         if !may_retry
@@ -293,26 +318,30 @@ impl LangGraph {
         {
             return Err(failure);
         }
-        self.progress = Progress::new(&self.turn, self.config.server, false);
+        self.progress = LangGraphProgress::new(&self.turn, self.config.server, false);
         match self.config.resend_history {
             0 => self.create(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }
 
-    fn answered(&mut self, answer: AwaitedInteraction, out: &mut Outbox) -> Result<(), Failure> {
+    fn answered(
+        &mut self,
+        answer: AwaitedInteraction,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match answer {
             AwaitedInteraction::Submitted {
                 action_id, values, ..
             } => self.answer(action_id.as_deref(), &values, out),
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
-                Questions::forget(out);
+                LangGraphQuestions::forget(out);
                 let message =
                     "the agent's question was not answered in time: send the message again";
-                Err(Failure::new(FailureKind::Timeout, message))
+                Err(ConnectorFailure::new(FailureKind::Timeout, message))
             }
-            AwaitedInteraction::Cancelled => Err(Failure::new(
+            AwaitedInteraction::Cancelled => Err(ConnectorFailure::new(
                 FailureKind::Cancelled,
                 "the run was cancelled",
             )),
@@ -323,13 +352,13 @@ impl LangGraph {
     fn submitted(
         &mut self,
         answer: &InteractionSubmission,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
-        let questions = Questions::restore(&self.turn.state, answer);
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
+        let questions = LangGraphQuestions::restore(&self.turn.state, answer);
         let Some(questions) = questions.filter(|_| self.thread.id().is_some()) else {
             let message =
                 "the question that was answered is not known any more: send the message again";
-            return Err(Failure::new(FailureKind::ApiError, message));
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         };
         self.questions = questions;
         self.answer(answer.action_id.as_deref(), &answer.values, out)
@@ -339,8 +368,8 @@ impl LangGraph {
         &mut self,
         action: Option<&str>,
         values: &JsonObject,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match self.questions.answer(action, values, out) {
             None => Ok(()),
             work => {

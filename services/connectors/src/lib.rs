@@ -1,6 +1,6 @@
 //! Connectors: agents on other platforms as runners.
 //!
-//! A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A [`session::Session`] frames response
+//! A [`machine::Machine`] is one run on one platform: inputs in, outputs out. A [`session::MachineSession`] frames response
 //! bytes for it and guards its end. Both are pure. The [`driver`] does the I/O: it handles all outputs in their order,
 //! and the last call, question or request for history decides the next input. The [`service`] makes runners of them.
 //!
@@ -16,20 +16,20 @@
 //! # Rules for machines
 //!
 //! - Text goes through [`upstream::answer::Answer`]: `append` for pieces, `snapshot` for texts that repeat, `replace` for
-//!   moderation, `think` for thoughts. `complete` tells the one `message.completed`; `Outbox::finish` ends the run.
-//! - The platform's end mark alone completes a run. [`machine::Input::Ended`] without it is [`Failure::ended_early`].
+//!   moderation, `think` for thoughts. `complete` tells the one `message.completed`; `OutputQueue::finish` ends the run.
+//! - The platform's end mark alone completes a run. [`machine::MachineInput::Ended`] without it is [`ConnectorFailure::ended_early`].
 //! - A failure is an `Err`. Refusals and transport errors convert into it; errors within a stream are
-//!   [`Failure::reported`]. The session redacts secrets.
-//! - The platform's conversation is an [`upstream::conversation::Conversation`]: `learn` its id, and `start_over` once
+//!   [`ConnectorFailure::reported`]. The session redacts secrets.
+//! - The platform's conversation is an [`upstream::conversation::PlatformConversation`]: `learn` its id, and `start_over` once
 //!   where the platform lost it.
-//! - Files of the turn have bytes or an address. A file that the platform cannot take is [`Failure::upload`].
+//! - Files of the turn have bytes or an address. A file that the platform cannot take is [`ConnectorFailure::upload`].
 //! - Keep-alives are pings: [`machine::Machine::is_ping`]. Everything else resets the idle timer.
-//! - A machine never stops at an [`machine::Input::Ended`], a refusal or an answer without a next step; the session fails
+//! - A machine never stops at an [`machine::MachineInput::Ended`], a refusal or an answer without a next step; the session fails
 //!   such runs.
 //!
-//! [`Failure::ended_early`]: upstream::failure::Failure::ended_early
-//! [`Failure::reported`]: upstream::failure::Failure::reported
-//! [`Failure::upload`]: upstream::failure::Failure::upload
+//! [`ConnectorFailure::ended_early`]: upstream::failure::Failure::ended_early
+//! [`ConnectorFailure::reported`]: upstream::failure::Failure::reported
+//! [`ConnectorFailure::upload`]: upstream::failure::Failure::upload
 
 pub mod machine; // start here: the interface
 

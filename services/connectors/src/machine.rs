@@ -1,6 +1,6 @@
 //! A platform as a state machine without I/O: inputs come in, outputs go out.
 //!
-//! [`Session`](crate::session::Session) stands between a machine and its driver. It frames response bytes, drops pings,
+//! [`MachineSession`](crate::session::MachineSession) stands between a machine and its driver. It frames response bytes, drops pings,
 //! handles cancellation and deadlines, redacts failures, and allows no output after the end.
 
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
@@ -8,9 +8,9 @@ use protocol::message::LlmTokenUsage;
 use protocol::result::AgentRunResult;
 use serde_json::Value;
 
-use crate::request::Request;
+use crate::request::PlatformRequest;
 use crate::turn::FileContent;
-use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::results;
 
@@ -18,9 +18,9 @@ use crate::upstream::results;
 pub trait Machine: Send {
     /// Handles one input. An error ends the run.
     ///
-    /// Every input but [`Input::Opened`] and [`Input::Event`] must lead to an output that the run can go on with: a
+    /// Every input but [`MachineInput::Opened`] and [`MachineInput::Event`] must lead to an output that the run can go on with: a
     /// call, a question, a request for the history, or the end.
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure>;
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure>;
 
     /// True for a keep-alive: the machine does not get it, and the idle timer is not reset.
     fn is_ping(&self, _event: &UpstreamEvent) -> bool {
@@ -28,41 +28,41 @@ pub trait Machine: Send {
     }
 
     /// The call that stops the work upstream. Sent on cancellation, deadline and failure.
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         None
     }
 }
 
 /// An input of a machine.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum MachineInput {
     /// The first input, once.
     Begin,
     /// The response of the last call began with a status from 200 to 299.
-    Opened(Head),
+    Opened(PlatformResponseHead),
     /// One event of the response, by the framing of its request.
     Event(UpstreamEvent),
     /// The response is complete, by the rules of HTTP.
     Ended,
     /// The response has another status. Its body is read to the end.
-    Refused(Refusal),
+    Refused(ErrorStatus),
     /// The call failed before or within its response.
     Failed(TransportError),
-    /// The answer of [`Output::History`], oldest first, without the current message.
+    /// The answer of [`MachineOutput::History`], oldest first, without the current message.
     History(Vec<HistoryMessage>),
-    /// The answer of [`Output::Ask`]; never `Open`.
+    /// The answer of [`MachineOutput::Ask`]; never `Open`.
     Answered(AwaitedInteraction),
 }
 
 /// Status and headers of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct PlatformResponseHead {
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
 }
 
-impl Head {
+impl PlatformResponseHead {
     /// The value of the first header of that name, which is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key == name);
@@ -80,11 +80,11 @@ pub struct HistoryMessage {
 
 /// An output of a machine, in the order in which the driver handles them.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum MachineOutput {
     /// Closes an open response and sends this request. Its inputs follow.
-    Call(Request),
+    Call(PlatformRequest),
     /// Sends a request whose response does not matter. The driver waits for it for a few seconds and reports nothing.
-    Notify(Request),
+    Notify(PlatformRequest),
     /// Closes an open response and reads so many earlier messages, 100 at most.
     History(u32),
     /// Closes an open response, asks a person, and waits for the answer.
@@ -98,7 +98,7 @@ pub enum Output {
     /// The run is complete. The last output.
     Finish(Finished),
     /// The run failed. The last output.
-    Fail(Failure),
+    Fail(ConnectorFailure),
 }
 
 /// A file of the platform's answer.
@@ -119,22 +119,22 @@ pub struct Finished {
 
 /// Collects outputs.
 #[derive(Debug, Default)]
-pub struct Outbox(pub(crate) Vec<Output>);
+pub struct OutputQueue(pub(crate) Vec<MachineOutput>);
 
-impl Outbox {
+impl OutputQueue {
     /// Adds an output.
-    pub fn push(&mut self, output: Output) {
+    pub fn push(&mut self, output: MachineOutput) {
         self.0.push(output);
     }
 
     /// Sends a request.
-    pub fn call(&mut self, request: Request) {
-        self.push(Output::Call(request));
+    pub fn call(&mut self, request: PlatformRequest) {
+        self.push(MachineOutput::Call(request));
     }
 
     /// Sends a result.
     pub fn tell(&mut self, result: AgentRunResult) {
-        self.push(Output::Tell(Box::new(result)));
+        self.push(MachineOutput::Tell(Box::new(result)));
     }
 
     /// Adds a `processor.log` of that level: `info` or `warning`.
@@ -144,7 +144,7 @@ impl Outbox {
 
     /// Stores a value in the conversation's state.
     pub fn remember(&mut self, key: &str, value: impl Into<Value>) {
-        self.push(Output::Remember {
+        self.push(MachineOutput::Remember {
             key: key.to_owned(),
             value: value.into(),
         });
@@ -152,7 +152,7 @@ impl Outbox {
 
     /// Completes the run.
     pub fn finish(&mut self, reason: &str, usage: Option<LlmTokenUsage>) {
-        self.push(Output::Finish(Finished {
+        self.push(MachineOutput::Finish(Finished {
             reason: reason.to_owned(),
             usage,
         }));

@@ -19,9 +19,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serves all platforms on one port.
-    Serve(serve::ServeArgs),
+    Serve(serve::ConnectorServeArgs),
     /// Asks whether the service listens: 0 when it does. For health checks of containers.
-    Health(serve::HealthArgs),
+    Health(serve::ConnectorHealthArgs),
     /// Runs one agent against its platform without a gateway and prints the results.
     Try(try_out::TryArgs),
     /// Prints the manifests of all platforms, one a line.

@@ -5,12 +5,12 @@ mod events;
 mod request;
 
 use crate::catalogue::Platform;
-use crate::machine::{Input, Machine, Outbox};
+use crate::machine::{Machine, MachineInput, OutputQueue};
 use crate::n8n_agent::config::{Config, Handling};
-use crate::n8n_agent::events::Reply;
-use crate::turn::Turn;
+use crate::n8n_agent::events::N8nReply;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 pub(crate) const PLATFORM: Platform = Platform {
     name: "n8n-agent",
@@ -27,11 +27,14 @@ pub(crate) const PLATFORM: Platform = Platform {
     start,
 };
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     turn.refuse_files("n8n")?;
     Ok(Box::new(N8n {
-        reply: Reply::new(&turn, &config.output_key),
+        reply: N8nReply::new(&turn, &config.output_key),
         turn,
         config,
     }))
@@ -39,31 +42,34 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct N8n {
     config: Config,
-    turn: Turn,
-    reply: Reply,
+    turn: ConnectorTurn,
+    reply: N8nReply,
 }
 
 impl Machine for N8n {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => {
+            MachineInput::Begin => {
                 let request = request::call(&self.config, &self.turn, out)?;
                 out.call(request);
                 Ok(())
             }
-            Input::Event(event) if self.config.handling == Handling::Reply => {
+            MachineInput::Event(event) if self.config.handling == Handling::Reply => {
                 self.reply.event(&event, out)
             }
-            Input::Ended => match self.config.handling {
+            MachineInput::Ended => match self.config.handling {
                 Handling::Reply => self.reply.complete(out),
                 Handling::Ignore => {
                     out.finish("stop", None);
                     Ok(())
                 }
             },
-            Input::Refused(refusal) => Err(refusal.into()),
-            Input::Failed(error) => Err(error.into()),
-            Input::Opened(_) | Input::Event(_) | Input::History(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Refused(refusal) => Err(refusal.into()),
+            MachineInput::Failed(error) => Err(error.into()),
+            MachineInput::Opened(_)
+            | MachineInput::Event(_)
+            | MachineInput::History(_)
+            | MachineInput::Answered(_) => Ok(()),
         }
     }
 }

@@ -7,13 +7,13 @@ mod request;
 mod responses;
 
 use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::openai_agent::config::{Api, Config, Origin};
-use crate::openai_agent::reply::Reply;
-use crate::turn::Turn;
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::openai_agent::config::{Config, ConversationOrigin, OpenAiApi};
+use crate::openai_agent::reply::OpenAiReply;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -31,60 +31,67 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const CONVERSATION: &str = "external.conversation_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
-    Ok(Box::new(OpenAi {
-        conversation: Conversation::of(&turn, CONVERSATION, |_| config.keeps_conversation()),
-        reply: Reply::new(&turn),
+    Ok(Box::new(OpenAiAgent {
+        conversation: PlatformConversation::of(&turn, CONVERSATION, |_| {
+            config.keeps_conversation()
+        }),
+        reply: OpenAiReply::new(&turn),
         history: Vec::new(),
         turn,
         config,
     }))
 }
 
-struct OpenAi {
+struct OpenAiAgent {
     config: Config,
-    turn: Turn,
-    conversation: Conversation,
+    turn: ConnectorTurn,
+    conversation: PlatformConversation,
     history: Vec<HistoryMessage>,
-    reply: Reply,
+    reply: OpenAiReply,
 }
 
-impl Machine for OpenAi {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+impl Machine for OpenAiAgent {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.begin(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.begin(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.call(out)
             }
-            Input::Event(event) => self.event(&event, out),
+            MachineInput::Event(event) => self.event(&event, out),
             // Nothing behind the end of an answer can fail it.
-            Input::Ended | Input::Failed(_) if self.reply.is_whole() => self.complete(out),
-            Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Opened(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_whole() => {
+                self.complete(out)
+            }
+            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
         }
     }
 }
 
-impl OpenAi {
+impl OpenAiAgent {
     /// The server keeps the conversation, or gets the last messages with each call.
-    fn begin(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.config.keeps_conversation() || self.config.history == 0 {
             return self.call(out);
         }
-        out.push(Output::History(self.config.history));
+        out.push(MachineOutput::History(self.config.history));
         Ok(())
     }
 
-    fn call(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn call(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let is_ours = self
             .config
             .conversation
             .as_ref()
-            .is_some_and(|field| field.origin == Origin::Ours);
+            .is_some_and(|field| field.origin == ConversationOrigin::Ours);
         if is_ours && self.conversation.id().is_none() {
             let id = format!("runnel_{}", self.turn.run_id);
             self.conversation.learn(&id, out);
@@ -99,7 +106,11 @@ impl OpenAi {
         Ok(())
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if event.text.trim() == "[DONE]" {
             self.reply.is_done = true;
         } else {
@@ -109,8 +120,8 @@ impl OpenAi {
             }
             self.learn(&told, out);
             match self.config.api {
-                Api::Chat => chat::event(&mut self.reply, event, &told, out)?,
-                Api::Responses => responses::event(&mut self.reply, event, &told, out)?,
+                OpenAiApi::Chat => chat::event(&mut self.reply, event, &told, out)?,
+                OpenAiApi::Responses => responses::event(&mut self.reply, event, &told, out)?,
             }
         }
         if self.reply.is_done {
@@ -120,14 +131,14 @@ impl OpenAi {
     }
 
     /// Takes the conversation's id where the server states it under the configured name.
-    fn learn(&mut self, told: &serde_json::Value, out: &mut Outbox) {
+    fn learn(&mut self, told: &serde_json::Value, out: &mut OutputQueue) {
         let field = self.config.conversation.as_ref();
         if let Some(id) = field.and_then(|field| filled(&told[field.name.as_str()])) {
             self.conversation.learn(id, out);
         }
     }
 
-    fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if let Some(id) = self
             .reply
             .response_id
@@ -139,9 +150,13 @@ impl OpenAi {
         self.reply.complete(out)
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let code = reply::code_of(&refusal.json()["error"]);
-        let failure = Failure::from(refusal);
+        let failure = ConnectorFailure::from(refusal);
         self.lost(
             match code {
                 Some(code) => failure.detail("code", code),
@@ -151,7 +166,11 @@ impl OpenAi {
         )
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if error == TransportError::Idle
             && self.conversation.start_over(
                 self.reply.has_begun(),
@@ -165,7 +184,11 @@ impl OpenAi {
     }
 
     /// A failure, unless it is about a stored conversation that the server lost.
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let is_lost = failure
             .details
             .get("status")
@@ -187,12 +210,12 @@ impl OpenAi {
     }
 
     /// The call once more in a new conversation, with the last messages.
-    fn restart(&mut self, out: &mut Outbox) -> Result<(), Failure> {
-        self.reply = Reply::new(&self.turn);
+    fn restart(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        self.reply = OpenAiReply::new(&self.turn);
         if self.config.history == 0 {
             return self.call(out);
         }
-        out.push(Output::History(self.config.history));
+        out.push(MachineOutput::History(self.config.history));
         Ok(())
     }
 }

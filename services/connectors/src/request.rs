@@ -11,14 +11,14 @@ use url::Url;
 
 /// A request to a platform. Debug output hides header values and bodies.
 #[derive(Clone, PartialEq)]
-pub struct Request {
+pub struct PlatformRequest {
     pub method: Method,
     pub url: Url,
     /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
     pub headers: Vec<(Cow<'static, str>, String)>,
-    pub body: Body,
+    pub body: RequestBody,
     /// How a response with a status from 200 to 299 is read.
-    pub framing: Framing,
+    pub framing: ResponseFraming,
 }
 
 /// The method of a request.
@@ -33,7 +33,7 @@ pub enum Method {
 
 /// The body of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Body {
+pub enum RequestBody {
     Empty,
     Json(Value),
     /// `multipart/form-data`: text fields, then one file.
@@ -55,7 +55,7 @@ pub struct FilePart {
 
 /// How the bytes of a response become events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum ResponseFraming {
     /// Server-sent events. A body that begins like JSON or HTML is one document.
     Sse,
     /// Lines without their ends; empty lines are skipped.
@@ -66,7 +66,7 @@ pub enum Framing {
     Document,
 }
 
-impl Framing {
+impl ResponseFraming {
     /// The value of the header `accept`.
     pub fn accept(self) -> &'static str {
         match self {
@@ -76,29 +76,29 @@ impl Framing {
     }
 }
 
-impl Request {
+impl PlatformRequest {
     /// A `GET` whose response is one document.
     pub fn get(url: Url) -> Self {
-        Self::new(Method::Get, url, Body::Empty)
+        Self::new(Method::Get, url, RequestBody::Empty)
     }
 
     /// A `POST` of an object, whose response is one document.
     pub fn post(url: Url, body: JsonObject) -> Self {
-        Self::new(Method::Post, url, Body::Json(Value::Object(body)))
+        Self::new(Method::Post, url, RequestBody::Json(Value::Object(body)))
     }
 
     /// A `POST` of one file, whose response is one document.
     pub fn upload(url: Url, fields: Vec<(&'static str, String)>, file: FilePart) -> Self {
-        Self::new(Method::Post, url, Body::Multipart { fields, file })
+        Self::new(Method::Post, url, RequestBody::Multipart { fields, file })
     }
 
-    fn new(method: Method, url: Url, body: Body) -> Self {
+    fn new(method: Method, url: Url, body: RequestBody) -> Self {
         Self {
             method,
             url,
             headers: Vec::new(),
             body,
-            framing: Framing::Document,
+            framing: ResponseFraming::Document,
         }
     }
 
@@ -123,12 +123,12 @@ impl Request {
 
     /// With a framing of its response.
     #[must_use]
-    pub fn framed(self, framing: Framing) -> Self {
+    pub fn framed(self, framing: ResponseFraming) -> Self {
         Self { framing, ..self }
     }
 }
 
-impl fmt::Debug for Request {
+impl fmt::Debug for PlatformRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("Request")
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn debug_output_hides_secrets() {
         let url: Url = "https://a.example".parse().unwrap();
-        let request = Request::get(url).bearer(Some(&"secret-key".into()));
+        let request = PlatformRequest::get(url).bearer(Some(&"secret-key".into()));
         assert!(!format!("{request:?}").contains("secret-key"));
     }
 }

@@ -7,16 +7,16 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use connectors::catalogue::PLATFORMS;
-use connectors::service::{Ids, Service};
+use connectors::service::{ConnectorService, ServedIds};
 use runner_kit::process::{asked_to_stop, is_healthy};
-use runner_kit::{CancellationToken, Options, SigningSecret, router_with, serve};
+use runner_kit::{CancellationToken, RouterOptions, SigningSecret, router_with, serve};
 use tokio::net::TcpListener;
 
 use crate::options::{PlatformArgs, SECRET};
 
 /// Arguments of `runnel-connectors serve`.
 #[derive(clap::Args)]
-pub(crate) struct ServeArgs {
+pub(crate) struct ConnectorServeArgs {
     /// The address of the service; port 0 takes a free one.
     #[arg(
         long,
@@ -46,14 +46,14 @@ enum OfferedIds {
 
 /// Arguments of `runnel-connectors health`.
 #[derive(clap::Args)]
-pub(crate) struct HealthArgs {
+pub(crate) struct ConnectorHealthArgs {
     /// The loopback port of the service.
     #[arg(long, default_value_t = 9120)]
     port: u16,
 }
 
 /// Asks the service on that port.
-pub(crate) fn health(args: &HealthArgs) -> ExitCode {
+pub(crate) fn health(args: &ConnectorHealthArgs) -> ExitCode {
     if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
         ExitCode::SUCCESS
     } else {
@@ -72,7 +72,7 @@ pub(crate) fn print_manifests() -> anyhow::Result<()> {
 }
 
 /// Serves until a signal.
-pub(crate) fn execute(args: &ServeArgs) -> anyhow::Result<()> {
+pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     args.platforms.start_log()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -80,7 +80,7 @@ pub(crate) fn execute(args: &ServeArgs) -> anyhow::Result<()> {
     runtime.block_on(run(args))
 }
 
-async fn run(args: &ServeArgs) -> anyhow::Result<()> {
+async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     let secret = secret(args)?;
     let secrets = args.platforms.source()?;
     let listener = TcpListener::bind(args.listen)
@@ -89,14 +89,14 @@ async fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let listen = listener.local_addr()?;
     let egress = args.platforms.egress()?.refusing_own(listen);
     let ids = match args.ids {
-        OfferedIds::Runnel => Ids::Own,
-        OfferedIds::Langbot => Ids::LangBot,
+        OfferedIds::Runnel => ServedIds::Own,
+        OfferedIds::Langbot => ServedIds::LangBot,
     };
-    let runners = Service { egress, secrets }.runners(ids);
+    let runners = ConnectorService { egress, secrets }.runners(ids);
     say(listen, &runners)?;
-    let options = Options {
+    let options = RouterOptions {
         live_runs: args.live_runs,
-        ..Options::default()
+        ..RouterOptions::default()
     };
     let stop = CancellationToken::new();
     let serving = serve(
@@ -129,7 +129,7 @@ fn say(
     clippy::disallowed_methods,
     reason = "a secret is no argument: arguments are seen by other processes"
 )]
-fn secret(args: &ServeArgs) -> anyhow::Result<SigningSecret> {
+fn secret(args: &ConnectorServeArgs) -> anyhow::Result<SigningSecret> {
     let text = match &args.secret_file {
         Some(path) => std::fs::read_to_string(path)
             .with_context(|| format!("--secret-file: cannot read {}", path.display()))?,

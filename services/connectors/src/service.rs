@@ -5,22 +5,22 @@ use std::sync::Arc;
 use egress::Egress;
 use protocol::id::RunnerId;
 use protocol::manifest::AgentRunnerManifest;
-use runner_kit::{ResultStream, Results, Run, RunError, Runner, stream};
+use runner_kit::{ResultSender, ResultStream, RunError, RunHandle, Runner, stream};
 
 use crate::catalogue::{PLATFORMS, Platform};
-use crate::driver::{Gateway, Stop, deadline_of, drive, open};
+use crate::driver::{GatewayHost, StopCause, deadline_of, drive, open};
 use crate::upstream::config::SecretSource;
 
 /// The parts that all runners of a process share.
 #[derive(Clone)]
-pub struct Service {
+pub struct ConnectorService {
     pub egress: Egress,
     pub secrets: SecretSource,
 }
 
 /// The runner ids that are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ids {
+pub enum ServedIds {
     /// `plugin:runnel/{name}/default` alone.
     Own,
     /// The ids of LangBot's runners as well.
@@ -28,19 +28,19 @@ pub enum Ids {
 }
 
 struct Connector {
-    service: Arc<Service>,
+    service: Arc<ConnectorService>,
     platform: &'static Platform,
     id: RunnerId,
 }
 
-impl Service {
+impl ConnectorService {
     /// One runner for each id of each platform.
-    pub fn runners(self, ids: Ids) -> Vec<Arc<dyn Runner>> {
+    pub fn runners(self, ids: ServedIds) -> Vec<Arc<dyn Runner>> {
         let service = Arc::new(self);
         let offered = PLATFORMS.iter().flat_map(|platform| {
             let legacy = match ids {
-                Ids::Own => &[],
-                Ids::LangBot => platform.legacy,
+                ServedIds::Own => &[],
+                ServedIds::LangBot => platform.legacy,
             };
             let legacy = legacy
                 .iter()
@@ -65,17 +65,17 @@ impl Runner for Connector {
         self.platform.manifest(self.id.clone())
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         let (service, platform) = (Arc::clone(&self.service), self.platform);
         stream(move |out| execute(service, platform, run, out))
     }
 }
 
 async fn execute(
-    service: Arc<Service>,
+    service: Arc<ConnectorService>,
     platform: &'static Platform,
-    run: Run,
-    out: Results,
+    run: RunHandle,
+    out: ResultSender,
 ) -> Result<(), RunError> {
     let opened = run.until_cancelled(open(platform, &run, &service.secrets));
     let session = match opened.await? {
@@ -85,11 +85,11 @@ async fn execute(
             return Ok(());
         }
     };
-    let stop = Stop {
+    let stop = StopCause {
         cancel: run.cancel.clone(),
         deadline: run.context.runtime.deadline_at.map(deadline_of),
     };
-    let mut gateway = Gateway::of(&run.context, run.host, out);
+    let mut gateway = GatewayHost::of(&run.context, run.host, out);
     drive(
         session,
         platform.prefix,

@@ -7,45 +7,47 @@ use secrecy::ExposeSecret as _;
 use serde_json::Value;
 
 use crate::catalogue::Platform;
-use crate::machine::{Head, HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Framing;
-use crate::turn::Turn;
-use crate::upstream::config::{ConfigReader, Limits, SecretSource};
-use crate::upstream::failure::{Failure, FailureKind, Refusal, TransportError};
-use crate::upstream::reader::{Reader, UpstreamEvent};
-use crate::upstream::redact::Redactor;
+use crate::machine::{
+    HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue, PlatformResponseHead,
+};
+use crate::request::ResponseFraming;
+use crate::turn::ConnectorTurn;
+use crate::upstream::config::{CallTimeouts, ConfigReader, SecretSource};
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
+use crate::upstream::reader::{UpstreamEvent, UpstreamReader};
+use crate::upstream::redact::SecretRedactor;
 
 /// Bytes of a refusal's body.
 pub(crate) const REFUSAL_BYTES: usize = 64 * 1024;
 
 /// A run. Each method takes one input and gives the outputs that the driver handles in order.
-pub struct Session {
+pub struct MachineSession {
     machine: Box<dyn Machine>,
-    redactor: Redactor,
-    limits: Limits,
-    phase: Phase,
+    redactor: SecretRedactor,
+    limits: CallTimeouts,
+    phase: SessionPhase,
     has_progress: bool,
 }
 
-enum Phase {
+enum SessionPhase {
     New,
     /// A call without a response head.
-    Calling(Framing),
-    Reading(Reader),
-    Refused(Head, Vec<u8>),
+    Calling(ResponseFraming),
+    Reading(UpstreamReader),
+    Refused(PlatformResponseHead, Vec<u8>),
     /// For the history, or for a person's answer.
     Waiting,
     Over,
 }
 
-impl Session {
+impl MachineSession {
     /// Reads the configuration; nothing is sent before it is valid.
     pub fn new(
         platform: &Platform,
-        mut turn: Turn,
+        mut turn: ConnectorTurn,
         config: &JsonObject,
         source: &SecretSource,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ConnectorFailure> {
         let mut reader = ConfigReader::new(config, source);
         let limits = reader.limits()?;
         turn.shows_thoughts = reader.flag("show-thoughts", false)?;
@@ -55,21 +57,21 @@ impl Session {
         secrets.extend(run_token.filter(|token| !token.expose_secret().is_empty()));
         Ok(Self {
             machine,
-            redactor: Redactor::new(secrets),
+            redactor: SecretRedactor::new(secrets),
             limits,
-            phase: Phase::New,
+            phase: SessionPhase::New,
             has_progress: false,
         })
     }
 
     /// The time limits of the run.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> CallTimeouts {
         self.limits
     }
 
     /// True after the last output.
     pub fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Over)
+        matches!(self.phase, SessionPhase::Over)
     }
 
     /// True if content came since the last call of this method: the driver restarts its idle timer then.
@@ -78,33 +80,33 @@ impl Session {
     }
 
     /// Begins the run.
-    pub fn begin(&mut self) -> Vec<Output> {
+    pub fn begin(&mut self) -> Vec<MachineOutput> {
         match self.phase {
-            Phase::New => self.give(Input::Begin),
+            SessionPhase::New => self.give(MachineInput::Begin),
             _ => Vec::new(),
         }
     }
 
     /// The head of the response to the last call.
-    pub fn head(&mut self, head: Head) -> Vec<Output> {
-        let Phase::Calling(framing) = self.phase else {
+    pub fn head(&mut self, head: PlatformResponseHead) -> Vec<MachineOutput> {
+        let SessionPhase::Calling(framing) = self.phase else {
             return Vec::new();
         };
         self.has_progress = true;
         if !(200..300).contains(&head.status) {
-            self.phase = Phase::Refused(head, Vec::new());
+            self.phase = SessionPhase::Refused(head, Vec::new());
             return Vec::new();
         }
-        self.phase = Phase::Reading(Reader::new(framing));
-        self.give(Input::Opened(head))
+        self.phase = SessionPhase::Reading(UpstreamReader::new(framing));
+        self.give(MachineInput::Opened(head))
     }
 
     /// Bytes of the response's body, decoded by its transfer encoding.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Vec<Output> {
+    pub fn bytes(&mut self, bytes: &[u8]) -> Vec<MachineOutput> {
         let (mut events, mut read) = (Vec::new(), Ok(()));
         match &mut self.phase {
-            Phase::Reading(reader) => read = reader.push(bytes, &mut events),
-            Phase::Refused(_, body) => {
+            SessionPhase::Reading(reader) => read = reader.push(bytes, &mut events),
+            SessionPhase::Refused(_, body) => {
                 let room = REFUSAL_BYTES.saturating_sub(body.len()).min(bytes.len());
                 body.extend_from_slice(&bytes[..room]);
             }
@@ -112,7 +114,7 @@ impl Session {
         }
         let mut outputs = self.deliver(events);
         if let Err(error) = read
-            && matches!(self.phase, Phase::Reading(_))
+            && matches!(self.phase, SessionPhase::Reading(_))
         {
             outputs.extend(self.failed(error));
         }
@@ -120,23 +122,23 @@ impl Session {
     }
 
     /// The response is complete by the rules of HTTP: its length, its last chunk, or the end of its connection.
-    pub fn end(&mut self) -> Vec<Output> {
-        match std::mem::replace(&mut self.phase, Phase::Waiting) {
-            Phase::Reading(reader) => {
+    pub fn end(&mut self) -> Vec<MachineOutput> {
+        match std::mem::replace(&mut self.phase, SessionPhase::Waiting) {
+            SessionPhase::Reading(reader) => {
                 let mut events = Vec::new();
                 let read = reader.finish(&mut events);
                 // Events are delivered to a response that is open.
-                self.phase = Phase::Reading(Reader::new(Framing::Document));
+                self.phase = SessionPhase::Reading(UpstreamReader::new(ResponseFraming::Document));
                 let mut outputs = self.deliver(events);
-                if matches!(self.phase, Phase::Reading(_)) {
-                    let last = read.map_or_else(Input::Failed, |()| Input::Ended);
+                if matches!(self.phase, SessionPhase::Reading(_)) {
+                    let last = read.map_or_else(MachineInput::Failed, |()| MachineInput::Ended);
                     outputs.extend(self.give(last));
                 }
                 outputs
             }
-            Phase::Refused(head, body) => {
+            SessionPhase::Refused(head, body) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
-                self.give(Input::Refused(Refusal { head, text }))
+                self.give(MachineInput::Refused(ErrorStatus { head, text }))
             }
             phase => {
                 self.phase = phase;
@@ -146,14 +148,16 @@ impl Session {
     }
 
     /// The last call failed, or was silent for the idle limit.
-    pub fn failed(&mut self, error: TransportError) -> Vec<Output> {
-        match std::mem::replace(&mut self.phase, Phase::Waiting) {
+    pub fn failed(&mut self, error: TransportError) -> Vec<MachineOutput> {
+        match std::mem::replace(&mut self.phase, SessionPhase::Waiting) {
             // A status says more than the end of its body.
-            Phase::Refused(head, body) => {
-                self.phase = Phase::Refused(head, body);
+            SessionPhase::Refused(head, body) => {
+                self.phase = SessionPhase::Refused(head, body);
                 self.end()
             }
-            Phase::Calling(_) | Phase::Reading(_) => self.give(Input::Failed(error)),
+            SessionPhase::Calling(_) | SessionPhase::Reading(_) => {
+                self.give(MachineInput::Failed(error))
+            }
             phase => {
                 self.phase = phase;
                 Vec::new()
@@ -161,83 +165,90 @@ impl Session {
         }
     }
 
-    /// The answer of [`Output::History`].
-    pub fn history(&mut self, messages: Vec<HistoryMessage>) -> Vec<Output> {
+    /// The answer of [`MachineOutput::History`].
+    pub fn history(&mut self, messages: Vec<HistoryMessage>) -> Vec<MachineOutput> {
         match self.phase {
-            Phase::Waiting => self.give(Input::History(messages)),
+            SessionPhase::Waiting => self.give(MachineInput::History(messages)),
             _ => Vec::new(),
         }
     }
 
-    /// The answer of [`Output::Ask`].
-    pub fn answered(&mut self, answer: AwaitedInteraction) -> Vec<Output> {
+    /// The answer of [`MachineOutput::Ask`].
+    pub fn answered(&mut self, answer: AwaitedInteraction) -> Vec<MachineOutput> {
         match self.phase {
-            Phase::Waiting => self.give(Input::Answered(answer)),
+            SessionPhase::Waiting => self.give(MachineInput::Answered(answer)),
             _ => Vec::new(),
         }
     }
 
     /// The run was cancelled.
-    pub fn cancelled(&mut self) -> Vec<Output> {
-        self.fail(Failure::new(
+    pub fn cancelled(&mut self) -> Vec<MachineOutput> {
+        self.fail(ConnectorFailure::new(
             FailureKind::Cancelled,
             "the run was cancelled",
         ))
     }
 
     /// The run's deadline or its total timeout has passed.
-    pub fn deadline(&mut self) -> Vec<Output> {
+    pub fn deadline(&mut self) -> Vec<MachineOutput> {
         let message = "the run reached its deadline before the platform's answer was complete";
-        self.fail(Failure::new(FailureKind::Timeout, message).retryable())
+        self.fail(ConnectorFailure::new(FailureKind::Timeout, message).retryable())
     }
 
     /// Ends the run with a failure of the driver, such as a file that cannot be read.
-    pub fn fail(&mut self, failure: Failure) -> Vec<Output> {
+    pub fn fail(&mut self, failure: ConnectorFailure) -> Vec<MachineOutput> {
         if self.is_over() {
             return Vec::new();
         }
-        let is_begun = !matches!(self.phase, Phase::New);
+        let is_begun = !matches!(self.phase, SessionPhase::New);
         let stop = self.machine.stop().filter(|_| is_begun);
-        let stop = stop.map(Output::Notify);
-        self.phase = Phase::Over;
-        let failed = Output::Fail(failure.redacted(&self.redactor));
+        let stop = stop.map(MachineOutput::Notify);
+        self.phase = SessionPhase::Over;
+        let failed = MachineOutput::Fail(failure.redacted(&self.redactor));
         stop.into_iter().chain([failed]).collect()
     }
 
-    fn deliver(&mut self, events: Vec<UpstreamEvent>) -> Vec<Output> {
+    fn deliver(&mut self, events: Vec<UpstreamEvent>) -> Vec<MachineOutput> {
         let mut outputs = Vec::new();
         for event in events {
-            if !matches!(self.phase, Phase::Reading(_)) {
+            if !matches!(self.phase, SessionPhase::Reading(_)) {
                 break;
             }
             if self.machine.is_ping(&event) {
                 continue;
             }
             self.has_progress = true;
-            outputs.extend(self.give(Input::Event(event)));
+            outputs.extend(self.give(MachineInput::Event(event)));
         }
         outputs
     }
 
-    fn give(&mut self, input: Input) -> Vec<Output> {
-        let may_wait = matches!(input, Input::Opened(_) | Input::Event(_));
-        let mut out = Outbox::default();
+    fn give(&mut self, input: MachineInput) -> Vec<MachineOutput> {
+        let may_wait = matches!(input, MachineInput::Opened(_) | MachineInput::Event(_));
+        let mut out = OutputQueue::default();
         let handled = self.machine.on(input, &mut out);
         let mut outputs = out.0;
         let mut goes_on = may_wait;
         let mut end = None;
         for (at, output) in outputs.iter_mut().enumerate() {
             match output {
-                Output::Call(request) => self.phase = Phase::Calling(request.framing),
-                Output::History(_) | Output::Ask(_) => self.phase = Phase::Waiting,
-                Output::Finish(_) | Output::Fail(_) => self.phase = Phase::Over,
-                Output::Tell(result) if result.kind == ResultType::ProcessorLog.as_str() => {
+                MachineOutput::Call(request) => self.phase = SessionPhase::Calling(request.framing),
+                MachineOutput::History(_) | MachineOutput::Ask(_) => {
+                    self.phase = SessionPhase::Waiting
+                }
+                MachineOutput::Finish(_) | MachineOutput::Fail(_) => {
+                    self.phase = SessionPhase::Over
+                }
+                MachineOutput::Tell(result) if result.kind == ResultType::ProcessorLog.as_str() => {
                     if let Some(Value::String(text)) = result.data.get_mut("text") {
                         *text = self.redactor.redact(text);
                     }
                     continue;
                 }
-                Output::Tell(_) | Output::Remember { .. } | Output::Save(_) | Output::Notify(_) => {
+                MachineOutput::Tell(_)
+                | MachineOutput::Remember { .. }
+                | MachineOutput::Save(_)
+                | MachineOutput::Notify(_) => {
                     continue;
                 }
             }
@@ -256,13 +267,13 @@ impl Session {
                 outputs.retain(|output| {
                     !matches!(
                         output,
-                        Output::Call(_) | Output::History(_) | Output::Ask(_)
+                        MachineOutput::Call(_) | MachineOutput::History(_) | MachineOutput::Ask(_)
                     )
                 });
                 outputs.extend(self.fail(failure));
             }
             // A machine must not leave its run without a next step.
-            Ok(()) if !goes_on => outputs.extend(self.fail(Failure::ended_early())),
+            Ok(()) if !goes_on => outputs.extend(self.fail(ConnectorFailure::ended_early())),
             Ok(()) => {}
         }
         outputs
@@ -274,21 +285,25 @@ mod tests {
     use url::Url;
 
     use super::*;
-    use crate::request::Request;
+    use crate::request::PlatformRequest;
 
     /// Calls once, finishes at an event `end`, and does not care about the end of its response.
     struct Careless;
 
     impl Machine for Careless {
-        fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+        fn on(
+            &mut self,
+            input: MachineInput,
+            out: &mut OutputQueue,
+        ) -> Result<(), ConnectorFailure> {
             match input {
-                Input::Begin => out.call(request("run").framed(Framing::Lines)),
-                Input::Event(event) if event.text == "end" => {
+                MachineInput::Begin => out.call(request("run").framed(ResponseFraming::Lines)),
+                MachineInput::Event(event) if event.text == "end" => {
                     out.finish("stop", None);
                     out.finish("again", None);
                 }
-                Input::Event(event) => out.log("info", &event.text),
-                Input::Refused(refusal) => return Err(refusal.into()),
+                MachineInput::Event(event) => out.log("info", &event.text),
+                MachineInput::Refused(refusal) => return Err(refusal.into()),
                 _ => {}
             }
             Ok(())
@@ -298,29 +313,29 @@ mod tests {
             event.text == "ping"
         }
 
-        fn stop(&self) -> Option<Request> {
+        fn stop(&self) -> Option<PlatformRequest> {
             Some(request("stop"))
         }
     }
 
-    fn request(path: &str) -> Request {
+    fn request(path: &str) -> PlatformRequest {
         let url: Url = format!("https://a.example/{path}").parse().unwrap();
-        Request::get(url)
+        PlatformRequest::get(url)
     }
 
-    fn session(status: u16) -> Session {
-        let mut session = Session {
+    fn session(status: u16) -> MachineSession {
+        let mut session = MachineSession {
             machine: Box::new(Careless),
-            redactor: Redactor::new(vec!["secret-key".into()]),
-            limits: Limits {
+            redactor: SecretRedactor::new(vec!["secret-key".into()]),
+            limits: CallTimeouts {
                 idle: std::time::Duration::ZERO,
                 total: None,
             },
-            phase: Phase::New,
+            phase: SessionPhase::New,
             has_progress: false,
         };
         session.begin();
-        let head = Head {
+        let head = PlatformResponseHead {
             status,
             headers: Vec::new(),
         };
@@ -328,9 +343,9 @@ mod tests {
         session
     }
 
-    fn failure(outputs: &[Output]) -> &Failure {
+    fn failure(outputs: &[MachineOutput]) -> &ConnectorFailure {
         match outputs {
-            [Output::Notify(_), Output::Fail(failure)] => failure,
+            [MachineOutput::Notify(_), MachineOutput::Fail(failure)] => failure,
             other => panic!("{other:?}"),
         }
     }
@@ -357,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_are_no_progress() {
+    fn pings_do_not_reset_idle_timeout() {
         let mut session = session(200);
         session.take_progress();
         assert!(session.bytes(b"ping\n").is_empty() && !session.take_progress());

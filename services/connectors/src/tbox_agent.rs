@@ -7,13 +7,13 @@ mod request;
 use serde_json::Value;
 
 use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
 use crate::tbox_agent::config::Config;
-use crate::tbox_agent::events::{Progress, failure_of, is_lost};
-use crate::turn::Turn;
+use crate::tbox_agent::events::{TboxProgress, failure_of, is_lost};
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal, TransportError};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::json::text_of;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -34,14 +34,17 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const CONVERSATION: &str = "external.conversation_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     Ok(Box::new(Tbox {
-        conversation: Conversation::of(&turn, CONVERSATION, |_| true),
-        progress: Progress::new(&turn),
+        conversation: PlatformConversation::of(&turn, CONVERSATION, |_| true),
+        progress: TboxProgress::new(&turn),
         files: Vec::new(),
         history: Vec::new(),
-        stage: Stage::Uploading,
+        stage: TboxStage::Uploading,
         turn,
         config,
     }))
@@ -49,38 +52,40 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct Tbox {
     config: Config,
-    turn: Turn,
-    conversation: Conversation,
-    progress: Progress,
+    turn: ConnectorTurn,
+    conversation: PlatformConversation,
+    progress: TboxProgress,
     /// Files of the turn as Tbox refers to them.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
-    stage: Stage,
+    stage: TboxStage,
 }
 
 /// The call that is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum TboxStage {
     Uploading,
     Streaming,
 }
 
 impl Machine for Tbox {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin => self.upload(out),
-            Input::History(messages) => {
+            MachineInput::Begin => self.upload(out),
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.chat(out);
                 Ok(())
             }
-            Input::Event(event) if self.stage == Stage::Uploading => self.uploaded(&event, out),
-            Input::Event(event) => self.event(&event, out),
-            Input::Ended if self.stage == Stage::Streaming => self.progress.ended(out),
-            Input::Ended => Err(self.of_stage(Failure::ended_early())),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => self.failed(error, out),
-            Input::Opened(_) | Input::Answered(_) => Ok(()),
+            MachineInput::Event(event) if self.stage == TboxStage::Uploading => {
+                self.uploaded(&event, out)
+            }
+            MachineInput::Event(event) => self.event(&event, out),
+            MachineInput::Ended if self.stage == TboxStage::Streaming => self.progress.ended(out),
+            MachineInput::Ended => Err(self.of_stage(ConnectorFailure::ended_early())),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => self.failed(error, out),
+            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
         }
     }
 
@@ -91,7 +96,7 @@ impl Machine for Tbox {
 
 impl Tbox {
     /// Uploads the next file, or begins the chat.
-    fn upload(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.turn.files.get(self.files.len()) {
             Some(file) => out.call(request::upload(&self.config, file)?),
             None => self.chat(out),
@@ -99,7 +104,11 @@ impl Tbox {
         Ok(())
     }
 
-    fn uploaded(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn uploaded(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let Some(file) = self.turn.files.get(self.files.len()) else {
             return Ok(());
         };
@@ -108,13 +117,13 @@ impl Tbox {
             return Err(self.of_stage(failure));
         }
         let id = text_of(&told["data"]).filter(|id| !id.trim().is_empty());
-        let id = id.ok_or_else(|| self.of_stage(Failure::unreadable(&event.text)))?;
+        let id = id.ok_or_else(|| self.of_stage(ConnectorFailure::unreadable(&event.text)))?;
         self.files.push(request::part(file, &id));
         self.upload(out)
     }
 
-    fn chat(&mut self, out: &mut Outbox) {
-        self.stage = Stage::Streaming;
+    fn chat(&mut self, out: &mut OutputQueue) {
+        self.stage = TboxStage::Streaming;
         out.call(request::chat(
             &self.config,
             &self.turn,
@@ -124,7 +133,11 @@ impl Tbox {
         ));
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if event.text.trim() == "[DONE]" {
             return self.progress.complete(out);
         }
@@ -147,25 +160,33 @@ impl Tbox {
         Ok(())
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let code = text_of(&refusal.json()["errorCode"]);
-        let failure = Failure::from(refusal);
+        let failure = ConnectorFailure::from(refusal);
         let failure = match code {
             Some(code) => failure.detail("code", code),
             None => failure,
         };
         match self.stage {
-            Stage::Uploading => Err(self.of_stage(failure)),
-            Stage::Streaming => self.lost(failure, out),
+            TboxStage::Uploading => Err(self.of_stage(failure)),
+            TboxStage::Streaming => self.lost(failure, out),
         }
     }
 
-    fn failed(&mut self, error: TransportError, out: &mut Outbox) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        error: TransportError,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if self.progress.is_done() {
             return self.progress.complete(out);
         }
         let failure = self.of_stage(error.into());
-        if self.stage == Stage::Streaming && error == TransportError::Idle {
+        if self.stage == TboxStage::Streaming && error == TransportError::Idle {
             let reason = "Tbox was silent about a stored conversation";
             return self.start_over(failure, reason, out);
         }
@@ -173,15 +194,19 @@ impl Tbox {
     }
 
     /// A failure, which names the file where an upload failed.
-    fn of_stage(&self, failure: Failure) -> Failure {
+    fn of_stage(&self, failure: ConnectorFailure) -> ConnectorFailure {
         match self.turn.files.get(self.files.len()) {
-            Some(file) if self.stage == Stage::Uploading => failure.of_upload(&file.name),
+            Some(file) if self.stage == TboxStage::Uploading => failure.of_upload(&file.name),
             _ => failure,
         }
     }
 
     /// A failure, unless it is about a stored conversation that Tbox lost.
-    fn lost(&mut self, failure: Failure, out: &mut Outbox) -> Result<(), Failure> {
+    fn lost(
+        &mut self,
+        failure: ConnectorFailure,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if is_lost(&failure) {
             let reason = "Tbox does not know the stored conversation";
             return self.start_over(failure, reason, out);
@@ -191,18 +216,18 @@ impl Tbox {
 
     fn start_over(
         &mut self,
-        failure: Failure,
+        failure: ConnectorFailure,
         reason: &str,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let has_begun = self.progress.has_begun();
         if !self.conversation.start_over(has_begun, reason, out) {
             return Err(failure);
         }
-        self.progress = Progress::new(&self.turn);
+        self.progress = TboxProgress::new(&self.turn);
         match self.config.resend_history {
             0 => self.chat(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }

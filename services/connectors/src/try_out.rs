@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use connectors::agent_file::AgentFile;
-use connectors::driver::{Stop, drive};
-use connectors::session::Session;
-use connectors::turn::{FILE_BYTES, FileContent, Turn, TurnFile};
+use connectors::driver::{StopCause, drive};
+use connectors::session::MachineSession;
+use connectors::turn::{ConnectorTurn, FILE_BYTES, FileContent, TurnFile};
 use runner_kit::CancellationToken;
 use runner_kit::process::asked_to_stop;
 
@@ -43,7 +43,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
     let AgentFile { platform, config } = AgentFile::read(&args.config, args.agent.as_deref())?;
     let mut terminal = Terminal::default();
     let source = args.platforms.source()?;
-    let session = match Session::new(platform, turn(args)?, &config, &source) {
+    let session = match MachineSession::new(platform, turn(args)?, &config, &source) {
         Ok(session) => session,
         Err(failure) => {
             terminal.show(&failure.into_result(platform.prefix))?;
@@ -55,7 +55,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let stop = Stop {
+        let stop = StopCause {
             cancel: CancellationToken::new(),
             deadline: None,
         };
@@ -77,7 +77,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
     terminal.end()
 }
 
-fn turn(args: &TryArgs) -> anyhow::Result<Turn> {
+fn turn(args: &TryArgs) -> anyhow::Result<ConnectorTurn> {
     let files = args.files.iter().map(|path| {
         let bytes =
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -95,13 +95,13 @@ fn turn(args: &TryArgs) -> anyhow::Result<Turn> {
             content: FileContent::Bytes(bytes.into()),
         })
     });
-    Ok(Turn {
+    Ok(ConnectorTurn {
         run_id: "try".to_owned(),
         user: "user_try".to_owned(),
         text: args.text.clone(),
         files: files.collect::<anyhow::Result<_>>()?,
         state: serde_json::from_str(&args.state).context("--state is no JSON object")?,
-        ..Turn::default()
+        ..ConnectorTurn::default()
     })
 }
 

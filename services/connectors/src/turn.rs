@@ -12,7 +12,7 @@ use protocol::message::ContentElement;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// Files of one event.
 pub const MOST_FILES: usize = 20;
@@ -23,7 +23,7 @@ const RESULT_BYTES: u64 = 256 * 1024;
 
 /// One event for one agent.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct ConnectorTurn {
     pub run_id: String,
     /// Identifies the user to the platform: `{actor_type}_{actor_id}`, or `user_{run_id}`.
     pub user: String,
@@ -78,7 +78,7 @@ impl fmt::Debug for FileContent {
     }
 }
 
-impl Default for Turn {
+impl Default for ConnectorTurn {
     fn default() -> Self {
         Self {
             run_id: String::new(),
@@ -99,9 +99,9 @@ impl Default for Turn {
     }
 }
 
-impl Turn {
+impl ConnectorTurn {
     /// The facts in a context. Fails with `upload_error` where a file cannot be read.
-    pub fn of(context: &AgentRunContext) -> Result<Self, Failure> {
+    pub fn of(context: &AgentRunContext) -> Result<Self, ConnectorFailure> {
         let input = &context.input;
         let text = input.text.clone().filter(|text| !text.trim().is_empty());
         let parts = || {
@@ -140,10 +140,10 @@ impl Turn {
     }
 
     /// Fails with `upload_error` where the event has files, for platforms that take none.
-    pub fn refuse_files(&self, platform: &str) -> Result<(), Failure> {
+    pub fn refuse_files(&self, platform: &str) -> Result<(), ConnectorFailure> {
         match self.files.first() {
             None => Ok(()),
-            Some(file) => Err(Failure::upload(
+            Some(file) => Err(ConnectorFailure::upload(
                 &file.name,
                 &format!("cannot be handed over: {platform} takes no files"),
             )),
@@ -165,7 +165,7 @@ fn result_bytes(metadata: &JsonObject) -> usize {
 fn files_of(
     attachments: &[InputAttachment],
     contents: &[ContentElement],
-) -> Result<Vec<TurnFile>, Failure> {
+) -> Result<Vec<TurnFile>, ConnectorFailure> {
     let attached = attachments
         .iter()
         .map(attachment)
@@ -178,20 +178,20 @@ fn files_of(
     };
     match files.get(MOST_FILES) {
         None => Ok(files),
-        Some(file) => Err(Failure::upload(
+        Some(file) => Err(ConnectorFailure::upload(
             &file.name,
             &format!("is beyond the bound of {MOST_FILES} files"),
         )),
     }
 }
 
-fn attachment(file: &InputAttachment) -> Result<TurnFile, Failure> {
+fn attachment(file: &InputAttachment) -> Result<TurnFile, ConnectorFailure> {
     let name = file.name.clone().unwrap_or_else(|| "file".to_owned());
     let (content, mime_type) = match (&file.id, &file.content, &file.url) {
         (Some(id), _, _) => (FileContent::Artifact(id.clone()), None),
         (None, Some(data), _) => bytes_of(&name, data)?,
         (None, None, Some(url)) => content_of(&name, url)?,
-        (None, None, None) => return Err(Failure::upload(&name, "has no content")),
+        (None, None, None) => return Err(ConnectorFailure::upload(&name, "has no content")),
     };
     let mime_type = file.mime_type.clone().or(mime_type);
     Ok(TurnFile {
@@ -201,7 +201,7 @@ fn attachment(file: &InputAttachment) -> Result<TurnFile, Failure> {
     })
 }
 
-fn part(part: &ContentElement) -> Option<Result<TurnFile, Failure>> {
+fn part(part: &ContentElement) -> Option<Result<TurnFile, ConnectorFailure>> {
     let (data, is_url, name, default) = match part.kind.as_str() {
         "image_base64" => (part.image_base64.as_deref()?, false, "image", "image/jpeg"),
         "image_url" => (
@@ -239,7 +239,7 @@ fn part(part: &ContentElement) -> Option<Result<TurnFile, Failure>> {
 
 type Content = (FileContent, Option<String>);
 
-fn content_of(name: &str, url: &str) -> Result<Content, Failure> {
+fn content_of(name: &str, url: &str) -> Result<Content, ConnectorFailure> {
     if url.starts_with("data:") {
         return bytes_of(name, url);
     }
@@ -250,19 +250,20 @@ fn content_of(name: &str, url: &str) -> Result<Content, Failure> {
 }
 
 /// Base64, or a `data:` URL of base64.
-fn bytes_of(name: &str, data: &str) -> Result<Content, Failure> {
+fn bytes_of(name: &str, data: &str) -> Result<Content, ConnectorFailure> {
     let split = data
         .strip_prefix("data:")
         .and_then(|data| data.split_once(','));
     let (head, base64) = split.unwrap_or(("", data));
     if base64.len() / 4 * 3 > FILE_BYTES {
-        return Err(Failure::upload(
+        return Err(ConnectorFailure::upload(
             name,
             &format!("is larger than {FILE_BYTES} bytes"),
         ));
     }
     let bytes = STANDARD.decode(base64.trim());
-    let bytes = bytes.map_err(|_| Failure::upload(name, "has content that is no base64"))?;
+    let bytes =
+        bytes.map_err(|_| ConnectorFailure::upload(name, "has content that is no base64"))?;
     let mime_type = head
         .split(';')
         .next()
@@ -275,10 +276,10 @@ fn bytes_of(name: &str, data: &str) -> Result<Content, Failure> {
 
 impl TurnFile {
     /// The bytes; an error that names the file where only an address is known.
-    pub fn bytes(&self) -> Result<Arc<[u8]>, Failure> {
+    pub fn bytes(&self) -> Result<Arc<[u8]>, ConnectorFailure> {
         match &self.content {
             FileContent::Bytes(bytes) => Ok(bytes.clone()),
-            FileContent::Url(_) | FileContent::Artifact(_) => Err(Failure::upload(
+            FileContent::Url(_) | FileContent::Artifact(_) => Err(ConnectorFailure::upload(
                 &self.name,
                 "has no bytes, and the platform takes no addresses",
             )),
@@ -286,7 +287,7 @@ impl TurnFile {
     }
 
     /// A `data:` URL of the bytes, or the public address.
-    pub fn url(&self) -> Result<String, Failure> {
+    pub fn url(&self) -> Result<String, ConnectorFailure> {
         match &self.content {
             FileContent::Url(url) => Ok(url.clone()),
             _ => Ok(format!(
@@ -302,7 +303,7 @@ impl TurnFile {
 mod tests {
     use super::*;
 
-    fn files(attachments: &Value, contents: &Value) -> Result<Vec<TurnFile>, Failure> {
+    fn files(attachments: &Value, contents: &Value) -> Result<Vec<TurnFile>, ConnectorFailure> {
         let attachments: Vec<_> = serde_json::from_value(attachments.clone()).unwrap();
         let contents: Vec<_> = serde_json::from_value(contents.clone()).unwrap();
         files_of(&attachments, &contents)

@@ -5,16 +5,16 @@ mod events;
 mod request;
 
 use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Input, Machine, Outbox, Output};
-use crate::request::Request;
-use crate::turn::Turn;
+use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::request::PlatformRequest;
+use crate::turn::ConnectorTurn;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::Conversation;
-use crate::upstream::failure::{Failure, Refusal, message_of};
+use crate::upstream::conversation::PlatformConversation;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, message_of};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 use crate::weknora_agent::config::Config;
-use crate::weknora_agent::events::Progress;
+use crate::weknora_agent::events::WeKnoraProgress;
 
 pub(crate) const PLATFORM: Platform = Platform {
     name: "weknora-agent",
@@ -33,13 +33,16 @@ pub(crate) const PLATFORM: Platform = Platform {
 
 const SESSION: &str = "external.session_id";
 
-fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, Failure> {
+fn start(
+    turn: ConnectorTurn,
+    reader: &mut ConfigReader<'_>,
+) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
     // Files that cannot be handed over fail before a session is made for them.
     request::images(&turn)?;
     Ok(Box::new(WeKnora {
-        session: Conversation::of(&turn, SESSION, |_| true),
-        progress: Progress::new(&turn),
+        session: PlatformConversation::of(&turn, SESSION, |_| true),
+        progress: WeKnoraProgress::new(&turn),
         history: Vec::new(),
         is_creating: false,
         turn,
@@ -49,54 +52,56 @@ fn start(turn: Turn, reader: &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, 
 
 struct WeKnora {
     config: Config,
-    turn: Turn,
-    session: Conversation,
+    turn: ConnectorTurn,
+    session: PlatformConversation,
     history: Vec<HistoryMessage>,
-    progress: Progress,
+    progress: WeKnoraProgress,
     /// The open call makes a session.
     is_creating: bool,
 }
 
 impl Machine for WeKnora {
-    fn on(&mut self, input: Input, out: &mut Outbox) -> Result<(), Failure> {
+    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match input {
-            Input::Begin if self.session.id().is_some() => self.chat(out),
-            Input::Begin => {
+            MachineInput::Begin if self.session.id().is_some() => self.chat(out),
+            MachineInput::Begin => {
                 self.create(out);
                 Ok(())
             }
-            Input::History(messages) => {
+            MachineInput::History(messages) => {
                 self.history = messages;
                 self.create(out);
                 Ok(())
             }
-            Input::Opened(_) => {
+            MachineInput::Opened(_) => {
                 self.opened(out);
                 Ok(())
             }
-            Input::Event(event) => self.event(&event, out),
+            MachineInput::Event(event) => self.event(&event, out),
             // Servers leave out the end mark of the run, or send it late.
-            Input::Ended | Input::Failed(_) if self.progress.is_done => self.progress.complete(out),
-            Input::Ended => Err(Failure::ended_early()),
-            Input::Refused(refusal) => self.refused(refusal, out),
-            Input::Failed(error) => Err(error.into()),
-            Input::Answered(_) => Ok(()),
+            MachineInput::Ended | MachineInput::Failed(_) if self.progress.is_done => {
+                self.progress.complete(out)
+            }
+            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
+            MachineInput::Refused(refusal) => self.refused(refusal, out),
+            MachineInput::Failed(error) => Err(error.into()),
+            MachineInput::Answered(_) => Ok(()),
         }
     }
 
-    fn stop(&self) -> Option<Request> {
+    fn stop(&self) -> Option<PlatformRequest> {
         let message = self.progress.message_id.as_deref()?;
         Some(request::stop(&self.config, self.session.id()?, message))
     }
 }
 
 impl WeKnora {
-    fn create(&mut self, out: &mut Outbox) {
+    fn create(&mut self, out: &mut OutputQueue) {
         self.is_creating = true;
         out.call(request::session(&self.config, &self.turn.user));
     }
 
-    fn chat(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    fn chat(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.is_creating = false;
         let session = self.session.id().unwrap_or_default();
         out.call(request::chat(
@@ -108,26 +113,30 @@ impl WeKnora {
         Ok(())
     }
 
-    fn opened(&mut self, out: &mut Outbox) {
+    fn opened(&mut self, out: &mut OutputQueue) {
         if let Some(id) = self.session.id().map(str::to_owned) {
             self.session.learn(&id, out);
         }
     }
 
-    fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
         if told["success"] == false {
             let message = message_of(&told).unwrap_or_default();
-            return Err(Failure::reported(None, None, message));
+            return Err(ConnectorFailure::reported(None, None, message));
         }
         if self.is_creating {
             let id = filled(&told["data"]["id"]);
-            let id = id.ok_or_else(|| Failure::unreadable(&event.text))?;
+            let id = id.ok_or_else(|| ConnectorFailure::unreadable(&event.text))?;
             self.session.learn(id, out);
             return self.chat(out);
         }
         if event.is_document && told.get("response_type").is_none() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         if self.progress.event(&told, out)? {
             return self.progress.complete(out);
@@ -135,7 +144,11 @@ impl WeKnora {
         Ok(())
     }
 
-    fn refused(&mut self, refusal: Refusal, out: &mut Outbox) -> Result<(), Failure> {
+    fn refused(
+        &mut self,
+        refusal: ErrorStatus,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
         let is_unknown = told.contains("session") && told.contains("not found");
         let is_lost = !self.is_creating && (refusal.head.status == 404 || is_unknown);
@@ -149,7 +162,7 @@ impl WeKnora {
         }
         match self.config.resend_history {
             0 => self.create(out),
-            messages => out.push(Output::History(messages)),
+            messages => out.push(MachineOutput::History(messages)),
         }
         Ok(())
     }

@@ -9,9 +9,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_runnel-connectors");
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// Killed on drop.
-struct Service(Child);
+struct ServiceProcess(Child);
 
-impl Drop for Service {
+impl Drop for ServiceProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -29,11 +29,11 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn serves_until_it_is_told_to_stop() {
+fn serves_until_stop_signal() {
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--ids", "langbot"]);
     let serve = serve.env("RUNNEL_CONNECTORS_SECRET", SECRET);
     let started = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    let mut service = Service(started.unwrap());
+    let mut service = ServiceProcess(started.unwrap());
     let mut lines = BufReader::new(service.0.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
     let (_, port) = first.rsplit_once(':').unwrap();
@@ -53,7 +53,7 @@ fn serves_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn refuses_options_that_give_secrets_away() {
+fn rejects_options_that_expose_secrets() {
     for (arguments, secret, part) in [
         (&["serve"][..], None, "RUNNEL_CONNECTORS_SECRET"),
         (&["serve"], Some("short"), "cannot be used"),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use connectors::catalogue::{PLATFORMS, Platform};
-use connectors::session::Session;
-use connectors::turn::Turn;
+use connectors::session::MachineSession;
+use connectors::turn::ConnectorTurn;
 use connectors::upstream::config::SecretSource;
 use protocol::manifest::FormItem;
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn agents_on_pages_have_valid_configurations() {
         let agent = &tables["agents"][0];
         assert_eq!(agent["runner_id"], platform.id().to_string());
         let config = agent["config"].as_object().unwrap();
-        let opened = Session::new(platform, Turn::default(), config, &source());
+        let opened = MachineSession::new(platform, ConnectorTurn::default(), config, &source());
         let failure = opened.err().map(|failure| failure.message);
         assert_eq!(failure, None, "{}", platform.name);
     }

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
-use client::{Connectors, KEY, ending, of};
-use transcripts::Transcript;
-use upstream::{Act, Upstream, stream, whole};
+use client::{ConnectorsProcess, KEY, ending, of};
+use transcripts::CompletedTranscript;
+use upstream::{Act, FakePlatform, stream, whole};
 
 /// Runs at once.
 const RUNS: usize = 200;
@@ -34,9 +34,9 @@ fn dify(url: &str) -> Value {
 /// A run of Dify against a platform that answers so.
 async fn dify_against(
     answer: impl Fn() -> Vec<Act> + Send + Sync + 'static,
-) -> (Upstream, Vec<Value>) {
-    let connectors = Connectors::start().await;
-    let upstream = Upstream::start(move |request, _| {
+) -> (FakePlatform, Vec<Value>) {
+    let connectors = ConnectorsProcess::start().await;
+    let upstream = FakePlatform::start(move |request, _| {
         if request.line.contains("/stop") {
             return whole(200, "application/json", "{\"result\": \"success\"}");
         }
@@ -82,7 +82,7 @@ async fn silence_within_an_answer_stops_the_platform() {
 }
 
 #[tokio::test]
-async fn connections_that_hang_time_out() {
+async fn times_out_hanging_connections() {
     // A listener that accepts nothing, and whose queue is full.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -96,7 +96,7 @@ async fn connections_that_hang_time_out() {
     };
     let full = tokio::time::timeout(std::time::Duration::from_millis(500), fill).await;
     assert!(full.is_err());
-    let connectors = Connectors::start().await;
+    let connectors = ConnectorsProcess::start().await;
     let results = connectors
         .run_with("dify-agent", &dify(&format!("http://{address}")))
         .await;
@@ -105,8 +105,9 @@ async fn connections_that_hang_time_out() {
 
 #[tokio::test]
 async fn endless_answers_end_at_their_bounds() {
-    let connectors = Connectors::start().await;
-    let upstream = Upstream::start(|_, _| vec![stream(""), Act::WriteForEver(BEGUN.into())]).await;
+    let connectors = ConnectorsProcess::start().await;
+    let upstream =
+        FakePlatform::start(|_, _| vec![stream(""), Act::WriteForEver(BEGUN.into())]).await;
     let mut config = dify(&upstream.url());
     config["total-timeout"] = json!(1);
     let results = connectors.run_with("dify-agent", &config).await;
@@ -131,7 +132,7 @@ async fn lines_of_20_mib_are_refused() {
 }
 
 #[tokio::test]
-async fn responses_that_are_no_answers_have_their_codes() {
+async fn maps_error_responses_to_codes() {
     let page = "<html><body>Log in</body></html>";
     for (status, code, retryable) in [
         (200, "dify.response_invalid", false),
@@ -159,8 +160,8 @@ async fn responses_that_are_no_answers_have_their_codes() {
 #[tokio::test]
 async fn cut_answers_are_not_complete() {
     let cut = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\nconnection: close\r\n\r\n";
-    let connectors = Connectors::start().await;
-    let upstream = Upstream::start(move |_, _| {
+    let connectors = ConnectorsProcess::start().await;
+    let upstream = FakePlatform::start(move |_, _| {
         vec![Act::Write(format!("{cut}{BEGUN}").into_bytes()), Act::Close]
     })
     .await;
@@ -172,8 +173,8 @@ async fn cut_answers_are_not_complete() {
 
 #[tokio::test]
 async fn cancellation_stops_the_platform_and_closes_the_socket() {
-    let connectors = Connectors::start().await;
-    let upstream = Upstream::start(|request, _| {
+    let connectors = ConnectorsProcess::start().await;
+    let upstream = FakePlatform::start(|request, _| {
         if request.line.contains("/stop") {
             return whole(200, "application/json", "{}");
         }
@@ -199,8 +200,8 @@ async fn cancellation_stops_the_platform_and_closes_the_socket() {
 
 #[tokio::test]
 async fn invalid_configurations_fail_before_the_network() {
-    let connectors = Connectors::start().await;
-    let upstream = Upstream::start(|_, _| Vec::new()).await;
+    let connectors = ConnectorsProcess::start().await;
+    let upstream = FakePlatform::start(|_, _| Vec::new()).await;
     let mut config = dify(&upstream.url());
     config["app-type"] = json!("nothing");
     let results = connectors.run_with("dify-agent", &config).await;
@@ -211,9 +212,9 @@ async fn invalid_configurations_fail_before_the_network() {
 
 #[tokio::test]
 async fn persons_answer_within_the_run() {
-    let connectors = Connectors::start().await;
+    let connectors = ConnectorsProcess::start().await;
     let platform = Platform::find("dify-agent").unwrap();
-    let transcript = Arc::new(Transcript::named("dify-agent", "form"));
+    let transcript = Arc::new(CompletedTranscript::named("dify-agent", "form"));
     connectors.host.answer(200, transcript.answer());
     let upstream = feed(&transcript, &watch::Sender::new(0), 1).await;
     let request = connectors.request("dify-agent", &transcript.config(platform, &upstream.url()));
@@ -234,12 +235,12 @@ async fn persons_answer_within_the_run() {
 
 #[tokio::test]
 async fn files_go_both_ways() {
-    let connectors = Connectors::start().await;
+    let connectors = ConnectorsProcess::start().await;
     connectors.host.answer(200, json!("bytes of the artifact"));
     connectors.host.answer(201, json!({
         "artifact_id": "a-9", "name": "b.txt", "mime_type": "text/plain", "size": 4, "sha256": "", "origin": "runner",
     }));
-    let upstream = Upstream::start(|request, number| match number {
+    let upstream = FakePlatform::start(|request, number| match number {
         0 => whole(201, "application/json", "{\"id\": \"up-1\"}"),
         1 => {
             let host = request.headers.lines().find_map(|line| line.strip_prefix("host: "));
@@ -279,9 +280,9 @@ async fn files_go_both_ways() {
 /// No platform answers before all of its runs have asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_platforms_keep_200_runs_apart() {
-    let connectors = Connectors::start().await;
+    let connectors = ConnectorsProcess::start().await;
     for platform in PLATFORMS {
-        let transcript = Arc::new(Transcript::of(platform));
+        let transcript = Arc::new(CompletedTranscript::of(platform));
         let gate = watch::Sender::new(0);
         let upstreams = join_all((0..RUNS).map(|_| feed(&transcript, &gate, RUNS))).await;
         let runs = upstreams.iter().map(async |upstream| {
@@ -304,12 +305,12 @@ async fn all_platforms_keep_200_runs_apart() {
 
 /// A platform that plays a transcript once `together` of its kind were asked.
 async fn feed(
-    transcript: &Arc<Transcript>,
+    transcript: &Arc<CompletedTranscript>,
     gate: &watch::Sender<usize>,
     together: usize,
-) -> Upstream {
+) -> FakePlatform {
     let (transcript, gate) = (Arc::clone(transcript), gate.clone());
-    Upstream::start(move |request, number| {
+    FakePlatform::start(move |request, number| {
         let host = request
             .headers
             .lines()
@@ -332,8 +333,8 @@ async fn feed(
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_flat_under_equal_loads() {
-    let connectors = Connectors::start().await;
-    let together = |request: &upstream::Received, _: usize| {
+    let connectors = ConnectorsProcess::start().await;
+    let together = |request: &upstream::ReceivedRequest, _: usize| {
         if request.line.contains("/stop") {
             return whole(200, "application/json", "{}");
         }
@@ -347,7 +348,7 @@ async fn memory_is_flat_under_equal_loads() {
     };
     let mut sizes = Vec::new();
     for _ in 0..4 {
-        let upstream = Upstream::start(together).await;
+        let upstream = FakePlatform::start(together).await;
         let mut config = dify(&upstream.url());
         config["idle-timeout"] = json!(60);
         let runs = (0..RUNS).map(|_| connectors.run_with("dify-agent", &config));

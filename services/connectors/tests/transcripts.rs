@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use connectors::catalogue::{PLATFORMS, Platform};
-use connectors::machine::{Head, HistoryMessage, Output};
-use connectors::request::{Body, Request};
-use connectors::session::Session;
-use connectors::turn::{FileContent, Turn, TurnFile};
+use connectors::machine::{HistoryMessage, MachineOutput, PlatformResponseHead};
+use connectors::request::{PlatformRequest, RequestBody};
+use connectors::session::MachineSession;
+use connectors::turn::{ConnectorTurn, FileContent, TurnFile};
 use connectors::upstream::config::SecretSource;
 use connectors::upstream::failure::TransportError;
 use protocol::JsonObject;
@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 const MOST_STEPS: usize = 50;
 const SECRET: &str = "secret-of-test";
 
-struct Transcript {
+struct PlatformTranscript {
     name: String,
     path: PathBuf,
     platform: &'static Platform,
@@ -42,7 +42,7 @@ struct Transcript {
 
 enum Response {
     Http {
-        head: Head,
+        head: PlatformResponseHead,
         body: Vec<u8>,
         end: Option<TransportError>,
     },
@@ -104,7 +104,7 @@ fn early_ends_never_complete_half_answers() {
                 };
                 let outputs = transcript.play(delivery);
                 transcript.check_invariants(&outputs, delivery);
-                if matches!(outputs.last(), Some(Output::Finish(_))) {
+                if matches!(outputs.last(), Some(MachineOutput::Finish(_))) {
                     assert_eq!(
                         messages(&outputs),
                         whole,
@@ -129,7 +129,10 @@ fn each_platform_has_transcripts() {
 
 #[test]
 fn each_response_belongs_to_a_transcript() {
-    let used: BTreeSet<_> = transcripts().iter().flat_map(Transcript::files).collect();
+    let used: BTreeSet<_> = transcripts()
+        .iter()
+        .flat_map(PlatformTranscript::files)
+        .collect();
     for platform in PLATFORMS {
         for path in listed(&directory().join(platform.name), "http") {
             assert!(
@@ -145,17 +148,30 @@ fn each_response_belongs_to_a_transcript() {
 fn unknown_keys_are_refused() {
     for transcript in &transcripts() {
         let mut config = transcript.config();
-        if Session::new(transcript.platform, Turn::default(), &config, &source()).is_err() {
+        if MachineSession::new(
+            transcript.platform,
+            ConnectorTurn::default(),
+            &config,
+            &source(),
+        )
+        .is_err()
+        {
             continue;
         }
         config.insert("no-such-key".to_owned(), json!(1));
-        let refused = Session::new(transcript.platform, Turn::default(), &config, &source()).err();
+        let refused = MachineSession::new(
+            transcript.platform,
+            ConnectorTurn::default(),
+            &config,
+            &source(),
+        )
+        .err();
         let pointer = refused.map(|failure| failure.details["pointer"].clone());
         assert_eq!(pointer, Some(json!("/no-such-key")), "{}", transcript.name);
     }
 }
 
-impl Transcript {
+impl PlatformTranscript {
     fn read(platform: &'static Platform, path: PathBuf) -> Self {
         let name = format!("{}/{}", platform.name, stem(&path));
         let text = fs::read_to_string(&path).expect("the transcript is readable");
@@ -232,7 +248,7 @@ impl Transcript {
         bodies.flat_map(|(number, length)| (0..length).map(move |at| (number, at)))
     }
 
-    fn turn(&self) -> Turn {
+    fn turn(&self) -> ConnectorTurn {
         let turn = self.member("turn");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
@@ -248,7 +264,7 @@ impl Transcript {
                     None => FileContent::Bytes(text(&file["text"]).into_bytes().into()),
                 },
             });
-        Turn {
+        ConnectorTurn {
             run_id: "00000000-0000-7000-8000-000000000001".to_owned(),
             user: "user_7".to_owned(),
             text: text(&turn["text"]),
@@ -259,7 +275,7 @@ impl Transcript {
             run_token: turn["run_token"].as_str().map(Into::into),
             deadline: turn["deadline"].as_f64(),
             streams: turn["streams"] != json!(false),
-            ..Turn::default()
+            ..ConnectorTurn::default()
         }
     }
 
@@ -275,24 +291,24 @@ impl Transcript {
             .collect()
     }
 
-    fn play(&self, delivery: Delivery) -> Vec<Output> {
-        let mut session = match Session::new(self.platform, self.turn(), &self.config(), &source())
-        {
-            Ok(session) => session,
-            Err(failure) => return vec![Output::Fail(failure)],
-        };
+    fn play(&self, delivery: Delivery) -> Vec<MachineOutput> {
+        let mut session =
+            match MachineSession::new(self.platform, self.turn(), &self.config(), &source()) {
+                Ok(session) => session,
+                Err(failure) => return vec![MachineOutput::Fail(failure)],
+            };
         let (mut all, mut calls, mut asked) = (Vec::new(), 0, 0);
         let mut outputs = session.begin();
         for _ in 0..MOST_STEPS {
             let next = outputs.iter().rfind(|output| is_step(output)).cloned();
             all.append(&mut outputs);
             match next {
-                Some(Output::Call(_)) => {
+                Some(MachineOutput::Call(_)) => {
                     outputs = self.respond(&mut session, calls, delivery, &mut all);
                     calls += 1;
                 }
-                Some(Output::History(_)) => outputs = session.history(self.history()),
-                Some(Output::Ask(_)) => {
+                Some(MachineOutput::History(_)) => outputs = session.history(self.history()),
+                Some(MachineOutput::Ask(_)) => {
                     outputs = session.answered(self.answer(asked));
                     asked += 1;
                 }
@@ -321,11 +337,11 @@ impl Transcript {
     /// Hands over one response, up to the next step of the machine.
     fn respond(
         &self,
-        session: &mut Session,
+        session: &mut MachineSession,
         number: usize,
         delivery: Delivery,
-        all: &mut Vec<Output>,
-    ) -> Vec<Output> {
+        all: &mut Vec<MachineOutput>,
+    ) -> Vec<MachineOutput> {
         let (head, body, end) = match self.responses.get(number) {
             None => return session.failed(TransportError::Connect),
             Some(Response::Failed(error)) => return session.failed(*error),
@@ -364,28 +380,31 @@ impl Transcript {
         }
     }
 
-    fn check_invariants(&self, outputs: &[Output], delivery: Delivery) {
+    fn check_invariants(&self, outputs: &[MachineOutput], delivery: Delivery) {
         let place = format!("{}: {delivery:?}", self.name);
         let ends = outputs
             .iter()
-            .filter(|output| matches!(output, Output::Finish(_) | Output::Fail(_)))
+            .filter(|output| matches!(output, MachineOutput::Finish(_) | MachineOutput::Fail(_)))
             .count();
         assert_eq!(ends, 1, "{place}");
         assert!(
-            matches!(outputs.last(), Some(Output::Finish(_) | Output::Fail(_))),
+            matches!(
+                outputs.last(),
+                Some(MachineOutput::Finish(_) | MachineOutput::Fail(_))
+            ),
             "{place}"
         );
         assert!(messages(outputs).len() <= 1, "{place}");
         for output in outputs {
             match output {
-                Output::Fail(failure) => {
+                MachineOutput::Fail(failure) => {
                     let told = json!(failure.clone().into_result(self.platform.prefix)).to_string();
                     assert!(
                         !failure.message.is_empty() && !told.contains(SECRET),
                         "{place}: {told}"
                     );
                 }
-                Output::Tell(result) => {
+                MachineOutput::Tell(result) => {
                     assert!(!json!(result).to_string().contains(SECRET), "{place}");
                 }
                 _ => {}
@@ -393,7 +412,7 @@ impl Transcript {
         }
     }
 
-    fn check_results(&self, outputs: &[Output]) {
+    fn check_results(&self, outputs: &[MachineOutput]) {
         let results = short(outputs).into_iter().map(|mut result| {
             if let Some(Value::String(code)) = result.pointer_mut("/fail/code") {
                 *code = code.replace("PREFIX", self.platform.prefix);
@@ -439,12 +458,12 @@ fn pretty_list(list: &Value) -> String {
     format!("[\n{}\n  ]", lines.collect::<Vec<_>>().join(",\n"))
 }
 
-fn transcripts() -> Vec<Transcript> {
+fn transcripts() -> Vec<PlatformTranscript> {
     let of = |platform: &'static Platform| {
         let paths = listed(&directory().join(platform.name), "json");
         paths
             .into_iter()
-            .map(move |path| Transcript::read(platform, path))
+            .map(move |path| PlatformTranscript::read(platform, path))
     };
     PLATFORMS.iter().flat_map(of).collect()
 }
@@ -483,7 +502,7 @@ fn error_of(name: &str) -> TransportError {
     }
 }
 
-fn parse_http(bytes: &[u8]) -> (Head, Vec<u8>) {
+fn parse_http(bytes: &[u8]) -> (PlatformResponseHead, Vec<u8>) {
     let end = bytes
         .windows(2)
         .position(|pair| pair == b"\n\n")
@@ -495,7 +514,7 @@ fn parse_http(bytes: &[u8]) -> (Head, Vec<u8>) {
         .and_then(|line| line.split(' ').nth(1))
         .expect("a status line");
     let headers = lines.map(|line| line.split_once(": ").expect("a header"));
-    let head = Head {
+    let head = PlatformResponseHead {
         status: status.parse().expect("a status"),
         headers: headers
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
@@ -505,17 +524,21 @@ fn parse_http(bytes: &[u8]) -> (Head, Vec<u8>) {
 }
 
 /// True for outputs that the run goes on, or ends, with.
-fn is_step(output: &Output) -> bool {
+fn is_step(output: &MachineOutput) -> bool {
     matches!(
         output,
-        Output::Call(_) | Output::History(_) | Output::Ask(_) | Output::Finish(_) | Output::Fail(_)
+        MachineOutput::Call(_)
+            | MachineOutput::History(_)
+            | MachineOutput::Ask(_)
+            | MachineOutput::Finish(_)
+            | MachineOutput::Fail(_)
     )
 }
 
 /// The texts of `message.completed`.
-fn messages(outputs: &[Output]) -> Vec<String> {
+fn messages(outputs: &[MachineOutput]) -> Vec<String> {
     let told = outputs.iter().filter_map(|output| match output {
-        Output::Tell(result) if result.kind == "message.completed" => {
+        MachineOutput::Tell(result) if result.kind == "message.completed" => {
             Some(result.data["message"]["content"].to_string())
         }
         _ => None,
@@ -523,37 +546,37 @@ fn messages(outputs: &[Output]) -> Vec<String> {
     told.collect()
 }
 
-fn short(outputs: &[Output]) -> Vec<Value> {
+fn short(outputs: &[MachineOutput]) -> Vec<Value> {
     outputs.iter().map(short_of).collect()
 }
 
-fn short_of(output: &Output) -> Value {
+fn short_of(output: &MachineOutput) -> Value {
     match output {
-        Output::Call(request) => json!({"call": short_request(request)}),
-        Output::Notify(request) => json!({"notify": short_request(request)}),
-        Output::History(messages) => json!({"history": messages}),
-        Output::Ask(question) => json!({"ask": question}),
-        Output::Tell(result) => short_result(&result.kind, &result.data),
-        Output::Remember { key, value } => json!({"remember": [key, value]}),
-        Output::Save(file) => {
+        MachineOutput::Call(request) => json!({"call": short_request(request)}),
+        MachineOutput::Notify(request) => json!({"notify": short_request(request)}),
+        MachineOutput::History(messages) => json!({"history": messages}),
+        MachineOutput::Ask(question) => json!({"ask": question}),
+        MachineOutput::Tell(result) => short_result(&result.kind, &result.data),
+        MachineOutput::Remember { key, value } => json!({"remember": [key, value]}),
+        MachineOutput::Save(file) => {
             json!({"save": {"name": file.name, "mime_type": file.mime_type, "from": format!("{:?}", file.content)}})
         }
-        Output::Finish(end) => json!({"finish": {"reason": end.reason, "usage": end.usage}}),
-        Output::Fail(failure) => json!({"fail": {
+        MachineOutput::Finish(end) => json!({"finish": {"reason": end.reason, "usage": end.usage}}),
+        MachineOutput::Fail(failure) => json!({"fail": {
             "code": failure.kind.code("PREFIX"), "message": failure.message, "retryable": failure.retryable, "details": failure.details,
         }}),
     }
 }
 
-fn short_request(request: &Request) -> Value {
+fn short_request(request: &PlatformRequest) -> Value {
     let headers = request
         .headers
         .iter()
         .map(|(name, value)| (name.to_string(), json!(value)));
     let body = match &request.body {
-        Body::Empty => Value::Null,
-        Body::Json(body) => body.clone(),
-        Body::Multipart { fields, file } => {
+        RequestBody::Empty => Value::Null,
+        RequestBody::Json(body) => body.clone(),
+        RequestBody::Multipart { fields, file } => {
             let fields: JsonObject = fields
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), json!(value)))

@@ -8,23 +8,25 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::failure::{EXITED, Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
-use crate::peer::Peer;
-use crate::permission::{ActionKind, Decided, Decision, OpenPermissions};
+use crate::failure::{
+    EXITED, HarnessFailure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED,
+};
+use crate::peer::HarnessPeer;
+use crate::permission::{ActionKind, Decided, OpenPermissions, PermissionDecision};
 use crate::process::Launch;
-use crate::rpc::{Frame, METHOD_NOT_FOUND, RpcError};
+use crate::rpc::{METHOD_NOT_FOUND, RpcError, RpcMessage};
 use crate::turn::{
-    OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop, sleep_until, stopped_or,
+    OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or,
 };
 use blocks::Accepts;
-use tools::Tools;
+use tools::AcpToolCalls;
 
 /// The version of the protocol that is spoken.
 const VERSION: u64 = 1;
 
 /// A harness that speaks ACP.
 pub(crate) struct Acp {
-    peer: Peer,
+    peer: HarnessPeer,
     agent: Value,
     session: String,
     /// Members that a session is opened with.
@@ -32,26 +34,29 @@ pub(crate) struct Acp {
 }
 
 /// The MCP server that a session is opened with.
-pub(crate) struct McpServer {
+pub(crate) struct AcpMcpServer {
     pub(crate) url: String,
     pub(crate) key: String,
 }
 
 /// The id and parameters of `session/request_permission`.
-type Request = (Value, Value);
+type PermissionRequest = (Value, Value);
 
 impl Acp {
     /// Starts the process. `session`: members that a session is opened with.
-    pub(crate) fn start(launch: Launch, session: Map<String, Value>) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        launch: Launch,
+        session: Map<String, Value>,
+    ) -> Result<Self, HarnessFailure> {
         Ok(Self {
-            peer: Peer::start(launch)?,
+            peer: HarnessPeer::start(launch)?,
             agent: Value::Null,
             session: String::new(),
             extra: session,
         })
     }
 
-    async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
+    async fn greet(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
         let hello = json!({
             "protocolVersion": VERSION,
             "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
@@ -59,14 +64,14 @@ impl Acp {
         });
         let greeted = self.peer.starting("initialize", hello, stop).await?;
         self.agent = greeted.map_err(|error| {
-            Failure::new(
+            HarnessFailure::new(
                 PROTOCOL_ERROR,
                 format!("`initialize` failed: {}", error.message),
             )
         })?;
         if self.agent["protocolVersion"].as_u64() != Some(VERSION) {
             let told = &self.agent["protocolVersion"];
-            return Err(Failure::protocol(format!(
+            return Err(HarnessFailure::protocol(format!(
                 "the harness speaks version {told} of ACP, and version {VERSION} is needed: install a release that has it"
             )));
         }
@@ -77,9 +82,9 @@ impl Acp {
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
-        (directory, mcp): (&Path, &McpServer),
-        stop: &Stop,
-    ) -> Result<OpenSession, Failure> {
+        (directory, mcp): (&Path, &AcpMcpServer),
+        stop: &StopSignal,
+    ) -> Result<OpenSession, HarnessFailure> {
         self.greet(stop).await?;
         let params = self.session_params(directory, mcp)?;
         if let Some(id) = stored
@@ -98,10 +103,10 @@ impl Acp {
             } else {
                 PROTOCOL_ERROR
             };
-            Failure::new(code, format!("`session/new` failed: {}", error.message))
+            HarnessFailure::new(code, format!("`session/new` failed: {}", error.message))
         })?;
         let Some(id) = opened["sessionId"].as_str() else {
-            return Err(Failure::protocol(
+            return Err(HarnessFailure::protocol(
                 "`session/new` was answered without a sessionId",
             ));
         };
@@ -118,7 +123,12 @@ impl Acp {
     }
 
     /// Whether the stored session is open again: resumed, or else loaded.
-    async fn resume(&mut self, id: &str, params: &Value, stop: &Stop) -> Result<bool, Failure> {
+    async fn resume(
+        &mut self,
+        id: &str,
+        params: &Value,
+        stop: &StopSignal,
+    ) -> Result<bool, HarnessFailure> {
         let capabilities = self.agent["agentCapabilities"].clone();
         let resumes = !capabilities["sessionCapabilities"]["resume"].is_null();
         let loads = capabilities["loadSession"] == true;
@@ -146,12 +156,18 @@ impl Acp {
         Ok(false)
     }
 
-    fn session_params(&self, directory: &Path, mcp: &McpServer) -> Result<Value, Failure> {
+    fn session_params(
+        &self,
+        directory: &Path,
+        mcp: &AcpMcpServer,
+    ) -> Result<Value, HarnessFailure> {
         let Some(directory) = directory.to_str() else {
-            return Err(Failure::protocol("the workspace's path is not UTF-8"));
+            return Err(HarnessFailure::protocol(
+                "the workspace's path is not UTF-8",
+            ));
         };
         if self.agent["agentCapabilities"]["mcpCapabilities"]["http"] != true {
-            return Err(Failure::new(
+            return Err(HarnessFailure::new(
                 MCP_FAILED,
                 "the harness takes no MCP server over HTTP: install a release that has it",
             ));
@@ -171,16 +187,16 @@ impl Acp {
     /// One turn: sends the prompt and shows what comes until the answer to it.
     pub(crate) async fn turn(
         &mut self,
-        prompt: &Prompt,
-        stage: &mut Stage,
-    ) -> Result<String, Failure> {
+        prompt: &TurnPrompt,
+        stage: &mut TurnStage,
+    ) -> Result<String, HarnessFailure> {
         let blocks = blocks::blocks(prompt, Accepts::read(&self.agent));
         let params = json!({"sessionId": self.session, "prompt": blocks});
         let turn = self.peer.request("session/prompt", params).await?;
-        let mut tools = Tools::default();
-        let mut open = OpenPermissions::<Request>::new();
+        let mut tools = AcpToolCalls::default();
+        let mut open = OpenPermissions::<PermissionRequest>::new();
         let stop = stage.stop.clone();
-        let mut stopping: Option<(Failure, Instant)> = None;
+        let mut stopping: Option<(HarnessFailure, Instant)> = None;
         let stopped = stop.reached();
         tokio::pin!(stopped);
         loop {
@@ -188,25 +204,25 @@ impl Acp {
             tokio::select! {
                 frame = self.peer.inbox.next() => match frame? {
                     None => return Err(stopped_or(stopping, self.peer.process.ended().await)),
-                    Some(Frame::Response { id, result }) if id == turn => {
+                    Some(RpcMessage::Response { id, result }) if id == turn => {
                         return match stopping {
                             Some((failure, _)) => Err(failure),
                             None => ended(result),
                         };
                     }
-                    Some(Frame::Response { .. }) => {}
-                    Some(Frame::Notification { method, params }) => {
+                    Some(RpcMessage::Response { .. }) => {}
+                    Some(RpcMessage::Notification { method, params }) => {
                         if method == "session/update" && params["sessionId"] == self.session.as_str() {
                             tools.show(&params["update"], stage).await;
                         }
                     }
-                    Some(Frame::Request { id, method, params }) if method == "session/request_permission" => {
+                    Some(RpcMessage::Request { id, method, params }) if method == "session/request_permission" => {
                         let permission = tools.permission(&params);
                         if let Some(decided) = open.ask((id, params), permission, &stage.permissions) {
                             self.answer(&decided, stage).await?;
                         }
                     }
-                    Some(Frame::Request { id, method, .. }) => self.peer.outbox.refuse(&id, &method).await?,
+                    Some(RpcMessage::Request { id, method, .. }) => self.peer.outbox.refuse(&id, &method).await?,
                 },
                 decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
@@ -218,20 +234,24 @@ impl Acp {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, Failure::cancelled()));
+                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
                 }
             }
         }
     }
 
-    async fn answer(&self, decided: &Decided<Request>, stage: &mut Stage) -> Result<(), Failure> {
+    async fn answer(
+        &self,
+        decided: &Decided<PermissionRequest>,
+        stage: &mut TurnStage,
+    ) -> Result<(), HarnessFailure> {
         stage.note_refusal(decided);
         let (id, params) = &decided.request;
         let outcome = outcome(params, decided.decision);
         self.peer.outbox.answer(id, outcome).await
     }
 
-    /// See [`Process::stop`](crate::process::Process::stop).
+    /// See [`HarnessProcess::stop`](crate::process::Process::stop).
     pub(crate) async fn end(self) -> Vec<String> {
         self.peer.process.stop().await
     }
@@ -247,13 +267,16 @@ fn lost(error: &RpcError) -> bool {
 }
 
 /// The answer to a permission: one of the options that the harness offers, or that the turn is cancelled.
-fn outcome(params: &Value, decision: Decision) -> Value {
+fn outcome(params: &Value, decision: PermissionDecision) -> Value {
     let options = params["options"].as_array().map_or(&[][..], Vec::as_slice);
     let of_kind = |kind: &str| options.iter().find(|option| option["kind"] == kind);
     let picked = match decision {
-        Decision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
-        Decision::Cancelled => None,
-        Decision::Refused | Decision::Expired | Decision::Unavailable | Decision::TooMany => {
+        PermissionDecision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
+        PermissionDecision::Cancelled => None,
+        PermissionDecision::Refused
+        | PermissionDecision::Expired
+        | PermissionDecision::Unavailable
+        | PermissionDecision::TooMany => {
             of_kind("reject_once").or_else(|| of_kind("reject_always"))
         }
     };
@@ -269,14 +292,14 @@ fn outcome(params: &Value, decision: Decision) -> Value {
     outcome
 }
 
-fn ended(result: Result<Value, RpcError>) -> Result<String, Failure> {
+fn ended(result: Result<Value, RpcError>) -> Result<String, HarnessFailure> {
     let result = result.map_err(|error| {
         let lost = error
             .message
             .to_ascii_lowercase()
             .contains("session not found");
         let code = if lost { SESSION_LOST } else { TURN_FAILED };
-        Failure::new(code, format!("the turn failed: {}", error.message))
+        HarnessFailure::new(code, format!("the turn failed: {}", error.message))
     })?;
     let reason = match result["stopReason"].as_str() {
         Some("end_turn") | None => "stop",
@@ -284,7 +307,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, Failure> {
         Some("refusal") => REFUSED,
         Some("cancelled") => {
             return Err(
-                Failure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
+                HarnessFailure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
             );
         }
         Some(other) => other,
@@ -302,25 +325,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_with_an_option_that_was_offered() {
+    fn answers_with_offered_option() {
         let params = json!({"options": [
             {"optionId": "a", "kind": "allow_always"}, {"optionId": "o", "kind": "allow_once"},
             {"optionId": "r", "kind": "reject_once"},
         ]});
         for (decision, expected) in [
             (
-                Decision::Allowed,
+                PermissionDecision::Allowed,
                 json!({"outcome": "selected", "optionId": "o"}),
             ),
             (
-                Decision::Refused,
+                PermissionDecision::Refused,
                 json!({"outcome": "selected", "optionId": "r"}),
             ),
             (
-                Decision::Expired,
+                PermissionDecision::Expired,
                 json!({"outcome": "selected", "optionId": "r"}),
             ),
-            (Decision::Cancelled, json!({"outcome": "cancelled"})),
+            (
+                PermissionDecision::Cancelled,
+                json!({"outcome": "cancelled"}),
+            ),
         ] {
             assert_eq!(
                 outcome(&params, decision)["outcome"],
@@ -328,7 +354,7 @@ mod tests {
                 "{decision:?}"
             );
         }
-        let none = outcome(&json!({}), Decision::Allowed);
+        let none = outcome(&json!({}), PermissionDecision::Allowed);
         assert_eq!(none["outcome"]["outcome"], "cancelled");
     }
 

@@ -2,25 +2,25 @@
 
 use std::path::Path;
 
-use crate::acp::{Acp, McpServer};
+use crate::acp::{Acp, AcpMcpServer};
 use crate::claude::{Claude, ClaudeStart};
 use crate::codex::Codex;
 use crate::config::Config;
-use crate::failure::Failure;
-use crate::launch::Prepared;
+use crate::failure::HarnessFailure;
+use crate::launch::PreparedLaunch;
 use crate::preset::Preset;
-use crate::relay::Opened;
+use crate::relay::RelayKey;
 use crate::settings::HarnessSettings;
-use crate::turn::{OpenSession, Prompt, Stage, Stop};
-use crate::workspace::Workspace;
+use crate::turn::{OpenSession, StopSignal, TurnPrompt, TurnStage};
+use crate::workspace::RunWorkspace;
 
 /// A harness process with an open session, and what ends with it.
-pub(crate) struct Agent {
-    spoken: Spoken,
+pub(crate) struct HarnessSession {
+    spoken: HarnessProtocol,
     _files: Box<dyn Send>,
 }
 
-enum Spoken {
+enum HarnessProtocol {
     Acp(Box<Acp>),
     Claude(Box<Claude>),
     Codex(Box<Codex>),
@@ -30,19 +30,19 @@ enum Spoken {
 pub(crate) struct Opening<'a> {
     pub(crate) settings: &'a HarnessSettings,
     pub(crate) config: &'a Config,
-    pub(crate) workspace: &'a Workspace,
-    pub(crate) access: &'a Opened,
+    pub(crate) workspace: &'a RunWorkspace,
+    pub(crate) access: &'a RelayKey,
     /// The session that the conversation had.
     pub(crate) stored: Option<&'a str>,
-    pub(crate) stop: &'a Stop,
+    pub(crate) stop: &'a StopSignal,
 }
 
-impl Agent {
+impl HarnessSession {
     /// Starts the process and opens the stored session, or a new one. Without a session, the process has ended.
     pub(crate) async fn open(
-        prepared: Prepared,
+        prepared: PreparedLaunch,
         opening: Opening<'_>,
-    ) -> Result<(Self, OpenSession), Failure> {
+    ) -> Result<(Self, OpenSession), HarnessFailure> {
         let (launch, session, files) = prepared.split();
         let Opening {
             config,
@@ -63,19 +63,19 @@ impl Agent {
                     home: &opening.workspace.home,
                 };
                 let (claude, opened) = Claude::start(start, stored)?;
-                (Spoken::Claude(Box::new(claude)), Ok(opened))
+                (HarnessProtocol::Claude(Box::new(claude)), Ok(opened))
             }
             Preset::Codex => {
                 let mut codex = Codex::start(launch)?;
                 let opened = codex.open_session(stored, directory, stop).await;
-                (Spoken::Codex(Box::new(codex)), opened)
+                (HarnessProtocol::Codex(Box::new(codex)), opened)
             }
             _ => {
                 let key = opening.access.key().to_owned();
-                let mcp = McpServer { url: mcp_url, key };
+                let mcp = AcpMcpServer { url: mcp_url, key };
                 let mut acp = Acp::start(launch, session)?;
                 let opened = acp.open_session(stored, (directory, &mcp), stop).await;
-                (Spoken::Acp(Box::new(acp)), opened)
+                (HarnessProtocol::Acp(Box::new(acp)), opened)
             }
         };
         let agent = Self {
@@ -91,22 +91,22 @@ impl Agent {
     /// One turn. Why it ended: `stop`, `length`, `content_filter`, or the harness's own word.
     pub(crate) async fn turn(
         &mut self,
-        prompt: &Prompt,
-        stage: &mut Stage,
-    ) -> Result<String, Failure> {
+        prompt: &TurnPrompt,
+        stage: &mut TurnStage,
+    ) -> Result<String, HarnessFailure> {
         match &mut self.spoken {
-            Spoken::Acp(acp) => acp.turn(prompt, stage).await,
-            Spoken::Claude(claude) => claude.turn(prompt, stage).await,
-            Spoken::Codex(codex) => codex.turn(prompt, stage).await,
+            HarnessProtocol::Acp(acp) => acp.turn(prompt, stage).await,
+            HarnessProtocol::Claude(claude) => claude.turn(prompt, stage).await,
+            HarnessProtocol::Codex(codex) => codex.turn(prompt, stage).await,
         }
     }
 
     /// Ends the process with all its descendants. The last lines of its standard error, without secrets.
     pub(crate) async fn end(self) -> Vec<String> {
         match self.spoken {
-            Spoken::Acp(acp) => acp.end().await,
-            Spoken::Claude(claude) => claude.end().await,
-            Spoken::Codex(codex) => codex.end().await,
+            HarnessProtocol::Acp(acp) => acp.end().await,
+            HarnessProtocol::Claude(claude) => claude.end().await,
+            HarnessProtocol::Codex(codex) => codex.end().await,
         }
     }
 }

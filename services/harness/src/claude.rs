@@ -8,24 +8,26 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::config::Mode;
+use crate::config::PermissionMode;
 use crate::directory::Directory;
-use crate::failure::{Failure, MCP_FAILED, TURN_FAILED};
-use crate::permission::{Decided, Decision, OpenPermissions};
+use crate::failure::{HarnessFailure, MCP_FAILED, TURN_FAILED};
+use crate::permission::{Decided, OpenPermissions, PermissionDecision};
 use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
-use crate::process::{Launch, Process};
-use crate::rpc::{Inbox, Outbox, open};
-use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, sleep_until, stopped_or};
-use events::Events;
+use crate::process::{HarnessProcess, Launch};
+use crate::rpc::{RpcReceiver, RpcSender, open};
+use crate::turn::{
+    OpenSession, REFUSED, SessionStart, TurnPrompt, TurnStage, sleep_until, stopped_or,
+};
+use events::TurnEvents;
 
 /// Project folders that are searched for a session.
 const MOST_PROJECTS: usize = 1_000;
 
 /// Claude Code, started with its session.
 pub(crate) struct Claude {
-    process: Process,
-    outbox: Outbox,
-    inbox: Inbox,
+    process: HarnessProcess,
+    outbox: RpcSender,
+    inbox: RpcReceiver,
     interrupts: u64,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct Claude {
 pub(crate) struct ClaudeStart<'a> {
     pub(crate) launch: Launch,
     pub(crate) model: &'a str,
-    pub(crate) mode: Mode,
+    pub(crate) mode: PermissionMode,
     pub(crate) mcp_url: String,
     pub(crate) home: &'a Directory,
 }
@@ -43,7 +45,7 @@ impl Claude {
     pub(crate) fn start(
         mut start: ClaudeStart<'_>,
         stored: Option<&str>,
-    ) -> Result<(Self, OpenSession), Failure> {
+    ) -> Result<(Self, OpenSession), HarnessFailure> {
         let kept = stored.filter(|id| is_kept(start.home, id));
         let (flag, id, how) = match (stored, kept) {
             (_, Some(id)) => ("--resume", id.to_owned(), SessionStart::Resumed),
@@ -88,11 +90,11 @@ impl Claude {
             flag,
             &id,
         ];
-        if start.mode == Mode::ReadOnly {
+        if start.mode == PermissionMode::ReadOnly {
             args.extend(["--tools", &reading]);
         }
         start.launch.args.extend(args.into_iter().map(Into::into));
-        let (process, stdin, stdout) = Process::start(start.launch)?;
+        let (process, stdin, stdout) = HarnessProcess::start(start.launch)?;
         let (outbox, inbox) = open(stdin, stdout);
         let claude = Self {
             process,
@@ -106,18 +108,18 @@ impl Claude {
     /// One turn: sends the prompt and shows what comes until its result.
     pub(crate) async fn turn(
         &mut self,
-        prompt: &Prompt,
-        stage: &mut Stage,
-    ) -> Result<String, Failure> {
+        prompt: &TurnPrompt,
+        stage: &mut TurnStage,
+    ) -> Result<String, HarnessFailure> {
         let content = crate::claude::events::content(prompt);
         let message = json!({
             "type": "user", "message": {"role": "user", "content": content},
             "parent_tool_use_id": null, "session_id": "default",
         });
         self.outbox.send(&message).await?;
-        let mut events = Events::default();
+        let mut events = TurnEvents::default();
         let mut open = OpenPermissions::<Value>::new();
-        let mut stopping: Option<(Failure, Instant)> = None;
+        let mut stopping: Option<(HarnessFailure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
         tokio::pin!(stopped);
@@ -154,7 +156,7 @@ impl Claude {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, Failure::cancelled()));
+                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
                 }
             }
         }
@@ -164,9 +166,9 @@ impl Claude {
     async fn ask(
         &self,
         request: Map<String, Value>,
-        stage: &mut Stage,
+        stage: &mut TurnStage,
         open: &mut OpenPermissions<Value>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HarnessFailure> {
         let request = Value::Object(request);
         if request["request"]["subtype"] != "can_use_tool" {
             let response = json!({"subtype": "error", "request_id": request["request_id"], "error": "not supported"});
@@ -182,13 +184,17 @@ impl Claude {
         }
     }
 
-    async fn answer(&self, decided: &Decided<Value>, stage: &mut Stage) -> Result<(), Failure> {
+    async fn answer(
+        &self,
+        decided: &Decided<Value>,
+        stage: &mut TurnStage,
+    ) -> Result<(), HarnessFailure> {
         stage.note_refusal(decided);
         let answer = answer(&decided.request, decided.decision);
         self.outbox.send(&answer).await
     }
 
-    /// See [`Process::stop`].
+    /// See [`HarnessProcess::stop`].
     pub(crate) async fn end(self) -> Vec<String> {
         self.process.stop().await
     }
@@ -211,12 +217,12 @@ fn is_kept(home: &Directory, id: &str) -> bool {
 }
 
 /// Fails where the MCP server of the run did not connect.
-fn check_mcp(message: &Map<String, Value>) -> Result<(), Failure> {
+fn check_mcp(message: &Map<String, Value>) -> Result<(), HarnessFailure> {
     let servers = message.get("mcp_servers").and_then(Value::as_array);
     let mut servers = servers.into_iter().flatten();
     let ours = servers.find(|server| server["name"] == "runnel");
     match ours.and_then(|server| server["status"].as_str()) {
-        Some(status @ ("failed" | "needs-auth")) => Err(Failure::new(
+        Some(status @ ("failed" | "needs-auth")) => Err(HarnessFailure::new(
             MCP_FAILED,
             format!("Claude Code could not connect the run's MCP server ({status})"),
         )),
@@ -224,7 +230,7 @@ fn check_mcp(message: &Map<String, Value>) -> Result<(), Failure> {
     }
 }
 
-fn answer(request: &Value, decision: Decision) -> Value {
+fn answer(request: &Value, decision: PermissionDecision) -> Value {
     let response = match decision.reason() {
         _ if decision.is_allowed() => {
             json!({"behavior": "allow", "updatedInput": request["request"]["input"]})
@@ -239,7 +245,7 @@ fn answer(request: &Value, decision: Decision) -> Value {
     json!({"type": "control_response", "response": response})
 }
 
-fn ended(result: &Map<String, Value>) -> Result<String, Failure> {
+fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
     let text = |name: &str| result.get(name).and_then(Value::as_str);
     if result.get("is_error") == Some(&Value::Bool(true)) {
         let errors = result
@@ -250,7 +256,7 @@ fn ended(result: &Map<String, Value>) -> Result<String, Failure> {
         let errors: Vec<_> = errors.filter_map(Value::as_str).collect();
         let reason = text("result").map_or_else(|| errors.join("; "), str::to_owned);
         let kind = text("subtype").unwrap_or("error");
-        return Err(Failure::new(
+        return Err(HarnessFailure::new(
             TURN_FAILED,
             format!(
                 "the turn failed ({kind}): {}",
@@ -271,14 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_tells_the_model_why() {
+    fn denial_reason_reaches_model() {
         let request = json!({"request_id": "r", "request": {"input": {"command": "ls"}}});
-        let allowed = answer(&request, Decision::Allowed);
+        let allowed = answer(&request, PermissionDecision::Allowed);
         assert_eq!(
             allowed["response"]["response"]["updatedInput"]["command"],
             "ls"
         );
-        let expired = answer(&request, Decision::Expired);
+        let expired = answer(&request, PermissionDecision::Expired);
         assert_eq!(expired["response"]["response"]["behavior"], "deny");
         assert!(
             expired["response"]["response"]["message"]
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_did_not_connect_fails_the_run() {
+    fn fails_run_on_mcp_connection_failure() {
         let init = |status: &str| json!({"mcp_servers": [{"name": "runnel", "status": status}]});
         assert!(check_mcp(init("connected").as_object().unwrap()).is_ok());
         let failure = check_mcp(init("failed").as_object().unwrap()).unwrap_err();

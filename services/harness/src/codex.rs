@@ -7,37 +7,39 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::failure::{Failure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
-use crate::peer::Peer;
+use crate::failure::{HarnessFailure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
+use crate::peer::HarnessPeer;
 use crate::permission::{Decided, OpenPermissions};
 use crate::process::Launch;
-use crate::rpc::{Frame, RpcError};
-use crate::turn::{OpenSession, Prompt, SessionStart, Stage, Stop, sleep_until, stopped_or};
-use items::Items;
+use crate::rpc::{RpcError, RpcMessage};
+use crate::turn::{
+    OpenSession, SessionStart, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or,
+};
+use items::TurnItems;
 
 /// A running app server.
 pub(crate) struct Codex {
-    peer: Peer,
+    peer: HarnessPeer,
     thread: String,
 }
 
 impl Codex {
     /// Starts the process.
-    pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+    pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
         Ok(Self {
-            peer: Peer::start(launch)?,
+            peer: HarnessPeer::start(launch)?,
             thread: String::new(),
         })
     }
 
-    async fn greet(&mut self, stop: &Stop) -> Result<(), Failure> {
+    async fn greet(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
         let hello = json!({
             "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
             "capabilities": {"experimentalApi": true},
         });
         let greeted = self.peer.starting("initialize", hello, stop).await?;
         greeted.map_err(|error| {
-            Failure::new(
+            HarnessFailure::new(
                 PROTOCOL_ERROR,
                 format!("`initialize` failed: {}", error.message),
             )
@@ -50,8 +52,8 @@ impl Codex {
         &mut self,
         stored: Option<&str>,
         directory: &Path,
-        stop: &Stop,
-    ) -> Result<OpenSession, Failure> {
+        stop: &StopSignal,
+    ) -> Result<OpenSession, HarnessFailure> {
         self.greet(stop).await?;
         // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
         let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
@@ -76,13 +78,13 @@ impl Codex {
         }
         let started = self.peer.starting("thread/start", params, stop).await?;
         let started = started.map_err(|error| {
-            Failure::new(
+            HarnessFailure::new(
                 PROTOCOL_ERROR,
                 format!("`thread/start` failed: {}", error.message),
             )
         })?;
         let Some(id) = started["thread"]["id"].as_str() else {
-            return Err(Failure::protocol(
+            return Err(HarnessFailure::protocol(
                 "`thread/start` was answered without a thread",
             ));
         };
@@ -101,9 +103,9 @@ impl Codex {
     /// One turn: sends the prompt and shows what comes until it is completed.
     pub(crate) async fn turn(
         &mut self,
-        prompt: &Prompt,
-        stage: &mut Stage,
-    ) -> Result<String, Failure> {
+        prompt: &TurnPrompt,
+        stage: &mut TurnStage,
+    ) -> Result<String, HarnessFailure> {
         let input = items::input(prompt);
         let asking = self
             .peer
@@ -112,10 +114,10 @@ impl Codex {
                 json!({"threadId": self.thread, "input": input}),
             )
             .await?;
-        let mut items = Items::default();
+        let mut items = TurnItems::default();
         let mut turn = Value::Null;
         let mut open = OpenPermissions::<Value>::new();
-        let mut stopping: Option<(Failure, Instant)> = None;
+        let mut stopping: Option<(HarnessFailure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
         tokio::pin!(stopped);
@@ -124,12 +126,12 @@ impl Codex {
             tokio::select! {
                 frame = self.peer.inbox.next() => match frame? {
                     None => return Err(stopped_or(stopping, self.peer.process.ended().await)),
-                    Some(Frame::Response { id, result }) if id == asking => match result {
+                    Some(RpcMessage::Response { id, result }) if id == asking => match result {
                         Ok(result) => turn = result["turn"]["id"].clone(),
                         Err(error) => return Err(refused(&error)),
                     },
-                    Some(Frame::Response { .. }) => {}
-                    Some(Frame::Notification { method, params }) => {
+                    Some(RpcMessage::Response { .. }) => {}
+                    Some(RpcMessage::Notification { method, params }) => {
                         if method == "turn/completed" && params["threadId"] == self.thread.as_str() {
                             return match stopping {
                                 Some((failure, _)) => Err(failure),
@@ -141,7 +143,7 @@ impl Codex {
                             items.show(&method, &params, stage).await;
                         }
                     }
-                    Some(Frame::Request { id, method, params }) => {
+                    Some(RpcMessage::Request { id, method, params }) => {
                         match items.permission(&method, &params) {
                             Some(permission) => {
                                 if let Some(decided) = open.ask(id, permission, &stage.permissions) {
@@ -168,13 +170,17 @@ impl Codex {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, Failure::cancelled()));
+                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
                 }
             }
         }
     }
 
-    async fn answer(&self, decided: &Decided<Value>, stage: &mut Stage) -> Result<(), Failure> {
+    async fn answer(
+        &self,
+        decided: &Decided<Value>,
+        stage: &mut TurnStage,
+    ) -> Result<(), HarnessFailure> {
         stage.note_refusal(decided);
         let is_allowed = decided.decision.is_allowed();
         let answer = if is_allowed { "accept" } else { "decline" };
@@ -182,27 +188,27 @@ impl Codex {
         self.peer.outbox.answer(&decided.request, answer).await
     }
 
-    /// See [`Process::stop`](crate::process::Process::stop).
+    /// See [`HarnessProcess::stop`](crate::process::Process::stop).
     pub(crate) async fn end(self) -> Vec<String> {
         self.peer.process.stop().await
     }
 }
 
-fn refused(error: &RpcError) -> Failure {
+fn refused(error: &RpcError) -> HarnessFailure {
     let code = if error.message.contains("thread") {
         SESSION_LOST
     } else {
         TURN_FAILED
     };
-    Failure::new(code, format!("the turn was refused: {}", error.message))
+    HarnessFailure::new(code, format!("the turn was refused: {}", error.message))
 }
 
 /// Fails where the MCP server of the run did not connect.
-fn check_mcp(method: &str, params: &Value) -> Result<(), Failure> {
+fn check_mcp(method: &str, params: &Value) -> Result<(), HarnessFailure> {
     let is_status = method == "mcpServer/startupStatus/updated" && params["name"] == "runnel";
     if is_status && params["status"] == "failed" {
         let error = params["error"].as_str().unwrap_or("no reason");
-        return Err(Failure::new(
+        return Err(HarnessFailure::new(
             MCP_FAILED,
             format!("Codex could not connect the run's MCP server: {error}"),
         ));
@@ -210,16 +216,16 @@ fn check_mcp(method: &str, params: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ended(turn: &Value) -> Result<String, Failure> {
+fn ended(turn: &Value) -> Result<String, HarnessFailure> {
     match turn["status"].as_str() {
         Some("failed") => {
             let error = turn["error"]["message"].as_str().unwrap_or("no reason");
-            Err(Failure::new(
+            Err(HarnessFailure::new(
                 TURN_FAILED,
                 format!("the turn failed: {}", crate::speaker::cut(error, 2_000)),
             ))
         }
-        Some("interrupted") => Err(Failure::new(
+        Some("interrupted") => Err(HarnessFailure::new(
             TURN_FAILED,
             "Codex interrupted the turn by itself",
         )),

@@ -12,8 +12,8 @@ use protocol::resources::{AgentResources, ModelOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::failure::{CONFIG_INVALID, Failure};
-use crate::settings::Settings;
+use crate::failure::{CONFIG_INVALID, HarnessFailure};
+use crate::settings::HarnessFile;
 
 /// The `workspace` of an agent that works in the conversation's own directory.
 pub(crate) const CONVERSATION: &str = "conversation";
@@ -22,7 +22,7 @@ const ENV: &str = "env-";
 /// Actions that a harness may take without a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Mode {
+pub(crate) enum PermissionMode {
     /// Each permission is a question to a person.
     #[default]
     Ask,
@@ -39,7 +39,7 @@ pub(crate) enum Mode {
 pub(crate) struct Config {
     pub(crate) model: String,
     pub(crate) small_model: String,
-    pub(crate) mode: Mode,
+    pub(crate) mode: PermissionMode,
     /// `None`: the conversation's own.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
@@ -56,8 +56,8 @@ impl Config {
     pub(crate) fn read(
         config: &JsonObject,
         resources: &AgentResources,
-        settings: &Settings,
-    ) -> Result<Self, Failure> {
+        settings: &HarnessFile,
+    ) -> Result<Self, HarnessFailure> {
         let text = |key: &str| {
             config
                 .get(key)
@@ -73,7 +73,7 @@ impl Config {
             .and_then(|id| granted(id, resources))
             .unwrap_or_else(|| model.clone());
         let mode = match config.get("mode") {
-            None | Some(Value::Null) => Mode::default(),
+            None | Some(Value::Null) => PermissionMode::default(),
             Some(mode) => serde_json::from_value(mode.clone())
                 .map_err(|_| invalid("/mode must be ask, read-only, accept-edits or full"))?,
         };
@@ -112,8 +112,8 @@ impl Config {
     }
 }
 
-fn invalid(message: &str) -> Failure {
-    Failure::new(CONFIG_INVALID, message)
+fn invalid(message: &str) -> HarnessFailure {
+    HarnessFailure::new(CONFIG_INVALID, message)
 }
 
 /// The model of that id, or the first one where none is named.
@@ -128,7 +128,7 @@ fn granted(id: &str, resources: &AgentResources) -> Option<String> {
 }
 
 /// The form of a harness under these settings.
-pub(crate) fn form(settings: &Settings) -> Vec<FormItem> {
+pub(crate) fn form(settings: &HarnessFile) -> Vec<FormItem> {
     let options = |names: &[&str]| {
         let options = names
             .iter()
@@ -158,12 +158,12 @@ pub(crate) fn form(settings: &Settings) -> Vec<FormItem> {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
+    fn settings() -> HarnessFile {
         let text = "secret = \"env:S\"\nworkspaces = \"/tmp/w\"\n[directories]\nsite = \"/tmp\"\n[env]\nA = \"1\"\nB = \"2\"\n[[harnesses]]\npreset = \"opencode\"";
-        Settings::parse(text).unwrap()
+        HarnessFile::parse(text).unwrap()
     }
 
-    fn read(config: &Value) -> Result<Config, Failure> {
+    fn read(config: &Value) -> Result<Config, HarnessFailure> {
         let resources = json!({"models": [
             {"model_id": "counts", "operations": ["count_tokens"]},
             {"model_id": "a", "operations": ["stream"]}, {"model_id": "b", "operations": ["stream", "invoke"]},
@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_the_operator_offers() {
+    fn reads_operator_options() {
         let config = read(&json!({"model": "b", "mode": "accept-edits", "workspace": "site", "env-B": true, "timeout": 0})).unwrap();
         assert_eq!(
             (config.model.as_str(), config.small_model.as_str()),
             ("b", "b")
         );
-        assert_eq!(config.mode, Mode::AcceptEdits);
+        assert_eq!(config.mode, PermissionMode::AcceptEdits);
         assert_eq!(
             config.directory.unwrap(),
             PathBuf::from("/tmp").canonicalize().unwrap()
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_was_not_granted_or_offered() {
+    fn rejects_ungranted_or_unoffered_values() {
         for (config, part) in [
             (json!({"model": "counts"}), "no granted model"),
             (json!({"model": "a", "mode": "yolo"}), "/mode"),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_offers_the_choices_of_the_operator() {
+    fn form_lists_operator_choices() {
         let form = serde_json::to_value(form(&settings())).unwrap();
         let names: Vec<_> = form
             .as_array()

@@ -17,14 +17,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::owner::Owner;
+use crate::owner::ProcessOwner;
 
 /// A directory, whatever has its path now. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     opened: Arc<OwnedFd>,
     /// The owner of all that is made in it.
-    owner: Owner,
+    owner: ProcessOwner,
 }
 
 /// How deep a tree is given to another user. Deeper folders stay as they are.
@@ -47,13 +47,13 @@ const READ_FILE: OFlags = OFlags::RDONLY
 impl Directory {
     /// Opens a directory by its path, whose last part is no link. The parts before it are the operator's.
     /// `owner`: owner of new entries.
-    pub(crate) fn open(path: &Path, owner: Owner) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, owner: ProcessOwner) -> io::Result<Self> {
         let opened = Arc::new(open(path, FOLDER, Mode::empty())?);
         Ok(Self { opened, owner })
     }
 
     /// The same directory; what is made in it from now on belongs to another user.
-    pub(crate) fn for_user(self, owner: Owner) -> Self {
+    pub(crate) fn for_user(self, owner: ProcessOwner) -> Self {
         Self { owner, ..self }
     }
 
@@ -149,12 +149,12 @@ impl Directory {
     }
 
     /// Writes a file of mode 0600 at a relative path, in place of what is there; folders are made. Where the file is, for
-    /// [`Place::remove`].
-    pub(crate) fn replace(&self, path: &Path, content: &[u8]) -> io::Result<Place> {
+    /// [`DirectoryEntry::remove`].
+    pub(crate) fn replace(&self, path: &Path, content: &[u8]) -> io::Result<DirectoryEntry> {
         let (folder, name) = self.place(path)?;
         folder.remove(name)?;
         folder.create(name)?.write_all(content)?;
-        Ok(Place {
+        Ok(DirectoryEntry {
             folder,
             name: name.to_owned(),
         })
@@ -234,12 +234,12 @@ impl Directory {
 
 /// A file in a directory that was opened.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DirectoryEntry {
     folder: Directory,
     name: OsString,
 }
 
-impl Place {
+impl DirectoryEntry {
     /// Removes the file, if it is still there.
     pub(crate) fn remove(&self) -> io::Result<()> {
         self.folder.remove(&self.name)
@@ -277,7 +277,7 @@ mod tests {
             std::fs::write(root.join("outside/secret"), "secret").unwrap();
             symlink("../outside", root.join("inside/folder")).unwrap();
             symlink("../outside/secret", root.join("inside/file")).unwrap();
-            let directory = Directory::open(&root.join("inside"), Owner::own()).unwrap();
+            let directory = Directory::open(&root.join("inside"), ProcessOwner::own()).unwrap();
             Self { root, directory }
         }
 
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn planted_links_lead_no_operation_outside() {
+    fn planted_links_stay_inside_directory() {
         let planted = Planted::new();
         let directory = &planted.directory;
         let name = OsStr::new;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_stays_itself_when_its_path_changes() {
+    fn keeps_directory_handle_after_path_change() {
         let planted = Planted::new();
         let inside = planted.root.join("inside");
         std::fs::rename(&inside, planted.root.join("moved")).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         place.remove().unwrap();
         assert!(!planted.root.join("moved/a/b").exists());
         assert_eq!(planted.outside().0, 1);
-        assert!(Directory::open(&inside, Owner::own()).is_err());
+        assert!(Directory::open(&inside, ProcessOwner::own()).is_err());
     }
 
     /// The user of an entry itself.
@@ -355,7 +355,7 @@ mod tests {
         std::fs::create_dir(inside.join("deep")).unwrap();
         std::fs::write(inside.join("deep/note"), "x").unwrap();
         std::fs::hard_link(planted.root.join("outside/secret"), inside.join("second")).unwrap();
-        let user = Owner::testing();
+        let user = ProcessOwner::testing();
         let directory = planted.directory.clone().for_user(user);
         directory.adopt().unwrap();
         for name in ["", "deep", "deep/note", "file", "folder"] {

@@ -7,7 +7,7 @@ use crate::speaker::cut;
 
 /// Why a harness run ends without an answer.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct HarnessFailure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     /// True when the same event may well succeed a second time.
@@ -41,7 +41,7 @@ pub(crate) const WORKSPACE_FAILED: &str = "harness.workspace_failed";
 /// The model refused or failed, as the harness reports it.
 pub(crate) const TURN_FAILED: &str = "harness.turn_failed";
 
-impl Failure {
+impl HarnessFailure {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -83,8 +83,8 @@ impl Failure {
     }
 }
 
-impl From<Failure> for RunError {
-    fn from(failure: Failure) -> Self {
+impl From<HarnessFailure> for RunError {
+    fn from(failure: HarnessFailure) -> Self {
         let error = Self::new(failure.code, failure.message);
         if failure.retryable {
             error.retryable()
@@ -94,7 +94,7 @@ impl From<Failure> for RunError {
     }
 }
 
-impl From<HostError> for Failure {
+impl From<HostError> for HarnessFailure {
     fn from(error: HostError) -> Self {
         if error.is_cancelled() {
             return Self::cancelled();

@@ -42,7 +42,7 @@ pub(crate) struct Outgoing {
 
 /// The files of one answer.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct AnswerFiles {
     /// At most [`MOST_FILES`].
     pub(crate) files: Vec<Outgoing>,
     /// Names with the reason why each is not delivered.
@@ -99,8 +99,8 @@ pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result
 }
 
 /// Files in the outbox that were written or moved there at or after `since`, by name.
-pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<Outbox> {
-    let mut found = Outbox::default();
+pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<AnswerFiles> {
+    let mut found = AnswerFiles::default();
     let outbox = match workspace.folder(OsStr::new(OUTBOX)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         outbox => outbox?,
@@ -127,7 +127,7 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<O
     Ok(found)
 }
 
-impl Outbox {
+impl AnswerFiles {
     /// Names a file that is not delivered.
     pub(crate) fn leave(&mut self, name: &str, reason: &str) {
         self.left.push(format!("{name}: {reason}"));
@@ -200,7 +200,7 @@ mod tests {
     fn workspace() -> (PathBuf, Directory) {
         let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
-        let workspace = Directory::open(&path, crate::owner::Owner::own()).unwrap();
+        let workspace = Directory::open(&path, crate::owner::ProcessOwner::own()).unwrap();
         make_folders(&workspace).unwrap();
         (path, workspace)
     }

@@ -8,26 +8,26 @@ use base64::engine::general_purpose::STANDARD;
 use protocol::context::{AgentInput, AgentRunContext, InputAttachment};
 use protocol::history::TranscriptItem;
 use protocol::message::ContentElement;
-use runner_kit::host::{HistoryQuery, Host};
+use runner_kit::host::{HistoryPageQuery, Host};
 
 use crate::config::Config;
 use crate::directory::Directory;
-use crate::failure::{Failure, WORKSPACE_FAILED};
+use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
 use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put, too_large};
-use crate::turn::{Prompt, PromptFile};
+use crate::turn::{PromptFile, TurnPrompt};
 
 /// Messages that a new session is told of, and bytes of each.
 const HISTORY_ITEMS: u32 = 20;
 const HISTORY_BYTES: usize = 2_000;
 
 /// A file of an event, before it stands in the workspace.
-struct Incoming {
+struct IncomingFile {
     name: String,
     mime_type: String,
-    source: Source,
+    source: FileSource,
 }
 
-enum Source {
+enum FileSource {
     Base64(String),
     Artifact(String),
     Url(String),
@@ -38,8 +38,8 @@ pub(crate) async fn prompt(
     input: &AgentInput,
     host: &Host,
     workspace: &Directory,
-) -> Result<Prompt, Failure> {
-    let mut prompt = Prompt {
+) -> Result<TurnPrompt, HarnessFailure> {
+    let mut prompt = TurnPrompt {
         text: text_of(input),
         files: Vec::new(),
     };
@@ -60,7 +60,7 @@ pub(crate) async fn prompt(
         match bytes_of(file.source, host).await {
             Ok(bytes) => {
                 let path = put(workspace, &name, &bytes).map_err(|error| {
-                    Failure::new(
+                    HarnessFailure::new(
                         WORKSPACE_FAILED,
                         format!("the file {name} cannot be put into the workspace: {error}"),
                     )
@@ -86,7 +86,7 @@ pub(crate) async fn prompt(
 }
 
 /// Whether there is nothing to prompt with.
-pub(crate) fn is_empty(prompt: &Prompt) -> bool {
+pub(crate) fn is_empty(prompt: &TurnPrompt) -> bool {
     prompt.text.trim().is_empty() && prompt.files.is_empty()
 }
 
@@ -109,7 +109,7 @@ fn text_of(input: &AgentInput) -> String {
     texts.join("\n")
 }
 
-fn of_content(part: &ContentElement) -> Option<Incoming> {
+fn of_content(part: &ContentElement) -> Option<IncomingFile> {
     let name = part.file_name.clone();
     let (source, default) = match part.kind.as_str() {
         "image_base64" => (
@@ -131,21 +131,21 @@ fn of_content(part: &ContentElement) -> Option<Incoming> {
         _ => return None,
     };
     let (source, mime_type) = source;
-    Some(Incoming {
+    Some(IncomingFile {
         name: name.unwrap_or_else(|| default.0.to_owned()),
         mime_type: mime_type.unwrap_or_else(|| default.1.to_owned()),
         source,
     })
 }
 
-fn of_attachment(file: &InputAttachment) -> Option<Incoming> {
+fn of_attachment(file: &InputAttachment) -> Option<IncomingFile> {
     let source = match (&file.id, &file.content, &file.url) {
-        (Some(id), _, _) => Source::Artifact(id.clone()),
+        (Some(id), _, _) => FileSource::Artifact(id.clone()),
         (None, Some(content), _) => of_data(content).0,
         (None, None, Some(url)) => of_url(url).0,
         _ => return None,
     };
-    Some(Incoming {
+    Some(IncomingFile {
         name: file.name.clone().unwrap_or_else(|| "file".to_owned()),
         mime_type: file
             .mime_type
@@ -155,7 +155,7 @@ fn of_attachment(file: &InputAttachment) -> Option<Incoming> {
     })
 }
 
-fn of_data(data: &str) -> (Source, Option<String>) {
+fn of_data(data: &str) -> (FileSource, Option<String>) {
     if let Some((head, base64)) = data
         .strip_prefix("data:")
         .and_then(|data| data.split_once(','))
@@ -165,27 +165,27 @@ fn of_data(data: &str) -> (Source, Option<String>) {
             .next()
             .filter(|mime_type| !mime_type.is_empty());
         return (
-            Source::Base64(base64.to_owned()),
+            FileSource::Base64(base64.to_owned()),
             mime_type.map(str::to_owned),
         );
     }
-    (Source::Base64(data.to_owned()), None)
+    (FileSource::Base64(data.to_owned()), None)
 }
 
-fn of_url(url: &str) -> (Source, Option<String>) {
+fn of_url(url: &str) -> (FileSource, Option<String>) {
     if url.starts_with("data:") {
         return of_data(url);
     }
     match url.strip_prefix("artifact:") {
-        Some(id) => (Source::Artifact(id.to_owned()), None),
-        None => (Source::Url(url.to_owned()), None),
+        Some(id) => (FileSource::Artifact(id.to_owned()), None),
+        None => (FileSource::Url(url.to_owned()), None),
     }
 }
 
 /// The bytes, or why there are none, in words for the harness.
-async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
+async fn bytes_of(source: FileSource, host: &Host) -> Result<Vec<u8>, String> {
     match source {
-        Source::Base64(text) => {
+        FileSource::Base64(text) => {
             if text.len() as u64 > FILE_BYTES / 3 * 4 + 4 {
                 return Err(too_large());
             }
@@ -193,14 +193,15 @@ async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
                 .decode(text.trim())
                 .map_err(|_| "its base64 cannot be read".to_owned())
         }
-        Source::Artifact(id) => {
-            let bytes = host.read_artifact(&id, 0, FILE_BYTES - 1).await;
+        FileSource::Artifact(id) => {
+            let bytes = host.artifacts().read(&id, 0, FILE_BYTES - 1).await;
             let bytes = bytes.map_err(|error| format!("it cannot be read ({})", error.code))?;
             // A byte behind the limit: without it, these bytes are the whole file.
             let is_full = bytes.len() as u64 == FILE_BYTES;
             if is_full
                 && host
-                    .read_artifact(&id, FILE_BYTES, FILE_BYTES)
+                    .artifacts()
+                    .read(&id, FILE_BYTES, FILE_BYTES)
                     .await
                     .is_ok()
             {
@@ -208,7 +209,7 @@ async fn bytes_of(source: Source, host: &Host) -> Result<Vec<u8>, String> {
             }
             Ok(bytes)
         }
-        Source::Url(url) => Err(format!("it is at {url}")),
+        FileSource::Url(url) => Err(format!("it is at {url}")),
     }
 }
 
@@ -239,15 +240,18 @@ pub(crate) fn preamble(context: &AgentRunContext, config: &Config, workspace: &P
 }
 
 /// The conversation's last messages, for a session that replaces a lost one. Empty where the history is closed to the run.
-pub(crate) async fn history(context: &AgentRunContext, host: &Host) -> Result<String, Failure> {
+pub(crate) async fn history(
+    context: &AgentRunContext,
+    host: &Host,
+) -> Result<String, HarnessFailure> {
     if !context.context.available_apis.history_page {
         return Ok(String::new());
     }
-    let query = HistoryQuery {
+    let query = HistoryPageQuery {
         limit: Some(HISTORY_ITEMS),
-        ..HistoryQuery::default()
+        ..HistoryPageQuery::default()
     };
-    let page = host.history(&query).await?;
+    let page = host.history().page(&query).await?;
     let current = &context.event.event_id;
     let before = page
         .items

@@ -8,20 +8,20 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
-use crate::directory::Place;
-use crate::failure::{COMMAND_NOT_FOUND, Failure, WORKSPACE_FAILED};
+use crate::directory::DirectoryEntry;
+use crate::failure::{COMMAND_NOT_FOUND, HarnessFailure, WORKSPACE_FAILED};
 use crate::own_process;
 use crate::preset::Access;
 use crate::process::Launch;
-use crate::relay::Opened;
+use crate::relay::RelayKey;
 use crate::service::Harness;
-use crate::workspace::Workspace;
+use crate::workspace::RunWorkspace;
 
 /// The folder of temporary files in a home directory.
 const TMP: &str = "tmp";
 
 /// A launch, and the files that end with it.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedLaunch {
     pub(crate) launch: Launch,
     /// Members that a session is opened with.
     pub(crate) session: Map<String, Value>,
@@ -29,7 +29,7 @@ pub(crate) struct Prepared {
 }
 
 /// Files with secrets. Dropping removes them.
-struct SecretFiles(Vec<Place>);
+struct SecretFiles(Vec<DirectoryEntry>);
 
 impl Drop for SecretFiles {
     fn drop(&mut self) {
@@ -41,7 +41,7 @@ impl Drop for SecretFiles {
     }
 }
 
-impl Prepared {
+impl PreparedLaunch {
     /// The launch, and what has to live as long as the process.
     pub(crate) fn split(self) -> (Launch, Map<String, Value>, impl Send + use<>) {
         (self.launch, self.session, self.files)
@@ -52,12 +52,13 @@ impl Prepared {
 pub(crate) fn prepare(
     harness: &Harness,
     config: &Config,
-    workspace: &Workspace,
-    opened: &Opened,
-) -> Result<Prepared, Failure> {
+    workspace: &RunWorkspace,
+    opened: &RelayKey,
+) -> Result<PreparedLaunch, HarnessFailure> {
     let settings = &harness.settings;
-    let found = find(settings.command())
-        .ok_or_else(|| Failure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default()))?;
+    let found = find(settings.command()).ok_or_else(|| {
+        HarnessFailure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default())
+    })?;
     let port = if settings.preset.serves_itself() {
         Some(free_port().map_err(unwritten)?)
     } else {
@@ -128,7 +129,7 @@ pub(crate) fn prepare(
         shown: settings.command().to_owned(),
         secrets,
     };
-    Ok(Prepared {
+    Ok(PreparedLaunch {
         launch,
         session: preset.session,
         files,
@@ -136,8 +137,8 @@ pub(crate) fn prepare(
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unwritten(error: std::io::Error) -> Failure {
-    Failure::new(
+fn unwritten(error: std::io::Error) -> HarnessFailure {
+    HarnessFailure::new(
         WORKSPACE_FAILED,
         format!("the harness's home cannot be prepared: {error}"),
     )

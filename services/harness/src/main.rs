@@ -19,9 +19,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serves the harnesses of a settings file.
-    Serve(serve::ServeArgs),
+    Serve(serve::HarnessServeArgs),
     /// Ask whether the service listens: 0 when it does. For health checks of containers.
-    Health(serve::HealthArgs),
+    Health(serve::HarnessHealthArgs),
     /// Confines itself and executes a command in its place.
     Sandbox(SandboxArgs),
 }

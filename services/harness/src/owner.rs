@@ -13,12 +13,12 @@ use crate::sandbox;
 
 /// A user and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct ProcessOwner {
     user: Uid,
     group: Gid,
 }
 
-impl Owner {
+impl ProcessOwner {
     /// The user of this process.
     pub fn own() -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Owner {
 }
 
 #[cfg(test)]
-impl Owner {
+impl ProcessOwner {
     /// A user without privileges.
     pub(crate) fn testing() -> Self {
         Self {

@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::failure::{Failure, START_TIMEOUT};
-use crate::process::{Launch, Process};
-use crate::rpc::{Frame, Inbox, Outbox, RpcError, open};
-use crate::turn::Stop;
+use crate::failure::{HarnessFailure, START_TIMEOUT};
+use crate::process::{HarnessProcess, Launch};
+use crate::rpc::{RpcError, RpcMessage, RpcReceiver, RpcSender, open};
+use crate::turn::StopSignal;
 
 /// The process and both directions.
-pub(crate) struct Peer {
-    pub(crate) process: Process,
-    pub(crate) outbox: Outbox,
-    pub(crate) inbox: Inbox,
+pub(crate) struct HarnessPeer {
+    pub(crate) process: HarnessProcess,
+    pub(crate) outbox: RpcSender,
+    pub(crate) inbox: RpcReceiver,
     next_id: u64,
     start_time: Duration,
     /// Pieces of messages that came before the last response.
     dropped: u64,
 }
 
-impl Peer {
+impl HarnessPeer {
     /// Starts the process.
-    pub(crate) fn start(launch: Launch) -> Result<Self, Failure> {
+    pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
         let start_time = launch.start_time;
-        let (process, stdin, stdout) = Process::start(launch)?;
+        let (process, stdin, stdout) = HarnessProcess::start(launch)?;
         let (outbox, inbox) = open(stdin, stdout);
         Ok(Self {
             process,
@@ -37,7 +37,11 @@ impl Peer {
     }
 
     /// Sends a request. Its id.
-    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<u64, Failure> {
+    pub(crate) async fn request(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<u64, HarnessFailure> {
         self.next_id += 1;
         self.outbox.request(self.next_id, method, params).await?;
         Ok(self.next_id)
@@ -48,14 +52,14 @@ impl Peer {
         &mut self,
         method: &str,
         params: Value,
-        stop: &Stop,
-    ) -> Result<Result<Value, RpcError>, Failure> {
+        stop: &StopSignal,
+    ) -> Result<Result<Value, RpcError>, HarnessFailure> {
         let id = self.request(method, params).await?;
         let start_time = self.start_time;
         tokio::select! {
             answered = tokio::time::timeout(start_time, self.response(id)) => answered.unwrap_or_else(|_| {
                 let seconds = start_time.as_secs();
-                Err(Failure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
+                Err(HarnessFailure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
             }),
             failure = stop.reached() => Err(failure),
         }
@@ -66,23 +70,25 @@ impl Peer {
         self.dropped
     }
 
-    async fn response(&mut self, id: u64) -> Result<Result<Value, RpcError>, Failure> {
+    async fn response(&mut self, id: u64) -> Result<Result<Value, RpcError>, HarnessFailure> {
         self.dropped = 0;
         loop {
             match self.inbox.next().await? {
                 None => return Err(self.process.ended().await),
-                Some(Frame::Response {
+                Some(RpcMessage::Response {
                     id: answered,
                     result,
                 }) if answered == id => return Ok(result),
-                Some(Frame::Request { id, method, .. }) => self.outbox.refuse(&id, &method).await?,
-                Some(Frame::Notification { params, .. }) => {
+                Some(RpcMessage::Request { id, method, .. }) => {
+                    self.outbox.refuse(&id, &method).await?
+                }
+                Some(RpcMessage::Notification { params, .. }) => {
                     let update = params["update"]["sessionUpdate"]
                         .as_str()
                         .unwrap_or_default();
                     self.dropped += u64::from(update.ends_with("message_chunk"));
                 }
-                Some(Frame::Response { .. }) => {}
+                Some(RpcMessage::Response { .. }) => {}
             }
         }
     }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::context::AgentRunContext;
-use runner_kit::Results;
+use runner_kit::ResultSender;
 use runner_kit::host::Host;
 use serde_json::{Value, json};
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, PermissionMode};
 pub(crate) use open::{Decided, OpenPermissions};
 use policy::Ruling;
-use question::Answer;
+use question::QuestionOutcome;
 
 /// The key of conversation state that holds what was allowed for the conversation. Deleting it revokes all of it.
 pub(crate) const ALLOWED: &str = "harness.allowed";
@@ -68,7 +68,7 @@ pub(crate) struct Permission {
 
 /// The decision on a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum PermissionDecision {
     Allowed,
     Refused,
     /// No answer in time.
@@ -81,7 +81,7 @@ pub(crate) enum Decision {
     Cancelled,
 }
 
-impl Decision {
+impl PermissionDecision {
     pub(crate) fn is_allowed(self) -> bool {
         self == Self::Allowed
     }
@@ -100,65 +100,65 @@ impl Decision {
 
 /// Decides permissions of one run. Clones share the memory.
 #[derive(Clone)]
-pub(crate) struct Permissions(Arc<Shared>);
+pub(crate) struct PermissionDecider(Arc<PermissionMemory>);
 
-struct Shared {
-    mode: Mode,
+struct PermissionMemory {
+    mode: PermissionMode,
     workspace: PathBuf,
     /// Tools that the run was granted, as harnesses name those of an MCP server `runnel`.
     granted: Vec<String>,
-    question: question::Questions,
+    question: question::RunQuestions,
     /// Keys that the conversation allowed.
     allowed: Mutex<Vec<Value>>,
 }
 
-impl Permissions {
+impl PermissionDecider {
     pub(crate) fn new(
         config: &Config,
         workspace: &Path,
         context: &AgentRunContext,
-        (host, out): (Host, Results),
+        (host, out): (Host, ResultSender),
     ) -> Self {
         let allowed = context.state.conversation.get(ALLOWED);
         let allowed = allowed
             .and_then(Value::as_array)
             .cloned()
             .unwrap_or_default();
-        Self(Arc::new(Shared {
+        Self(Arc::new(PermissionMemory {
             mode: config.mode,
             workspace: workspace.to_path_buf(),
             granted: granted(context),
-            question: question::Questions::new(context, config.approval, host, out),
+            question: question::RunQuestions::new(context, config.approval, host, out),
             allowed: Mutex::new(allowed),
         }))
     }
 
     /// Decides; may wait for a person.
-    pub(crate) async fn decide(self, permission: Permission) -> Decision {
+    pub(crate) async fn decide(self, permission: Permission) -> PermissionDecision {
         // The gateway allows and records each call of a granted tool by itself.
         if permission.kind == ActionKind::Other && self.0.granted.contains(&permission.title) {
-            return Decision::Allowed;
+            return PermissionDecision::Allowed;
         }
         match policy::rule(self.0.mode, &permission, &self.0.workspace) {
-            Ruling::Allow => return Decision::Allowed,
-            Ruling::Refuse => return Decision::Refused,
+            Ruling::Allow => return PermissionDecision::Allowed,
+            Ruling::Refuse => return PermissionDecision::Refused,
             Ruling::Ask => {}
         }
         let key = policy::key(&permission, &self.0.workspace);
         if self.allowed().iter().any(|entry| entry["key"] == key) {
-            return Decision::Allowed;
+            return PermissionDecision::Allowed;
         }
         match self.0.question.ask(&permission).await {
-            Answer::Once => Decision::Allowed,
-            Answer::Conversation => {
+            QuestionOutcome::Once => PermissionDecision::Allowed,
+            QuestionOutcome::Conversation => {
                 let allowed = self.remember(&key, &permission.title);
                 self.0.question.remember(allowed).await;
-                Decision::Allowed
+                PermissionDecision::Allowed
             }
-            Answer::No => Decision::Refused,
-            Answer::Expired => Decision::Expired,
-            Answer::Unavailable => Decision::Unavailable,
-            Answer::Cancelled => Decision::Cancelled,
+            QuestionOutcome::No => PermissionDecision::Refused,
+            QuestionOutcome::Expired => PermissionDecision::Expired,
+            QuestionOutcome::Unavailable => PermissionDecision::Unavailable,
+            QuestionOutcome::Cancelled => PermissionDecision::Cancelled,
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::config::{Config, Mode};
+use crate::config::{Config, PermissionMode};
 
 pub(crate) use claude_code::{GRANTED as CLAUDE_GRANTED, READING as CLAUDE_READING};
 
@@ -48,7 +48,7 @@ pub(crate) struct Access<'a> {
 
 /// Additions of a preset to a launch.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared {
+pub(crate) struct PresetAdditions {
     pub(crate) env: Vec<(&'static str, String)>,
     pub(crate) args: Vec<String>,
     /// Members that a session is opened with beside its directory and MCP server.
@@ -146,7 +146,7 @@ impl Preset {
     }
 
     /// Launch that uses the run's models and asks for every permission.
-    pub(crate) fn prepare(self, access: &Access<'_>) -> Prepared {
+    pub(crate) fn prepare(self, access: &Access<'_>) -> PresetAdditions {
         match self {
             Self::Acp => generic(access),
             Self::ClaudeCode => claude_code::prepare(access),
@@ -160,8 +160,8 @@ impl Preset {
 }
 
 /// Variables that most agents of other makers read.
-fn generic(access: &Access<'_>) -> Prepared {
-    Prepared {
+fn generic(access: &Access<'_>) -> PresetAdditions {
+    PresetAdditions {
         env: vec![
             ("OPENAI_BASE_URL", access.openai.clone()),
             ("OPENAI_API_KEY", access.key.to_owned()),
@@ -170,13 +170,13 @@ fn generic(access: &Access<'_>) -> Prepared {
             ("ANTHROPIC_API_KEY", access.key.to_owned()),
             ("ANTHROPIC_MODEL", access.config.model.clone()),
         ],
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }
 
 /// Whether tools that write are taken away from the harness itself, where it lets itself be told.
 fn is_read_only(access: &Access<'_>) -> bool {
-    access.config.mode == Mode::ReadOnly
+    access.config.mode == PermissionMode::ReadOnly
 }
 
 #[cfg(test)]
@@ -184,9 +184,9 @@ pub(crate) mod testing {
     use std::path::Path;
 
     use super::Access;
-    use crate::config::{Config, Mode};
+    use crate::config::{Config, PermissionMode};
 
-    pub(crate) fn config(mode: Mode) -> Config {
+    pub(crate) fn config(mode: PermissionMode) -> Config {
         Config {
             model: "big/one".to_owned(),
             small_model: "small".to_owned(),

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-use crate::failure::{COMMAND_NOT_FOUND, EXITED, Failure};
+use crate::failure::{COMMAND_NOT_FOUND, EXITED, HarnessFailure};
 use crate::own_process;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
@@ -41,7 +41,7 @@ pub(crate) struct Launch {
 }
 
 /// A running harness. Dropping it stops the supervisor, which stops the rest.
-pub(crate) struct Process {
+pub(crate) struct HarnessProcess {
     child: Child,
     /// Reads standard error until its end.
     reading: JoinSet<()>,
@@ -50,10 +50,10 @@ pub(crate) struct Process {
     secrets: Vec<String>,
 }
 
-impl Process {
+impl HarnessProcess {
     /// Starts a command below the supervisor of this program.
-    pub(crate) fn start(launch: Launch) -> Result<(Self, ChildStdin, ChildStdout), Failure> {
-        let failed = |message: String| Failure::new(EXITED, message);
+    pub(crate) fn start(launch: Launch) -> Result<(Self, ChildStdin, ChildStdout), HarnessFailure> {
+        let failed = |message: String| HarnessFailure::new(EXITED, message);
         let program = std::env::current_exe()
             .map_err(|error| failed(format!("the supervisor cannot be found: {error}")))?;
         let mut command = Command::new(program);
@@ -89,27 +89,27 @@ impl Process {
     }
 
     /// The failure of a process whose output has ended. Waits for its exit status.
-    pub(crate) async fn ended(&mut self) -> Failure {
+    pub(crate) async fn ended(&mut self) -> HarnessFailure {
         let status = tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait()).await;
         let shown = &self.shown;
         match status {
-            Ok(Ok(status)) if status.code() == Some(i32::from(NOT_FOUND)) => Failure::new(
+            Ok(Ok(status)) if status.code() == Some(i32::from(NOT_FOUND)) => HarnessFailure::new(
                 COMMAND_NOT_FOUND,
                 format!(
                     "{shown} cannot be started: install it, or set `command` in the settings of the harness service"
                 ),
             ),
-            Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => Failure::new(
+            Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => HarnessFailure::new(
                 COMMAND_NOT_FOUND,
                 format!(
                     "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings, and let `user` read them"
                 ),
             ),
-            Ok(Ok(status)) => Failure::new(
+            Ok(Ok(status)) => HarnessFailure::new(
                 EXITED,
                 format!("{shown} exited before it was done ({status})"),
             ),
-            _ => Failure::new(
+            _ => HarnessFailure::new(
                 EXITED,
                 format!("{shown} closed its output before it was done"),
             ),
@@ -162,7 +162,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for HarnessProcess {
     fn drop(&mut self) {
         self.terminate();
     }

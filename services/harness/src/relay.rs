@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::usage::{Reader, Spent, Usage};
+use crate::usage::{Spent, Usage, UsageReader};
 
 /// Paths of the host API that a key opens, and the folders below which it opens everything.
 const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
@@ -34,9 +34,9 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The relay of one service. Clones share its keys.
 #[derive(Clone)]
-pub struct Relay(Arc<Shared>);
+pub struct CredentialRelay(Arc<RelayKeys>);
 
-struct Shared {
+struct RelayKeys {
     address: SocketAddr,
     runs: Mutex<HashMap<String, OpenRun>>,
     client: reqwest::Client,
@@ -51,14 +51,14 @@ struct OpenRun {
 }
 
 /// A key of one run. Dropping it closes the key.
-pub(crate) struct Opened {
-    relay: Relay,
+pub(crate) struct RelayKey {
+    relay: CredentialRelay,
     key: String,
     usage: Usage,
     spent: Spent,
 }
 
-impl Relay {
+impl CredentialRelay {
     /// Listens on a free loopback port. The future serves until `stop` fires.
     #[expect(
         clippy::disallowed_methods,
@@ -73,7 +73,7 @@ impl Relay {
             .no_proxy()
             .build()
             .map_err(io::Error::other)?;
-        let relay = Self(Arc::new(Shared {
+        let relay = Self(Arc::new(RelayKeys {
             address: listener.local_addr()?,
             runs: Mutex::default(),
             client,
@@ -88,7 +88,7 @@ impl Relay {
     }
 
     /// Opens a key for the run of this host.
-    pub(crate) fn open(&self, host: Host) -> Opened {
+    pub(crate) fn open(&self, host: Host) -> RelayKey {
         let key = format!("rk_{}", Uuid::new_v4().simple());
         let (usage, spent) = (Usage::default(), Spent::default());
         let run = OpenRun {
@@ -97,7 +97,7 @@ impl Relay {
             spent: spent.clone(),
         };
         self.runs().insert(key.clone(), run);
-        Opened {
+        RelayKey {
             relay: self.clone(),
             key,
             usage,
@@ -111,7 +111,7 @@ impl Relay {
     }
 }
 
-impl Opened {
+impl RelayKey {
     /// The key, a secret of the run.
     pub(crate) fn key(&self) -> &str {
         &self.key
@@ -133,13 +133,13 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for RelayKey {
     fn drop(&mut self) {
         self.relay.runs().remove(&self.key);
     }
 }
 
-async fn forward(State(relay): State<Relay>, request: Request) -> Response {
+async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Response {
     let run = key_of(request.headers()).and_then(|key| relay.runs().get(key).cloned());
     let Some(OpenRun { host, usage, spent }) = run else {
         return refusal(
@@ -193,7 +193,7 @@ async fn forward(State(relay): State<Relay>, request: Request) -> Response {
             if is_mcp && status.is_success() {
                 usage.see_tools();
             }
-            let mut reader = Reader::new(usage);
+            let mut reader = UsageReader::new(usage);
             let bytes = answer
                 .bytes_stream()
                 .inspect_ok(move |bytes| reader.read(bytes));
@@ -267,15 +267,17 @@ mod tests {
     use super::*;
 
     /// A relay, and a gateway of one canned answer behind it.
-    struct Wire {
-        opened: Opened,
+    struct RelayTest {
+        opened: RelayKey,
         gateway: TcpListener,
         _relaying: JoinSet<io::Result<()>>,
     }
 
-    impl Wire {
+    impl RelayTest {
         async fn open() -> Self {
-            let (relay, relaying) = Relay::open_port(CancellationToken::new()).await.unwrap();
+            let (relay, relaying) = CredentialRelay::open_port(CancellationToken::new())
+                .await
+                .unwrap();
             let mut tasks = JoinSet::new();
             tasks.spawn(relaying);
             let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -318,7 +320,7 @@ mod tests {
     const POST: &str = "POST /openai/v1/responses HTTP/1.1\r\nhost: x\r\nHEAD\r\n";
 
     async fn passed(request: &str, end: &str, answer: &str) -> (String, String) {
-        let wire = Wire::open().await;
+        let wire = RelayTest::open().await;
         let passing = wire.pass(request, end, answer);
         tokio::time::timeout(Duration::from_mins(1), passing)
             .await
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_without_a_body_pass_without_one() {
+    async fn forwards_requests_without_body() {
         let request = format!("{POST}content-length: 0\r\n\r\n");
         let answer = "HTTP/1.1 204 No Content\r\n\r\n";
         let (asked, answered) = passed(&request, "\r\n\r\n", answer).await;
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_were_cut_do_not_pass_as_whole() {
+    async fn reports_truncated_responses() {
         let request = format!("{POST}content-length: 5\r\n\r\nhello");
         for status in ["200 OK", "429 Too Many Requests"] {
             for cut in [
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_refusals_pass_whole() {
+    async fn forwards_long_error_responses() {
         let request = format!("{POST}content-length: 5\r\n\r\nhello");
         let body = "x".repeat(3 * REFUSAL_BYTES);
         let head = format!(

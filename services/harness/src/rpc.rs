@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 
-use crate::failure::Failure;
+use crate::failure::HarnessFailure;
 
 /// The longest line that is read.
 pub(crate) const LINE_BYTES: usize = 8 * 1024 * 1024;
@@ -26,7 +26,7 @@ pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
 /// One message of the process.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Frame {
+pub(crate) enum RpcMessage {
     Response {
         id: u64,
         result: Result<Value, RpcError>,
@@ -52,10 +52,10 @@ pub(crate) struct RpcError {
 
 /// Sends messages. Clones share the outbox.
 #[derive(Clone)]
-pub(crate) struct Outbox(mpsc::Sender<String>);
+pub(crate) struct RpcSender(mpsc::Sender<String>);
 
 /// Reads messages, in their order.
-pub(crate) struct Inbox {
+pub(crate) struct RpcReceiver {
     lines: FramedRead<ChildStdout, LinesCodec>,
     noise: usize,
     /// Writes what the outbox holds.
@@ -63,17 +63,17 @@ pub(crate) struct Inbox {
 }
 
 /// Opens both directions. Writing ends with the last outbox, or with the inbox.
-pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (Outbox, Inbox) {
+pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (RpcSender, RpcReceiver) {
     let (outbox, waiting) = mpsc::channel(OUTBOX);
     let mut tasks = JoinSet::new();
     tasks.spawn(write(stdin, waiting));
     let lines = FramedRead::new(stdout, LinesCodec::new_with_max_length(LINE_BYTES));
-    let inbox = Inbox {
+    let inbox = RpcReceiver {
         lines,
         noise: 0,
         _tasks: tasks,
     };
-    (Outbox(outbox), inbox)
+    (RpcSender(outbox), inbox)
 }
 
 async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {
@@ -85,32 +85,32 @@ async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {
     }
 }
 
-impl Outbox {
+impl RpcSender {
     /// Sends a request. The caller picks the id.
     pub(crate) async fn request(
         &self,
         id: u64,
         method: &str,
         params: Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), HarnessFailure> {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
             .await
     }
 
     /// Sends a notification.
-    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), Failure> {
+    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), HarnessFailure> {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
             .await
     }
 
     /// Answers a request.
-    pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), Failure> {
+    pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), HarnessFailure> {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
             .await
     }
 
     /// Answers a request of a method that this side does not have.
-    pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), Failure> {
+    pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), HarnessFailure> {
         let message = format!("Method not found: {method}");
         let error = json!({"code": METHOD_NOT_FOUND, "message": message});
         self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error}))
@@ -118,12 +118,12 @@ impl Outbox {
     }
 
     /// Sends one message as a line.
-    pub(crate) async fn send(&self, message: &Value) -> Result<(), Failure> {
+    pub(crate) async fn send(&self, message: &Value) -> Result<(), HarnessFailure> {
         let sending = self.0.send(format!("{message}\n"));
         match tokio::time::timeout(WRITE_TIME, sending).await {
             // A process that has gone shows as the end of its output.
             Ok(_) => Ok(()),
-            Err(_) => Err(Failure::protocol(format!(
+            Err(_) => Err(HarnessFailure::protocol(format!(
                 "the harness has read none of its input for {} s",
                 WRITE_TIME.as_secs()
             ))),
@@ -131,11 +131,11 @@ impl Outbox {
     }
 }
 
-impl Inbox {
+impl RpcReceiver {
     /// The next message; `None` at the end of the output. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Option<RpcMessage>, HarnessFailure> {
         while let Some(line) = self.next_line().await? {
-            match Frame::parse(&line) {
+            match RpcMessage::parse(&line) {
                 Some(frame) => return Ok(Some(frame)),
                 None => self.count_noise(&line)?,
             }
@@ -144,18 +144,18 @@ impl Inbox {
     }
 
     /// The next line that holds anything. Cancel-safe.
-    pub(crate) async fn next_line(&mut self) -> Result<Option<String>, Failure> {
+    pub(crate) async fn next_line(&mut self) -> Result<Option<String>, HarnessFailure> {
         while let Some(line) = self.lines.next().await {
             match line {
                 Ok(line) if line.trim().is_empty() => {}
                 Ok(line) => return Ok(Some(line)),
                 Err(LinesCodecError::MaxLineLengthExceeded) => {
-                    return Err(Failure::protocol(format!(
+                    return Err(HarnessFailure::protocol(format!(
                         "the harness wrote a line of more than {LINE_BYTES} bytes"
                     )));
                 }
                 Err(LinesCodecError::Io(error)) => {
-                    return Err(Failure::protocol(format!(
+                    return Err(HarnessFailure::protocol(format!(
                         "the output of the harness cannot be read: {error}"
                     )));
                 }
@@ -165,12 +165,12 @@ impl Inbox {
     }
 
     /// Counts a line that holds no message; an error beyond [`NOISE_LINES`].
-    pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), Failure> {
+    pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), HarnessFailure> {
         self.noise += 1;
         let bytes = line.len();
         tracing::debug!(bytes, "skipped a line of the harness that is no message");
         if self.noise > NOISE_LINES {
-            return Err(Failure::protocol(format!(
+            return Err(HarnessFailure::protocol(format!(
                 "the harness wrote more than {NOISE_LINES} lines that are no message; is its command in the protocol's mode?"
             )));
         }
@@ -178,7 +178,7 @@ impl Inbox {
     }
 }
 
-impl Frame {
+impl RpcMessage {
     /// Reads one line. `jsonrpc` may be absent, as Codex leaves it out. `None`: not a message.
     fn parse(line: &str) -> Option<Self> {
         let Ok(Value::Object(mut message)) = serde_json::from_str(line) else {
@@ -232,17 +232,17 @@ mod tests {
 
     #[test]
     fn reads_the_three_kinds_of_messages() {
-        let parse = |text: &str| Frame::parse(text);
+        let parse = |text: &str| RpcMessage::parse(text);
         assert_eq!(
             parse(r#"{"jsonrpc":"2.0","id":7,"result":{"a":1}}"#),
-            Some(Frame::Response {
+            Some(RpcMessage::Response {
                 id: 7,
                 result: Ok(json!({"a": 1}))
             })
         );
         assert_eq!(
             parse(r#"{"id":"x","method":"m"}"#),
-            Some(Frame::Request {
+            Some(RpcMessage::Request {
                 id: json!("x"),
                 method: "m".to_owned(),
                 params: Value::Null
@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(
             parse(r#"{"method":"m","params":[1]}"#),
-            Some(Frame::Notification {
+            Some(RpcMessage::Notification {
                 method: "m".to_owned(),
                 params: json!([1])
             })
@@ -263,9 +263,9 @@ mod tests {
     #[test]
     fn keeps_the_cause_of_an_error() {
         let line = r#"{"id":1,"error":{"code":-32000,"message":"no","data":{"details":"why"}}}"#;
-        let Some(Frame::Response {
+        let Some(RpcMessage::Response {
             result: Err(error), ..
-        }) = Frame::parse(line)
+        }) = RpcMessage::parse(line)
         else {
             panic!("not an error")
         };

@@ -6,24 +6,24 @@ use protocol::context::AgentRunContext;
 use protocol::host_api::SteeringMode;
 use protocol::result::AgentRunResult;
 use runner_kit::host::{Blob, Host};
-use runner_kit::{Results, Run, RunError, results};
+use runner_kit::{ResultSender, RunError, RunHandle, results};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::agent::{Agent, Opening};
+use crate::agent::{HarnessSession, Opening};
 use crate::config::Config;
-use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, Failure, MCP_FAILED, WORKSPACE_FAILED};
-use crate::files::{self, Outbox, Outgoing};
+use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, HarnessFailure, MCP_FAILED, WORKSPACE_FAILED};
+use crate::files::{self, AnswerFiles, Outgoing};
 use crate::input;
-use crate::launch::{self, Prepared};
-use crate::permission::Permissions;
-use crate::relay::Opened;
+use crate::launch::{self, PreparedLaunch};
+use crate::permission::PermissionDecider;
+use crate::relay::RelayKey;
 use crate::service::Harness;
-use crate::speaker::{Speaker, cut};
+use crate::speaker::{TurnWriter, cut};
 use crate::supervisor::GRACE;
-use crate::turn::{OpenSession, Prompt, REFUSED, SessionStart, Stage, Stop};
+use crate::turn::{OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage};
 use crate::usage::Usage;
-use crate::workspace::Workspace;
+use crate::workspace::RunWorkspace;
 
 /// Keys of conversation state.
 const SESSION_ID: &str = "external.session_id";
@@ -33,18 +33,22 @@ const DIRECTORY: &str = "external.working_directory";
 const MOST_FOLLOW_UPS: usize = 256;
 
 /// All that one run works with.
-struct Work {
+struct HarnessRun {
     context: AgentRunContext,
     host: Host,
     config: Config,
-    workspace: Workspace,
-    stage: Stage,
+    workspace: RunWorkspace,
+    stage: TurnStage,
     harness: Harness,
     usage: Usage,
 }
 
 /// Runs a harness for one event.
-pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), RunError> {
+pub(crate) async fn run(
+    run: RunHandle,
+    out: ResultSender,
+    harness: Harness,
+) -> Result<(), RunError> {
     let service = &harness.service;
     let config = Config::read(
         &run.context.config,
@@ -65,13 +69,13 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
     };
     let opened = service.relay.open(run.host.clone());
     let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
-    let permissions = Permissions::new(
+    let permissions = PermissionDecider::new(
         &config,
         &workspace.path,
         &run.context,
         (run.host.clone(), out.clone()),
     );
-    let stop = Stop {
+    let stop = StopSignal {
         cancel: run.cancel.clone(),
         until: config
             .timeout
@@ -81,19 +85,19 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
             .timeout
             .map_or(GRACE, |timeout| ending_time(timeout) / 2),
     };
-    let mut speaker = Speaker::new(out.clone(), &run.context);
+    let mut speaker = TurnWriter::new(out.clone(), &run.context);
     for name in aside {
         speaker.note(format!(
             "({name} in the workspace was renamed: settings there are not read.)"
         ));
     }
-    let stage = Stage {
+    let stage = TurnStage {
         speaker,
         permissions,
         shows_thoughts: config.shows_thoughts,
         stop,
     };
-    let work = Work {
+    let work = HarnessRun {
         context: run.context,
         host: run.host,
         config,
@@ -113,8 +117,8 @@ pub(crate) async fn run(run: Run, out: Results, harness: Harness) -> Result<(), 
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unusable(error: std::io::Error) -> Failure {
-    Failure::new(
+fn unusable(error: std::io::Error) -> HarnessFailure {
+    HarnessFailure::new(
         WORKSPACE_FAILED,
         format!("the workspace cannot be used: {error}"),
     )
@@ -144,9 +148,13 @@ fn conversation_of(context: &AgentRunContext) -> String {
     id.unwrap_or_else(|| format!("\0run\0{}", context.run_id))
 }
 
-impl Work {
+impl HarnessRun {
     /// Starts the harness, converses, and ends it. Why the last turn ended.
-    async fn work(mut self, prepared: Prepared, opened: &Opened) -> Result<String, Failure> {
+    async fn work(
+        mut self,
+        prepared: PreparedLaunch,
+        opened: &RelayKey,
+    ) -> Result<String, HarnessFailure> {
         let stored = self.stored_session();
         let opening = Opening {
             settings: &self.harness.settings,
@@ -156,7 +164,7 @@ impl Work {
             stored: stored.as_deref(),
             stop: &self.stage.stop,
         };
-        let (mut agent, session) = Agent::open(prepared, opening).await?;
+        let (mut agent, session) = HarnessSession::open(prepared, opening).await?;
         let ended = self.converse(&mut agent, session).await;
         let lines = agent.end().await;
         match ended {
@@ -173,13 +181,13 @@ impl Work {
 
     async fn converse(
         &mut self,
-        agent: &mut Agent,
+        agent: &mut HarnessSession,
         session: OpenSession,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, HarnessFailure> {
         self.remember(&session.id).await;
         let mut prompt = self.prompt(&self.context.input.clone()).await?;
         if input::is_empty(&prompt) {
-            return Err(Failure::new(
+            return Err(HarnessFailure::new(
                 EMPTY_INPUT,
                 "the event has neither text nor files",
             ));
@@ -227,7 +235,11 @@ impl Work {
     }
 
     /// Puts before the first prompt what the session does not know.
-    async fn introduce(&mut self, prompt: &mut Prompt, start: SessionStart) -> Result<(), Failure> {
+    async fn introduce(
+        &mut self,
+        prompt: &mut TurnPrompt,
+        start: SessionStart,
+    ) -> Result<(), HarnessFailure> {
         if start == SessionStart::Resumed {
             return Ok(());
         }
@@ -244,15 +256,22 @@ impl Work {
         Ok(())
     }
 
-    async fn prompt(&self, input: &protocol::context::AgentInput) -> Result<Prompt, Failure> {
+    async fn prompt(
+        &self,
+        input: &protocol::context::AgentInput,
+    ) -> Result<TurnPrompt, HarnessFailure> {
         input::prompt(input, &self.host, &self.workspace.directory).await
     }
 
-    async fn turn(&mut self, agent: &mut Agent, prompt: &Prompt) -> Result<String, Failure> {
+    async fn turn(
+        &mut self,
+        agent: &mut HarnessSession,
+        prompt: &TurnPrompt,
+    ) -> Result<String, HarnessFailure> {
         let began = crate::clock::now();
         let reason = agent.turn(prompt, &mut self.stage).await?;
         if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
-            return Err(Failure::new(
+            return Err(HarnessFailure::new(
                 MCP_FAILED,
                 "the harness has not connected the run's MCP server, and worked without its tools",
             ));
@@ -264,7 +283,7 @@ impl Work {
         }
         if !self.stage.speaker.complete(files).await {
             let message = "the harness ended its turn without an answer";
-            return Err(Failure::new(EMPTY_RESPONSE, message));
+            return Err(HarnessFailure::new(EMPTY_RESPONSE, message));
         }
         Ok(reason)
     }
@@ -275,7 +294,7 @@ impl Work {
         let directory = self.workspace.directory.clone();
         let found = in_thread(move || files::outgoing(&directory, began)).await;
         let mut found = found.unwrap_or_else(|error| {
-            let mut nothing = Outbox::default();
+            let mut nothing = AnswerFiles::default();
             nothing.leave("./outbox", &format!("it cannot be read ({error})"));
             nothing
         });
@@ -309,7 +328,7 @@ impl Work {
             content_type: "application/octet-stream".to_owned(),
             bytes,
         };
-        let artifact = self.host.create_artifact(&name, blob).await;
+        let artifact = self.host.artifacts().create(&name, blob).await;
         let artifact =
             artifact.map_err(|error| format!("the gateway refused it ({})", error.code))?;
         Ok(artifact.artifact_id)

@@ -52,7 +52,7 @@ pub struct Confinement {
     /// User to run as, by name. Only root changes the user; any other process refuses a name that is not its own.
     pub user: Option<String>,
     /// Resource limits.
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// Whether files, TCP, signals and privileges stay open. The user, the limits, the environment and the descriptors
     /// are as they are without it.
     pub is_open: bool,
@@ -62,7 +62,7 @@ pub struct Confinement {
 
 /// Resource limits. `None` leaves a limit as it is; no limit is ever raised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct ResourceLimits {
     /// Bytes of private writable memory of each process (`RLIMIT_DATA`). Processes do not share it: the tree may use
     /// `memory` × `processes`. Address space is not limited, because V8 reserves far more than it uses.
     pub memory: Option<u64>,
@@ -273,9 +273,9 @@ mod tests {
     use super::*;
 
     fn limited() -> Confinement {
-        let limits = Limits {
+        let limits = ResourceLimits {
             processes: Some(64),
-            ..Limits::default()
+            ..ResourceLimits::default()
         };
         Confinement {
             limits,
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_user_makes_process_limits_hold() {
+    fn process_limits_need_named_user() {
         let confinement = Confinement {
             user: Some("nobody".to_owned()),
             ..limited()
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_refuses_what_each_run_would() {
+    fn check_rejects_unsupported_sandbox() {
         let nowhere = Confinement {
             read_only: vec!["/nowhere/at-all".into()],
             ..Confinement::default()
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_leaves_this_process_unconfined() {
+    fn probe_leaves_process_unconfined() {
         let first = support();
         assert_eq!(first, support());
         assert!(std::fs::read_dir("/").is_ok());

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use harness::owner::Owner;
-use harness::relay::Relay;
+use harness::owner::ProcessOwner;
+use harness::relay::CredentialRelay;
 use harness::sandbox;
-use harness::service::Service;
-use harness::settings::{Keep, SandboxMode, Settings};
+use harness::service::HarnessService;
+use harness::settings::{HarnessFile, SandboxMode, WorkspaceRetention};
 use harness::workspace::Workspaces;
 use runner_kit::process::{asked_to_stop, is_healthy};
-use runner_kit::{CancellationToken, Options, router_with, serve};
+use runner_kit::{CancellationToken, RouterOptions, router_with, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
@@ -23,7 +23,7 @@ const SWEEP: Duration = Duration::from_hours(1);
 
 /// Arguments of `runnel-harness serve`.
 #[derive(clap::Args)]
-pub(crate) struct ServeArgs {
+pub(crate) struct HarnessServeArgs {
     /// The settings file.
     #[arg(long, env = "RUNNEL_HARNESS_SETTINGS")]
     settings: PathBuf,
@@ -34,14 +34,14 @@ pub(crate) struct ServeArgs {
 
 /// Arguments of `runnel-harness health`.
 #[derive(clap::Args)]
-pub(crate) struct HealthArgs {
+pub(crate) struct HarnessHealthArgs {
     /// The loopback port of the service.
     #[arg(long, default_value_t = 9110)]
     port: u16,
 }
 
 /// Asks the service on that port.
-pub(crate) fn health(args: &HealthArgs) -> ExitCode {
+pub(crate) fn health(args: &HarnessHealthArgs) -> ExitCode {
     if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
         ExitCode::SUCCESS
     } else {
@@ -50,7 +50,7 @@ pub(crate) fn health(args: &HealthArgs) -> ExitCode {
 }
 
 #[expect(clippy::print_stderr, reason = "a service that cannot start says so")]
-pub(crate) fn execute(args: &ServeArgs) -> ExitCode {
+pub(crate) fn execute(args: &HarnessServeArgs) -> ExitCode {
     match start(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,13 +60,13 @@ pub(crate) fn execute(args: &ServeArgs) -> ExitCode {
     }
 }
 
-fn start(args: &ServeArgs) -> anyhow::Result<()> {
+fn start(args: &HarnessServeArgs) -> anyhow::Result<()> {
     let log = EnvFilter::try_new(&args.log).context("--log cannot be understood")?;
     tracing_subscriber::fmt()
         .with_env_filter(log)
         .with_writer(std::io::stderr)
         .init();
-    let settings = Settings::read(&args.settings)?;
+    let settings = HarnessFile::read(&args.settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -74,10 +74,10 @@ fn start(args: &ServeArgs) -> anyhow::Result<()> {
     runtime.block_on(run(settings))
 }
 
-async fn run(settings: Settings) -> anyhow::Result<()> {
+async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     let secret = settings.secret()?;
     check_sandbox(&settings)?;
-    let owner = Owner::of(settings.user.as_deref())?;
+    let owner = ProcessOwner::of(settings.user.as_deref())?;
     let workspaces = Workspaces::new(&settings.workspaces, owner).with_context(|| {
         format!(
             "workspaces: {} cannot be used",
@@ -88,15 +88,15 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen: cannot listen on {}", settings.listen))?;
     let stop = CancellationToken::new();
-    let (relay, relaying) = Relay::open_port(stop.clone())
+    let (relay, relaying) = CredentialRelay::open_port(stop.clone())
         .await
         .context("the credentials relay cannot start")?;
-    let options = Options {
+    let options = RouterOptions {
         live_runs: settings.limits.live_runs,
-        ..Options::default()
+        ..RouterOptions::default()
     };
     let keep = settings.keep;
-    let service = Arc::new(Service::new(settings, workspaces.clone(), relay));
+    let service = Arc::new(HarnessService::new(settings, workspaces.clone(), relay));
     let runners = service.runners()?;
     say(&listener, &service)?;
     let serving = serve(
@@ -120,7 +120,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
     clippy::print_stdout,
     reason = "the first lines say where the service listens"
 )]
-fn say(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
+fn say(listener: &TcpListener, service: &HarnessService) -> anyhow::Result<()> {
     println!(
         "runnel-harness listening on http://{}",
         listener.local_addr()?
@@ -131,7 +131,7 @@ fn say(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
+fn check_sandbox(settings: &HarnessFile) -> anyhow::Result<()> {
     let checked = settings.confinement().check();
     checked.context("sandbox: every run would be refused")?;
     let support = sandbox::support();
@@ -154,7 +154,7 @@ fn check_sandbox(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn sweep(workspaces: Workspaces, keep: Keep) {
+async fn sweep(workspaces: Workspaces, keep: WorkspaceRetention) {
     loop {
         let swept = workspaces.clone();
         let swept = tokio::task::spawn_blocking(move || swept.sweep(keep.age(), keep.bytes)).await;

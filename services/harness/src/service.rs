@@ -12,33 +12,33 @@ use protocol::resources::{
     ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation,
     ToolOperation,
 };
-use runner_kit::{ResultStream, Run, Runner, stream};
+use runner_kit::{ResultStream, RunHandle, Runner, stream};
 use serde_json::{Value, json};
 
 use crate::config;
 use crate::launch::find;
-use crate::relay::Relay;
+use crate::relay::CredentialRelay;
 use crate::run;
 use crate::sandbox::{self, Confinement};
-use crate::settings::{HarnessSettings, SandboxMode, Settings};
-use crate::workspace::{Workspace, Workspaces};
+use crate::settings::{HarnessFile, HarnessSettings, SandboxMode};
+use crate::workspace::{RunWorkspace, Workspaces};
 
 /// Parts that all harnesses of a service share.
-pub struct Service {
-    pub(crate) settings: Settings,
+pub struct HarnessService {
+    pub(crate) settings: HarnessFile,
     pub(crate) workspaces: Workspaces,
-    pub(crate) relay: Relay,
+    pub(crate) relay: CredentialRelay,
 }
 
 /// One harness as a runner.
 pub(crate) struct Harness {
-    pub(crate) service: Arc<Service>,
+    pub(crate) service: Arc<HarnessService>,
     pub(crate) settings: HarnessSettings,
     id: RunnerId,
 }
 
-impl Service {
-    pub fn new(settings: Settings, workspaces: Workspaces, relay: Relay) -> Self {
+impl HarnessService {
+    pub fn new(settings: HarnessFile, workspaces: Workspaces, relay: CredentialRelay) -> Self {
         Self {
             settings,
             workspaces,
@@ -50,7 +50,7 @@ impl Service {
     /// `port`: loopback port of its processes.
     pub(crate) fn confinement(
         &self,
-        workspace: &Workspace,
+        workspace: &RunWorkspace,
         command: &Path,
         port: Option<u16>,
     ) -> Confinement {
@@ -163,7 +163,7 @@ impl Runner for Harness {
         }
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         let harness = Self {
             service: Arc::clone(&self.service),
             settings: self.settings.clone(),

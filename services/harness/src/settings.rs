@@ -17,7 +17,7 @@ use crate::sandbox::{self, Confinement};
 /// The file, as it is written. Unknown keys are errors.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct HarnessFile {
     /// Where to listen. Port 0 takes a free one.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
@@ -31,9 +31,9 @@ pub struct Settings {
     #[serde(default)]
     pub user: Option<String>,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: HarnessLimits,
     #[serde(default)]
-    pub keep: Keep,
+    pub keep: WorkspaceRetention,
     /// Directories that agents may name as their `workspace`.
     #[serde(default)]
     pub directories: BTreeMap<String, PathBuf>,
@@ -85,7 +85,7 @@ pub enum SandboxMode {
 /// Limits of one harness and of the service.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct HarnessLimits {
     /// Runs at one time.
     pub live_runs: usize,
     pub memory_bytes: u64,
@@ -96,7 +96,7 @@ pub struct Limits {
     pub start_seconds: u64,
 }
 
-impl Default for Limits {
+impl Default for HarnessLimits {
     fn default() -> Self {
         Self {
             live_runs: 16,
@@ -112,14 +112,14 @@ impl Default for Limits {
 /// How long workspaces are kept.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Keep {
+pub struct WorkspaceRetention {
     /// Days since the last run.
     pub days: u64,
     /// Bytes of all workspaces; the oldest go first.
     pub bytes: u64,
 }
 
-impl Default for Keep {
+impl Default for WorkspaceRetention {
     fn default() -> Self {
         Self {
             days: 30,
@@ -128,7 +128,7 @@ impl Default for Keep {
     }
 }
 
-impl Keep {
+impl WorkspaceRetention {
     /// The age at which a workspace is removed.
     pub fn age(self) -> Duration {
         Duration::from_hours(self.days.saturating_mul(24))
@@ -143,7 +143,7 @@ fn default_name() -> String {
     "default".to_owned()
 }
 
-impl Settings {
+impl HarnessFile {
     /// Reads and checks a file.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
@@ -199,7 +199,7 @@ impl Settings {
         let limits = self.limits;
         Confinement {
             user: self.user.clone(),
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory: Some(limits.memory_bytes),
                 processes: Some(limits.processes),
                 file_size: Some(limits.file_bytes),
@@ -305,7 +305,7 @@ mod tests {
     const HEAD: &str = "secret = \"env:S\"\nworkspaces = \"/tmp/w\"\n";
 
     #[test]
-    fn refuses_what_cannot_run() {
+    fn rejects_unusable_settings() {
         for (text, part) in [
             ("harnesses = []", "name at least one"),
             ("[[harnesses]]\npreset = \"acp\"", "needs a `command`"),
@@ -331,7 +331,7 @@ mod tests {
                 "is not set",
             ),
         ] {
-            let error = Settings::parse(&format!("{HEAD}{text}")).unwrap_err();
+            let error = HarnessFile::parse(&format!("{HEAD}{text}")).unwrap_err();
             let told = format!("{error:#}");
             assert!(told.contains(part), "{text}: {told}");
         }
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn names_missing_commands_with_their_packages() {
         let harness = |text: &str| {
-            let settings = Settings::parse(&format!("{HEAD}[[harnesses]]\n{text}")).unwrap();
+            let settings = HarnessFile::parse(&format!("{HEAD}[[harnesses]]\n{text}")).unwrap();
             settings.harnesses[0].clone()
         };
         for preset in Preset::NAMED {
@@ -366,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_never_stands_in_the_file() {
+    fn rejects_inline_secrets() {
         let text =
             "secret = \"whsec_abc\"\nworkspaces = \"/tmp/w\"\n[[harnesses]]\npreset = \"codex\"";
-        let settings = Settings::parse(text).unwrap();
+        let settings = HarnessFile::parse(text).unwrap();
         assert!(format!("{:#}", settings.secret().unwrap_err()).contains("not the secret itself"));
     }
 }

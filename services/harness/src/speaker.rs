@@ -7,7 +7,7 @@ use protocol::result::{
     AgentRunResult, MessageDeltaPayload, ResultType, ToolCallCompletedPayload,
     ToolCallStartedPayload,
 };
-use runner_kit::{Results, results};
+use runner_kit::{ResultSender, results};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -17,8 +17,8 @@ const RESULT_BYTES: u64 = 256 * 1024;
 const REPEATS: usize = 64;
 
 /// Sends the results of one run.
-pub(crate) struct Speaker {
-    out: Results,
+pub(crate) struct TurnWriter {
+    out: ResultSender,
     /// Bytes that the data of one result may take.
     most: usize,
     streams: bool,
@@ -37,8 +37,8 @@ pub(crate) struct Speaker {
     has_answered: bool,
 }
 
-impl Speaker {
-    pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
+impl TurnWriter {
+    pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
         let limits = &context.runtime.metadata.get("limits");
         let told = ["line_bytes", "event_bytes"]
             .into_iter()
@@ -63,7 +63,7 @@ impl Speaker {
     }
 
     /// The results beside those of messages.
-    pub(crate) fn out(&self) -> &Results {
+    pub(crate) fn out(&self) -> &ResultSender {
         &self.out
     }
 
@@ -78,7 +78,7 @@ impl Speaker {
     }
 
     /// Says the next piece of the answer. A message that is full is completed, and the next one goes on.
-    pub(crate) async fn say(&mut self, text: &str) {
+    pub(crate) async fn append(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -278,8 +278,8 @@ mod tests {
         let mut context = request.context;
         context.delivery.supports_streaming = streams;
         let results = runner_kit::stream(move |out| async move {
-            let mut speaker = Speaker::new(out, &context);
-            speaker.say(&text).await;
+            let mut speaker = TurnWriter::new(out, &context);
+            speaker.append(&text).await;
             assert!(speaker.complete(vec!["file".to_owned()]).await);
             Ok(())
         });
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_where_a_character_ends() {
+    fn truncates_at_character_boundary() {
         assert_eq!(cut("abc", 3), "abc");
         assert_eq!(cut("ääää", 6), "ä…");
         assert_eq!(pieces("äöü", 4).collect::<Vec<_>>(), ["äö", "ü"]);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use runner_kit::CancellationToken;
 use tokio::time::Instant;
 
-use crate::failure::{BUDGET_EXCEEDED, Failure, TIMEOUT};
-use crate::permission::{Decided, Permissions};
-use crate::speaker::Speaker;
+use crate::failure::{BUDGET_EXCEEDED, HarnessFailure, TIMEOUT};
+use crate::permission::{Decided, PermissionDecider};
+use crate::speaker::TurnWriter;
 use crate::usage::Spent;
 
 /// Why a turn ended whose model refused to answer.
@@ -16,7 +16,7 @@ pub(crate) const REFUSED: &str = "content_filter";
 
 /// The content of one prompt.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Prompt {
+pub(crate) struct TurnPrompt {
     pub(crate) text: String,
     pub(crate) files: Vec<PromptFile>,
 }
@@ -32,16 +32,16 @@ pub(crate) struct PromptFile {
 }
 
 /// Where a turn shows what it does, and asks.
-pub(crate) struct Stage {
-    pub(crate) speaker: Speaker,
-    pub(crate) permissions: Permissions,
+pub(crate) struct TurnStage {
+    pub(crate) speaker: TurnWriter,
+    pub(crate) permissions: PermissionDecider,
     pub(crate) shows_thoughts: bool,
-    pub(crate) stop: Stop,
+    pub(crate) stop: StopSignal,
 }
 
 /// When a run has to stop.
 #[derive(Clone)]
-pub(crate) struct Stop {
+pub(crate) struct StopSignal {
     pub(crate) cancel: CancellationToken,
     /// The end of the configured time.
     pub(crate) until: Option<Instant>,
@@ -51,7 +51,7 @@ pub(crate) struct Stop {
     pub(crate) grace: Duration,
 }
 
-impl Stage {
+impl TurnStage {
     /// Tells the user at the end of the turn that a permission was not given, and why.
     pub(crate) fn note_refusal<Request>(&mut self, decided: &Decided<Request>) {
         let Some(reason) = decided.decision.reason() else {
@@ -76,9 +76,9 @@ impl PromptFile {
     }
 }
 
-impl Stop {
+impl StopSignal {
     /// Waits until the run has to stop. Why.
-    pub(crate) async fn reached(&self) -> Failure {
+    pub(crate) async fn reached(&self) -> HarnessFailure {
         let over = async {
             match self.until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -86,9 +86,9 @@ impl Stop {
             }
         };
         tokio::select! {
-            () = self.cancel.cancelled() => Failure::cancelled(),
-            message = self.spent.reached() => Failure::new(BUDGET_EXCEEDED, message),
-            () = over => Failure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
+            () = self.cancel.cancelled() => HarnessFailure::cancelled(),
+            message = self.spent.reached() => HarnessFailure::new(BUDGET_EXCEEDED, message),
+            () = over => HarnessFailure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
         }
     }
 }
@@ -118,6 +118,9 @@ pub(crate) async fn sleep_until(end: Option<Instant>) {
 }
 
 /// Why a run stops where it does, or the failure.
-pub(crate) fn stopped_or(stopping: Option<(Failure, Instant)>, failure: Failure) -> Failure {
+pub(crate) fn stopped_or(
+    stopping: Option<(HarnessFailure, Instant)>,
+    failure: HarnessFailure,
+) -> HarnessFailure {
     stopping.map_or(failure, |(failure, _)| failure)
 }

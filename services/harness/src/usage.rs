@@ -96,14 +96,14 @@ impl Spent {
 
 /// Reads the usage of one answer, whole or streamed, while its bytes pass. Adds it when it is dropped, so that an answer
 /// that was cut counts, too.
-pub(crate) struct Reader {
+pub(crate) struct UsageReader {
     usage: Usage,
     line: Vec<u8>,
     is_too_long: bool,
     last: Tokens,
 }
 
-impl Reader {
+impl UsageReader {
     pub(crate) fn new(usage: Usage) -> Self {
         Self {
             usage,
@@ -164,7 +164,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for UsageReader {
     fn drop(&mut self) {
         self.end_line();
         self.usage.add(self.last);
@@ -178,7 +178,7 @@ mod tests {
     fn of(answers: &[&str]) -> Option<(i64, i64)> {
         let usage = Usage::default();
         for answer in answers {
-            let mut reader = Reader::new(usage.clone());
+            let mut reader = UsageReader::new(usage.clone());
             for bytes in answer.as_bytes().chunks(7) {
                 reader.read(bytes);
             }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_by_a_budget_is_told_apart_from_others() {
+    async fn distinguishes_budget_errors() {
         let spent = Spent::default();
         spent.see(br#"{"error":{"message":"wait","details":{"reason":"upstream_rate_limited"}}}"#);
         assert!(futures_util::poll!(Box::pin(spent.reached())).is_pending());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_face_whole_and_streamed() {
+    fn reads_usage_of_every_api_format() {
         let chat = "data: {\"choices\":[]}\n\ndata: {\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
         let messages = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":3,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n";
         let responses =

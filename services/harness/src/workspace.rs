@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::directory::Directory;
-use crate::failure::{Failure, WORKSPACE_FAILED};
+use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
 use crate::hash::{is_short_hash, short_hash};
-use crate::owner::Owner;
+use crate::owner::ProcessOwner;
 
 /// Readable and writable by their owner alone.
 const MODE: u32 = 0o700;
@@ -30,13 +30,13 @@ const MOST_ENTRIES: usize = 100_000;
 #[derive(Clone, Debug)]
 pub struct Workspaces {
     path: PathBuf,
-    owner: Owner,
+    owner: ProcessOwner,
     in_use: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// The workspace of one run. Dropping it frees it.
 #[derive(Debug)]
-pub(crate) struct Workspace {
+pub(crate) struct RunWorkspace {
     /// Where the harness works.
     pub(crate) path: PathBuf,
     /// The directory of that path. The service works in it by this descriptor alone.
@@ -58,7 +58,7 @@ struct InUse {
 impl Workspaces {
     /// Those below `path`, which is made if it is missing. `owner`: the user that harnesses run as; an error where it
     /// cannot get there.
-    pub fn new(path: &Path, owner: Owner) -> io::Result<Self> {
+    pub fn new(path: &Path, owner: ProcessOwner) -> io::Result<Self> {
         make_root(path)?;
         let workspaces = Self {
             path: path.canonicalize()?,
@@ -82,7 +82,7 @@ impl Workspaces {
     /// The directory above all workspaces, the service's own: harnesses rename nothing there.
     fn root(&self) -> io::Result<Directory> {
         make_root(&self.path)?;
-        let root = Directory::open(&self.path, Owner::own())?;
+        let root = Directory::open(&self.path, ProcessOwner::own())?;
         self.open_way(root)
     }
 
@@ -100,11 +100,11 @@ impl Workspaces {
         &self,
         conversation: &str,
         named: Option<&Path>,
-    ) -> Result<Workspace, Failure> {
+    ) -> Result<RunWorkspace, HarnessFailure> {
         let name = short_hash(conversation);
         if !self.in_use().insert(name.clone()) {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
-            return Err(Failure::new("harness.workspace_busy", message).retryable());
+            return Err(HarnessFailure::new("harness.workspace_busy", message).retryable());
         }
         let in_use = InUse {
             name,
@@ -115,11 +115,11 @@ impl Workspaces {
             let path = named.map_or_else(|| path.join(WORK), Path::to_path_buf);
             let path = path.display();
             let message = format!("the workspace {path} cannot be used: {error}");
-            Failure::new(WORKSPACE_FAILED, message)
+            HarnessFailure::new(WORKSPACE_FAILED, message)
         })
     }
 
-    fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<Workspace> {
+    fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<RunWorkspace> {
         let path = self.path.join(&in_use.name);
         let parent = self.root()?.make_folder(OsStr::new(&in_use.name))?;
         parent.adopt()?;
@@ -136,7 +136,7 @@ impl Workspaces {
             Some(named) => (named.to_path_buf(), Directory::open(named, self.owner)?),
         };
         in_use.touch()?;
-        Ok(Workspace {
+        Ok(RunWorkspace {
             path,
             directory,
             home_path,
@@ -201,7 +201,7 @@ impl Workspaces {
 impl InUse {
     /// Marks the time of the use, for [`Workspaces::sweep`]. Files deep in a workspace leave no mark of themselves.
     fn touch(&self) -> io::Result<()> {
-        let all = Directory::open(&self.all.path, Owner::own())?;
+        let all = Directory::open(&self.all.path, ProcessOwner::own())?;
         all.folder(OsStr::new(&self.name))?.touch()
     }
 }
@@ -269,11 +269,11 @@ mod tests {
 
     fn workspaces() -> (Workspaces, PathBuf) {
         let root = std::env::temp_dir().join(format!("runnel-workspaces-{}", uuid::Uuid::new_v4()));
-        (Workspaces::new(&root, Owner::own()).unwrap(), root)
+        (Workspaces::new(&root, ProcessOwner::own()).unwrap(), root)
     }
 
     #[test]
-    fn a_conversation_keeps_its_private_directory() {
+    fn reuses_private_directory_of_conversation() {
         let (workspaces, root) = workspaces();
         let first = workspaces.open("a", None).unwrap();
         let directory = first.path.clone();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_link_in_the_place_of_a_workspace() {
+    fn rejects_symlinked_workspace() {
         let (workspaces, root) = workspaces();
         let directory = workspaces.open("a", None).unwrap().path.clone();
         std::fs::remove_dir_all(&directory).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_workspace_outlives_its_age() {
+    fn keeps_used_workspaces_beyond_retention() {
         let (workspaces, root) = workspaces();
         let live = workspaces.open("live", None).unwrap();
         let path = live.path.clone();

@@ -9,17 +9,17 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::result::AgentRunResult;
 use runner_kit::runner::CANCELLED;
 use runner_kit::{
-    CancellationToken, HostError, ResultStream, Results, Run, Runner, results, stream,
+    CancellationToken, HostError, ResultSender, ResultStream, RunHandle, Runner, results, stream,
 };
 use serde_json::Value;
 
-use crate::acts::Acts;
 use crate::config::Config;
 use crate::host::AgentHost;
 use crate::manifest::manifest;
-use crate::model::Ending;
-use crate::speaker::Speaker;
-use crate::turns::{self, Work};
+use crate::message_writer::MessageWriter;
+use crate::model::FinishKind;
+use crate::side_effects::SideEffects;
+use crate::turns::{self, RunParts};
 use crate::usage::UsageLog;
 
 /// No model of the configuration was granted.
@@ -41,7 +41,7 @@ pub struct LocalAgent {
 
 /// Cause of a failed run, as its user sees it.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct AgentFailure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     /// True when the same event may succeed in a second run. Never true after side effects.
@@ -65,7 +65,7 @@ impl Runner for LocalAgent {
         manifest(self.id.clone())
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         run_on(run.context, run.host, run.cancel)
     }
 }
@@ -77,15 +77,15 @@ pub(crate) fn run_on(
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
-        let (usage, acts) = (UsageLog::default(), Acts::default());
-        let work = work(&context, &host, &out, (&usage, &acts));
+        let (usage, side_effects) = (UsageLog::default(), SideEffects::default());
+        let work = work(&context, &host, &out, (&usage, &side_effects));
         let ended = cancel.run_until_cancelled(work).await;
         // A cancel that arrives before the terminal result is sent wins.
         let ended = match ended {
             Some(ended) if !cancel.is_cancelled() => ended,
-            _ => Err(Failure::cancelled()),
+            _ => Err(AgentFailure::cancelled()),
         };
-        out.send(terminal(ended, &usage, &acts)).await;
+        out.send(terminal(ended, &usage, &side_effects)).await;
         Ok(())
     })
 }
@@ -93,25 +93,25 @@ pub(crate) fn run_on(
 async fn work(
     context: &AgentRunContext,
     host: &impl AgentHost,
-    out: &Results,
-    (usage, acts): (&UsageLog, &Acts),
-) -> Result<Ending, Failure> {
+    out: &ResultSender,
+    (usage, side_effects): (&UsageLog, &SideEffects),
+) -> Result<FinishKind, AgentFailure> {
     let config = Config::read(&context.config, &context.resources);
     if config.models.is_empty() {
-        return Err(Failure {
+        return Err(AgentFailure {
             code: NO_MODEL,
             message: "No authorized model for local-agent: set `model` of the agent's config to a model that its resource policy grants".to_owned(),
             retryable: false,
         });
     }
-    let work = Work {
+    let work = RunParts {
         context,
         host,
         config: &config,
         usage,
-        acts,
+        side_effects,
     };
-    let turns = turns::converse(&work, Speaker::new(out.clone(), context));
+    let turns = turns::converse(&work, MessageWriter::new(out.clone(), context));
     match config.timeout {
         None => turns.await,
         Some(time) => within(time, turns).await,
@@ -120,25 +120,29 @@ async fn work(
 
 async fn within(
     time: Duration,
-    turns: impl Future<Output = Result<Ending, Failure>>,
-) -> Result<Ending, Failure> {
+    turns: impl Future<Output = Result<FinishKind, AgentFailure>>,
+) -> Result<FinishKind, AgentFailure> {
     let ended = tokio::time::timeout(time, turns).await;
-    ended.unwrap_or_else(|_| Err(Failure::timeout()))
+    ended.unwrap_or_else(|_| Err(AgentFailure::timeout()))
 }
 
-fn terminal(ended: Result<Ending, Failure>, usage: &UsageLog, acts: &Acts) -> AgentRunResult {
+fn terminal(
+    ended: Result<FinishKind, AgentFailure>,
+    usage: &UsageLog,
+    side_effects: &SideEffects,
+) -> AgentRunResult {
     let usage = usage.total();
     let terminal = match ended {
         Ok(ending) => results::run_completed_because(ending.as_str()),
         Err(failure) => {
-            let retryable = failure.retryable && !acts.any();
+            let retryable = failure.retryable && !side_effects.any();
             results::run_failed(failure.code, failure.message, retryable)
         }
     };
     AgentRunResult { usage, ..terminal }
 }
 
-impl Failure {
+impl AgentFailure {
     /// No input for a model.
     pub(crate) fn no_input() -> Self {
         Self {
@@ -165,7 +169,7 @@ impl Failure {
     }
 }
 
-impl From<HostError> for Failure {
+impl From<HostError> for AgentFailure {
     fn from(failed: HostError) -> Self {
         if failed.is_cancelled() {
             return Self::cancelled();

@@ -9,7 +9,7 @@ use runner_kit::HostError;
 
 use crate::clock;
 use crate::config::Config;
-use crate::context::budget::Budget;
+use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
@@ -18,7 +18,7 @@ pub(crate) use history::Remembered;
 
 /// Parts of the first request, in order.
 #[derive(Debug)]
-pub(crate) struct Assembled {
+pub(crate) struct AssembledRequest {
     /// Prompt and index of skills.
     pub(crate) prompt: Vec<Message>,
     /// Summary that an earlier run stored.
@@ -34,8 +34,8 @@ pub(crate) async fn assemble(
     host: &impl AgentHost,
     context: &AgentRunContext,
     config: &Config,
-    budget: &Budget,
-) -> Result<Assembled, HostError> {
+    budget: &RequestBudget,
+) -> Result<AssembledRequest, HostError> {
     let current = reference_data::user_message(&context.input);
     let current = pictures::of_now(current, context);
     let query = words(&context.input);
@@ -48,7 +48,7 @@ pub(crate) async fn assemble(
     let (retrieved, remembered, prompt) =
         tokio::try_join!(retrieving, remembering, prompt(host, context, config))?;
     let (checkpoint, history) = remembered;
-    Ok(Assembled {
+    Ok(AssembledRequest {
         prompt,
         checkpoint,
         history,

@@ -7,7 +7,7 @@ use protocol::message::Message;
 use protocol::resources::{AgentResources, KnowledgeOperation, ModelOperation};
 use serde_json::Value;
 
-use crate::context::budget::Configured;
+use crate::context::budget::BudgetSettings;
 
 /// Value of form selectors for "none".
 const NONE: &str = "__none__";
@@ -27,7 +27,7 @@ pub struct Config {
     pub knowledge_bases: Vec<String>,
     /// Passages requested from each knowledge base.
     pub retrieval_top_k: u64,
-    pub rerank: Option<Rerank>,
+    pub rerank: Option<RerankChoice>,
     /// Limit of tool call batches per run.
     pub max_tool_iterations: u64,
     pub tool_execution: ToolExecution,
@@ -35,7 +35,7 @@ pub struct Config {
     pub max_tool_result_chars: usize,
     /// Items per history page.
     pub history_fetch_limit: u32,
-    pub context: Configured,
+    pub context: BudgetSettings,
 }
 
 /// Model with its call settings.
@@ -48,7 +48,7 @@ pub struct ModelChoice {
 
 /// Model that reranks retrieved passages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rerank {
+pub struct RerankChoice {
     pub model: String,
     pub top_k: usize,
 }
@@ -85,7 +85,7 @@ impl Config {
                 50,
             ))
             .unwrap_or(u32::MAX),
-            context: Configured {
+            context: BudgetSettings {
                 window: integer(config, "context-window-tokens", 0, 200_000),
                 reserve: integer(config, "context-reserve-tokens", 0, 16_384),
                 keep_recent: integer(config, "context-keep-recent-tokens", 0, 20_000),
@@ -174,12 +174,12 @@ fn knowledge_bases(value: Option<&Value>, resources: &AgentResources) -> Vec<Str
     bases
 }
 
-fn rerank(config: &JsonObject, resources: &AgentResources) -> Option<Rerank> {
+fn rerank(config: &JsonObject, resources: &AgentResources) -> Option<RerankChoice> {
     let id = config.get("rerank-model").and_then(Value::as_str)?.trim();
     let mut granted = resources.models.iter();
     let granted = granted
         .any(|model| model.model_id == id && model.operations.contains(&ModelOperation::Rerank));
-    (granted && id != NONE).then(|| Rerank {
+    (granted && id != NONE).then(|| RerankChoice {
         model: id.to_owned(),
         top_k: size(integer(config, "rerank-top-k", 1, 5)),
     })
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn models_are_tried_in_order_without_those_that_were_not_granted() {
+    fn skips_ungranted_fallback_models() {
         for (selected, expected) in [
             (json!({"primary": "a", "fallbacks": []}), vec!["a"]),
             (
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_seconds_or_none() {
+    fn reads_timeout_in_seconds() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(read(json!({})).timeout, seconds(300));
         for (value, expected) in [
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn knowledge_bases_are_a_list_of_granted_ones() {
+    fn keeps_only_granted_knowledge_bases() {
         for (value, expected) in [
             (json!([]), vec![]),
             (json!(["docs"]), vec!["docs"]),
@@ -276,10 +276,10 @@ mod tests {
     }
 
     #[test]
-    fn reranking_is_off_without_a_granted_model() {
+    fn disables_reranking_without_granted_model() {
         let rerank = |value| read(value).rerank;
         let ranker = |top_k| {
-            Some(Rerank {
+            Some(RerankChoice {
                 model: "ranker".to_owned(),
                 top_k,
             })
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_usable_number_is_the_default() {
+    fn invalid_numbers_take_defaults() {
         let defaults = read(json!({}));
         let wrong = read(json!({
             "retrieval-top-k": 0, "max-tool-iterations": 0, "max-tool-result-chars": "20",
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_its_messages_of_text() {
+    fn reads_text_messages_of_prompt() {
         let prompt = json!([
             {"role": "system", "content": "Be brief."}, {"role": "system", "content": ["no"]},
             {"content": "no role"}, "no object",

@@ -11,60 +11,61 @@ use protocol::model::{CountTokens, LlmInvokeResult, LlmRequest, Rerank, RerankRe
 use protocol::resources::StateScope;
 use protocol::run::Page;
 use protocol::tool::ToolDescription;
-use runner_kit::host::{HistoryQuery, Host, HostError, ModelStream};
+use runner_kit::host::{HistoryPageQuery, Host, HostError, ModelStream};
 use serde_json::Value;
 
 /// Result of a host call.
-pub type Answer<T> = Result<T, HostError>;
+pub type HostCallResult<T> = Result<T, HostError>;
 
 /// Host API calls of the agent. Errors are those of the [`Host`] method of the same name.
 pub trait AgentHost: Send + Sync + 'static {
     /// Prompt that the entry has built, if any.
-    fn prompt(&self) -> impl Future<Output = Answer<Option<Vec<Message>>>> + Send;
+    fn prompt(&self) -> impl Future<Output = HostCallResult<Option<Vec<Message>>>> + Send;
 
     /// Page of the conversation's transcript.
     fn history(
         &self,
-        query: &HistoryQuery,
-    ) -> impl Future<Output = Answer<Page<TranscriptItem>>> + Send;
+        query: &HistoryPageQuery,
+    ) -> impl Future<Output = HostCallResult<Page<TranscriptItem>>> + Send;
 
     /// Value of the conversation's state.
-    fn state_get(&self, key: &str) -> impl Future<Output = Answer<Option<Value>>> + Send;
+    fn state_get(&self, key: &str) -> impl Future<Output = HostCallResult<Option<Value>>> + Send;
 
     /// Writes a value of the conversation's state.
-    fn state_put(&self, key: &str, value: Value) -> impl Future<Output = Answer<()>> + Send;
+    fn state_put(&self, key: &str, value: Value)
+    -> impl Future<Output = HostCallResult<()>> + Send;
 
     fn retrieve(
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> impl Future<Output = Answer<Vec<RetrievalResultEntry>>> + Send;
+    ) -> impl Future<Output = HostCallResult<Vec<RetrievalResultEntry>>> + Send;
 
     fn rerank(
         &self,
         model: &str,
         request: &Rerank,
-    ) -> impl Future<Output = Answer<Vec<RerankResult>>> + Send;
+    ) -> impl Future<Output = HostCallResult<Vec<RerankResult>>> + Send;
 
     fn count_tokens(
         &self,
         model: &str,
         request: &CountTokens,
-    ) -> impl Future<Output = Answer<u64>> + Send;
+    ) -> impl Future<Output = HostCallResult<u64>> + Send;
 
     fn invoke_model(
         &self,
         model: &str,
         request: &LlmRequest,
-    ) -> impl Future<Output = Answer<LlmInvokeResult>> + Send;
+    ) -> impl Future<Output = HostCallResult<LlmInvokeResult>> + Send;
 
     fn stream_model(
         &self,
         model: &str,
         request: &LlmRequest,
-    ) -> impl Future<Output = Answer<ModelStream>> + Send;
+    ) -> impl Future<Output = HostCallResult<ModelStream>> + Send;
 
-    fn tool(&self, name: &str) -> impl Future<Output = Answer<ToolDescription>> + Send;
+    fn tool(&self, name: &str) -> impl Future<Output = HostCallResult<ToolDescription>> + Send;
 
     /// Calls a tool at most once per idempotency key.
     fn call_tool(
@@ -72,7 +73,7 @@ pub trait AgentHost: Send + Sync + 'static {
         name: &str,
         parameters: JsonObject,
         key: &str,
-    ) -> impl Future<Output = Answer<Value>> + Send;
+    ) -> impl Future<Output = HostCallResult<Value>> + Send;
 
     /// Starts a child run of another agent and waits for its end; at most once per idempotency key.
     fn ask_agent(
@@ -80,28 +81,28 @@ pub trait AgentHost: Send + Sync + 'static {
         agent: &str,
         prompt: &str,
         key: &str,
-    ) -> impl Future<Output = Answer<ChildRun>> + Send;
+    ) -> impl Future<Output = HostCallResult<ChildRun>> + Send;
 
     /// Takes all events that steer this run.
-    fn pull_steering(&self) -> impl Future<Output = Answer<Vec<SteeringInputItem>>> + Send;
+    fn pull_steering(&self) -> impl Future<Output = HostCallResult<Vec<SteeringInputItem>>> + Send;
 }
 
 impl AgentHost for Host {
-    async fn prompt(&self) -> Answer<Option<Vec<Message>>> {
+    async fn prompt(&self) -> HostCallResult<Option<Vec<Message>>> {
         Host::prompt(self).await
     }
 
-    async fn history(&self, query: &HistoryQuery) -> Answer<Page<TranscriptItem>> {
-        Host::history(self, query).await
+    async fn history(&self, query: &HistoryPageQuery) -> HostCallResult<Page<TranscriptItem>> {
+        self.history().page(query).await
     }
 
-    async fn state_get(&self, key: &str) -> Answer<Option<Value>> {
-        let entry = Host::state_get(self, StateScope::Conversation, key).await?;
+    async fn state_get(&self, key: &str) -> HostCallResult<Option<Value>> {
+        let entry = self.state().get(StateScope::Conversation, key).await?;
         Ok(entry.map(|entry| entry.value))
     }
 
-    async fn state_put(&self, key: &str, value: Value) -> Answer<()> {
-        let written = Host::state_put(self, StateScope::Conversation, key, value).await;
+    async fn state_put(&self, key: &str, value: Value) -> HostCallResult<()> {
+        let written = self.state().put(StateScope::Conversation, key, value).await;
         written.map(drop)
     }
 
@@ -109,35 +110,44 @@ impl AgentHost for Host {
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> Answer<Vec<RetrievalResultEntry>> {
+    ) -> HostCallResult<Vec<RetrievalResultEntry>> {
         Host::retrieve(self, kb_id, query).await
     }
 
-    async fn rerank(&self, model: &str, request: &Rerank) -> Answer<Vec<RerankResult>> {
-        Host::rerank(self, model, request).await
+    async fn rerank(&self, model: &str, request: &Rerank) -> HostCallResult<Vec<RerankResult>> {
+        self.models().rerank(model, request).await
     }
 
-    async fn count_tokens(&self, model: &str, request: &CountTokens) -> Answer<u64> {
-        Host::count_tokens(self, model, request).await
+    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostCallResult<u64> {
+        self.models().count_tokens(model, request).await
     }
 
-    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
-        Host::invoke_model(self, model, request).await
+    async fn invoke_model(
+        &self,
+        model: &str,
+        request: &LlmRequest,
+    ) -> HostCallResult<LlmInvokeResult> {
+        self.models().invoke(model, request).await
     }
 
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
-        Host::stream_model(self, model, request).await
+    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostCallResult<ModelStream> {
+        self.models().stream(model, request).await
     }
 
-    async fn tool(&self, name: &str) -> Answer<ToolDescription> {
-        Host::tool(self, name).await
+    async fn tool(&self, name: &str) -> HostCallResult<ToolDescription> {
+        self.tools().get(name).await
     }
 
-    async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> Answer<Value> {
-        Host::call_tool(self, name, parameters, Some(key)).await
+    async fn call_tool(
+        &self,
+        name: &str,
+        parameters: JsonObject,
+        key: &str,
+    ) -> HostCallResult<Value> {
+        self.tools().call(name, parameters, Some(key)).await
     }
 
-    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> Answer<ChildRun> {
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostCallResult<ChildRun> {
         let request = ChildRunRequest {
             agent_id: agent.to_owned(),
             input: AgentInput {
@@ -149,11 +159,11 @@ impl AgentHost for Host {
             deadline_seconds: None,
             idempotency_key: key.to_owned(),
         };
-        let child = self.spawn_child(&request).await?;
-        self.wait_for_child(&child.run_id).await
+        let child = self.child_runs().spawn(&request).await?;
+        self.child_runs().wait(&child.run_id).await
     }
 
-    async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
+    async fn pull_steering(&self) -> HostCallResult<Vec<SteeringInputItem>> {
         Host::pull_steering(self, SteeringMode::All, None).await
     }
 }

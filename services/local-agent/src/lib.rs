@@ -10,12 +10,12 @@ pub mod context;
 pub mod host;
 pub mod manifest;
 
-mod acts;
 mod assemble;
 mod clock;
-mod line;
+mod message_writer;
 mod model;
-mod speaker;
+mod output_limit;
+mod side_effects;
 mod tools;
 mod turns;
 mod usage;

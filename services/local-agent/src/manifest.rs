@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_asks_for_what_the_agent_uses_and_no_more() {
+    fn manifest_requests_only_used_permissions() {
         let manifest = manifest(RUNNER_ID.parse().unwrap());
         let manifest = serde_json::to_value(&manifest).unwrap();
         let expected = json!({

@@ -17,9 +17,9 @@ use serde_json::Value;
 use crate::config::ModelChoice;
 use crate::context::overflow::is_context_overflow;
 use crate::host::AgentHost;
-use crate::speaker::Speaker;
+use crate::message_writer::MessageWriter;
 
-pub(crate) use ending::Ending;
+pub(crate) use ending::FinishKind;
 pub(crate) use thinking::without_thinking;
 
 use answer::Collected;
@@ -29,16 +29,16 @@ const PAUSE: Duration = Duration::from_millis(150);
 
 /// Models of a run. The first that answers serves the rest of the run.
 #[derive(Debug)]
-pub(crate) struct Models {
+pub(crate) struct ModelFallbacks {
     choices: Vec<ModelChoice>,
 }
 
 /// One model answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ModelAnswer {
     pub(crate) message: Message,
     pub(crate) usage: Option<LlmTokenUsage>,
-    pub(crate) ending: Ending,
+    pub(crate) ending: FinishKind,
 }
 
 /// Cause of a failed model call.
@@ -114,7 +114,7 @@ impl fmt::Display for Silence {
     }
 }
 
-impl Models {
+impl ModelFallbacks {
     pub(crate) fn new(choices: Vec<ModelChoice>) -> Self {
         Self { choices }
     }
@@ -129,11 +129,11 @@ impl Models {
         &mut self,
         host: &impl AgentHost,
         request: &LlmRequest,
-        speaker: &mut Speaker,
-    ) -> Result<Answer, ModelFailure> {
+        message_writer: &mut MessageWriter,
+    ) -> Result<ModelAnswer, ModelFailure> {
         let mut silent: Option<Silence> = None;
         for (place, choice) in self.choices.iter().enumerate() {
-            let failed = match ask_one(choice, host, request, speaker).await {
+            let failed = match ask_one(choice, host, request, message_writer).await {
                 Ok(answer) => {
                     let chosen = self.choices.swap_remove(place);
                     self.choices = vec![chosen];
@@ -159,11 +159,11 @@ async fn ask_one(
     choice: &ModelChoice,
     host: &impl AgentHost,
     request: &LlmRequest,
-    speaker: &mut Speaker,
-) -> Result<Answer, ModelFailure> {
-    if speaker.is_streaming() && choice.streams {
+    message_writer: &mut MessageWriter,
+) -> Result<ModelAnswer, ModelFailure> {
+    if message_writer.is_streaming() && choice.streams {
         let stream = host.stream_model(&choice.id, request).await;
-        return listen(stream.map_err(before_first)?, speaker).await;
+        return listen(stream.map_err(before_first)?, message_writer).await;
     }
     if !choice.invokes {
         let last = format!("{} can only stream", choice.id);
@@ -174,22 +174,25 @@ async fn ask_one(
     if is_empty(&said.message) {
         return Err(empty());
     }
-    speaker.say(&said.message.plain_text()).await;
-    Ok(Answer {
-        ending: Ending::default().or(said.message.provider_specific_fields.as_ref()),
+    message_writer.append(&said.message.plain_text()).await;
+    Ok(ModelAnswer {
+        ending: FinishKind::default().or(said.message.provider_specific_fields.as_ref()),
         message: answer::with_ids(said.message),
         usage: said.usage,
     })
 }
 
 /// Reads a stream to its end and forwards its text.
-async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer, ModelFailure> {
+async fn listen(
+    mut stream: ModelStream,
+    message_writer: &mut MessageWriter,
+) -> Result<ModelAnswer, ModelFailure> {
     let mut collected = Collected::default();
     loop {
         let next = if let Ok(next) = tokio::time::timeout(PAUSE, stream.next()).await {
             next
         } else {
-            speaker.flush().await;
+            message_writer.flush().await;
             stream.next().await
         };
         let Some(event) = next else { break };
@@ -197,10 +200,10 @@ async fn listen(mut stream: ModelStream, speaker: &mut Speaker) -> Result<Answer
             Ok(event) => {
                 let heard = collected.add(event);
                 if heard.starts_over {
-                    speaker.start_turn_over();
+                    message_writer.start_turn_over();
                 }
                 if collected.has_begun() {
-                    speaker.say(&heard.text).await;
+                    message_writer.append(&heard.text).await;
                 }
             }
             Err(failed) if !collected.has_begun() => return Err(before_first(failed)),

@@ -24,7 +24,7 @@ use crate::manifest::RUNNER_ID;
 
 /// One step of a model's scripted answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(crate) enum AnswerStep {
     /// Chunk of the protocol.
     Chunk(Value),
     Usage(Value),
@@ -40,7 +40,7 @@ pub(crate) type Failing = (&'static str, String);
 
 /// Scripted answer of a tool.
 #[derive(Clone, Debug)]
-pub(crate) enum Tool {
+pub(crate) enum ScriptedTool {
     Says(Value),
     Fails(Failing),
     /// Answers after this many other calls have begun.
@@ -49,10 +49,10 @@ pub(crate) enum Tool {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Script {
+pub(crate) struct AgentScript {
     /// Answers of each model, one entry per call.
-    pub(crate) models: HashMap<String, VecDeque<Vec<Step>>>,
-    pub(crate) tools: HashMap<String, Tool>,
+    pub(crate) models: HashMap<String, VecDeque<Vec<AnswerStep>>>,
+    pub(crate) tools: HashMap<String, ScriptedTool>,
     /// Child run result of each agent.
     pub(crate) agents: HashMap<String, Result<Value, Failing>>,
     /// `Err`: counting fails.
@@ -76,15 +76,15 @@ pub(crate) struct Script {
 
 /// Scripted host. Clones share the script.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TestHost(Arc<Mutex<Script>>, Arc<tokio::sync::Notify>);
+pub(crate) struct TestHost(Arc<Mutex<AgentScript>>, Arc<tokio::sync::Notify>);
 
 impl TestHost {
-    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+    pub(crate) fn script(&self) -> MutexGuard<'_, AgentScript> {
         self.0.lock().unwrap()
     }
 
     /// Adds an answer of a model.
-    pub(crate) fn model(&self, id: &str, steps: Vec<Step>) -> &Self {
+    pub(crate) fn model(&self, id: &str, steps: Vec<AnswerStep>) -> &Self {
         let mut script = self.script();
         script
             .models
@@ -98,7 +98,7 @@ impl TestHost {
     pub(crate) fn tool_says(&self, name: &str, answer: Value) -> &Self {
         self.script()
             .tools
-            .insert(name.to_owned(), Tool::Says(answer));
+            .insert(name.to_owned(), ScriptedTool::Says(answer));
         self
     }
 
@@ -126,7 +126,7 @@ impl TestHost {
         self.script().calls.push(call);
     }
 
-    fn next_answer(&self, model: &str, request: &LlmRequest) -> Vec<Step> {
+    fn next_answer(&self, model: &str, request: &LlmRequest) -> Vec<AnswerStep> {
         let mut script = self.script();
         script.requests.push(request.clone());
         let who = if is_summary(request) {
@@ -156,30 +156,30 @@ pub(crate) fn is_summary(request: &LlmRequest) -> bool {
 }
 
 /// Text chunk.
-pub(crate) fn text(text: &str) -> Step {
-    Step::Chunk(json!({"role": "assistant", "content": text}))
+pub(crate) fn text(text: &str) -> AnswerStep {
+    AnswerStep::Chunk(json!({"role": "assistant", "content": text}))
 }
 
 /// Chunk that ends an answer.
-pub(crate) fn end() -> Step {
-    Step::Chunk(json!({"role": "assistant", "is_final": true}))
+pub(crate) fn end() -> AnswerStep {
+    AnswerStep::Chunk(json!({"role": "assistant", "is_final": true}))
 }
 
 /// Complete tool call.
-pub(crate) fn call(id: &str, name: &str, arguments: &Value) -> Step {
+pub(crate) fn call(id: &str, name: &str, arguments: &Value) -> AnswerStep {
     let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.to_string()}});
-    Step::Chunk(json!({"role": "assistant", "tool_calls": [call]}))
+    AnswerStep::Chunk(json!({"role": "assistant", "tool_calls": [call]}))
 }
 
 /// Usage of a call: prompt, completion and their sum.
-pub(crate) fn usage(prompt: i64, completion: i64) -> Step {
-    Step::Usage(
+pub(crate) fn usage(prompt: i64, completion: i64) -> AnswerStep {
+    AnswerStep::Usage(
         json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}),
     )
 }
 
-pub(crate) fn fail(code: &'static str, message: &str) -> Step {
-    Step::Fail((code, message.to_owned()))
+pub(crate) fn fail(code: &'static str, message: &str) -> AnswerStep {
+    AnswerStep::Fail((code, message.to_owned()))
 }
 
 pub(crate) fn error(failed: &Failing) -> HostError {

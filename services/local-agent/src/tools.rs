@@ -16,15 +16,15 @@ use protocol::result::{ResultType, ToolCallCompletedPayload, ToolCallStartedPayl
 use runner_kit::HostError;
 use serde_json::Value;
 
-use crate::acts::Acts;
 use crate::config::{Config, ToolExecution};
 use crate::host::AgentHost;
-use crate::line::Room;
-use crate::model::Ending;
-use crate::speaker::{Speaker, known};
-use crate::turns::Work;
+use crate::message_writer::{MessageWriter, known};
+use crate::model::FinishKind;
+use crate::output_limit::LineLimit;
+use crate::side_effects::SideEffects;
+use crate::turns::RunParts;
 
-use result::Outcome;
+use result::ToolOutcome;
 
 /// Concurrent calls per turn.
 const AT_ONCE: usize = 16;
@@ -57,7 +57,7 @@ pub(crate) struct Toolbox {
 
 /// Results of the calls of one turn.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct CallBatch {
     /// One message of role `tool` per call, in call order.
     pub(crate) messages: Vec<Message>,
     /// True when every tool marked its result as final for the user.
@@ -103,31 +103,35 @@ impl Toolbox {
     /// Executes the calls of a turn. Fails only when the run ends.
     pub(crate) async fn run(
         &self,
-        work: &Work<'_, impl AgentHost>,
-        speaker: &Speaker,
+        work: &RunParts<'_, impl AgentHost>,
+        message_writer: &MessageWriter,
         turn: u64,
         calls: &[ToolCall],
-    ) -> Result<Batch, HostError> {
-        let (host, acts) = (work.host, work.acts);
+    ) -> Result<CallBatch, HostError> {
+        let (host, side_effects) = (work.host, work.side_effects);
         let at_once = match self.execution {
             ToolExecution::Parallel => AT_ONCE,
             ToolExecution::Serial => 1,
         };
         if self.execution == ToolExecution::Parallel {
             for call in calls {
-                speaker.send(started(call, speaker.room())).await;
+                message_writer
+                    .send(started(call, message_writer.line_limit()))
+                    .await;
             }
         }
         let work = calls.iter().enumerate().map(|(place, call)| {
             let work = async move {
                 if self.execution == ToolExecution::Serial {
-                    speaker.send(started(call, speaker.room())).await;
+                    message_writer
+                        .send(started(call, message_writer.line_limit()))
+                        .await;
                 }
                 // Stable across retries of this run: the gateway executes the call once.
                 let key = format!("turn-{turn}-call-{place}");
-                let outcome = self.call(host, acts, call, &key).await?;
-                speaker
-                    .send(completed(call, &outcome, speaker.room()))
+                let outcome = self.call(host, side_effects, call, &key).await?;
+                message_writer
+                    .send(completed(call, &outcome, message_writer.line_limit()))
                     .await;
                 Ok::<_, HostError>((place, outcome))
             };
@@ -135,7 +139,7 @@ impl Toolbox {
         });
         let work: Vec<_> = work.collect();
         let mut working = stream::iter(work).buffer_unordered(at_once);
-        let mut outcomes: Vec<Option<Outcome>> = calls.iter().map(|_| None).collect();
+        let mut outcomes: Vec<Option<ToolOutcome>> = calls.iter().map(|_| None).collect();
         while let Some(done) = working.next().await {
             let (place, outcome) = done?;
             outcomes[place] = Some(outcome);
@@ -146,29 +150,31 @@ impl Toolbox {
     /// Answers the calls of a truncated answer without executing them.
     pub(crate) async fn refuse(
         &self,
-        speaker: &Speaker,
+        message_writer: &MessageWriter,
         calls: &[ToolCall],
-        ending: Ending,
-    ) -> Batch {
+        ending: FinishKind,
+    ) -> CallBatch {
         let reason = ending.as_str();
         let error = format!(
             "The answer was cut off (finish_reason {reason}), so this call was not made. Call again, with less in it."
         );
-        let outcome = Outcome::error(&error, self.max_result_chars);
+        let outcome = ToolOutcome::error(&error, self.max_result_chars);
         for call in calls {
-            speaker.send(started(call, speaker.room())).await;
-            speaker
-                .send(completed(call, &outcome, speaker.room()))
+            message_writer
+                .send(started(call, message_writer.line_limit()))
+                .await;
+            message_writer
+                .send(completed(call, &outcome, message_writer.line_limit()))
                 .await;
         }
         Self::batch(calls, vec![outcome; calls.len()])
     }
 
-    fn batch(calls: &[ToolCall], outcomes: Vec<Outcome>) -> Batch {
+    fn batch(calls: &[ToolCall], outcomes: Vec<ToolOutcome>) -> CallBatch {
         let terminates = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.terminates);
         let messages = calls.iter().zip(outcomes);
         let messages = messages.map(|(call, outcome)| tool_message(call, outcome.text));
-        Batch {
+        CallBatch {
             messages: messages.collect(),
             terminates,
         }
@@ -177,10 +183,10 @@ impl Toolbox {
     async fn call(
         &self,
         host: &impl AgentHost,
-        acts: &Acts,
+        side_effects: &SideEffects,
         call: &ToolCall,
         key: &str,
-    ) -> Result<Outcome, HostError> {
+    ) -> Result<ToolOutcome, HostError> {
         let name = &call.function.name;
         if !self.tools.iter().any(|tool| tool.name == *name) {
             let names: Vec<_> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -189,19 +195,19 @@ impl Toolbox {
                 names => names.join(", "),
             };
             let error = format!("Tool {name:?} is not available. Available tools: {allowed}");
-            return Ok(Outcome::error(&error, self.max_result_chars));
+            return Ok(ToolOutcome::error(&error, self.max_result_chars));
         }
         let parameters = match parameters(&call.function.arguments) {
             Ok(parameters) => parameters,
-            Err(error) => return Ok(Outcome::error(&error, self.max_result_chars)),
+            Err(error) => return Ok(ToolOutcome::error(&error, self.max_result_chars)),
         };
         if self.asks_agents && name == agents::NAME {
-            acts.add();
+            side_effects.add();
             return agents::ask(host, &parameters, key, self.max_result_chars).await;
         }
         let changes_nothing = self.readers.contains(name);
         if !changes_nothing {
-            acts.add();
+            side_effects.add();
         }
         let mut answer = host.call_tool(name, parameters.clone(), key).await;
         let was_lost = answer.as_ref().is_err_and(is_lost);
@@ -209,14 +215,14 @@ impl Toolbox {
             answer = host.call_tool(name, parameters, key).await;
         }
         match answer {
-            Ok(result) => Ok(Outcome::of(result, self.max_result_chars)),
+            Ok(result) => Ok(ToolOutcome::of(result, self.max_result_chars)),
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
                 let mut error = format!("Tool execution failed: {}", failed.message);
                 if !changes_nothing && (was_lost || is_unknown(&failed)) {
                     error.push_str(UNKNOWN);
                 }
-                Ok(Outcome::error(&error, self.max_result_chars))
+                Ok(ToolOutcome::error(&error, self.max_result_chars))
             }
         }
     }
@@ -293,33 +299,37 @@ fn tool_message(call: &ToolCall, text: String) -> Message {
     }
 }
 
-fn started(call: &ToolCall, room: Room) -> protocol::result::AgentRunResult {
+fn started(call: &ToolCall, line_limit: LineLimit) -> protocol::result::AgentRunResult {
     let parameters = parameters(&call.function.arguments).unwrap_or_default();
     let payload = ToolCallStartedPayload {
         tool_call_id: call.id.clone(),
         tool_name: call.function.name.clone(),
-        parameters: shown(parameters, "tool_parameters_preview", room),
+        parameters: shown(parameters, "tool_parameters_preview", line_limit),
     };
     known(ResultType::ToolCallStarted, &payload)
 }
 
-fn completed(call: &ToolCall, outcome: &Outcome, room: Room) -> protocol::result::AgentRunResult {
+fn completed(
+    call: &ToolCall,
+    outcome: &ToolOutcome,
+    line_limit: LineLimit,
+) -> protocol::result::AgentRunResult {
     let result = outcome.shown.clone();
     let error = outcome.error.as_deref();
     let payload = ToolCallCompletedPayload {
         tool_call_id: call.id.clone(),
         tool_name: call.function.name.clone(),
-        result: result.map(|result| shown(result, "tool_result_preview", room)),
-        error: error.map(|error| room.half().beginning(error).to_owned()),
+        result: result.map(|result| shown(result, "tool_result_preview", line_limit)),
+        error: error.map(|error| line_limit.half().beginning(error).to_owned()),
     };
     known(ResultType::ToolCallCompleted, &payload)
 }
 
 /// The value, or a prefix when it exceeds the limit of a result.
-fn shown(value: JsonObject, kind: &str, room: Room) -> JsonObject {
-    if room.half().holds(&value) {
+fn shown(value: JsonObject, kind: &str, line_limit: LineLimit) -> JsonObject {
+    if line_limit.half().holds(&value) {
         return value;
     }
-    let preview = room.preview(kind, &value);
+    let preview = line_limit.preview(kind, &value);
     preview.as_object().cloned().unwrap_or_default()
 }

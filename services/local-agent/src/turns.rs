@@ -4,37 +4,37 @@ use protocol::context::AgentRunContext;
 use protocol::message::{Message, ToolCall};
 use protocol::model::LlmRequest;
 
-use crate::acts::Acts;
-use crate::agent::{Failure, LLM_ERROR};
+use crate::agent::{AgentFailure, LLM_ERROR};
 use crate::assemble::assemble;
 use crate::config::Config;
 use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
-use crate::model::{Answer, Ending, ModelFailure, Models, without_thinking};
-use crate::speaker::Speaker;
+use crate::message_writer::MessageWriter;
+use crate::model::{FinishKind, ModelAnswer, ModelFailure, ModelFallbacks, without_thinking};
+use crate::side_effects::SideEffects;
 use crate::tools::{Toolbox, with_sound_arguments};
 use crate::usage::UsageLog;
-use crate::window::Window;
+use crate::window::MessageWindow;
 
 const STOPPED: &str = "Tool call iteration limit reached. I stopped before calling more tools.";
 
 /// Parts that one run works with.
 #[derive(Debug)]
-pub(crate) struct Work<'a, H> {
+pub(crate) struct RunParts<'a, H> {
     pub(crate) context: &'a AgentRunContext,
     pub(crate) host: &'a H,
     pub(crate) config: &'a Config,
     pub(crate) usage: &'a UsageLog,
-    pub(crate) acts: &'a Acts,
+    pub(crate) side_effects: &'a SideEffects,
 }
 
 /// Answers the event and returns the finish reason of the last answer.
 pub(crate) async fn converse<H: AgentHost>(
-    work: &Work<'_, H>,
-    mut speaker: Speaker,
-) -> Result<Ending, Failure> {
-    let mut models = Models::new(work.config.models.clone());
-    let mut window = Window::new(work);
+    work: &RunParts<'_, H>,
+    mut message_writer: MessageWriter,
+) -> Result<FinishKind, AgentFailure> {
+    let mut models = ModelFallbacks::new(work.config.models.clone());
+    let mut window = MessageWindow::new(work);
     let (tools, assembled) = tokio::try_join!(
         Toolbox::open(work.host, &work.context.resources, work.config),
         assemble(work.host, work.context, work.config, window.budget()),
@@ -43,39 +43,39 @@ pub(crate) async fn converse<H: AgentHost>(
         .begin(assembled, &tools.tools, models.first())
         .await?;
     if window.is_empty() && !take_steering(work, &mut window).await? {
-        return Err(Failure::no_input());
+        return Err(AgentFailure::no_input());
     }
 
     let mut batches = 0;
     loop {
-        speaker.begin_turn();
-        let answer = ask(work, &mut models, &mut window, &tools, &mut speaker).await?;
+        message_writer.begin_turn();
+        let answer = ask(work, &mut models, &mut window, &tools, &mut message_writer).await?;
         work.usage.add(answer.usage.clone());
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
-        speaker.end_turn(&calls).await;
+        message_writer.end_turn(&calls).await;
         let said = with_sound_arguments(without_thinking(&answer.message));
         window.answered(said, answer.usage.as_ref());
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
-                speaker.complete(&answer.message).await;
+                message_writer.complete(&answer.message).await;
                 return Ok(answer.ending);
             }
             continue;
         }
         if batches == work.config.max_tool_iterations {
-            stop(&calls, &mut speaker).await;
-            return Ok(Ending::Whole);
+            stop(&calls, &mut message_writer).await;
+            return Ok(FinishKind::Whole);
         }
         batches += 1;
         let batch = match answer.ending {
-            Ending::Whole => tools.run(work, &speaker, batches, &calls).await?,
+            FinishKind::Whole => tools.run(work, &message_writer, batches, &calls).await?,
             // Truncated arguments may parse and mean something else.
-            cut => tools.refuse(&speaker, &calls, cut).await,
+            cut => tools.refuse(&message_writer, &calls, cut).await,
         };
         window.push(batch.messages);
         if batch.terminates {
-            speaker.complete(&answer.message).await;
-            return Ok(Ending::Whole);
+            message_writer.complete(&answer.message).await;
+            return Ok(FinishKind::Whole);
         }
         take_steering(work, &mut window).await?;
     }
@@ -84,14 +84,14 @@ pub(crate) async fn converse<H: AgentHost>(
 /// Sends the request within the window. Retries once smaller after an overflow, and once without pictures and
 /// files after a rejection: a file that no model accepts would otherwise fail every run of the conversation.
 async fn ask<H: AgentHost>(
-    work: &Work<'_, H>,
-    models: &mut Models,
-    window: &mut Window<'_, H>,
+    work: &RunParts<'_, H>,
+    models: &mut ModelFallbacks,
+    window: &mut MessageWindow<'_, H>,
     tools: &Toolbox,
-    speaker: &mut Speaker,
-) -> Result<Answer, Failure> {
+    message_writer: &mut MessageWriter,
+) -> Result<ModelAnswer, AgentFailure> {
     window.fit(models.first()).await?;
-    let request = |window: &Window<'_, H>| LlmRequest {
+    let request = |window: &MessageWindow<'_, H>| LlmRequest {
         messages: window.messages(),
         tools: tools.tools.clone(),
         remove_think: work.config.remove_think,
@@ -99,7 +99,10 @@ async fn ask<H: AgentHost>(
     };
     // Each remedy applies once.
     loop {
-        let failed = match models.ask(work.host, &request(window), speaker).await {
+        let failed = match models
+            .ask(work.host, &request(window), message_writer)
+            .await
+        {
             Ok(answer) => return Ok(answer),
             Err(failed) => failed,
         };
@@ -119,9 +122,9 @@ async fn ask<H: AgentHost>(
 
 /// Appends steering input; false when there is none.
 async fn take_steering<H: AgentHost>(
-    work: &Work<'_, H>,
-    window: &mut Window<'_, H>,
-) -> Result<bool, Failure> {
+    work: &RunParts<'_, H>,
+    window: &mut MessageWindow<'_, H>,
+) -> Result<bool, AgentFailure> {
     if !work.context.context.available_apis.steering_pull {
         return Ok(false);
     }
@@ -146,18 +149,20 @@ async fn take_steering<H: AgentHost>(
 }
 
 /// Handles a batch beyond the limit.
-async fn stop(calls: &[ToolCall], speaker: &mut Speaker) {
+async fn stop(calls: &[ToolCall], message_writer: &mut MessageWriter) {
     tracing::warn!(
         calls = calls.len(),
         "the run has reached its limit of tool iterations"
     );
-    speaker.begin_turn();
-    speaker.say(STOPPED).await;
-    speaker.end_turn(&[]).await;
-    speaker.complete(&Message::text("assistant", STOPPED)).await;
+    message_writer.begin_turn();
+    message_writer.append(STOPPED).await;
+    message_writer.end_turn(&[]).await;
+    message_writer
+        .complete(&Message::text("assistant", STOPPED))
+        .await;
 }
 
-impl From<ModelFailure> for Failure {
+impl From<ModelFailure> for AgentFailure {
     fn from(failed: ModelFailure) -> Self {
         let (message, retryable) = match failed {
             ModelFailure::Over(failed) => return failed.into(),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_summed_and_each_turn_is_kept() {
+    fn sums_usage_and_keeps_each_turn() {
         let log = UsageLog::default();
         assert_eq!(log.total(), None);
         let turn = |prompt, cost| {

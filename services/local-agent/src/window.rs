@@ -5,27 +5,27 @@ use protocol::model::{CountTokens, LlmRequest, LlmTool};
 use protocol::resources::ModelOperation;
 use runner_kit::HostError;
 
-use crate::assemble::Assembled;
+use crate::assemble::AssembledRequest;
 use crate::clock;
-use crate::context::budget::Budget;
+use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
-use crate::context::conversation::Conversation;
+use crate::context::conversation::RequestMessages;
 use crate::context::estimate;
 use crate::context::summary::request::SummaryRequest;
 use crate::context::{pictures, wire};
 use crate::host::AgentHost;
-use crate::turns::Work;
+use crate::turns::RunParts;
 
 /// Compaction passes after a refusal. An estimate may be below the real count and need a second pass.
 const SHRINKS: usize = 2;
 
 /// Messages for the model and their known size.
 #[derive(Debug)]
-pub(crate) struct Window<'a, H> {
-    work: &'a Work<'a, H>,
-    budget: Budget,
-    conversation: Conversation,
+pub(crate) struct MessageWindow<'a, H> {
+    work: &'a RunParts<'a, H>,
+    budget: RequestBudget,
+    conversation: RequestMessages,
     anchor: Option<Anchor>,
     /// Tokens of the last request, as far as known.
     sent: u64,
@@ -33,27 +33,27 @@ pub(crate) struct Window<'a, H> {
     has_shrunk: bool,
 }
 
-impl<'a, H: AgentHost> Window<'a, H> {
-    pub(crate) fn new(work: &'a Work<'a, H>) -> Self {
-        let budget = Budget::new(&work.config.context, &work.context.runtime.metadata);
+impl<'a, H: AgentHost> MessageWindow<'a, H> {
+    pub(crate) fn new(work: &'a RunParts<'a, H>) -> Self {
+        let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
         Self {
             work,
             budget,
-            conversation: Conversation::default(),
+            conversation: RequestMessages::default(),
             anchor: None,
             sent: 0,
             has_shrunk: false,
         }
     }
 
-    pub(crate) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &RequestBudget {
         &self.budget
     }
 
     /// Takes the assembled parts. A summary made here is stored for the next run.
     pub(crate) async fn begin(
         &mut self,
-        assembled: Assembled,
+        assembled: AssembledRequest,
         tools: &[LlmTool],
         model: &str,
     ) -> Result<(), HostError> {
@@ -63,7 +63,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
             .map(|remembered| (remembered.message, remembered.cursor))
             .unzip();
         let summary = assembled.checkpoint.as_ref();
-        self.conversation = Conversation {
+        self.conversation = RequestMessages {
             prompt: assembled.prompt,
             summaries: summary
                 .and_then(Checkpoint::summary_message)
@@ -113,7 +113,7 @@ impl<'a, H: AgentHost> Window<'a, H> {
     pub(crate) fn leave_out_attachments(&mut self) -> bool {
         let mut found = false;
         for message in self.conversation.iter_mut() {
-            found |= pictures::tell_all(message);
+            found |= pictures::describe_all(message);
         }
         found
     }
@@ -142,11 +142,11 @@ impl<'a, H: AgentHost> Window<'a, H> {
 
     async fn pass(
         &mut self,
-        budget: Budget,
+        budget: RequestBudget,
         anchor: Option<Anchor>,
         model: &str,
     ) -> Result<Compacted, HostError> {
-        let asked = Asked {
+        let asked = WindowModel {
             work: self.work,
             model,
         };
@@ -206,12 +206,12 @@ impl<'a, H: AgentHost> Window<'a, H> {
 }
 
 /// Model that counts and summarises.
-struct Asked<'a, H> {
-    work: &'a Work<'a, H>,
+struct WindowModel<'a, H> {
+    work: &'a RunParts<'a, H>,
     model: &'a str,
 }
 
-impl<H: AgentHost> Counter for Asked<'_, H> {
+impl<H: AgentHost> Counter for WindowModel<'_, H> {
     type Error = HostError;
 
     async fn count(&self, messages: &[Message]) -> Result<u64, HostError> {
@@ -226,7 +226,7 @@ impl<H: AgentHost> Counter for Asked<'_, H> {
     }
 }
 
-impl<H: AgentHost> Summarizer for Asked<'_, H> {
+impl<H: AgentHost> Summarizer for WindowModel<'_, H> {
     async fn summarize(&self, request: SummaryRequest) -> Option<String> {
         let models = &self.work.context.resources.models;
         let model = models.iter().find(|model| model.model_id == self.model)?;

@@ -8,9 +8,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_local-agent");
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// Killed on drop.
-struct Agent(Child);
+struct LocalAgentProcess(Child);
 
-impl Drop for Agent {
+impl Drop for LocalAgentProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -24,7 +24,7 @@ fn agent(arguments: &[&str]) -> Command {
 }
 
 /// Starts the binary and returns its address.
-fn start(command: &mut Command) -> (Agent, String) {
+fn start(command: &mut Command) -> (LocalAgentProcess, String) {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = piped.spawn().unwrap();
     let mut line = String::new();
@@ -32,7 +32,7 @@ fn start(command: &mut Command) -> (Agent, String) {
     said.read_line(&mut line).unwrap();
     let (id, url) = line.trim().split_once(" listening on http://").unwrap();
     assert!(id.starts_with("plugin:"), "{line}");
-    (Agent(child), url.to_owned())
+    (LocalAgentProcess(child), url.to_owned())
 }
 
 fn health(address: &str) -> Output {
@@ -40,7 +40,7 @@ fn health(address: &str) -> Output {
 }
 
 #[test]
-fn the_binary_listens_is_well_refuses_strangers_and_stops_when_told() {
+fn serves_health_rejects_unsigned_and_stops() {
     let mut command = agent(&["--listen", "127.0.0.1:0"]);
     let (mut agent, address) = start(command.env("LOCAL_AGENT_SECRET", SECRET));
     assert!(health(&address).status.success());
@@ -61,7 +61,7 @@ fn the_binary_listens_is_well_refuses_strangers_and_stops_when_told() {
 }
 
 #[test]
-fn the_secret_may_stand_in_a_file_and_must_stand_somewhere() {
+fn requires_secret_in_environment_or_file() {
     let file = std::env::temp_dir().join(format!("local-agent-{}.secret", std::process::id()));
     std::fs::write(&file, format!("{SECRET}\n")).unwrap();
     let mut command = agent(&[

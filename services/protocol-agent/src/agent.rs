@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use action_graph::accept::RepairBudget;
-use action_graph::rules::Rules;
-use action_graph::schedule::Event;
-use action_graph::transcript::Turn;
+use action_graph::rules::AgentRules;
+use action_graph::schedule::GraphEvent;
+use action_graph::transcript::TranscriptTurn;
 use futures_util::FutureExt as _;
 use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
@@ -15,27 +15,29 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::message::Message;
 use protocol::result::AgentRunResult;
 use protocol::run::AgentRun;
-use runner_kit::{CancellationToken, ResultStream, Results, Run, Runner, results, stream};
+use runner_kit::{
+    CancellationToken, ResultSender, ResultStream, RunHandle, Runner, results, stream,
+};
 use tokio::time::Instant;
 
 use crate::catalog;
-use crate::clock::{Clock, millis};
+use crate::clock::{RunClock, millis};
 use crate::config::Config;
-use crate::ending::{Ended, Limit};
-use crate::execute::Hands;
-use crate::failure::{CONFIG_INVALID, Failure, Halt, NO_INPUT, NO_MODEL};
+use crate::ending::{Limit, SessionEnd};
+use crate::execute::ExecutorEnv;
+use crate::failure::{CONFIG_INVALID, GraphRunFailure, Halt, NO_INPUT, NO_MODEL};
 use crate::history;
-use crate::host::AgentHost;
-use crate::keep::{Keep, Me};
-use crate::live::Need;
+use crate::host::GraphAgentHost;
+use crate::live::GraphWait;
 use crate::manifest::manifest;
-use crate::model::Models;
-use crate::resume::Received;
-use crate::session::Session;
-use crate::speaker::Speaker;
+use crate::model::ModelChain;
+use crate::records::{GraphRecords, RunIdentity};
+use crate::resume::SubmissionEffect;
+use crate::session::{GraphDriver, ProtocolSession, RunGraphs, RunTranscript};
 use crate::turn::converse_plainly;
-use crate::usage::UsageLog;
-use crate::work::Work;
+use crate::usage::TokenUsageLog;
+use crate::work::AttemptTasks;
+use crate::writer::ResultWriter;
 
 /// Time before the deadline that is kept for the end of a run.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -71,7 +73,7 @@ impl Runner for ProtocolAgent {
         manifest(self.id.clone())
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         run_on(run.context, run.host, run.cancel)
     }
 }
@@ -79,18 +81,18 @@ impl Runner for ProtocolAgent {
 /// Runs on that host. The last result is the terminal, whatever happens.
 pub(crate) fn run_on(
     context: AgentRunContext,
-    host: impl AgentHost,
+    host: impl GraphAgentHost,
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
-        let usage = UsageLog::default();
+        let usage = TokenUsageLog::default();
         let ended = work(context, host, out.clone(), cancel, usage.clone()).await;
         let terminal = match ended {
-            Ok(Ended {
+            Ok(SessionEnd {
                 reason,
                 outcome: Some(outcome),
             }) => results::run_completed_with_outcome(reason, outcome),
-            Ok(Ended {
+            Ok(SessionEnd {
                 reason,
                 outcome: None,
             }) => results::run_completed_because(reason),
@@ -107,22 +109,23 @@ pub(crate) fn run_on(
 
 async fn work(
     context: AgentRunContext,
-    host: impl AgentHost,
-    out: Results,
+    host: impl GraphAgentHost,
+    out: ResultSender,
     cancel: CancellationToken,
-    usage: UsageLog,
-) -> Result<Ended, Failure> {
+    usage: TokenUsageLog,
+) -> Result<SessionEnd, GraphRunFailure> {
     let config = Config::read(&context.config, &context.resources);
-    let config = config.map_err(|invalid| Failure::new(CONFIG_INVALID, invalid.to_string()))?;
+    let config =
+        config.map_err(|invalid| GraphRunFailure::new(CONFIG_INVALID, invalid.to_string()))?;
     if config.models.is_empty() {
         let message = "no model is granted: set `model` of the agent's config to a model that its resource policy grants";
-        return Err(Failure::new(NO_MODEL, message));
+        return Err(GraphRunFailure::new(NO_MODEL, message));
     }
-    let clock = Clock::start();
+    let clock = RunClock::start();
     let end = end_of(&context, &config, clock);
-    let speaker = Speaker::new(out, &context);
+    let writer = ResultWriter::new(out, &context);
     let is_enabled = config.rules.enabled;
-    let mut hands = Hands {
+    let mut env = ExecutorEnv {
         host,
         context: Arc::new(context),
         config: Arc::new(config),
@@ -131,26 +134,26 @@ async fn work(
         usage,
         end,
     };
-    let role = cancel.run_until_cancelled(role(&hands)).await;
+    let role = cancel.run_until_cancelled(role(&env)).await;
     let role = match role {
         Some(role) => role.map_err(failure_of)?,
-        None => return Err(Failure::cancelled()),
+        None => return Err(GraphRunFailure::cancelled()),
     };
     if !is_enabled {
-        let ended = converse_plainly(hands, role, speaker, cancel).boxed().await;
+        let ended = converse_plainly(env, role, writer, cancel).boxed().await;
         return ended.map_err(failure_of);
     }
-    let catalog = catalog::open(&hands.host, &hands.context, &hands.config).boxed();
+    let catalog = catalog::open(&env.host, &env.context, &env.config).boxed();
     let catalog = match cancel.run_until_cancelled(catalog).await {
         Some(catalog) => catalog.map_err(|error| failure_of(error.into()))?,
-        None => return Err(Failure::cancelled()),
+        None => return Err(GraphRunFailure::cancelled()),
     };
-    hands.catalog = Arc::new(catalog);
-    run_session(hands, role, speaker, cancel).boxed().await
+    env.catalog = Arc::new(catalog);
+    run_session(env, role, writer, cancel).boxed().await
 }
 
 /// When work must have ended: the earlier of the two deadlines, less a margin for the end itself.
-fn end_of(context: &AgentRunContext, config: &Config, clock: Clock) -> Instant {
+fn end_of(context: &AgentRunContext, config: &Config, clock: RunClock) -> Instant {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
     let now = clock.now() as f64 / 1_000.0;
     let host = context.runtime.deadline_at.map(|at| (at - now).max(0.0));
@@ -161,23 +164,23 @@ fn end_of(context: &AgentRunContext, config: &Config, clock: Clock) -> Instant {
 }
 
 /// The role of the agent: the prompt of the entry, else that of the configuration.
-async fn role(hands: &Hands<impl AgentHost>) -> Result<Vec<Message>, Halt> {
-    if !hands.context.context.available_apis.prompt_get {
-        return Ok(hands.config.prompt.clone());
+async fn role(env: &ExecutorEnv<impl GraphAgentHost>) -> Result<Vec<Message>, Halt> {
+    if !env.context.context.available_apis.prompt_get {
+        return Ok(env.config.prompt.clone());
     }
-    let prompt = hands.host.prompt().await?;
-    Ok(prompt.unwrap_or_else(|| hands.config.prompt.clone()))
+    let prompt = env.host.prompt().await?;
+    Ok(prompt.unwrap_or_else(|| env.config.prompt.clone()))
 }
 
-async fn run_session<H: AgentHost>(
-    hands: Hands<H>,
+async fn run_session<H: GraphAgentHost>(
+    env: ExecutorEnv<H>,
     role: Vec<Message>,
-    speaker: Speaker,
+    writer: ResultWriter,
     cancel: CancellationToken,
-) -> Result<Ended, Failure> {
-    let opened = open(hands, role, speaker, cancel.clone()).boxed();
+) -> Result<SessionEnd, GraphRunFailure> {
+    let opened = open(env, role, writer, cancel.clone()).boxed();
     let Some(opened) = cancel.run_until_cancelled(opened).await else {
-        return Err(Failure::cancelled());
+        return Err(GraphRunFailure::cancelled());
     };
     let (mut session, loaded) = opened.map_err(failure_of)?;
     let begun = session.begin(loaded).boxed().await;
@@ -188,7 +191,7 @@ async fn run_session<H: AgentHost>(
     };
     match ended {
         Ok(ended) => {
-            session.work.finish_asides().await;
+            session.driver.graphs.work.finish_detached().await;
             Ok(ended)
         }
         Err(halt) => session.halt(halt).boxed().await,
@@ -196,47 +199,49 @@ async fn run_session<H: AgentHost>(
 }
 
 /// Reads the run's records and history.
-async fn open<H: AgentHost>(
-    hands: Hands<H>,
+async fn open<H: GraphAgentHost>(
+    env: ExecutorEnv<H>,
     prompt: Vec<Message>,
-    speaker: Speaker,
+    writer: ResultWriter,
     cancel: CancellationToken,
-) -> Result<(Session<H>, crate::keep::Loaded), Halt> {
-    let record = own_record(&hands).await?;
+) -> Result<(ProtocolSession<H>, crate::records::LoadedRecords), Halt> {
+    let record = own_record(&env).await?;
     let attempt = record.as_ref().map_or(1, |run| run.dispatch_attempts);
     let attempt = u32::try_from(attempt).unwrap_or(1).max(1);
     let is_child =
-        is_child_event(&hands.context) || record.is_some_and(|run| run.parent_run_id.is_some());
-    let me = Me::of(&hands.context, attempt);
-    let now = hands.clock.now();
-    let (keep, mut loaded) = Keep::load(hands.host.clone(), me, now).await?;
+        is_child_event(&env.context) || record.is_some_and(|run| run.parent_run_id.is_some());
+    let me = RunIdentity::of(&env.context, attempt);
+    let now = env.clock.now();
+    let (records, mut loaded) = GraphRecords::load(env.host.clone(), me, now).await?;
     let digests = std::mem::take(&mut loaded.digests);
-    let turns = history::before(&hands.host, &hands.context, digests).await?;
-    let rules = Rules {
+    let turns = history::before(&env.host, &env.context, digests).await?;
+    let rules = AgentRules {
         delegated: is_child,
-        ..hands.config.rules.clone()
+        ..env.config.rules.clone()
     };
-    let session = Session {
-        models: Models::new(hands.config.models.clone()),
-        goal: hands.context.input.text.clone().unwrap_or_default(),
-        earlier: turns.len(),
-        hands,
-        keep,
-        speaker,
-        cancel,
-        rules,
+    let session = ProtocolSession {
+        models: ModelChain::new(env.config.models.clone()),
+        goal: env.context.input.text.clone().unwrap_or_default(),
+        driver: GraphDriver {
+            graphs: RunGraphs {
+                env,
+                records,
+                writer,
+                live_graphs: Vec::new(),
+                work: AttemptTasks::default(),
+                is_closing: false,
+            },
+            cancel,
+            rules,
+            extras: Vec::new(),
+        },
         prompt,
-        lives: Vec::new(),
-        work: Work::default(),
-        turns,
+        transcript: RunTranscript::new(turns),
         declarations: 0,
         repeats: BTreeMap::new(),
         repairs: RepairBudget::default(),
         lost: Vec::new(),
         busy: Vec::new(),
-        extras: Vec::new(),
-        needs_model: false,
-        is_closing: false,
     };
     Ok((session, loaded))
 }
@@ -247,116 +252,110 @@ fn is_child_event(context: &AgentRunContext) -> bool {
 }
 
 /// The run's row in the ledger: its attempt, and whether another run started it.
-async fn own_record(hands: &Hands<impl AgentHost>) -> Result<Option<AgentRun>, Halt> {
-    if !hands.context.context.available_apis.run_get {
+async fn own_record(env: &ExecutorEnv<impl GraphAgentHost>) -> Result<Option<AgentRun>, Halt> {
+    if !env.context.context.available_apis.run_get {
         return Ok(None);
     }
-    match hands.host.run().await {
+    match env.host.run().await {
         Ok(run) => Ok(Some(run)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn failure_of(halt: Halt) -> Failure {
+fn failure_of(halt: Halt) -> GraphRunFailure {
     match halt {
-        Halt::Cancelled => Failure::cancelled(),
-        Halt::Deadline => Failure::timeout(),
+        Halt::Cancelled => GraphRunFailure::cancelled(),
+        Halt::Deadline => GraphRunFailure::timeout(),
         Halt::Failed(failure) => failure,
     }
 }
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Takes over earlier work, then the event: an answer of a person, or a request. Gives an end where the event
     /// asks for nothing more.
-    async fn begin(&mut self, loaded: crate::keep::Loaded) -> Result<Option<Ended>, Halt> {
+    async fn begin(
+        &mut self,
+        loaded: crate::records::LoadedRecords,
+    ) -> Result<Option<SessionEnd>, Halt> {
         // Open graphs stay as they are stored.
         if let Some(ended) = self.command().await? {
             return Ok(Some(ended));
         }
         self.resume(loaded).await?;
-        let context = Arc::clone(&self.hands.context);
+        let context = Arc::clone(&self.driver.graphs.env.context);
         if let Some(answer) = &context.input.interaction {
             return Ok(match self.submitted(answer).await? {
-                Received::Woken => None,
-                Received::Left => Some(self.answer_briefly("Another run still works on this. Your answer is stored and taken up by the next one.").await),
-                Received::Stale => Some(self.answer_briefly("This question is not open any more.").await),
+                SubmissionEffect::Woken => None,
+                SubmissionEffect::Left => Some(self.answer_briefly("Another run still works on this. Your answer is stored and taken up by the next one.").await),
+                SubmissionEffect::Stale => Some(self.answer_briefly("This question is not open any more.").await),
             });
         }
         if let Some(turn) = history::of_input(&context.input) {
-            self.push(turn);
-        } else if self.lives.is_empty() {
+            self.transcript.push(turn);
+        } else if self.driver.graphs.live_graphs.is_empty() {
             let message =
                 "the event has no text and no files: bind the agent to events that have an input";
-            return Err(Halt::Failed(Failure::new(NO_INPUT, message)));
+            return Err(Halt::Failed(GraphRunFailure::new(NO_INPUT, message)));
         }
         Ok(None)
     }
 
-    async fn answer_briefly(&mut self, text: &str) -> Ended {
+    async fn answer_briefly(&mut self, text: &str) -> SessionEnd {
         self.answer(text, protocol::result::RunOutcome::NotDone)
             .await
     }
 
     /// Ends a run that was stopped: what runs is cancelled or left to the next run, and its last state is stored.
-    async fn halt(&mut self, halt: Halt) -> Result<Ended, Failure> {
-        self.is_closing = true;
+    async fn halt(&mut self, halt: Halt) -> Result<SessionEnd, GraphRunFailure> {
+        self.driver.graphs.is_closing = true;
         let ended = match halt {
-            Halt::Cancelled if self.is_cancelled_by_user().await => {
-                self.stop(false, |_| Event::Cancel, GRACE).await;
-                Err(Failure::cancelled())
+            Halt::Cancelled if is_cancelled_by_user(&self.driver.graphs.env.host).await => {
+                self.driver.stop(false, || GraphEvent::Cancel, GRACE).await;
+                self.store_turns().await;
+                Err(GraphRunFailure::cancelled())
             }
             // The server stops: graphs that are stored go on with the next event.
-            Halt::Cancelled => Err(Failure::cancelled()),
+            Halt::Cancelled => Err(GraphRunFailure::cancelled()),
             Halt::Deadline => {
                 let grace = MARGIN / 2;
-                self.stop(true, |_| Event::Deadline, grace).await;
+                self.driver.stop(true, || GraphEvent::Deadline, grace).await;
+                self.store_turns().await;
                 Ok(self.end_at(Limit::Deadline).await)
             }
             Halt::Failed(failure) => {
-                self.keep_turns().await;
+                self.store_turns().await;
                 Err(failure)
             }
         };
         if ended.is_err() {
-            self.turns.retain(|turn| !matches!(turn, Turn::Notice(_)));
+            self.transcript
+                .turns
+                .retain(|turn| !matches!(turn, TranscriptTurn::Notice(_)));
         }
-        let asides = self.work.finish_asides();
+        let asides = self.driver.graphs.work.finish_detached();
         if tokio::time::timeout(ASK_TIME, asides).await.is_err() {
             tracing::warn!("child runs were not asked to end in time");
         }
         ended
     }
+}
 
-    /// Whether the gateway cancelled the run, and not the server that stops.
-    async fn is_cancelled_by_user(&self) -> bool {
-        let asked = tokio::time::timeout(ASK_TIME, self.hands.host.run()).await;
-        match asked {
-            Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
-            Ok(Err(error)) => error.is_cancelled(),
-            Err(_) => false,
-        }
-    }
-
+impl<H: GraphAgentHost> GraphDriver<H> {
     /// Stops the graphs of the run. `keeps_stored`: those that are stored stay as they are for the next run.
-    async fn stop(
-        &mut self,
-        keeps_stored: bool,
-        event: impl Fn(&Session<H>) -> Event,
-        grace: Duration,
-    ) {
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
+    async fn stop(&mut self, keeps_stored: bool, event: impl Fn() -> GraphEvent, grace: Duration) {
+        for position in 0..self.graphs.live_graphs.len() {
+            let live = &self.graphs.live_graphs[position];
             let id = live.id().clone();
-            let is_stored = self.keep.holds(&id);
+            let is_stored = self.graphs.records.driven.holds(&id);
             if live.is_closed {
                 continue;
             }
             if keeps_stored && is_stored {
-                self.work.drop_graph(&id);
-            } else if !matches!(live.need(), Need::Plan | Need::Nothing) {
-                let event = event(self);
-                self.work.events.push_back((id, event));
+                self.graphs.work.drop_graph(&id);
+            } else if !matches!(live.need(), GraphWait::Plan | GraphWait::Nothing) {
+                let event = event();
+                self.graphs.work.events.push_back((id, event));
             }
         }
         let end = Instant::now() + grace;
@@ -367,6 +366,15 @@ impl<H: AgentHost> Session<H> {
         if let Err(halt) = self.drive_until(end).await {
             tracing::warn!(?halt, "some attempts did not end in time");
         }
-        self.keep_turns().await;
+    }
+}
+
+/// Whether the gateway cancelled the run, and not the server that stops.
+async fn is_cancelled_by_user(host: &impl GraphAgentHost) -> bool {
+    let asked = tokio::time::timeout(ASK_TIME, host.run()).await;
+    match asked {
+        Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
+        Ok(Err(error)) => error.is_cancelled(),
+        Err(_) => false,
     }
 }

@@ -4,29 +4,32 @@
 use action_graph::rules::StandingApproval;
 use protocol::result::RunOutcome;
 
-use crate::ending::Ended;
+use crate::ending::SessionEnd;
 use crate::execute::human::calls_of;
 use crate::failure::Halt;
 use crate::history;
-use crate::host::AgentHost;
-use crate::session::Session;
+use crate::host::GraphAgentHost;
+use crate::session::ProtocolSession;
 
 const COMMAND: &str = "/approvals";
 const REVOKE: &str = "revoke";
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Carries a command of the user out. `None`: the message is for the model.
-    pub(crate) async fn command(&mut self) -> Result<Option<Ended>, Halt> {
-        let input = self.hands.context.input.clone();
+    pub(crate) async fn command(&mut self) -> Result<Option<SessionEnd>, Halt> {
+        let input = self.driver.graphs.env.context.input.clone();
         let text = input.text.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
-        if self.rules.delegated || input.interaction.is_some() || words.next() != Some(COMMAND) {
+        if self.driver.rules.delegated
+            || input.interaction.is_some()
+            || words.next() != Some(COMMAND)
+        {
             return Ok(None);
         }
         let told = match (words.next(), words.next(), words.next()) {
-            (None, ..) => listed(&self.keep.standing()),
+            (None, ..) => listed(&self.driver.graphs.records.approvals.standing()),
             (Some(REVOKE), Some(name), None) => {
-                if self.keep.revoke(name).await? {
+                if self.driver.graphs.records.approvals.revoke(name).await? {
                     format!("`{name}` is revoked: such calls are asked about again.")
                 } else {
                     format!("There is no approval `{name}`. `{COMMAND}` lists them.")
@@ -34,7 +37,7 @@ impl<H: AgentHost> Session<H> {
             }
             _ => format!("Say `{COMMAND}`, or `{COMMAND} {REVOKE} NAME`."),
         };
-        self.turns.extend(history::of_input(&input));
+        self.transcript.turns.extend(history::of_input(&input));
         Ok(Some(self.answer(&told, RunOutcome::Ok).await))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::context::AgentRunContext;
@@ -12,7 +12,7 @@ use runner_kit::HostError;
 use serde_json::{Value, json};
 
 use crate::config::{Config, Delegation, Remote};
-use crate::host::AgentHost;
+use crate::host::GraphAgentHost;
 
 /// The tool that searches knowledge bases.
 pub(crate) const KNOWLEDGE: &str = "knowledge.search";
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 8;
 
 /// Reads the catalogue of a run. A tool whose schema cannot be read is left out.
 pub(crate) async fn open(
-    host: &impl AgentHost,
+    host: &impl GraphAgentHost,
     context: &AgentRunContext,
     config: &Config,
 ) -> Result<Catalog, HostError> {
@@ -58,10 +58,10 @@ pub(crate) async fn open(
 }
 
 async fn tool_entry(
-    host: &impl AgentHost,
+    host: &impl GraphAgentHost,
     tool: &ToolResource,
     config: &Config,
-) -> Result<Option<Entry>, HostError> {
+) -> Result<Option<CatalogEntry>, HostError> {
     let name = &tool.tool_name;
     let (description, parameters) = match &tool.parameters {
         Some(parameters) => (
@@ -79,7 +79,7 @@ async fn tool_entry(
             }
         },
     };
-    let mut entry = Entry::new(
+    let mut entry = CatalogEntry::new(
         ExecutorKind::Tool,
         name,
         &description,
@@ -114,7 +114,7 @@ fn host_facts(tool: &ToolResource) -> (BTreeSet<Effect>, Idempotency) {
     (effects, idempotency)
 }
 
-fn knowledge() -> Entry {
+fn knowledge() -> CatalogEntry {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -125,7 +125,7 @@ fn knowledge() -> Entry {
         "additionalProperties": false,
     });
     let line = "Search the agent's knowledge bases for passages.";
-    let entry = Entry::new(ExecutorKind::Tool, KNOWLEDGE, line, schema);
+    let entry = CatalogEntry::new(ExecutorKind::Tool, KNOWLEDGE, line, schema);
     entry
         .acting(&[Effect::Read], Idempotency::Safe)
         .able(&["search"])
@@ -136,7 +136,7 @@ pub(crate) fn agent_name(agent: &AgentResource) -> &str {
     agent.display_name.as_deref().unwrap_or(&agent.agent_id)
 }
 
-fn agent_entry(agent: &AgentResource) -> Option<Entry> {
+fn agent_entry(agent: &AgentResource) -> Option<CatalogEntry> {
     if !agent.operations.contains(&AgentOperation::Call) {
         return None;
     }
@@ -145,7 +145,7 @@ fn agent_entry(agent: &AgentResource) -> Option<Entry> {
         "properties": {"prompt": {"type": "string", "description": "The task, with all that the agent must know."}},
     });
     let line = agent.description.as_deref().unwrap_or("An agent.");
-    Some(Entry::new(
+    Some(CatalogEntry::new(
         ExecutorKind::Agent,
         agent_name(agent),
         line,
@@ -153,8 +153,8 @@ fn agent_entry(agent: &AgentResource) -> Option<Entry> {
     ))
 }
 
-fn remote_entry(remote: &Remote, is_available: bool) -> Entry {
-    let mut entry = Entry::new(
+fn remote_entry(remote: &Remote, is_available: bool) -> CatalogEntry {
+    let mut entry = CatalogEntry::new(
         remote.kind.into(),
         &remote.name,
         &remote.description,

@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 /// The time of one run. It never goes back, and follows tokio's clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct RunClock {
     start: Instant,
     start_ms: Millis,
 }
 
-impl Clock {
+impl RunClock {
     /// A clock that starts at the wall time.
     pub(crate) fn start() -> Self {
         Self {

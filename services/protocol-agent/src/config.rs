@@ -8,16 +8,16 @@ use std::fmt;
 use std::time::Duration;
 
 use action_graph::action::Effect;
-use action_graph::rules::{CarrierMode, Features, PlainText, Recovery, Rules};
+use action_graph::rules::{AgentRules, CarrierMode, Features, PlainText, Recovery};
 use action_graph::transcript::Replay;
 use protocol::JsonObject;
 use protocol::message::Message;
 use protocol::resources::{AgentResources, KnowledgeOperation, ModelOperation};
 
-pub use read::Fault;
+pub use read::TableFault;
 pub use tables::{Remote, RemoteKind, ToolFacts};
 
-use read::Reader;
+use read::TableReader;
 
 /// The most that a run may declare; larger values are refused.
 const MOST_DECLARATIONS: u64 = 24;
@@ -30,13 +30,13 @@ const MOST_INTERACTION_SECONDS: u64 = 86_400;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Models in the order in which they are tried; empty: the run cannot begin.
-    pub models: Vec<ModelChoice>,
+    pub models: Vec<ModelOption>,
     /// `None`: the gateway's deadline alone holds.
     pub timeout: Option<Duration>,
     /// The agent's role, for events without a prompt of their own.
     pub prompt: Vec<Message>,
     /// Rules of the action protocol, `enabled` among them.
-    pub rules: Rules,
+    pub rules: AgentRules,
     /// How the model sees earlier declarations.
     pub replay: Replay,
     /// Bounds of a run besides those in `rules`.
@@ -59,7 +59,7 @@ pub struct Config {
 
 /// A model of the run, and how it may be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelChoice {
+pub struct ModelOption {
     /// Its id.
     pub id: String,
     /// Whether streaming is granted.
@@ -98,9 +98,9 @@ pub enum Delegation {
 
 /// A configuration that cannot be run: every fault with its JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(pub Vec<Fault>);
+pub struct InvalidConfig(pub Vec<TableFault>);
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults = self
             .0
@@ -110,12 +110,12 @@ impl fmt::Display for Invalid {
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidConfig {}
 
 impl Config {
     /// Reads the configuration of an agent that was granted these resources. All faults are reported at once.
-    pub fn read(config: &JsonObject, resources: &AgentResources) -> Result<Self, Invalid> {
-        let mut reader = Reader::new(config);
+    pub fn read(config: &JsonObject, resources: &AgentResources) -> Result<Self, InvalidConfig> {
+        let mut reader = TableReader::new(config);
         let window = reader.size("context-window-tokens", 1_024, 10_000_000, 200_000);
         let read = Self {
             models: models(&mut reader, resources),
@@ -158,19 +158,19 @@ impl Config {
         if faults.is_empty() {
             Ok(read)
         } else {
-            Err(Invalid(faults))
+            Err(InvalidConfig(faults))
         }
     }
 }
 
-fn rules(reader: &mut Reader<'_>) -> Rules {
-    let defaults = Rules::default();
+fn rules(reader: &mut TableReader<'_>) -> AgentRules {
+    let defaults = AgentRules::default();
     let carriers = [
         ("flat", CarrierMode::Flat),
         ("strict", CarrierMode::Strict),
         ("fenced", CarrierMode::Fenced),
     ];
-    let mut rules = Rules {
+    let mut rules = AgentRules {
         enabled: reader.flag("protocol-enabled", false),
         carrier: reader.word("carrier", &carriers, CarrierMode::Flat),
         plain_text: reader.word(
@@ -205,12 +205,12 @@ fn rules(reader: &mut Reader<'_>) -> Rules {
 }
 
 /// The first model and its fallbacks, without those that the run may not ask.
-fn models(reader: &mut Reader<'_>, resources: &AgentResources) -> Vec<ModelChoice> {
-    let mut models: Vec<ModelChoice> = Vec::new();
+fn models(reader: &mut TableReader<'_>, resources: &AgentResources) -> Vec<ModelOption> {
+    let mut models: Vec<ModelOption> = Vec::new();
     for id in reader.models("model") {
         let granted = resources.models.iter().find(|model| model.model_id == id);
         let Some(granted) = granted else { continue };
-        let model = ModelChoice {
+        let model = ModelOption {
             id,
             streams: granted.operations.contains(&ModelOperation::Stream),
             invokes: granted.operations.contains(&ModelOperation::Invoke),
@@ -222,7 +222,7 @@ fn models(reader: &mut Reader<'_>, resources: &AgentResources) -> Vec<ModelChoic
     models
 }
 
-fn summarizer(reader: &mut Reader<'_>, resources: &AgentResources) -> Option<String> {
+fn summarizer(reader: &mut TableReader<'_>, resources: &AgentResources) -> Option<String> {
     let id = reader.selected("summarizer-model")?;
     let mut granted = resources.models.iter();
     let is_granted = granted
@@ -230,7 +230,7 @@ fn summarizer(reader: &mut Reader<'_>, resources: &AgentResources) -> Option<Str
     is_granted.then_some(id)
 }
 
-fn knowledge_bases(reader: &mut Reader<'_>, resources: &AgentResources) -> Vec<String> {
+fn knowledge_bases(reader: &mut TableReader<'_>, resources: &AgentResources) -> Vec<String> {
     let mut bases: Vec<String> = Vec::new();
     for id in reader.texts("knowledge-bases") {
         let mut granted = resources.knowledge_bases.iter();

@@ -4,84 +4,97 @@ mod carry;
 mod words;
 
 use action_graph::code::Code;
-use action_graph::ids::GraphId;
 use action_graph::node::Sent;
-use action_graph::schedule::{Command, Counted, Event, Failure, Outcome, Suspension, step};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step,
+};
 use protocol::result::{ResultType, ToolCallCompletedPayload};
 use tokio::time::{Instant, sleep_until};
 
-use crate::execute::{Report, agent};
+use crate::execute::{AttemptReport, agent};
 use crate::failpoint::reach;
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::KeepError;
-use crate::session::Session;
-use crate::speaker::known;
-use crate::work::Key;
+use crate::host::GraphAgentHost;
+use crate::records::RecordsError;
+use crate::session::{GraphDriver, RunGraphs};
+use crate::work::AttemptKey;
+use crate::writer::known;
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> GraphDriver<H> {
     /// Runs until nothing moves without the outside. A child run is waited for, unless a question is open: its answer
     /// starts another run.
     pub(crate) async fn drive(&mut self) -> Result<(), Halt> {
-        self.drive_until(self.hands.end).await
+        self.drive_until(self.graphs.env.end).await
     }
 
     /// The same, until `end` at the latest.
     pub(crate) async fn drive_until(&mut self, end: Instant) -> Result<(), Halt> {
         loop {
             self.drain().await?;
-            self.show_due().await;
+            self.graphs.show_due().await;
             if !self.moves() {
                 break;
             }
             let timer = self
+                .graphs
                 .work
                 .next_timer()
-                .map(|at| self.hands.clock.instant(at));
-            let shows = self.next_show();
+                .map(|at| self.graphs.env.clock.instant(at));
+            let shows = self.graphs.next_show();
             tokio::select! {
                 biased;
-                () = self.cancel.cancelled(), if !self.is_closing => return Err(Halt::Cancelled),
-                (key, report) = self.work.next() => match report {
+                () = self.cancel.cancelled(), if !self.graphs.is_closing => return Err(Halt::Cancelled),
+                (key, report) = self.graphs.work.next() => match report {
                     Ok(report) => self.reported(key, report).await,
-                    Err(error) => self.broke(&key, &error),
+                    Err(error) => self.graphs.work.broke(&key, &error),
                 },
                 () = at(timer) => self.fire(),
                 () = at(shows) => {}
                 () = sleep_until(end) => return Err(Halt::Deadline),
             }
         }
-        self.show_all().await;
+        self.graphs.show_all().await;
         Ok(())
     }
 
     fn moves(&self) -> bool {
         let end = self
-            .hands
+            .graphs
+            .env
             .clock
             .now()
-            .saturating_add(crate::clock::millis(self.left()));
-        if self.work.is_busy() || self.work.has_timer_before(end) {
+            .saturating_add(crate::clock::millis(self.graphs.env.left()));
+        if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
         }
-        let is_asking = self.lives.iter().any(crate::live::Live::has_question);
-        self.work.is_following() && !is_asking && !self.is_closing
+        let is_asking = self
+            .graphs
+            .live_graphs
+            .iter()
+            .any(crate::live::LiveGraph::has_question);
+        self.graphs.work.is_following() && !is_asking && !self.graphs.is_closing
     }
 
     /// Applies all events and carries out all commands that wait.
     pub(crate) async fn drain(&mut self) -> Result<(), Halt> {
         loop {
-            if let Some((graph, command)) = self.work.commands.pop_front() {
-                if let Some(place) = self.place(&graph) {
-                    self.carry_out(place, command).await?;
+            if let Some((graph, command)) = self.graphs.work.commands.pop_front() {
+                if let Some(position) = self.graphs.position(&graph) {
+                    self.carry_out(position, command).await?;
                 }
-            } else if let Some((graph, event)) = self.work.events.pop_front() {
+            } else if let Some((graph, event)) = self.graphs.work.events.pop_front() {
                 let mut events = vec![event];
-                while self.work.events.front().is_some_and(|(id, _)| *id == graph) {
-                    events.extend(self.work.events.pop_front().map(|(_, event)| event));
+                while self
+                    .graphs
+                    .work
+                    .events
+                    .front()
+                    .is_some_and(|(id, _)| *id == graph)
+                {
+                    events.extend(self.graphs.work.events.pop_front().map(|(_, event)| event));
                 }
-                if let Some(place) = self.place(&graph) {
-                    self.apply(place, events).await?;
+                if let Some(position) = self.graphs.position(&graph) {
+                    self.graphs.apply(position, events).await?;
                 }
             } else {
                 return Ok(());
@@ -89,10 +102,70 @@ impl<H: AgentHost> Session<H> {
         }
     }
 
+    /// Takes the report of an executor.
+    async fn reported(&mut self, key: AttemptKey, report: AttemptReport) {
+        match report {
+            AttemptReport::Finished(outcome) => {
+                self.graphs.report_end(&key, &outcome).await;
+                reach("effect.answered").await;
+                self.graphs.work.finish(&key, outcome);
+            }
+            AttemptReport::Spawned(run) => {
+                reach("child.spawned").await;
+                let node = self.graphs.position(&key.graph);
+                let node =
+                    node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+                if node.is_none_or(|node| node.aborting || node.attempt != key.attempt) {
+                    let host = self.graphs.env.host.clone();
+                    self.graphs.work.end_child(host, run);
+                    return self.graphs.work.finish(
+                        &key,
+                        failed(Code::ChildCancelled, "it was cancelled", Sent::Yes),
+                    );
+                }
+                let (id, attempt) = (key.id.clone(), key.attempt);
+                let on = Suspension::Child {
+                    run: run.to_string(),
+                };
+                let event = GraphEvent::Suspended { id, attempt, on };
+                self.graphs
+                    .work
+                    .events
+                    .push_back((key.graph.clone(), event));
+                let env = self.graphs.env.clone();
+                let follow = async move { AttemptReport::Finished(agent::follow(&env, run).await) };
+                self.graphs.work.follow(key, run, follow);
+            }
+        }
+    }
+
+    /// Fires the timers that are due. One of an aborted attempt ends its grace, and its task.
+    fn fire(&mut self) {
+        for key in self.graphs.work.due(self.graphs.env.clock.now()) {
+            let node = self.graphs.position(&key.graph);
+            let node =
+                node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+            if node.is_some_and(|node| node.aborting) {
+                self.graphs.work.abort(&key);
+            }
+            let AttemptKey { graph, id, attempt } = key;
+            self.graphs
+                .work
+                .events
+                .push_back((graph, GraphEvent::TimerFired { id, attempt }));
+        }
+    }
+}
+
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Applies events to a graph and stores it. Its commands wait. Gives whether the rules refused one.
-    pub(crate) async fn apply(&mut self, place: usize, events: Vec<Event>) -> Result<bool, Halt> {
-        let now = self.hands.clock.now();
-        let live = &mut self.lives[place];
+    pub(crate) async fn apply(
+        &mut self,
+        position: usize,
+        events: Vec<GraphEvent>,
+    ) -> Result<bool, Halt> {
+        let now = self.env.clock.now();
+        let live = &mut self.live_graphs[position];
         let (mut stores, mut is_refused) = (false, false);
         for event in events {
             let mut has_changed = false;
@@ -100,7 +173,7 @@ impl<H: AgentHost> Session<H> {
                 match command {
                     Command::Note(change) => {
                         live.is_dirty = true;
-                        live.is_told = false;
+                        live.is_reported = false;
                         has_changed = true;
                         tracing::debug!(graph = %live.graph.id, action = %change.id, to = ?change.to, "action changed");
                     }
@@ -112,8 +185,8 @@ impl<H: AgentHost> Session<H> {
                         live.why = Some(why);
                         has_changed = false;
                     }
-                    Command::Count(Counted::Refused) => is_refused = true,
-                    Command::Count(Counted::Late) => {
+                    Command::Count(IgnoredEvent::Refused) => is_refused = true,
+                    Command::Count(IgnoredEvent::Late) => {
                         tracing::debug!(graph = %live.graph.id, "an event came late");
                     }
                     command => {
@@ -128,36 +201,45 @@ impl<H: AgentHost> Session<H> {
             }
         }
         if stores {
-            self.save(place).await?;
+            self.save(position).await?;
         }
         Ok(is_refused)
     }
 
     /// Stores a graph. This run stops driving a graph that another run has taken over.
-    pub(crate) async fn save(&mut self, place: usize) -> Result<(), Halt> {
-        let Err(error) = self.keep.save(&self.lives[place].graph).await else {
+    pub(crate) async fn save(&mut self, position: usize) -> Result<(), Halt> {
+        let Err(error) = self
+            .records
+            .driven
+            .save(&self.live_graphs[position].graph)
+            .await
+        else {
             return Ok(());
         };
-        self.kept(place, error)
+        self.handle_records_error(position, error)
     }
 
     /// Handles a record that was not stored.
-    pub(crate) fn kept(&mut self, place: usize, error: KeepError) -> Result<(), Halt> {
-        let live = &mut self.lives[place];
+    pub(crate) fn handle_records_error(
+        &mut self,
+        position: usize,
+        error: RecordsError,
+    ) -> Result<(), Halt> {
+        let live = &mut self.live_graphs[position];
         let graph = live.graph.id.clone();
         match error {
-            KeepError::LeaseLost { run, .. } => {
+            RecordsError::LeaseLost { run, .. } => {
                 tracing::warn!(graph = %graph, run.id = run, "another run drives the graph now, this one stops");
                 live.is_closed = true;
                 self.work.drop_graph(&graph);
                 Ok(())
             }
-            KeepError::Full { what, most } => {
+            RecordsError::Full { what, most } => {
                 tracing::warn!(graph = %graph, what, most, "a record of the graph is full, nothing new starts");
                 let is_first = !std::mem::replace(&mut live.is_full, true);
-                self.call_off(&graph);
+                self.work.call_off(&graph);
                 if is_first {
-                    self.work.events.push_back((graph, Event::BudgetGone));
+                    self.work.events.push_back((graph, GraphEvent::BudgetGone));
                 }
                 Ok(())
             }
@@ -169,114 +251,33 @@ impl<H: AgentHost> Session<H> {
         }
     }
 
-    /// Ends attempts that have not begun: their start is not stored, so that nothing of them may happen.
-    fn call_off(&mut self, graph: &GraphId) {
-        let all = std::mem::take(&mut self.work.commands);
-        for (id, command) in all {
-            match command {
-                Command::Execute(execute) | Command::SpawnChild(execute) if id == *graph => {
-                    let message = "its start cannot be stored";
-                    let outcome = failed(Code::BudgetExhausted, message, Sent::No);
-                    let event = Event::Finished {
-                        id: execute.id,
-                        attempt: execute.attempt,
-                        outcome,
-                    };
-                    self.work.events.push_back((id, event));
-                }
-                command => self.work.commands.push_back((id, command)),
-            }
-        }
-    }
-
-    /// Takes the report of an executor.
-    async fn reported(&mut self, key: Key, report: Report) {
-        match report {
-            Report::Finished(outcome) => {
-                self.tell_end(&key, &outcome).await;
-                reach("effect.answered").await;
-                self.finish(&key, outcome);
-            }
-            Report::Spawned(run) => {
-                reach("child.spawned").await;
-                let node = self.place(&key.graph);
-                let node = node.and_then(|place| self.lives[place].graph.node(&key.id));
-                if node.is_none_or(|node| node.aborting || node.attempt != key.attempt) {
-                    self.end_child(run);
-                    return self.finish(
-                        &key,
-                        failed(Code::ChildCancelled, "it was cancelled", Sent::Yes),
-                    );
-                }
-                let (id, attempt) = (key.id.clone(), key.attempt);
-                let on = Suspension::Child {
-                    run: run.to_string(),
-                };
-                let event = Event::Suspended { id, attempt, on };
-                self.work.events.push_back((key.graph.clone(), event));
-                let hands = self.hands.clone();
-                let follow = async move { Report::Finished(agent::follow(&hands, run).await) };
-                self.work.follow(key, run, follow);
-            }
-        }
-    }
-
-    /// An executor broke.
-    fn broke(&mut self, key: &Key, error: &tokio::task::JoinError) {
-        tracing::error!(graph = %key.graph, action = %key.id, "an executor broke: {error}");
-        let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
-        self.finish(key, failure);
-    }
-
-    /// The attempt has ended.
-    pub(crate) fn finish(&mut self, key: &Key, outcome: Outcome) {
-        let event = Event::Finished {
-            id: key.id.clone(),
-            attempt: key.attempt,
-            outcome,
-        };
-        self.work.events.push_back((key.graph.clone(), event));
-    }
-
-    /// Fires the timers that are due. One of an aborted attempt ends its grace, and its task.
-    fn fire(&mut self) {
-        for key in self.work.due(self.hands.clock.now()) {
-            let node = self.place(&key.graph);
-            let node = node.and_then(|place| self.lives[place].graph.node(&key.id));
-            if node.is_some_and(|node| node.aborting) {
-                self.work.abort(&key);
-            }
-            let Key { graph, id, attempt } = key;
-            self.work
-                .events
-                .push_back((graph, Event::TimerFired { id, attempt }));
-        }
-    }
-
     /// Tells the user that a call ended.
-    async fn tell_end(&mut self, key: &Key, outcome: &Outcome) {
-        let Some(place) = self.place(&key.graph) else {
+    async fn report_end(&mut self, key: &AttemptKey, outcome: &ActionOutcome) {
+        let Some(position) = self.position(&key.graph) else {
             return;
         };
-        let Some(node) = self.lives[place].graph.node(&key.id) else {
+        let Some(node) = self.live_graphs[position].graph.node(&key.id) else {
             return;
         };
-        if !carry::is_told(node) {
+        if !carry::is_reported(node) {
             return;
         }
-        let room = self.speaker.room();
+        let output_limit = self.writer.output_limit();
         let (result, error) = match outcome {
-            Outcome::Ok { output, .. } if carry::may_see(node) => {
+            ActionOutcome::Ok { output, .. } if carry::may_see(node) => {
                 let value = match &output.value {
                     serde_json::Value::Object(object) => object.clone(),
                     other => protocol::JsonObject::from_iter([("value".to_owned(), other.clone())]),
                 };
-                (Some(room.shown(value)), None)
+                (Some(output_limit.within_limit(value)), None)
             }
-            Outcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
-            Outcome::Err(failure) => {
+            ActionOutcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
+            ActionOutcome::Err(failure) => {
                 let message = format!("{}: {}", failure.code, failure.message);
-                (None, Some(room.half().beginning(&message).to_owned()))
+                (
+                    None,
+                    Some(output_limit.half().beginning(&message).to_owned()),
+                )
             }
         };
         let payload = ToolCallCompletedPayload {
@@ -285,15 +286,15 @@ impl<H: AgentHost> Session<H> {
             result,
             error,
         };
-        self.speaker
+        self.writer
             .send(known(ResultType::ToolCallCompleted, &payload))
             .await;
     }
 }
 
 /// A failure that is not tried again.
-pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> Outcome {
-    Outcome::Err(Failure::new(code, message, sent))
+pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> ActionOutcome {
+    ActionOutcome::Err(ActionFailure::new(code, message, sent))
 }
 
 async fn at(time: Option<Instant>) {

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 use action_graph::graph::Graph;
-use action_graph::node::{Node, State};
+use action_graph::node::{Node, NodeState};
 use action_graph::record::{Metrics, result_record};
-use action_graph::transcript::Turn;
+use action_graph::transcript::TranscriptTurn;
 use protocol::child_run::WAITING_CHILD;
 use protocol::result::RunOutcome;
 
 use crate::failpoint::reach;
-use crate::host::AgentHost;
-use crate::live::Need;
-use crate::session::{Session, budget};
+use crate::host::GraphAgentHost;
+use crate::live::GraphWait;
+use crate::session::{ProtocolSession, RunGraphs, budget};
 
 /// The finish reason of a run whose answer comes from a person.
 pub(crate) const WAITING_USER: &str = "waiting_user";
@@ -27,7 +27,7 @@ const LISTED: usize = 40;
 
 /// How a run ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct SessionEnd {
     pub(crate) reason: &'static str,
     pub(crate) outcome: Option<RunOutcome>,
 }
@@ -43,73 +43,103 @@ pub(crate) enum Limit {
     Deadline,
 }
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Ends with an answer. Graphs that wait for something else stay open.
-    pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> Ended {
-        let text = self.with_losses(text);
-        self.speaker.complete(&text).await;
+    pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
+        let text = with_losses(&mut self.lost, text);
+        self.driver.graphs.writer.complete(&text).await;
         reach("answer.sent").await;
-        self.turns.push(Turn::Answer { text });
-        self.keep_turns().await;
-        self.close_all().await;
-        let waits = self.lives.iter().any(|live| live.need() == Need::Child);
-        Ended {
+        self.transcript.turns.push(TranscriptTurn::Answer { text });
+        self.store_turns().await;
+        self.driver.graphs.close_all().await;
+        let waits = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .any(|live| live.need() == GraphWait::Child);
+        SessionEnd {
             reason: if waits { WAITING_CHILD } else { STOP },
-            outcome: self.rules.delegated.then_some(outcome),
+            outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
     /// Ends without a further word, or with this one.
-    pub(crate) async fn end_silently(&mut self, text: &str, outcome: RunOutcome) -> Ended {
+    pub(crate) async fn end_silently(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
         if !text.trim().is_empty() || !self.lost.is_empty() {
             return self.answer(text, outcome).await;
         }
-        self.keep_turns().await;
-        self.close_all().await;
-        Ended {
+        self.store_turns().await;
+        self.driver.graphs.close_all().await;
+        SessionEnd {
             reason: STOP,
-            outcome: self.rules.delegated.then_some(outcome),
+            outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
 
     /// Ends because a graph waits: with its note as the message, and what it waits for.
-    pub(crate) async fn wait(&mut self) -> Ended {
-        let waiting = self.lives.iter().filter(|live| live.waits());
+    pub(crate) async fn wait(&mut self) -> SessionEnd {
+        let waiting = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .filter(|live| live.waits());
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
-        let text = self.with_losses(&notes.join("\n\n"));
-        self.speaker.complete(&text).await;
-        self.keep_turns().await;
-        self.close_all().await;
-        let is = |need| self.lives.iter().any(|live| live.need() == need);
+        let text = with_losses(&mut self.lost, &notes.join("\n\n"));
+        self.driver.graphs.writer.complete(&text).await;
+        self.store_turns().await;
+        self.driver.graphs.close_all().await;
+        let is = |need| {
+            self.driver
+                .graphs
+                .live_graphs
+                .iter()
+                .any(|live| live.need() == need)
+        };
         let has_child = self
-            .lives
+            .driver
+            .graphs
+            .live_graphs
             .iter()
             .any(|live| !live.is_closed && live.waits_for_child());
-        let reason = match (has_child, is(Need::User)) {
+        let reason = match (has_child, is(GraphWait::User)) {
             (true, _) => WAITING_CHILD,
             (false, true) => WAITING_USER,
             (false, false) => WAITING,
         };
-        Ended {
+        SessionEnd {
             reason,
-            outcome: self.rules.delegated.then_some(RunOutcome::NeedInput),
+            outcome: self.driver.rules.delegated.then_some(RunOutcome::NeedInput),
         }
     }
 
     /// Ends at a limit: what is done, what is not, and why.
-    pub(crate) async fn end_at(&mut self, limit: Limit) -> Ended {
+    pub(crate) async fn end_at(&mut self, limit: Limit) -> SessionEnd {
         let mut text = match limit {
             Limit::Declarations => format!(
                 "I stopped: {} declarations were made in this run, which is the limit.",
                 self.declarations
             ),
             Limit::Tokens => {
-                let most = self.hands.config.budgets.tokens.unwrap_or_default();
+                let most = self
+                    .driver
+                    .graphs
+                    .env
+                    .config
+                    .budgets
+                    .tokens
+                    .unwrap_or_default();
                 format!("I stopped: the {most} tokens of this run are used up.")
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
-        let open = self.lives.iter().filter(|live| !live.is_closed);
+        let open = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .filter(|live| !live.is_closed);
         let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
         list(
             &mut text,
@@ -121,16 +151,26 @@ impl<H: AgentHost> Session<H> {
             "Not done",
             nodes.iter().copied().filter(|node| !is_done(node)),
         );
-        let goes_on = self.lives.iter().any(crate::live::Live::waits)
+        let goes_on = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .any(crate::live::LiveGraph::waits)
             || limit == Limit::Deadline
-                && self.lives.iter().any(|live| live.need() == Need::Moving);
+                && self
+                    .driver
+                    .graphs
+                    .live_graphs
+                    .iter()
+                    .any(|live| live.need() == GraphWait::Moving);
         text.push_str(if goes_on {
             "\n\nThe open steps go on with your next message."
         } else {
             "\n\nTell me how to go on."
         });
         let ended = self.answer(&text, RunOutcome::NotDone).await;
-        Ended {
+        SessionEnd {
             reason: if ended.reason == WAITING_CHILD {
                 WAITING_CHILD
             } else {
@@ -140,56 +180,59 @@ impl<H: AgentHost> Session<H> {
         }
     }
 
-    fn with_losses(&mut self, text: &str) -> String {
-        let mut lines = std::mem::take(&mut self.lost);
-        lines.push(text.to_owned());
-        lines.join("\n\n")
+    /// Keeps the turns of this run for later ones.
+    pub(crate) async fn store_turns(&mut self) {
+        let own = self.transcript.turns.iter().skip(self.transcript.earlier);
+        let own = own
+            .filter(|turn| !matches!(turn, TranscriptTurn::Notice(_)))
+            .cloned()
+            .collect();
+        let now = self.driver.graphs.env.clock.now();
+        match self.driver.graphs.records.finish(own, now).await {
+            Ok(()) | Err(crate::records::RecordsError::Refused(_)) => {}
+            Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
+        }
     }
+}
 
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Closes the graphs that nothing waits for any more.
     pub(crate) async fn close_all(&mut self) {
-        for place in 0..self.lives.len() {
-            if self.lives[place].need() == Need::Model {
-                self.close(place).await;
+        for position in 0..self.live_graphs.len() {
+            if self.live_graphs[position].need() == GraphWait::Model {
+                self.close(position).await;
             }
         }
     }
 
     /// Closes a graph with its record.
-    pub(crate) async fn close(&mut self, place: usize) {
-        let (tokens_in, tokens_out) = self.hands.usage.tokens();
+    pub(crate) async fn close(&mut self, position: usize) {
+        let (tokens_in, tokens_out) = self.env.usage.tokens();
         let metrics = Metrics {
-            model_calls: self.hands.usage.calls(),
+            model_calls: self.env.usage.calls(),
             tokens_in,
             tokens_out,
-            wall_ms: self.hands.clock.elapsed_ms(),
+            wall_ms: self.env.clock.elapsed_ms(),
             ..Metrics::default()
         };
-        let budget = budget(self.hands.config.budgets.window);
-        let now = self.hands.clock.now();
-        let live = &mut self.lives[place];
+        let budget = budget(self.env.config.budgets.window);
+        let now = self.env.clock.now();
+        let live = &mut self.live_graphs[position];
         live.is_closed = true;
-        let runs = self.keep.runs(live.id());
+        let runs = self.records.driven.runs(live.id());
         let diagnostics = live.diagnostics.clone();
         let record = result_record(&live.graph, diagnostics, metrics, runs, budget, now);
-        if let Err(error) = self.keep.close(&live.graph, &record).await {
+        if let Err(error) = self.records.close(&live.graph, &record).await {
             tracing::warn!(graph = %live.graph.id, "the graph is not closed, the next run closes it: {error}");
         }
     }
+}
 
-    /// Keeps the turns of this run for later ones.
-    pub(crate) async fn keep_turns(&mut self) {
-        let own = self.turns.iter().skip(self.earlier);
-        let own = own
-            .filter(|turn| !matches!(turn, Turn::Notice(_)))
-            .cloned()
-            .collect();
-        let now = self.hands.clock.now();
-        match self.keep.finish(own, now).await {
-            Ok(()) | Err(crate::keep::KeepError::Refused(_)) => {}
-            Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
-        }
-    }
+/// The text after the lines about lost graphs. Each line is sent once.
+fn with_losses(lost: &mut Vec<String>, text: &str) -> String {
+    let mut lines = std::mem::take(lost);
+    lines.push(text.to_owned());
+    lines.join("\n\n")
 }
 
 /// The note of a graph, or its title and what it waits for.
@@ -200,7 +243,7 @@ fn note_of(graph: &Graph) -> String {
     }
     let waiting = graph
         .declared()
-        .filter(|node| matches!(node.state, State::Waiting(_)));
+        .filter(|node| matches!(node.state, NodeState::Waiting(_)));
     let titles: Vec<_> = waiting.map(|node| node.action.title.as_str()).collect();
     if titles.is_empty() {
         "I wait.".to_owned()
@@ -210,7 +253,7 @@ fn note_of(graph: &Graph) -> String {
 }
 
 fn is_done(node: &Node) -> bool {
-    node.state == State::Completed && node.satisfying || node.state == State::Skipped
+    node.state == NodeState::Completed && node.satisfying || node.state == NodeState::Skipped
 }
 
 fn list<'a>(text: &mut String, heading: &str, nodes: impl Iterator<Item = &'a Node>) {
@@ -230,16 +273,16 @@ fn list<'a>(text: &mut String, heading: &str, nodes: impl Iterator<Item = &'a No
 /// Why a step is not done, in words for a person.
 fn why_not(node: &Node) -> String {
     let why = match node.state {
-        State::Completed if node.satisfying => return String::new(),
-        State::Skipped => return " (not needed)".to_owned(),
-        State::Completed => "ended without the result that was asked for",
-        State::Uncertain => "it is not known whether it happened",
-        State::Waiting(_) => "waits",
-        State::Running | State::FanOut => "was under way",
-        State::Pending => "was not started",
-        State::Blocked(_) => "needs a step that did not succeed",
-        State::Canceled => "was cancelled",
-        State::Failed => {
+        NodeState::Completed if node.satisfying => return String::new(),
+        NodeState::Skipped => return " (not needed)".to_owned(),
+        NodeState::Completed => "ended without the result that was asked for",
+        NodeState::Uncertain => "it is not known whether it happened",
+        NodeState::Waiting(_) => "waits",
+        NodeState::Running | NodeState::FanOut => "was under way",
+        NodeState::Pending => "was not started",
+        NodeState::Blocked(_) => "needs a step that did not succeed",
+        NodeState::Canceled => "was cancelled",
+        NodeState::Failed => {
             let error = node.error.as_ref();
             let message =
                 error.map_or("", |error| error.message.lines().next().unwrap_or_default());

@@ -10,43 +10,80 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use action_graph::catalog::Catalog;
-use action_graph::schedule::Outcome;
+use action_graph::graph::Millis;
+use action_graph::schedule::ActionOutcome;
 use protocol::context::AgentRunContext;
 use protocol::id::RunId;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::clock::Clock;
+use crate::clock::RunClock;
 use crate::config::Config;
-use crate::usage::UsageLog;
+use crate::usage::TokenUsageLog;
 
 /// Shared parts of all executors of a run. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Hands<H> {
+pub(crate) struct ExecutorEnv<H> {
     pub(crate) host: H,
     pub(crate) context: Arc<AgentRunContext>,
     pub(crate) config: Arc<Config>,
     pub(crate) catalog: Arc<Catalog>,
-    pub(crate) clock: Clock,
-    pub(crate) usage: UsageLog,
+    pub(crate) clock: RunClock,
+    pub(crate) usage: TokenUsageLog,
     /// When the run must have ended its work.
     pub(crate) end: Instant,
 }
 
 /// The report of an executor.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum AttemptReport {
     /// The attempt ended.
-    Finished(Outcome),
+    Finished(ActionOutcome),
     /// A child run works on it.
     Spawned(RunId),
 }
 
-impl<H> Hands<H> {
+impl<H> ExecutorEnv<H> {
     /// The time of one attempt: its own limit, within the run.
     pub(crate) fn time_of(&self, most_ms: u32) -> Duration {
-        let left = self.end.saturating_duration_since(Instant::now());
-        left.min(Duration::from_millis(u64::from(most_ms)))
+        self.left().min(Duration::from_millis(u64::from(most_ms)))
+    }
+
+    /// Time that is left.
+    pub(crate) fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// When a question of now expires.
+    pub(crate) fn until(&self) -> Millis {
+        let seconds = u64::from(self.config.interaction_seconds);
+        self.clock.now().saturating_add(seconds * 1_000)
+    }
+
+    /// Whether the tokens of the run are used up.
+    pub(crate) fn is_spent(&self) -> bool {
+        let (input, output) = self.usage.tokens();
+        let most = self.config.budgets.tokens;
+        most.is_some_and(|most| input + output >= most)
+    }
+
+    /// Whether the host grants a tool of this name.
+    pub(crate) fn has_host_tool(&self, name: &str) -> bool {
+        let mut tools = self.context.resources.tools.iter();
+        tools.any(|tool| tool.tool_name == name)
+    }
+
+    /// The event as references may read it.
+    pub(crate) fn event(&self) -> Value {
+        let context = &self.context;
+        json!({
+            "event_id": context.event.event_id,
+            "event_type": context.event.event_type,
+            "data": context.event.data,
+            "text": context.input.text,
+            "attachments": context.input.attachments,
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 use runner_kit::HostError;
 use runner_kit::runner::CANCELLED;
 
-use crate::keep::KeepError;
-use crate::model::ModelFailure;
+use crate::model::ModelCallFailure;
+use crate::records::RecordsError;
 
 /// The configuration cannot be run.
 pub(crate) const CONFIG_INVALID: &str = "protocol_agent.config_invalid";
@@ -25,7 +25,7 @@ pub(crate) const ERROR: &str = "runner.error";
 
 /// Why a run fails, as its user is told.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct GraphRunFailure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     /// Whether the same event may succeed a second time.
@@ -40,10 +40,10 @@ pub(crate) enum Halt {
     /// The run's time is over.
     Deadline,
     /// The run fails.
-    Failed(Failure),
+    Failed(GraphRunFailure),
 }
 
-impl Failure {
+impl GraphRunFailure {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -77,38 +77,38 @@ impl From<HostError> for Halt {
         if error.is_deadline_exceeded() {
             return Self::Deadline;
         }
-        Self::Failed(Failure {
+        Self::Failed(GraphRunFailure {
             retryable: error.retryable,
-            ..Failure::new(ERROR, error.to_string())
+            ..GraphRunFailure::new(ERROR, error.to_string())
         })
     }
 }
 
-impl From<KeepError> for Halt {
-    fn from(error: KeepError) -> Self {
+impl From<RecordsError> for Halt {
+    fn from(error: RecordsError) -> Self {
         match error {
-            KeepError::Unavailable(error) if error.is_cancelled() => Self::Cancelled,
-            KeepError::Unavailable(error) if error.is_deadline_exceeded() => Self::Deadline,
-            error => Self::Failed(Failure::new(RECORDS, error.to_string()).retryable()),
+            RecordsError::Unavailable(error) if error.is_cancelled() => Self::Cancelled,
+            RecordsError::Unavailable(error) if error.is_deadline_exceeded() => Self::Deadline,
+            error => Self::Failed(GraphRunFailure::new(RECORDS, error.to_string()).retryable()),
         }
     }
 }
 
-impl From<ModelFailure> for Halt {
-    fn from(failed: ModelFailure) -> Self {
+impl From<ModelCallFailure> for Halt {
+    fn from(failed: ModelCallFailure) -> Self {
         match failed {
-            ModelFailure::Over(error) => error.into(),
+            ModelCallFailure::Over(error) => error.into(),
             failed => {
                 let retryable = matches!(
                     failed,
-                    ModelFailure::Silent {
+                    ModelCallFailure::Silent {
                         retryable: true,
                         ..
                     }
                 );
-                Self::Failed(Failure {
+                Self::Failed(GraphRunFailure {
                     retryable,
-                    ..Failure::new(LLM_ERROR, failed.to_string())
+                    ..GraphRunFailure::new(LLM_ERROR, failed.to_string())
                 })
             }
         }

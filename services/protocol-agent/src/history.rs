@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use action_graph::transcript::{Attachment, Turn};
+use action_graph::transcript::{Attachment, TranscriptTurn};
 use protocol::context::{AgentInput, AgentRunContext};
 use protocol::history::TranscriptItem;
 use runner_kit::HostError;
 
-use crate::host::AgentHost;
-use crate::keep::Digest;
+use crate::host::GraphAgentHost;
+use crate::records::Digest;
 
 /// Messages of the conversation that are read.
 const ITEMS: u32 = 50;
 
 /// The turns before the current event, oldest first.
 pub(crate) async fn before(
-    host: &impl AgentHost,
+    host: &impl GraphAgentHost,
     context: &AgentRunContext,
     digests: Vec<Digest>,
-) -> Result<Vec<Turn>, HostError> {
+) -> Result<Vec<TranscriptTurn>, HostError> {
     if !context.context.available_apis.history_page {
         return Ok(digests
             .into_iter()
@@ -40,12 +40,13 @@ pub(crate) async fn before(
 }
 
 /// Turns in place of the messages of their event; other messages as they are. `page` is newest first.
-fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<Turn> {
+fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<TranscriptTurn> {
     let events: BTreeSet<String> = page.iter().map(|item| item.event_id.clone()).collect();
     let (mut within, older): (Vec<_>, Vec<_>) = digests
         .into_iter()
         .partition(|digest| events.contains(&digest.event));
-    let mut turns: Vec<Turn> = older.into_iter().flat_map(|digest| digest.turns).collect();
+    let mut turns: Vec<TranscriptTurn> =
+        older.into_iter().flat_map(|digest| digest.turns).collect();
     let known: BTreeSet<String> = within.iter().map(|digest| digest.event.clone()).collect();
     for item in page
         .into_iter()
@@ -64,20 +65,20 @@ fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<
     turns
 }
 
-fn of_item(item: &TranscriptItem) -> Option<Turn> {
+fn of_item(item: &TranscriptItem) -> Option<TranscriptTurn> {
     let text = item.content.clone()?;
     match item.role.as_str() {
-        "user" => Some(Turn::User {
+        "user" => Some(TranscriptTurn::User {
             text,
             attachments: Vec::new(),
         }),
-        "assistant" => Some(Turn::Answer { text }),
+        "assistant" => Some(TranscriptTurn::Answer { text }),
         _ => None,
     }
 }
 
 /// The turn of an input; `None` where it asks for nothing.
-pub(crate) fn of_input(input: &AgentInput) -> Option<Turn> {
+pub(crate) fn of_input(input: &AgentInput) -> Option<TranscriptTurn> {
     let parts = input
         .contents
         .iter()
@@ -85,7 +86,7 @@ pub(crate) fn of_input(input: &AgentInput) -> Option<Turn> {
     let text = input.text.clone().unwrap_or_else(|| parts.collect());
     let attachments: Vec<_> = input.attachments.iter().map(attachment).collect();
     let is_empty = text.trim().is_empty() && attachments.is_empty();
-    (!is_empty).then_some(Turn::User { text, attachments })
+    (!is_empty).then_some(TranscriptTurn::User { text, attachments })
 }
 
 fn attachment(one: &protocol::context::InputAttachment) -> Attachment {
@@ -123,20 +124,20 @@ mod tests {
         .unwrap()
     }
 
-    fn user(text: &str) -> Turn {
-        Turn::User {
+    fn user(text: &str) -> TranscriptTurn {
+        TranscriptTurn::User {
             text: text.to_owned(),
             attachments: Vec::new(),
         }
     }
 
-    fn answer(text: &str) -> Turn {
-        Turn::Answer {
+    fn answer(text: &str) -> TranscriptTurn {
+        TranscriptTurn::Answer {
             text: text.to_owned(),
         }
     }
 
-    fn digest(event: &str, turns: Vec<Turn>) -> Digest {
+    fn digest(event: &str, turns: Vec<TranscriptTurn>) -> Digest {
         Digest {
             run: format!("r-{event}"),
             event: event.to_owned(),

@@ -10,42 +10,42 @@ use protocol::message::Message;
 use protocol::model::{LlmInvokeResult, LlmRequest};
 use protocol::run::{AgentRun, Page};
 use protocol::tool::{KeyScope, ToolDescription};
-use runner_kit::host::{HistoryQuery, Host, ModelStream};
+use runner_kit::host::{HistoryPageQuery, Host, ModelStream};
 use serde_json::Value;
 
-pub use crate::keep::{Answer, KeepHost};
+pub use crate::records::{HostResult, RecordsHost};
 
 /// The calls of the host API that the agent makes, besides those of its records. Each fails as [`Host`]'s of the same
 /// name do. Clones are the same host.
-pub trait AgentHost: KeepHost {
+pub trait GraphAgentHost: RecordsHost {
     /// The run's own row in the ledger.
-    fn run(&self) -> impl Future<Output = Answer<AgentRun>> + Send;
+    fn run(&self) -> impl Future<Output = HostResult<AgentRun>> + Send;
 
     /// The prompt that the entry has put together, if it has.
-    fn prompt(&self) -> impl Future<Output = Answer<Option<Vec<Message>>>> + Send;
+    fn prompt(&self) -> impl Future<Output = HostResult<Option<Vec<Message>>>> + Send;
 
     /// A page of the conversation's transcript, newest first.
-    fn history(&self, limit: u32) -> impl Future<Output = Answer<Page<TranscriptItem>>> + Send;
+    fn history(&self, limit: u32) -> impl Future<Output = HostResult<Page<TranscriptItem>>> + Send;
 
     /// All that was sent to the conversation while the run works.
-    fn pull_steering(&self) -> impl Future<Output = Answer<Vec<SteeringInputItem>>> + Send;
+    fn pull_steering(&self) -> impl Future<Output = HostResult<Vec<SteeringInputItem>>> + Send;
 
     /// A whole answer of a model.
     fn invoke_model(
         &self,
         model: &str,
         request: &LlmRequest,
-    ) -> impl Future<Output = Answer<LlmInvokeResult>> + Send;
+    ) -> impl Future<Output = HostResult<LlmInvokeResult>> + Send;
 
     /// A model's answer as it comes.
     fn stream_model(
         &self,
         model: &str,
         request: &LlmRequest,
-    ) -> impl Future<Output = Answer<ModelStream>> + Send;
+    ) -> impl Future<Output = HostResult<ModelStream>> + Send;
 
     /// A tool with its schema.
-    fn tool(&self, name: &str) -> impl Future<Output = Answer<ToolDescription>> + Send;
+    fn tool(&self, name: &str) -> impl Future<Output = HostResult<ToolDescription>> + Send;
 
     /// Calls a tool once under a key that the runs of `scope` share.
     fn call_tool(
@@ -54,7 +54,7 @@ pub trait AgentHost: KeepHost {
         parameters: JsonObject,
         key: &str,
         scope: KeyScope,
-    ) -> impl Future<Output = Answer<Value>> + Send;
+    ) -> impl Future<Output = HostResult<Value>> + Send;
 
     /// Bytes of an artifact from `first` to `last`, both included.
     fn read_artifact(
@@ -62,63 +62,63 @@ pub trait AgentHost: KeepHost {
         id: &str,
         first: u64,
         last: u64,
-    ) -> impl Future<Output = Answer<Vec<u8>>> + Send;
+    ) -> impl Future<Output = HostResult<Vec<u8>>> + Send;
 
     /// Passages of a knowledge base.
     fn retrieve(
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> impl Future<Output = Answer<Vec<RetrievalResultEntry>>> + Send;
+    ) -> impl Future<Output = HostResult<Vec<RetrievalResultEntry>>> + Send;
 
     /// Starts a child run; the same key answers with the same run.
     fn spawn_child(
         &self,
         request: &ChildRunRequest,
-    ) -> impl Future<Output = Answer<ChildRun>> + Send;
+    ) -> impl Future<Output = HostResult<ChildRun>> + Send;
 
     /// A child run, after its end or `wait_seconds`; `None` when this run may see none of that id.
     fn child_run(
         &self,
         id: RunId,
         wait_seconds: u64,
-    ) -> impl Future<Output = Answer<Option<ChildRun>>> + Send;
+    ) -> impl Future<Output = HostResult<Option<ChildRun>>> + Send;
 
     /// Asks a child run to end.
-    fn cancel_child(&self, id: RunId, reason: &str) -> impl Future<Output = Answer<()>> + Send;
+    fn cancel_child(&self, id: RunId, reason: &str) -> impl Future<Output = HostResult<()>> + Send;
 }
 
-impl AgentHost for Host {
-    async fn run(&self) -> Answer<AgentRun> {
+impl GraphAgentHost for Host {
+    async fn run(&self) -> HostResult<AgentRun> {
         Host::run(self).await
     }
 
-    async fn prompt(&self) -> Answer<Option<Vec<Message>>> {
+    async fn prompt(&self) -> HostResult<Option<Vec<Message>>> {
         Host::prompt(self).await
     }
 
-    async fn history(&self, limit: u32) -> Answer<Page<TranscriptItem>> {
-        let query = HistoryQuery {
+    async fn history(&self, limit: u32) -> HostResult<Page<TranscriptItem>> {
+        let query = HistoryPageQuery {
             limit: Some(limit),
-            ..HistoryQuery::default()
+            ..HistoryPageQuery::default()
         };
-        Host::history(self, &query).await
+        self.history().page(&query).await
     }
 
-    async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
+    async fn pull_steering(&self) -> HostResult<Vec<SteeringInputItem>> {
         Host::pull_steering(self, SteeringMode::All, None).await
     }
 
-    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
-        Host::invoke_model(self, model, request).await
+    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> HostResult<LlmInvokeResult> {
+        self.models().invoke(model, request).await
     }
 
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
-        Host::stream_model(self, model, request).await
+    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostResult<ModelStream> {
+        self.models().stream(model, request).await
     }
 
-    async fn tool(&self, name: &str) -> Answer<ToolDescription> {
-        Host::tool(self, name).await
+    async fn tool(&self, name: &str) -> HostResult<ToolDescription> {
+        self.tools().get(name).await
     }
 
     async fn call_tool(
@@ -127,32 +127,32 @@ impl AgentHost for Host {
         parameters: JsonObject,
         key: &str,
         scope: KeyScope,
-    ) -> Answer<Value> {
-        let answer = Host::call_tool_once(self, name, parameters, key, scope).await?;
+    ) -> HostResult<Value> {
+        let answer = self.tools().call_once(name, parameters, key, scope).await?;
         Ok(answer.result)
     }
 
-    async fn read_artifact(&self, id: &str, first: u64, last: u64) -> Answer<Vec<u8>> {
-        Host::read_artifact(self, id, first, last).await
+    async fn read_artifact(&self, id: &str, first: u64, last: u64) -> HostResult<Vec<u8>> {
+        self.artifacts().read(id, first, last).await
     }
 
     async fn retrieve(
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> Answer<Vec<RetrievalResultEntry>> {
+    ) -> HostResult<Vec<RetrievalResultEntry>> {
         Host::retrieve(self, kb_id, query).await
     }
 
-    async fn spawn_child(&self, request: &ChildRunRequest) -> Answer<ChildRun> {
-        Host::spawn_child(self, request).await
+    async fn spawn_child(&self, request: &ChildRunRequest) -> HostResult<ChildRun> {
+        self.child_runs().spawn(request).await
     }
 
-    async fn child_run(&self, id: RunId, wait_seconds: u64) -> Answer<Option<ChildRun>> {
-        Host::child_run(self, &id, wait_seconds).await
+    async fn child_run(&self, id: RunId, wait_seconds: u64) -> HostResult<Option<ChildRun>> {
+        self.child_runs().get(&id, wait_seconds).await
     }
 
-    async fn cancel_child(&self, id: RunId, reason: &str) -> Answer<()> {
-        Host::cancel_child(self, &id, reason).await.map(drop)
+    async fn cancel_child(&self, id: RunId, reason: &str) -> HostResult<()> {
+        self.child_runs().cancel(&id, reason).await.map(drop)
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! The crate `action-graph` decides, this service acts, and the host authorizes every effect again. Reading order:
 //! [`agent`] is one run from its start to its terminal; `turn` asks the model and accepts its declarations; `drive`
-//! runs graphs; `execute` calls tools, agents and persons; [`keep`] stores graphs between runs. The gateway is behind
-//! [`host::AgentHost`], so that everything runs without a network.
+//! runs graphs; `execute` calls tools, agents and persons; [`records`] stores graphs between runs. The gateway is behind
+//! [`host::GraphAgentHost`], so that everything runs without a network.
 
 pub mod agent; // start here
 pub mod config;
 pub mod host;
-pub mod keep;
 pub mod manifest;
+pub mod records;
 
 mod approvals;
 mod catalog;
@@ -28,10 +28,10 @@ mod projection;
 mod prompt;
 mod resume;
 mod session;
-mod speaker;
 mod turn;
 mod usage;
 mod work;
+mod writer;
 
 #[cfg(test)]
 mod testing;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::Graph;
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::node::{Node, State, Wait};
+use action_graph::node::{Node, NodeState, Wait};
 use action_graph::project::Projection;
 use action_graph::rules::KnownGraph;
 use action_graph::schedule::Why;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
     clippy::struct_excessive_bools,
     reason = "independent facts of a graph"
 )]
-pub(crate) struct Live {
+pub(crate) struct LiveGraph {
     pub(crate) graph: Graph,
     /// Why nothing of it moves; absent while something does, and for plans.
     pub(crate) why: Option<Why>,
@@ -34,7 +34,7 @@ pub(crate) struct Live {
     /// Whether it has changed since.
     pub(crate) is_dirty: bool,
     /// Whether the user has the whole of its end.
-    pub(crate) is_told: bool,
+    pub(crate) is_reported: bool,
     /// Effects of unknown outcome that a person was asked about.
     pub(crate) asked: BTreeSet<(ActionId, u32)>,
     /// Whether a bound of the records was reached before.
@@ -45,7 +45,7 @@ pub(crate) struct Live {
 
 /// The party that a graph waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum GraphWait {
     /// It moves by itself.
     Moving,
     /// It is a plan, and has not begun.
@@ -62,7 +62,7 @@ pub(crate) enum Need {
     Nothing,
 }
 
-impl Live {
+impl LiveGraph {
     pub(crate) fn new(graph: Graph, diagnostics: Vec<Diagnostic>) -> Self {
         Self {
             graph,
@@ -73,7 +73,7 @@ impl Live {
             shown: None,
             shown_at: None,
             is_dirty: true,
-            is_told: false,
+            is_reported: false,
             asked: BTreeSet::new(),
             is_full: false,
             is_closed: false,
@@ -85,20 +85,20 @@ impl Live {
     }
 
     /// The party that it waits for.
-    pub(crate) fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> GraphWait {
         if self.is_closed {
-            return Need::Nothing;
+            return GraphWait::Nothing;
         }
         if !self.graph.begun {
-            return Need::Plan;
+            return GraphWait::Plan;
         }
         match self.why {
-            None => Need::Moving,
-            Some(Why::UserNeeded | Why::PermissionNeeded) => Need::User,
-            Some(Why::Waiting) if self.waits_for_child() => Need::Child,
-            Some(Why::Waiting) => Need::Time,
-            Some(Why::Decide | Why::Canceled) if self.is_asked_alone() => Need::User,
-            Some(Why::Decide | Why::Finished | Why::Canceled) => Need::Model,
+            None => GraphWait::Moving,
+            Some(Why::UserNeeded | Why::PermissionNeeded) => GraphWait::User,
+            Some(Why::Waiting) if self.waits_for_child() => GraphWait::Child,
+            Some(Why::Waiting) => GraphWait::Time,
+            Some(Why::Decide | Why::Canceled) if self.is_asked_alone() => GraphWait::User,
+            Some(Why::Decide | Why::Finished | Why::Canceled) => GraphWait::Model,
         }
     }
 
@@ -106,19 +106,21 @@ impl Live {
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self.need(),
-            Need::Plan | Need::User | Need::Child | Need::Time
+            GraphWait::Plan | GraphWait::User | GraphWait::Child | GraphWait::Time
         )
     }
 
     /// Whether a child run works for it.
     pub(crate) fn waits_for_child(&self) -> bool {
-        self.nodes_in(State::Waiting(Wait::Child)).next().is_some()
+        self.nodes_in(NodeState::Waiting(Wait::Child))
+            .next()
+            .is_some()
     }
 
     /// Whether a question of it is open.
     pub(crate) fn has_question(&self) -> bool {
         let waits = [Wait::User, Wait::Approval];
-        let mut waits = waits.into_iter().map(State::Waiting);
+        let mut waits = waits.into_iter().map(NodeState::Waiting);
         !self.is_closed
             && (waits.any(|state| self.nodes_in(state).next().is_some())
                 || self.uncertain().any(|node| self.is_asked(node)))
@@ -126,7 +128,7 @@ impl Live {
 
     /// Effects of unknown outcome.
     pub(crate) fn uncertain(&self) -> impl Iterator<Item = &Node> {
-        self.nodes_in(State::Uncertain)
+        self.nodes_in(NodeState::Uncertain)
     }
 
     /// Whether a person was asked about this attempt.
@@ -143,7 +145,7 @@ impl Live {
             && !self.graph.nodes.iter().any(Node::needs_decision)
     }
 
-    fn nodes_in(&self, state: State) -> impl Iterator<Item = &Node> {
+    fn nodes_in(&self, state: NodeState) -> impl Iterator<Item = &Node> {
         self.graph
             .nodes
             .iter()

@@ -14,29 +14,29 @@ use runner_kit::HostError;
 use runner_kit::host::ModelStream;
 use serde_json::Value;
 
-use crate::config::ModelChoice;
-use crate::host::AgentHost;
-use crate::speaker::Speaker;
+use crate::config::ModelOption;
+use crate::host::GraphAgentHost;
+use crate::writer::ResultWriter;
 
-use collect::Collected;
+use collect::CollectedOutput;
 use scan::AnswerScan;
 
 /// The models of a run. The first model that answers serves the rest of the run.
 #[derive(Debug)]
-pub(crate) struct Models {
-    choices: Vec<ModelChoice>,
+pub(crate) struct ModelChain {
+    choices: Vec<ModelOption>,
 }
 
 /// One output of a model.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ModelReply {
     pub(crate) output: ModelOutput,
     pub(crate) usage: Option<LlmTokenUsage>,
 }
 
 /// Parts of a growing output that the user sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum VisibleParts {
     /// Nothing before its end.
     Nothing,
     /// Its text.
@@ -47,7 +47,7 @@ pub(crate) enum Stream {
 
 /// Why no model has answered.
 #[derive(Debug)]
-pub(crate) enum ModelFailure {
+pub(crate) enum ModelCallFailure {
     /// The request is larger than the model's window.
     Overflow(HostError),
     /// The run itself is over: cancelled, or past its deadline.
@@ -63,7 +63,7 @@ pub(crate) enum ModelFailure {
     },
 }
 
-impl fmt::Display for ModelFailure {
+impl fmt::Display for ModelCallFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overflow(error) => {
@@ -84,38 +84,38 @@ impl fmt::Display for ModelFailure {
     }
 }
 
-impl Models {
-    pub(crate) fn new(choices: Vec<ModelChoice>) -> Self {
+impl ModelChain {
+    pub(crate) fn new(choices: Vec<ModelOption>) -> Self {
         Self { choices }
     }
 
     /// Asks, and shows what `stream` names while it comes.
     pub(crate) async fn ask(
         &mut self,
-        host: &impl AgentHost,
+        host: &impl GraphAgentHost,
         request: &LlmRequest,
-        stream: Stream,
-        speaker: &mut Speaker,
-    ) -> Result<Asked, ModelFailure> {
-        let mut silent = ModelFailure::Silent {
+        stream: VisibleParts,
+        writer: &mut ResultWriter,
+    ) -> Result<ModelReply, ModelCallFailure> {
+        let mut silent = ModelCallFailure::Silent {
             last: "no model was granted".to_owned(),
             models: 0,
             retryable: false,
         };
-        for (place, choice) in self.choices.iter().enumerate() {
-            let failed = match ask_one(choice, host, request, stream, speaker).await {
+        for (position, choice) in self.choices.iter().enumerate() {
+            let failed = match ask_one(choice, host, request, stream, writer).await {
                 Ok(asked) => {
-                    let chosen = self.choices.swap_remove(place);
+                    let chosen = self.choices.swap_remove(position);
                     self.choices = vec![chosen];
                     return Ok(asked);
                 }
                 Err(failed) => failed,
             };
             let (
-                ModelFailure::Silent {
+                ModelCallFailure::Silent {
                     last, retryable, ..
                 },
-                ModelFailure::Silent {
+                ModelCallFailure::Silent {
                     models,
                     retryable: before,
                     ..
@@ -125,7 +125,7 @@ impl Models {
                 return Err(failed);
             };
             tracing::warn!(model.id = choice.id, "model {} failed: {last}", choice.id);
-            silent = ModelFailure::Silent {
+            silent = ModelCallFailure::Silent {
                 last: last.clone(),
                 models: models + 1,
                 retryable: *retryable || *before,
@@ -136,22 +136,22 @@ impl Models {
 }
 
 async fn ask_one(
-    choice: &ModelChoice,
-    host: &impl AgentHost,
+    choice: &ModelOption,
+    host: &impl GraphAgentHost,
     request: &LlmRequest,
-    stream: Stream,
-    speaker: &mut Speaker,
-) -> Result<Asked, ModelFailure> {
-    let wants_stream = speaker.is_streaming() && stream != Stream::Nothing || !choice.invokes;
+    stream: VisibleParts,
+    writer: &mut ResultWriter,
+) -> Result<ModelReply, ModelCallFailure> {
+    let wants_stream = writer.is_streaming() && stream != VisibleParts::Nothing || !choice.invokes;
     if wants_stream && choice.streams {
         let events = host.stream_model(&choice.id, request).await;
-        return listen(events.map_err(of_host)?, stream, speaker).await;
+        return listen(events.map_err(of_host)?, stream, writer).await;
     }
     let answer = host
         .invoke_model(&choice.id, request)
         .await
         .map_err(of_host)?;
-    Ok(Asked {
+    Ok(ModelReply {
         output: collect::of_message(answer.message),
         usage: answer.usage,
     })
@@ -160,16 +160,16 @@ async fn ask_one(
 /// Reads a stream to its end. A stream that breaks off after its first piece is a cut-off output: nothing of it runs.
 async fn listen(
     mut events: ModelStream,
-    stream: Stream,
-    speaker: &mut Speaker,
-) -> Result<Asked, ModelFailure> {
-    let mut collected = Collected::default();
+    stream: VisibleParts,
+    writer: &mut ResultWriter,
+) -> Result<ModelReply, ModelCallFailure> {
+    let mut collected = CollectedOutput::default();
     let mut scan = AnswerScan::default();
-    speaker.begin();
+    writer.begin();
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
-            Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            Err(failed) if is_over(&failed) => return Err(ModelCallFailure::Over(failed)),
             Err(failed) if !collected.has_begun() => return Err(of_host(failed)),
             Err(failed) => {
                 tracing::warn!(code = failed.code, "the model's stream broke off");
@@ -179,37 +179,37 @@ async fn listen(
         };
         let news = collected.add(event);
         match stream {
-            Stream::Text => {
+            VisibleParts::Text => {
                 if news.replaced {
-                    speaker.begin();
+                    writer.begin();
                 }
-                speaker.say(&news.text).await;
+                writer.append(&news.text).await;
             }
-            Stream::Answer if collected.first_name() == Some(CARRIER) => {
+            VisibleParts::Answer if collected.first_name() == Some(CARRIER) => {
                 let text = scan.push(&news.arguments);
                 if !text.is_empty() {
-                    speaker.say(&text).await;
+                    writer.append(&text).await;
                 }
             }
-            Stream::Answer | Stream::Nothing => {}
+            VisibleParts::Answer | VisibleParts::Nothing => {}
         }
         if collected.is_full() {
             break;
         }
     }
     let (output, usage) = collected.finish();
-    Ok(Asked { output, usage })
+    Ok(ModelReply { output, usage })
 }
 
-fn of_host(failed: HostError) -> ModelFailure {
+fn of_host(failed: HostError) -> ModelCallFailure {
     let reason = failed.details.get("reason").and_then(Value::as_str);
     if is_over(&failed) {
-        return ModelFailure::Over(failed);
+        return ModelCallFailure::Over(failed);
     }
     if reason == Some("context_length_exceeded") {
-        return ModelFailure::Overflow(failed);
+        return ModelCallFailure::Overflow(failed);
     }
-    ModelFailure::Silent {
+    ModelCallFailure::Silent {
         last: failed.to_string(),
         models: 1,
         retryable: failed.retryable || reason == Some("upstream_malformed"),

@@ -1,38 +1,38 @@
 //! Decision points: what the model is shown of graphs that do not move, and what a person is asked about them.
 
 use action_graph::action::ExecutorKind;
-use action_graph::declaration::{Choice, Decision};
+use action_graph::declaration::{DecisionChoice, GraphDecision};
 use action_graph::node::Node;
-use action_graph::schedule::{Actor, Event};
-use action_graph::transcript::{Turn, protocol_turn};
+use action_graph::schedule::{Actor, GraphEvent};
+use action_graph::transcript::{TranscriptTurn, protocol_turn};
 
 use crate::execute::{human, remote};
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::Asked;
-use crate::live::Need;
-use crate::session::{Session, budget};
+use crate::host::GraphAgentHost;
+use crate::live::GraphWait;
+use crate::records::QuestionSubject;
+use crate::session::{GraphDriver, RunGraphs, RunTranscript, budget};
 
 /// Status tools that are asked for one decision point.
 const MOST_LOOKS: usize = 16;
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> GraphDriver<H> {
     /// Drives all graphs to their next decision point, and observes them there.
-    pub(crate) async fn advance(&mut self) -> Result<(), Halt> {
+    pub(crate) async fn advance(&mut self, transcript: &mut RunTranscript) -> Result<(), Halt> {
         loop {
             self.drive().await?;
-            if !self.look_after_uncertain().await? {
+            if !self.resolve_uncertain().await? {
                 break;
             }
         }
-        self.observe().await
+        self.observe(transcript).await
     }
 
     /// Adds a turn for every graph that has come to a new decision point.
-    async fn observe(&mut self) -> Result<(), Halt> {
-        let window = self.hands.config.budgets.window;
-        for place in 0..self.lives.len() {
-            let live = &mut self.lives[place];
+    async fn observe(&mut self, transcript: &mut RunTranscript) -> Result<(), Halt> {
+        let window = self.graphs.env.config.budgets.window;
+        for position in 0..self.graphs.live_graphs.len() {
+            let live = &mut self.graphs.live_graphs[position];
             let point = (live.graph.generation, live.graph.seq);
             let Some(why) = live
                 .why
@@ -42,34 +42,40 @@ impl<H: AgentHost> Session<H> {
             };
             live.seen = Some(point);
             let make = |graph: &action_graph::Graph| {
-                Turn::Protocol(protocol_turn(graph, why, budget(window)))
+                TranscriptTurn::Protocol(protocol_turn(graph, why, budget(window)))
             };
-            let turn = match self.keep.observed(&mut live.graph, make).await {
+            let turn = match self
+                .graphs
+                .records
+                .driven
+                .observed(&mut live.graph, make)
+                .await
+            {
                 Ok(turn) => turn,
                 Err(error) => {
-                    self.kept(place, error)?;
+                    self.graphs.handle_records_error(position, error)?;
                     continue;
                 }
             };
             // A run that died before it closed the graph has left this turn already.
-            if !self.turns.contains(&turn) {
-                self.turns.push(turn);
+            if !transcript.turns.contains(&turn) {
+                transcript.turns.push(turn);
             }
-            self.needs_model |= self.lives[place].need() == Need::Model;
+            transcript.needs_model |= self.graphs.live_graphs[position].need() == GraphWait::Model;
         }
         let extras = std::mem::take(&mut self.extras);
-        self.turns.extend(extras);
+        transcript.turns.extend(extras);
         Ok(())
     }
 
     /// Finds out about effects of unknown outcome: by a status tool, else by a person. Gives whether a graph moves on.
-    async fn look_after_uncertain(&mut self) -> Result<bool, Halt> {
+    async fn resolve_uncertain(&mut self) -> Result<bool, Halt> {
         let mut moves = false;
-        for place in 0..self.lives.len() {
-            if self.lives[place].is_closed {
+        for position in 0..self.graphs.live_graphs.len() {
+            if self.graphs.live_graphs[position].is_closed {
                 continue;
             }
-            let live = &self.lives[place];
+            let live = &self.graphs.live_graphs[position];
             let open: Vec<Node> = live
                 .uncertain()
                 .filter(|node| !live.is_asked(node))
@@ -78,59 +84,69 @@ impl<H: AgentHost> Session<H> {
                 .collect();
             for node in open {
                 let attempt = (node.action.id.clone(), node.attempt);
-                self.lives[place].asked.insert(attempt.clone());
-                if self.decide_by_tool(place, &node).await? {
+                self.graphs.live_graphs[position]
+                    .asked
+                    .insert(attempt.clone());
+                if self.decide_by_tool(position, &node).await? {
                     moves = true;
-                } else if self.can_ask() && self.keep.holds(self.lives[place].id()) {
-                    self.ask_outcome(place, &node).await?;
+                } else if self.graphs.can_ask()
+                    && self
+                        .graphs
+                        .records
+                        .driven
+                        .holds(self.graphs.live_graphs[position].id())
+                {
+                    self.graphs.ask_outcome(position, &node).await?;
                 } else {
-                    self.lives[place].asked.remove(&attempt);
+                    self.graphs.live_graphs[position].asked.remove(&attempt);
                 }
             }
         }
         Ok(moves)
     }
 
-    async fn decide_by_tool(&mut self, place: usize, node: &Node) -> Result<bool, Halt> {
+    async fn decide_by_tool(&mut self, position: usize, node: &Node) -> Result<bool, Halt> {
         let is_remote = matches!(node.kind(), ExecutorKind::Service | ExecutorKind::Pipeline);
-        let remotes = &self.hands.config.remotes;
+        let remotes = &self.graphs.env.config.remotes;
         let remote = remote::find(remotes, node.kind(), node.target()).filter(|_| is_remote);
         let (Some(remote), Some(attempt)) = (remote, node.attempts.last()) else {
             return Ok(false);
         };
-        let Some((is_done, output)) = remote::status(&self.hands, remote, &attempt.key).await
+        let Some((is_done, output)) = remote::status(&self.graphs.env, remote, &attempt.key).await
         else {
             return Ok(false);
         };
-        let decision = Decision {
-            graph: self.lives[place].id().clone(),
+        let decision = GraphDecision {
+            graph: self.graphs.live_graphs[position].id().clone(),
             action: Some(node.action.id.clone()),
             choice: if is_done {
-                Choice::Continue
+                DecisionChoice::Continue
             } else {
-                Choice::Retry
+                DecisionChoice::Retry
             },
             reason: "the status tool knows".to_owned(),
             input: is_done.then_some(output),
         };
         let by = Actor::StatusTool;
         let is_refused = self
-            .apply(place, vec![Event::Decide { decision, by }])
+            .graphs
+            .apply(position, vec![GraphEvent::Decide { decision, by }])
             .await?;
         Ok(!is_refused)
     }
+}
 
-    async fn ask_outcome(&mut self, place: usize, node: &Node) -> Result<(), Halt> {
-        let graph = &self.lives[place].graph;
+impl<H: GraphAgentHost> RunGraphs<H> {
+    async fn ask_outcome(&mut self, position: usize, node: &Node) -> Result<(), Halt> {
+        let graph = &self.live_graphs[position].graph;
         let id = format!("{}.{}.outcome.{}", graph.id, node.action.id, node.attempt);
-        let seconds = u64::from(self.hands.config.interaction_seconds);
-        let until = self.hands.clock.now().saturating_add(seconds * 1_000);
+        let until = self.env.until();
         let request = human::uncertain(id, graph, node, until);
-        let about = vec![Asked {
+        let about = vec![QuestionSubject {
             id: node.action.id.clone(),
             attempt: node.attempt,
             hash: None,
         }];
-        self.send_question(place, request, about).await
+        self.send_question(position, request, about).await
     }
 }

@@ -12,9 +12,9 @@ const RESERVED: usize = 8;
 
 /// Bytes of JSON that the data of one result may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room(usize);
+pub(crate) struct OutputLimit(usize);
 
-impl Room {
+impl OutputLimit {
     /// The room by the limits in the context.
     pub(crate) fn of(context: &AgentRunContext) -> Self {
         let limits = context.runtime.metadata.get("limits");
@@ -47,7 +47,7 @@ impl Room {
     }
 
     /// An object, or a preview of it where the whole does not fit.
-    pub(crate) fn shown(self, object: JsonObject) -> JsonObject {
+    pub(crate) fn within_limit(self, object: JsonObject) -> JsonObject {
         if self.half().holds(&object) {
             return object;
         }
@@ -80,23 +80,26 @@ mod tests {
     fn measures_beginnings_as_json() {
         let text = "a\"b\\c\nd\u{1}e\u{7f}äö€😀".repeat(3);
         for most in 1..text.len() * 2 {
-            let piece = Room(most).beginning(&text);
+            let piece = OutputLimit(most).beginning(&text);
             let bytes = json!(piece).to_string().len() - 2;
             assert!(
                 bytes <= most || piece.chars().count() == 1,
                 "{most} {piece}"
             );
         }
-        assert_eq!(Room(9).beginning(""), "");
+        assert_eq!(OutputLimit(9).beginning(""), "");
     }
 
     #[test]
     fn previews_objects_over_half_the_room() {
         let small = JsonObject::from_iter([("a".to_owned(), json!(1))]);
-        assert_eq!(Room(100).shown(small.clone()), small);
+        assert_eq!(OutputLimit(100).within_limit(small.clone()), small);
         let large = JsonObject::from_iter([("a".to_owned(), json!("x".repeat(500)))]);
-        let shown = Room(400).shown(large);
-        assert_eq!(shown["truncated"], true);
-        assert!(Room(400).half().holds(&shown), "{shown:?}");
+        let within_limit = OutputLimit(400).within_limit(large);
+        assert_eq!(within_limit["truncated"], true);
+        assert!(
+            OutputLimit(400).half().holds(&within_limit),
+            "{within_limit:?}"
+        );
     }
 }

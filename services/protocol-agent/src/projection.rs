@@ -9,52 +9,52 @@ use action_graph::schedule::Why;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::host::AgentHost;
-use crate::output_limit::Room;
-use crate::session::Session;
-use crate::speaker::custom;
+use crate::host::GraphAgentHost;
+use crate::output_limit::OutputLimit;
+use crate::session::RunGraphs;
+use crate::writer::custom;
 
 /// The type of the results.
 pub(crate) const PROJECTION: &str = "x.graph.projection";
 /// Least time between two patches of a graph: four a second.
 const PAUSE: Duration = Duration::from_millis(250);
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Sends the changes of every graph whose last result is old enough.
     pub(crate) async fn show_due(&mut self) {
         let now = Instant::now();
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
+        for position in 0..self.live_graphs.len() {
+            let live = &self.live_graphs[position];
             let is_due = live.shown_at.is_none_or(|at| at + PAUSE <= now);
             if live.is_dirty && is_due {
-                self.show(place, false).await;
+                self.show(position, false).await;
             }
         }
     }
 
     /// When the next changes may be sent.
     pub(crate) fn next_show(&self) -> Option<Instant> {
-        let dirty = self.lives.iter().filter(|live| live.is_dirty);
+        let dirty = self.live_graphs.iter().filter(|live| live.is_dirty);
         dirty.filter_map(|live| Some(live.shown_at? + PAUSE)).min()
     }
 
     /// Sends what changed, and the whole of a graph that has come to its end.
     pub(crate) async fn show_all(&mut self) {
-        for place in 0..self.lives.len() {
-            let live = &mut self.lives[place];
+        for position in 0..self.live_graphs.len() {
+            let live = &mut self.live_graphs[position];
             let is_over = matches!(live.why, Some(Why::Finished | Why::Canceled));
-            if live.is_dirty || is_over && !live.is_told {
-                live.is_told = is_over;
-                self.show(place, is_over).await;
+            if live.is_dirty || is_over && !live.is_reported {
+                live.is_reported = is_over;
+                self.show(position, is_over).await;
             }
         }
     }
 
-    async fn show(&mut self, place: usize, is_last: bool) {
-        let room = self.speaker.room();
-        let live = &mut self.lives[place];
+    async fn show(&mut self, position: usize, is_last: bool) {
+        let output_limit = self.writer.output_limit();
+        let live = &mut self.live_graphs[position];
         live.is_dirty = false;
-        let now = fitting(project(&live.graph), room);
+        let now = fitting(project(&live.graph), output_limit);
         let before = live.shown.replace(now.clone());
         live.shown_at = Some(Instant::now());
         let data = match before {
@@ -64,13 +64,13 @@ impl<H: AgentHost> Session<H> {
             },
             _ => json!({"form": "whole", "projection": now}),
         };
-        self.speaker.send(custom(PROJECTION, &data)).await;
+        self.writer.send(custom(PROJECTION, &data)).await;
     }
 }
 
 /// The projection within one result line: without descriptions, then without results.
-fn fitting(mut projection: Projection, room: Room) -> Projection {
-    if room.half().holds(&projection) {
+fn fitting(mut projection: Projection, output_limit: OutputLimit) -> Projection {
+    if output_limit.half().holds(&projection) {
         return projection;
     }
     for action in &mut projection.actions {

@@ -3,8 +3,8 @@
 use action_graph::card::{carrier_tool, system_message};
 use action_graph::catalog::Catalog;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::Rules;
-use action_graph::transcript::{Replay, Turn, instruction, render_from, replay};
+use action_graph::rules::AgentRules;
+use action_graph::transcript::{Replay, TranscriptTurn, instruction, render_from, replay};
 use protocol::message::Message;
 use protocol::model::{LlmRequest, LlmTool};
 use serde_json::Value;
@@ -14,12 +14,12 @@ const LEAST: usize = 1_000;
 
 /// Parts of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prompt<'a> {
+pub(crate) struct ModelPrompt<'a> {
     /// Role messages of the entry, or of the configuration.
     pub(crate) role: &'a [Message],
     pub(crate) catalog: &'a Catalog,
-    pub(crate) rules: &'a Rules,
-    pub(crate) turns: &'a [Turn],
+    pub(crate) rules: &'a AgentRules,
+    pub(crate) turns: &'a [TranscriptTurn],
     pub(crate) replay: Replay,
     /// Tokens of the whole request.
     pub(crate) most: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Prompt<'a> {
     pub(crate) left: Option<u32>,
 }
 
-impl Prompt<'_> {
+impl ModelPrompt<'_> {
     /// The request of an agent that declares actions.
     pub(crate) fn request(&self) -> LlmRequest {
         let mut messages = self.begin();
@@ -60,9 +60,9 @@ impl Prompt<'_> {
     pub(crate) fn conversation(&self) -> LlmRequest {
         let mut messages = self.begin();
         let said = self.turns.iter().filter_map(|turn| match turn {
-            Turn::User { text, .. } => Some(Message::text("user", text)),
-            Turn::Answer { text } => Some(Message::text("assistant", text)),
-            Turn::Notice(_) | Turn::Protocol(_) => None,
+            TranscriptTurn::User { text, .. } => Some(Message::text("user", text)),
+            TranscriptTurn::Answer { text } => Some(Message::text("assistant", text)),
+            TranscriptTurn::Notice(_) | TranscriptTurn::Protocol(_) => None,
         });
         let mut left = self.most;
         let mut fitting: Vec<_> = said

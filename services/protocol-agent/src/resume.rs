@@ -2,23 +2,27 @@
 
 use std::time::Duration;
 
-use action_graph::declaration::{Decision, Intent};
+use action_graph::declaration::{GraphDecision, Intent};
 use action_graph::ids::GraphId;
-use action_graph::node::{State, Wait};
-use action_graph::schedule::{Actor, Command, Denial, Event, Execute, Found, Outcome};
-use action_graph::transcript::Turn;
+use action_graph::node::{NodeState, Wait};
+use action_graph::schedule::{
+    ActionOutcome, Actor, Command, Denial, Execute, GraphEvent, RecoveredAttempt,
+};
+use action_graph::transcript::TranscriptTurn;
 use protocol::id::RunId;
 use protocol::interaction::InteractionSubmission;
 use tokio::time::sleep;
 
 use crate::execute::human::{self, Consent};
-use crate::execute::{Report, agent};
+use crate::execute::{AttemptReport, agent};
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::{Adopted, Ask, Asked, Loaded, Resumed, Submission, pattern};
-use crate::live::Live;
-use crate::session::Session;
-use crate::work::Key;
+use crate::host::GraphAgentHost;
+use crate::live::LiveGraph;
+use crate::records::{
+    Adoption, LoadedRecords, PendingQuestion, QuestionSubject, Resumed, Submission, pattern,
+};
+use crate::session::{GraphDriver, ProtocolSession, RunTranscript};
+use crate::work::AttemptKey;
 
 /// Times that a graph of a live run is looked at, for an answer to it.
 const LOOKS: u32 = 20;
@@ -27,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum SubmissionEffect {
     /// It woke its graph.
     Woken,
     /// Another run drives the graph; its next run takes the answer.
@@ -36,17 +40,47 @@ pub(crate) enum Received {
     Stale,
 }
 
-impl<H: AgentHost> Session<H> {
+/// Takes over graphs of earlier runs, and gives answers to the graphs that asked.
+struct Takeover<'a, H> {
+    driver: &'a mut GraphDriver<H>,
+    transcript: &'a mut RunTranscript,
+    /// Graphs that other runs drive.
+    busy: &'a mut Vec<GraphId>,
+}
+
+impl<H: GraphAgentHost> ProtocolSession<H> {
+    fn takeover(&mut self) -> Takeover<'_, H> {
+        Takeover {
+            driver: &mut self.driver,
+            transcript: &mut self.transcript,
+            busy: &mut self.busy,
+        }
+    }
+
+    /// Gives an answer to the graph that asked.
+    pub(crate) async fn submitted(
+        &mut self,
+        answer: &InteractionSubmission,
+    ) -> Result<SubmissionEffect, Halt> {
+        let submission = Submission {
+            interaction: answer.interaction_id.clone(),
+            action: answer.action_id.clone(),
+            values: answer.values.clone(),
+            at: self.driver.graphs.env.clock.now(),
+        };
+        self.takeover().receive(&submission).await
+    }
+
     /// Takes over what earlier runs left.
-    pub(crate) async fn resume(&mut self, loaded: Loaded) -> Result<(), Halt> {
+    pub(crate) async fn resume(&mut self, loaded: LoadedRecords) -> Result<(), Halt> {
         for resumed in loaded.mine {
-            self.take_over(resumed).await?;
+            self.takeover().take_over(resumed).await?;
         }
         for submission in loaded.inbox {
             let interaction = submission.interaction.clone();
-            self.receive(&submission).await?;
-            self.drain().await?;
-            if let Err(error) = self.keep.taken(&interaction).await {
+            self.takeover().receive(&submission).await?;
+            self.driver.drain().await?;
+            if let Err(error) = self.driver.graphs.records.inbox.taken(&interaction).await {
                 tracing::warn!("an answer that was taken stays in the inbox: {error}");
             }
         }
@@ -59,228 +93,20 @@ impl<H: AgentHost> Session<H> {
         Ok(())
     }
 
-    async fn take_over(&mut self, resumed: Resumed) -> Result<(), Halt> {
-        let Resumed {
-            mut graph,
-            diagnostics,
-            observations,
-            events,
-            children,
-            timers,
-            asks,
-            unasked,
-        } = resumed;
-        graph.settings.can_ask = self.can_ask();
-        let mut live = Live::new(graph, diagnostics);
-        let uncertain: Vec<_> = live
-            .uncertain()
-            .map(|node| (node.action.id.clone(), node.attempt))
-            .collect();
-        let asked = asks.iter().flat_map(|ask| &ask.about);
-        let asked = asked.map(|one| (one.id.clone(), one.attempt));
-        live.asked = asked.filter(|one| uncertain.contains(one)).collect();
-        let id = live.id().clone();
-        self.turns.extend(observations);
-        self.lives.push(live);
-        let place = self.lives.len() - 1;
-        for (action, attempt, at) in timers {
-            let key = Key {
-                graph: id.clone(),
-                id: action,
-                attempt,
-            };
-            self.work.set_timer(at, key);
-        }
-        let mut events = events;
-        events.push(Event::Begin);
-        let graph = &self.lives[place].graph;
-        if !graph.begun && graph.info.intent == Intent::Plan {
-            events.clear();
-        }
-        self.apply(place, events).await?;
-        for child in children {
-            self.look_at_child(place, child).await?;
-        }
-        if !unasked.is_empty() && self.can_ask() {
-            // After the event of this run, which may be the answer.
-            let command = Command::AskApproval(unasked);
-            self.work.commands.push_back((id, command));
-        }
-        Ok(())
-    }
-
-    /// Reads a child run of an earlier run: ended, gone, or followed from now on.
-    async fn look_at_child(
-        &mut self,
-        place: usize,
-        (id, attempt, run): (action_graph::ids::ActionId, u32, String),
-    ) -> Result<(), Halt> {
-        let graph = self.lives[place].id().clone();
-        let child = match run.parse::<RunId>() {
-            Ok(run) => self.hands.host.child_run(run, 0).await?,
-            Err(_) => None,
-        };
-        let found = match child {
-            None => Found::Unknown,
-            Some(child) if child.status.is_terminal() => Found::Ended(agent::outcome_of(&child)),
-            Some(child) => {
-                let key = Key {
-                    graph,
-                    id: id.clone(),
-                    attempt,
-                };
-                let hands = self.hands.clone();
-                let run = child.run_id;
-                let follow = async move { Report::Finished(agent::follow(&hands, run).await) };
-                self.work.follow(key, run, follow);
-                Found::Alive
-            }
-        };
-        self.apply(place, vec![Event::Recovered { id, attempt, found }])
-            .await?;
-        Ok(())
-    }
-
-    /// Gives an answer to the graph that asked.
-    pub(crate) async fn submitted(
-        &mut self,
-        answer: &InteractionSubmission,
-    ) -> Result<Received, Halt> {
-        let submission = Submission {
-            interaction: answer.interaction_id.clone(),
-            action: answer.action_id.clone(),
-            values: answer.values.clone(),
-            at: self.hands.clock.now(),
-        };
-        self.receive(&submission).await
-    }
-
-    async fn receive(&mut self, submission: &Submission) -> Result<Received, Halt> {
-        if let Some((graph, ask)) = self.keep.ask(&submission.interaction) {
-            return self.wake(&graph, &ask, submission).await;
-        }
-        // The id of a question begins with its graph.
-        let graph = submission.interaction.split('.').next().unwrap_or_default();
-        let graph = GraphId(graph.to_owned());
-        if !self.busy.contains(&graph) {
-            return Ok(Received::Stale);
-        }
-        for _ in 0..LOOKS {
-            match self.keep.adopt(&graph).await? {
-                Adopted::Mine(resumed) => {
-                    self.busy.retain(|one| *one != graph);
-                    self.take_over(*resumed).await?;
-                    return match self.keep.ask(&submission.interaction) {
-                        Some((graph, ask)) => self.wake(&graph, &ask, submission).await,
-                        None => Ok(Received::Stale),
-                    };
-                }
-                Adopted::Busy { .. } => sleep(PAUSE).await,
-                Adopted::Gone | Adopted::Lost(_) => return Ok(Received::Stale),
-            }
-        }
-        self.keep.leave(submission).await?;
-        Ok(Received::Left)
-    }
-
-    /// Wakes the actions that a question was about.
-    async fn wake(
-        &mut self,
-        graph: &GraphId,
-        ask: &Ask,
-        submission: &Submission,
-    ) -> Result<Received, Halt> {
-        let Some(place) = self.place(graph) else {
-            return Ok(Received::Stale);
-        };
-        let mut events = Vec::new();
-        for about in &ask.about {
-            let Some(node) = self.lives[place].graph.node(&about.id) else {
-                continue;
-            };
-            match node.state {
-                State::Waiting(Wait::Approval) => {
-                    events.push(self.consent(place, about, submission).await?);
-                }
-                State::Waiting(Wait::User) => {
-                    let execute = Execute {
-                        id: node.action.id.clone(),
-                        attempt: node.attempt,
-                        target: node.target().to_owned(),
-                        input: node.input.clone().unwrap_or_default(),
-                        key: String::new(),
-                        timeout_ms: None,
-                    };
-                    let outcome: Outcome = human::outcome(&execute, submission);
-                    let (id, attempt) = (execute.id, execute.attempt);
-                    events.push(Event::Finished {
-                        id,
-                        attempt,
-                        outcome,
-                    });
-                }
-                State::Uncertain => {
-                    let decision = Decision {
-                        graph: graph.clone(),
-                        action: Some(about.id.clone()),
-                        choice: human::verdict(submission),
-                        reason: "the user knows".to_owned(),
-                        input: None,
-                    };
-                    events.push(Event::Decide {
-                        decision,
-                        by: Actor::Human,
-                    });
-                }
-                _ => {}
-            }
-        }
-        if events.is_empty() {
-            return Ok(Received::Stale);
-        }
-        self.apply(place, events).await?;
-        Ok(Received::Woken)
-    }
-
-    /// The event of an approval. One for the conversation is stored, and holds for graphs of this run at once.
-    async fn consent(
-        &mut self,
-        place: usize,
-        about: &Asked,
-        submission: &Submission,
-    ) -> Result<Event, Halt> {
-        let consent = human::consent_of(&about.id, submission);
-        let ids = vec![(about.id.clone(), about.hash.clone().unwrap_or_default())];
-        if consent == Consent::Refuse {
-            let ids = vec![about.id.clone()];
-            let why = Denial::Refused;
-            return Ok(Event::Denied { ids, why });
-        }
-        let node = self.lives[place].graph.node(&about.id);
-        let resolved =
-            node.and_then(|node| Some((node.action.resolved.clone()?, node.input.clone()?)));
-        if let (Consent::Conversation, Some((resolved, input))) = (consent, resolved) {
-            let standing = pattern(&resolved.target, &resolved.effects, &input);
-            match self.keep.allow(&standing).await {
-                Ok(()) => {
-                    for live in &mut self.lives {
-                        live.graph.settings.standing.push(standing.clone());
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!("an approval for the conversation counts once: {error}");
-                }
-            }
-        }
-        Ok(Event::Approved { ids })
-    }
-
     /// Takes what was sent to the conversation meanwhile: requests become turns, answers reach their graphs.
     pub(crate) async fn take_steering(&mut self) -> Result<(), Halt> {
-        if !self.hands.context.context.available_apis.steering_pull {
+        if !self
+            .driver
+            .graphs
+            .env
+            .context
+            .context
+            .available_apis
+            .steering_pull
+        {
             return Ok(());
         }
-        let items = match self.hands.host.pull_steering().await {
+        let items = match self.driver.graphs.env.host.pull_steering().await {
             Ok(items) => items,
             Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
                 return Err(error.into());
@@ -294,12 +120,237 @@ impl<H: AgentHost> Session<H> {
             if let Some(answer) = &item.input.interaction {
                 self.submitted(answer).await?;
             } else if let Some(turn) = crate::history::of_input(&item.input) {
-                if let Turn::User { text, .. } = &turn {
+                if let TranscriptTurn::User { text, .. } = &turn {
                     self.goal.clone_from(text);
                 }
-                self.push(turn);
+                self.transcript.push(turn);
             }
         }
         Ok(())
+    }
+}
+
+impl<H: GraphAgentHost> Takeover<'_, H> {
+    async fn take_over(&mut self, resumed: Resumed) -> Result<(), Halt> {
+        let Resumed {
+            mut graph,
+            diagnostics,
+            observations,
+            events,
+            children,
+            timers,
+            asks,
+            unasked,
+        } = resumed;
+        graph.settings.can_ask = self.driver.graphs.can_ask();
+        let mut live = LiveGraph::new(graph, diagnostics);
+        let uncertain: Vec<_> = live
+            .uncertain()
+            .map(|node| (node.action.id.clone(), node.attempt))
+            .collect();
+        let asked = asks.iter().flat_map(|ask| &ask.about);
+        let asked = asked.map(|one| (one.id.clone(), one.attempt));
+        live.asked = asked.filter(|one| uncertain.contains(one)).collect();
+        let id = live.id().clone();
+        self.transcript.turns.extend(observations);
+        self.driver.graphs.live_graphs.push(live);
+        let position = self.driver.graphs.live_graphs.len() - 1;
+        for (action, attempt, at) in timers {
+            let key = AttemptKey {
+                graph: id.clone(),
+                id: action,
+                attempt,
+            };
+            self.driver.graphs.work.set_timer(at, key);
+        }
+        let mut events = events;
+        events.push(GraphEvent::Begin);
+        let graph = &self.driver.graphs.live_graphs[position].graph;
+        if !graph.begun && graph.info.intent == Intent::Plan {
+            events.clear();
+        }
+        self.driver.graphs.apply(position, events).await?;
+        for child in children {
+            self.recover_child(position, child).await?;
+        }
+        if !unasked.is_empty() && self.driver.graphs.can_ask() {
+            // After the event of this run, which may be the answer.
+            let command = Command::AskApproval(unasked);
+            self.driver.graphs.work.commands.push_back((id, command));
+        }
+        Ok(())
+    }
+
+    /// Reads a child run of an earlier run: ended, gone, or followed from now on.
+    async fn recover_child(
+        &mut self,
+        position: usize,
+        (id, attempt, run): (action_graph::ids::ActionId, u32, String),
+    ) -> Result<(), Halt> {
+        let graph = self.driver.graphs.live_graphs[position].id().clone();
+        let child = match run.parse::<RunId>() {
+            Ok(run) => self.driver.graphs.env.host.child_run(run, 0).await?,
+            Err(_) => None,
+        };
+        let found = match child {
+            None => RecoveredAttempt::Unknown,
+            Some(child) if child.status.is_terminal() => {
+                RecoveredAttempt::Ended(agent::outcome_of(&child))
+            }
+            Some(child) => {
+                let key = AttemptKey {
+                    graph,
+                    id: id.clone(),
+                    attempt,
+                };
+                let env = self.driver.graphs.env.clone();
+                let run = child.run_id;
+                let follow = async move { AttemptReport::Finished(agent::follow(&env, run).await) };
+                self.driver.graphs.work.follow(key, run, follow);
+                RecoveredAttempt::Alive
+            }
+        };
+        self.driver
+            .graphs
+            .apply(position, vec![GraphEvent::Recovered { id, attempt, found }])
+            .await?;
+        Ok(())
+    }
+
+    async fn receive(&mut self, submission: &Submission) -> Result<SubmissionEffect, Halt> {
+        if let Some((graph, ask)) = self
+            .driver
+            .graphs
+            .records
+            .driven
+            .ask(&submission.interaction)
+        {
+            return self.wake(&graph, &ask, submission).await;
+        }
+        // The id of a question begins with its graph.
+        let graph = submission.interaction.split('.').next().unwrap_or_default();
+        let graph = GraphId(graph.to_owned());
+        if !self.busy.contains(&graph) {
+            return Ok(SubmissionEffect::Stale);
+        }
+        for _ in 0..LOOKS {
+            match self.driver.graphs.records.adopt(&graph).await? {
+                Adoption::Mine(resumed) => {
+                    self.busy.retain(|one| *one != graph);
+                    self.take_over(*resumed).await?;
+                    return match self
+                        .driver
+                        .graphs
+                        .records
+                        .driven
+                        .ask(&submission.interaction)
+                    {
+                        Some((graph, ask)) => self.wake(&graph, &ask, submission).await,
+                        None => Ok(SubmissionEffect::Stale),
+                    };
+                }
+                Adoption::Busy { .. } => sleep(PAUSE).await,
+                Adoption::Gone | Adoption::Lost(_) => return Ok(SubmissionEffect::Stale),
+            }
+        }
+        self.driver.graphs.records.inbox.leave(submission).await?;
+        Ok(SubmissionEffect::Left)
+    }
+
+    /// Wakes the actions that a question was about.
+    async fn wake(
+        &mut self,
+        graph: &GraphId,
+        ask: &PendingQuestion,
+        submission: &Submission,
+    ) -> Result<SubmissionEffect, Halt> {
+        let Some(position) = self.driver.graphs.position(graph) else {
+            return Ok(SubmissionEffect::Stale);
+        };
+        let mut events = Vec::new();
+        for about in &ask.about {
+            let Some(node) = self.driver.graphs.live_graphs[position]
+                .graph
+                .node(&about.id)
+            else {
+                continue;
+            };
+            match node.state {
+                NodeState::Waiting(Wait::Approval) => {
+                    events.push(self.consent(position, about, submission).await?);
+                }
+                NodeState::Waiting(Wait::User) => {
+                    let execute = Execute {
+                        id: node.action.id.clone(),
+                        attempt: node.attempt,
+                        target: node.target().to_owned(),
+                        input: node.input.clone().unwrap_or_default(),
+                        key: String::new(),
+                        timeout_ms: None,
+                    };
+                    let outcome: ActionOutcome = human::outcome(&execute, submission);
+                    let (id, attempt) = (execute.id, execute.attempt);
+                    events.push(GraphEvent::Finished {
+                        id,
+                        attempt,
+                        outcome,
+                    });
+                }
+                NodeState::Uncertain => {
+                    let decision = GraphDecision {
+                        graph: graph.clone(),
+                        action: Some(about.id.clone()),
+                        choice: human::verdict(submission),
+                        reason: "the user knows".to_owned(),
+                        input: None,
+                    };
+                    events.push(GraphEvent::Decide {
+                        decision,
+                        by: Actor::Human,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if events.is_empty() {
+            return Ok(SubmissionEffect::Stale);
+        }
+        self.driver.graphs.apply(position, events).await?;
+        Ok(SubmissionEffect::Woken)
+    }
+
+    /// The event of an approval. One for the conversation is stored, and holds for graphs of this run at once.
+    async fn consent(
+        &mut self,
+        position: usize,
+        about: &QuestionSubject,
+        submission: &Submission,
+    ) -> Result<GraphEvent, Halt> {
+        let consent = human::consent_of(&about.id, submission);
+        let ids = vec![(about.id.clone(), about.hash.clone().unwrap_or_default())];
+        if consent == Consent::Refuse {
+            let ids = vec![about.id.clone()];
+            let why = Denial::Refused;
+            return Ok(GraphEvent::Denied { ids, why });
+        }
+        let node = self.driver.graphs.live_graphs[position]
+            .graph
+            .node(&about.id);
+        let resolved =
+            node.and_then(|node| Some((node.action.resolved.clone()?, node.input.clone()?)));
+        if let (Consent::Conversation, Some((resolved, input))) = (consent, resolved) {
+            let standing = pattern(&resolved.target, &resolved.effects, &input);
+            match self.driver.graphs.records.approvals.allow(&standing).await {
+                Ok(()) => {
+                    for live in &mut self.driver.graphs.live_graphs {
+                        live.graph.settings.standing.push(standing.clone());
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("an approval for the conversation counts once: {error}");
+                }
+            }
+        }
+        Ok(GraphEvent::Approved { ids })
     }
 }

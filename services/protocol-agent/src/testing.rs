@@ -16,7 +16,7 @@ use crate::agent::run_on;
 use crate::manifest::RUNNER_ID;
 
 pub(crate) use outputs::{act, answer, call, carrier, done, fence, text};
-pub(crate) use script::{Scripted, TestHost, Tool};
+pub(crate) use script::{GraphTestHost, ScriptedOutput, ToolReply};
 
 /// The run of a test's first event.
 pub(crate) const RUN: &str = testing::RUN_ID;
@@ -84,12 +84,12 @@ pub(crate) fn submitted(
 }
 
 /// All results of a run of this context.
-pub(crate) async fn run(host: &TestHost, context: AgentRunContext) -> Vec<AgentRunResult> {
+pub(crate) async fn run(host: &GraphTestHost, context: AgentRunContext) -> Vec<AgentRunResult> {
     run_until(host, context, CancellationToken::new()).await
 }
 
 pub(crate) async fn run_until(
-    host: &TestHost,
+    host: &GraphTestHost,
     context: AgentRunContext,
     cancel: CancellationToken,
 ) -> Vec<AgentRunResult> {

@@ -3,25 +3,25 @@
 mod declare;
 mod plain;
 
-use action_graph::accept::{AfterRefusal, Repair, Verdict, accept};
+use action_graph::accept::{AfterRefusal, OutputVerdict, Repair, accept};
 use action_graph::code::Code;
 use action_graph::declaration::{Payload, ReplyOutcome};
-use action_graph::graph::Status;
+use action_graph::graph::GraphStatus;
 use action_graph::output::ModelOutput;
 use action_graph::report::render_report;
 use action_graph::schedule::Why;
-use action_graph::transcript::{Notice, Turn, notice};
-use action_graph::validate::{Accepted, Context};
+use action_graph::transcript::{Notice, TranscriptTurn, notice};
+use action_graph::validate::{AcceptedDeclaration, Context};
 use protocol::result::RunOutcome;
 
-use crate::ending::{Ended, Limit};
+use crate::ending::{Limit, SessionEnd};
 use crate::failpoint::reach;
-use crate::failure::{Failure, Halt, PROTOCOL};
-use crate::host::AgentHost;
-use crate::live::Need;
-use crate::model::{ModelFailure, Stream};
-use crate::prompt::Prompt;
-use crate::session::Session;
+use crate::failure::{GraphRunFailure, Halt, PROTOCOL};
+use crate::host::GraphAgentHost;
+use crate::live::GraphWait;
+use crate::model::{ModelCallFailure, VisibleParts};
+use crate::prompt::ModelPrompt;
+use crate::session::{ProtocolSession, RunGraphs};
 use action_graph::rules::CarrierMode;
 
 pub(crate) use plain::converse as converse_plainly;
@@ -30,46 +30,48 @@ pub(crate) use plain::converse as converse_plainly;
 const SHRINKS: u32 = 3;
 
 /// The next step after an output of the model.
-pub(crate) enum Next {
+pub(crate) enum TurnStep {
     /// The run ends.
-    End(Ended),
+    End(SessionEnd),
     /// Graphs move, or the model is asked again.
     GoOn,
 }
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Runs to the end.
-    pub(crate) async fn converse(&mut self) -> Result<Ended, Halt> {
+    pub(crate) async fn converse(&mut self) -> Result<SessionEnd, Halt> {
         loop {
-            self.advance().await?;
+            self.driver.advance(&mut self.transcript).await?;
             self.take_steering().await?;
-            if !self.work.events.is_empty() || !self.work.commands.is_empty() {
+            if !self.driver.graphs.work.events.is_empty()
+                || !self.driver.graphs.work.commands.is_empty()
+            {
                 continue;
             }
             if let Some(ended) = self.report().await {
                 return Ok(ended);
             }
-            if !self.needs_model {
+            if !self.transcript.needs_model {
                 return Ok(self.wait().await);
             }
-            if self.is_spent() {
+            if self.driver.graphs.env.is_spent() {
                 return Ok(self.end_at(Limit::Tokens).await);
             }
             let output = self.ask_model().await?;
             reach("answer.before_accept").await;
             match self.judge(output).await? {
-                Next::End(ended) => return Ok(ended),
-                Next::GoOn => {}
+                TurnStep::End(ended) => return Ok(ended),
+                TurnStep::GoOn => {}
             }
         }
     }
 
     /// A report of a graph that is complete ends the run without the model. A missing part is the model's to judge.
-    async fn report(&mut self) -> Option<Ended> {
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
+    async fn report(&mut self) -> Option<SessionEnd> {
+        for position in 0..self.driver.graphs.live_graphs.len() {
+            let live = &self.driver.graphs.live_graphs[position];
             let is_complete =
-                live.why == Some(Why::Finished) && live.graph.aggregate() == Status::Completed;
+                live.why == Some(Why::Finished) && live.graph.aggregate() == GraphStatus::Completed;
             let spec = live
                 .graph
                 .info
@@ -80,8 +82,8 @@ impl<H: AgentHost> Session<H> {
             match render_report(&live.graph, spec) {
                 Ok(text) => return Some(self.answer(&text, RunOutcome::Ok).await),
                 Err(missing) => {
-                    self.lives[place].graph.info.report = None;
-                    self.push(say(&missing.to_string()));
+                    self.driver.graphs.live_graphs[position].graph.info.report = None;
+                    self.transcript.push(sentence_notice(&missing.to_string()));
                 }
             }
         }
@@ -91,45 +93,48 @@ impl<H: AgentHost> Session<H> {
     /// Asks the model with what fits into its window.
     async fn ask_model(&mut self) -> Result<ModelOutput, Halt> {
         reach("observe.made").await;
-        self.needs_model = false;
-        let stream = match self.rules.carrier {
-            CarrierMode::Flat | CarrierMode::Strict => Stream::Answer,
-            CarrierMode::Fenced => Stream::Nothing,
+        self.transcript.needs_model = false;
+        let stream = match self.driver.rules.carrier {
+            CarrierMode::Flat | CarrierMode::Strict => VisibleParts::Answer,
+            CarrierMode::Fenced => VisibleParts::Nothing,
         };
-        let mut most = self.hands.config.budgets.request();
+        let mut most = self.driver.graphs.env.config.budgets.request();
         for shrink in 0..=SHRINKS {
-            let waiting = self.waiting_line();
-            let prompt = Prompt {
+            let waiting = self.driver.graphs.waiting_line();
+            let prompt = ModelPrompt {
                 role: &self.prompt,
-                catalog: &self.hands.catalog,
-                rules: &self.rules,
-                turns: &self.turns,
-                replay: self.hands.config.replay,
+                catalog: &self.driver.graphs.env.catalog,
+                rules: &self.driver.rules,
+                turns: &self.transcript.turns,
+                replay: self.driver.graphs.env.config.replay,
                 most,
                 waiting: waiting.as_deref(),
                 left: Some(
-                    self.rules
+                    self.driver
+                        .rules
                         .limits
                         .declarations
                         .saturating_sub(self.declarations),
                 ),
             };
             let request = prompt.request();
-            let host = self.hands.host.clone();
-            let asking = self.models.ask(&host, &request, stream, &mut self.speaker);
-            let end = self.hands.end;
+            let host = self.driver.graphs.env.host.clone();
+            let asking = self
+                .models
+                .ask(&host, &request, stream, &mut self.driver.graphs.writer);
+            let end = self.driver.graphs.env.end;
             let asked = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => return Err(Halt::Cancelled),
+                () = self.driver.cancel.cancelled() => return Err(Halt::Cancelled),
                 asked = asking => asked,
                 () = tokio::time::sleep_until(end) => return Err(Halt::Deadline),
             };
             match asked {
                 Ok(asked) => {
-                    self.hands.usage.add(asked.usage.as_ref());
+                    self.driver.graphs.env.usage.add(asked.usage.as_ref());
                     return Ok(asked.output);
                 }
-                Err(ModelFailure::Overflow(error)) if shrink < SHRINKS => {
+                Err(ModelCallFailure::Overflow(error)) if shrink < SHRINKS => {
                     tracing::info!(
                         "the request was too large for the model, asking with half of it: {error}"
                     );
@@ -141,51 +146,48 @@ impl<H: AgentHost> Session<H> {
         Err(Halt::Deadline)
     }
 
-    fn waiting_line(&self) -> Option<String> {
-        let waiting = self.lives.iter().filter(|live| live.need() == Need::User);
-        let ids: Vec<_> = waiting
-            .map(|live| format!("the user was asked in {}", live.id()))
-            .collect();
-        (!ids.is_empty()).then(|| ids.join(", "))
-    }
-
     /// Judges an output: an answer, a declaration, or a repair.
-    async fn judge(&mut self, output: ModelOutput) -> Result<Next, Halt> {
+    async fn judge(&mut self, output: ModelOutput) -> Result<TurnStep, Halt> {
         let raw = output.raw();
-        self.make_room().await;
+        let most = self.driver.rules.limits.open_graphs;
+        self.driver.graphs.make_room(most).await;
         let known = self.known(&raw).await?;
         let context = Context {
-            catalog: &self.hands.catalog,
+            catalog: &self.driver.graphs.env.catalog,
             known: &known,
-            rules: &self.rules,
+            rules: &self.driver.rules,
         };
         let verdict = accept(&output, context);
         tracing::info!(adherence = ?verdict.adherence(), "model output judged");
         match verdict {
-            Verdict::Content(text) => Ok(Next::End(self.answer(&text, RunOutcome::Ok).await)),
-            Verdict::Accepted(accepted) => {
+            OutputVerdict::Content(text) => {
+                Ok(TurnStep::End(self.answer(&text, RunOutcome::Ok).await))
+            }
+            OutputVerdict::Accepted(accepted) => {
                 self.repairs.next_turn();
                 self.accepted(*accepted, &raw, &known).await
             }
-            Verdict::Repair(repair) => self.refused(&repair).await,
+            OutputVerdict::Repair(repair) => self.refused(&repair).await,
         }
     }
 
     /// A refused output: nothing ran. The model is told why, or the run ends.
-    async fn refused(&mut self, repair: &Repair) -> Result<Next, Halt> {
+    async fn refused(&mut self, repair: &Repair) -> Result<TurnStep, Halt> {
         let is = |code| repair.diagnostics.iter().any(|one| one.code == code);
         if is(Code::TurnLimit) {
-            return Ok(Next::End(self.end_at(Limit::Declarations).await));
+            return Ok(TurnStep::End(self.end_at(Limit::Declarations).await));
         }
         if is(Code::BudgetExhausted) {
-            return Ok(Next::End(self.end_at(Limit::Tokens).await));
+            return Ok(TurnStep::End(self.end_at(Limit::Tokens).await));
         }
         match self.repairs.refuse(repair) {
             AfterRefusal::Repair => {
-                self.push(Turn::Notice(notice(repair)));
-                Ok(Next::GoOn)
+                self.transcript.push(TranscriptTurn::Notice(notice(repair)));
+                Ok(TurnStep::GoOn)
             }
-            AfterRefusal::Answer(text) => Ok(Next::End(self.answer(&text, RunOutcome::Ok).await)),
+            AfterRefusal::Answer(text) => {
+                Ok(TurnStep::End(self.answer(&text, RunOutcome::Ok).await))
+            }
             AfterRefusal::Fail => {
                 let first = repair.diagnostics.first();
                 let why = first.map_or_else(String::new, |one| {
@@ -197,17 +199,19 @@ impl<H: AgentHost> Session<H> {
                 );
                 let message =
                     format!("The model did not declare its actions as the protocol has it{why}");
-                Err(Halt::Failed(Failure::new(PROTOCOL, message).retryable()))
+                Err(Halt::Failed(
+                    GraphRunFailure::new(PROTOCOL, message).retryable(),
+                ))
             }
         }
     }
 
     async fn accepted(
         &mut self,
-        accepted: Accepted,
+        accepted: AcceptedDeclaration,
         raw: &str,
-        known: &action_graph::rules::Known,
-    ) -> Result<Next, Halt> {
+        known: &action_graph::rules::KnownFacts,
+    ) -> Result<TurnStep, Halt> {
         use action_graph::declaration::Intent;
         let declaration = &accepted.declaration;
         let outcome = outcome_of(declaration.outcome);
@@ -216,11 +220,24 @@ impl<H: AgentHost> Session<H> {
             _ => declaration.message.clone(),
         };
         match declaration.intent {
-            Intent::Respond => return Ok(Next::End(self.answer(&text, outcome).await)),
-            Intent::Stop => return Ok(Next::End(self.end_silently(&text, outcome).await)),
+            Intent::Respond => return Ok(TurnStep::End(self.answer(&text, outcome).await)),
+            Intent::Stop => return Ok(TurnStep::End(self.end_silently(&text, outcome).await)),
             _ => {}
         }
         self.declare(accepted, raw, known).await
+    }
+}
+
+impl<H: GraphAgentHost> RunGraphs<H> {
+    fn waiting_line(&self) -> Option<String> {
+        let waiting = self
+            .live_graphs
+            .iter()
+            .filter(|live| live.need() == GraphWait::User);
+        let ids: Vec<_> = waiting
+            .map(|live| format!("the user was asked in {}", live.id()))
+            .collect();
+        (!ids.is_empty()).then(|| ids.join(", "))
     }
 }
 
@@ -233,8 +250,8 @@ fn outcome_of(outcome: ReplyOutcome) -> RunOutcome {
 }
 
 /// A notice of one sentence.
-pub(crate) fn say(sentence: &str) -> Turn {
-    Turn::Notice(Notice {
+pub(crate) fn sentence_notice(sentence: &str) -> TranscriptTurn {
+    TranscriptTurn::Notice(Notice {
         sentence: sentence.to_owned(),
         lines: Vec::new(),
     })

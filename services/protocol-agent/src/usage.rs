@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 /// Collects the usage of each model call. Clones share the sums.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UsageLog(Arc<Mutex<Sums>>);
+pub(crate) struct TokenUsageLog(Arc<Mutex<TokenTotals>>);
 
 #[derive(Debug, Default)]
-struct Sums {
+struct TokenTotals {
     calls: u64,
     total: JsonObject,
 }
 
-impl UsageLog {
+impl TokenUsageLog {
     /// One model call has ended; `None`: the provider reported no usage.
     pub(crate) fn add(&self, usage: Option<&LlmTokenUsage>) {
         let mut sums = self.lock();
@@ -52,7 +52,7 @@ impl UsageLog {
         (number("prompt_tokens"), number("completion_tokens"))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sums> {
+    fn lock(&self) -> MutexGuard<'_, TokenTotals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn sums_numbers_and_counts_calls() {
-        let log = UsageLog::default();
+        let log = TokenUsageLog::default();
         assert_eq!(log.total(), None);
         let usage = |value| serde_json::from_value::<LlmTokenUsage>(value).unwrap();
         log.add(Some(&usage(

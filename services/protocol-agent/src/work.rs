@@ -2,17 +2,24 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
+use action_graph::code::Code;
 use action_graph::graph::Millis;
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::schedule::{Command, Event};
+use action_graph::node::Sent;
+use action_graph::schedule::{ActionOutcome, Command, GraphEvent};
 use protocol::id::RunId;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
-use crate::execute::Report;
+use crate::drive::failed;
+use crate::execute::AttemptReport;
+use crate::host::GraphAgentHost;
+
+/// Reason of a cancelled child run.
+const CHILD_REASON: &str = "the action that started it was cancelled";
 
 /// One attempt of an action.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct AttemptKey {
     pub(crate) graph: GraphId,
     pub(crate) id: ActionId,
     pub(crate) attempt: u32,
@@ -20,26 +27,30 @@ pub(crate) struct Key {
 
 /// The attempts of a run. Dropping it ends all tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
-    tasks: JoinSet<Report>,
-    names: HashMap<Id, Key>,
-    running: HashMap<Key, AbortHandle>,
+pub(crate) struct AttemptTasks {
+    tasks: JoinSet<AttemptReport>,
+    names: HashMap<Id, AttemptKey>,
+    running: HashMap<AttemptKey, AbortHandle>,
     /// Attempts whose task only waits for a child run.
-    followed: HashSet<Key>,
+    followed: HashSet<AttemptKey>,
     /// Child runs of attempts.
-    pub(crate) children: HashMap<Key, RunId>,
-    timers: BTreeSet<(Millis, Key)>,
+    pub(crate) children: HashMap<AttemptKey, RunId>,
+    timers: BTreeSet<(Millis, AttemptKey)>,
     /// Events that are not applied yet.
-    pub(crate) events: VecDeque<(GraphId, Event)>,
+    pub(crate) events: VecDeque<(GraphId, GraphEvent)>,
     /// Commands that are not carried out yet.
     pub(crate) commands: VecDeque<(GraphId, Command)>,
     /// Requests to end child runs.
-    farewells: JoinSet<()>,
+    detached: JoinSet<()>,
 }
 
-impl Work {
+impl AttemptTasks {
     /// Runs an attempt.
-    pub(crate) fn start(&mut self, key: Key, task: impl Future<Output = Report> + Send + 'static) {
+    pub(crate) fn start(
+        &mut self,
+        key: AttemptKey,
+        task: impl Future<Output = AttemptReport> + Send + 'static,
+    ) {
         let handle = self.tasks.spawn(task);
         self.names.insert(handle.id(), key.clone());
         self.running.insert(key, handle);
@@ -48,9 +59,9 @@ impl Work {
     /// Waits for the child run of an attempt.
     pub(crate) fn follow(
         &mut self,
-        key: Key,
+        key: AttemptKey,
         run: RunId,
-        task: impl Future<Output = Report> + Send + 'static,
+        task: impl Future<Output = AttemptReport> + Send + 'static,
     ) {
         self.children.insert(key.clone(), run);
         self.followed.insert(key.clone());
@@ -58,17 +69,63 @@ impl Work {
     }
 
     /// Does something that nothing waits for.
-    pub(crate) fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.farewells.spawn(task);
+    fn spawn_detached(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.detached.spawn(task);
+    }
+
+    /// Asks a child run to end.
+    pub(crate) fn end_child(&mut self, host: impl GraphAgentHost, run: RunId) {
+        self.spawn_detached(async move {
+            if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
+                tracing::warn!(run.id = %run, code = error.code, "a child run was not cancelled");
+            }
+        });
+    }
+
+    /// The attempt has ended.
+    pub(crate) fn finish(&mut self, key: &AttemptKey, outcome: ActionOutcome) {
+        let event = GraphEvent::Finished {
+            id: key.id.clone(),
+            attempt: key.attempt,
+            outcome,
+        };
+        self.events.push_back((key.graph.clone(), event));
+    }
+
+    /// An executor broke.
+    pub(crate) fn broke(&mut self, key: &AttemptKey, error: &JoinError) {
+        tracing::error!(graph = %key.graph, action = %key.id, "an executor broke: {error}");
+        let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
+        self.finish(key, failure);
+    }
+
+    /// Ends attempts that have not begun: their start is not stored, so that nothing of them may happen.
+    pub(crate) fn call_off(&mut self, graph: &GraphId) {
+        let all = std::mem::take(&mut self.commands);
+        for (id, command) in all {
+            match command {
+                Command::Execute(execute) | Command::SpawnChild(execute) if id == *graph => {
+                    let message = "its start cannot be stored";
+                    let outcome = failed(Code::BudgetExhausted, message, Sent::No);
+                    let event = GraphEvent::Finished {
+                        id: execute.id,
+                        attempt: execute.attempt,
+                        outcome,
+                    };
+                    self.events.push_back((id, event));
+                }
+                command => self.commands.push_back((id, command)),
+            }
+        }
     }
 
     /// Waits until all that was put aside is done.
-    pub(crate) async fn finish_asides(&mut self) {
-        while self.farewells.join_next().await.is_some() {}
+    pub(crate) async fn finish_detached(&mut self) {
+        while self.detached.join_next().await.is_some() {}
     }
 
     /// The next attempt that reports. Pending while there is none.
-    pub(crate) async fn next(&mut self) -> (Key, Result<Report, JoinError>) {
+    pub(crate) async fn next(&mut self) -> (AttemptKey, Result<AttemptReport, JoinError>) {
         loop {
             let Some(done) = self.tasks.join_next_with_id().await else {
                 return std::future::pending().await;
@@ -94,7 +151,7 @@ impl Work {
     }
 
     /// Ends the task of an attempt; false when it has none.
-    pub(crate) fn abort(&mut self, key: &Key) -> bool {
+    pub(crate) fn abort(&mut self, key: &AttemptKey) -> bool {
         self.followed.remove(key);
         self.timers.retain(|(_, other)| other != key);
         match self.running.remove(key) {
@@ -122,7 +179,7 @@ impl Work {
         self.commands.retain(|(id, _)| id != graph);
     }
 
-    pub(crate) fn set_timer(&mut self, at: Millis, key: Key) {
+    pub(crate) fn set_timer(&mut self, at: Millis, key: AttemptKey) {
         self.timers.insert((at, key));
     }
 
@@ -132,7 +189,7 @@ impl Work {
     }
 
     /// Takes the timers that are due.
-    pub(crate) fn due(&mut self, now: Millis) -> Vec<Key> {
+    pub(crate) fn due(&mut self, now: Millis) -> Vec<AttemptKey> {
         let later = self
             .timers
             .iter()

@@ -9,9 +9,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_runnel-protocol-agent");
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// Killed on drop.
-struct Agent(Child);
+struct ProtocolAgentProcess(Child);
 
-impl Drop for Agent {
+impl Drop for ProtocolAgentProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -25,7 +25,7 @@ fn agent(arguments: &[&str]) -> Command {
 }
 
 /// Starts one and gives the address that it reports.
-fn start(command: &mut Command) -> (Agent, String) {
+fn start(command: &mut Command) -> (ProtocolAgentProcess, String) {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = piped.spawn().unwrap();
     let mut line = String::new();
@@ -33,7 +33,7 @@ fn start(command: &mut Command) -> (Agent, String) {
     output.read_line(&mut line).unwrap();
     let (id, url) = line.trim().split_once(" listening on http://").unwrap();
     assert_eq!(id, "plugin:runnel/protocol-agent/default");
-    (Agent(child), url.to_owned())
+    (ProtocolAgentProcess(child), url.to_owned())
 }
 
 fn is_healthy(address: &str) -> bool {

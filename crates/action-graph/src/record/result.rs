@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::action::{Class, Effect};
-use crate::declaration::{Intent, Origin};
+use crate::declaration::{DeclarationForm, Intent};
 use crate::delegate::{Assignment, assignment};
 use crate::diagnostic::Diagnostic;
-use crate::graph::{Graph, Millis, Status};
+use crate::graph::{Graph, GraphStatus, Millis};
 use crate::ids::ActionId;
-use crate::node::{ActionError, Attempt, Node, State, SummarySource, Wait};
+use crate::node::{ActionError, Attempt, Node, NodeState, SummarySource, Wait};
 use crate::policy::Visibility;
 use crate::result::deliver::Delivered;
-use crate::result::observe::{Budget, observe};
+use crate::result::observe::{ObservationBudget, observe};
 use crate::result::summary::summary_of;
 
 /// Bytes of a summary in a record.
@@ -24,7 +24,7 @@ const SUMMARY: usize = 1 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are those of the record")]
-pub enum Next {
+pub enum NextStep {
     FinalAnswer,
     Decide,
     WaitUser,
@@ -62,19 +62,19 @@ pub struct ResultRecord {
     /// Revisions so far.
     pub generation: u32,
     /// Completed, blocked or failed.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Short label.
     pub title: String,
     /// Declared intent.
     pub intent: Intent,
     /// The form in which it was declared.
-    pub origin: Origin,
+    pub origin: DeclarationForm,
     /// Hash and place of the declaration.
     pub declaration: BTreeMap<String, String>,
     /// Its actions.
     pub actions: Vec<ActionRecord>,
     /// Next step.
-    pub next: Next,
+    pub next: NextStep,
     /// Warnings and repairs of the declaration.
     pub diagnostics: Vec<Diagnostic>,
     /// Measures.
@@ -99,7 +99,7 @@ pub struct ActionRecord {
     /// Class, name and choice of its executor.
     pub executor: Value,
     /// One of seven words.
-    pub status: Status,
+    pub status: GraphStatus,
     /// Whether it opens edges.
     pub satisfying: bool,
     /// Delivery of its result to the model.
@@ -125,7 +125,7 @@ pub struct ActionRecord {
     pub assignment: Option<Assignment>,
     /// Instances of a fan-out with their status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub instances: Vec<(ActionId, Status)>,
+    pub instances: Vec<(ActionId, GraphStatus)>,
     /// Time in attempts, in milliseconds.
     pub time_ms: u64,
 }
@@ -136,7 +136,7 @@ pub fn result_record(
     diagnostics: Vec<Diagnostic>,
     mut metrics: Metrics,
     gateway_runs: Vec<String>,
-    budget: Budget<'_>,
+    budget: ObservationBudget<'_>,
     now: Millis,
 ) -> ResultRecord {
     let shown = observe(graph, budget);
@@ -193,7 +193,7 @@ fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionReco
     let is_open = node.visibility() < Visibility::RuntimeOnly;
     let output = node.output.as_ref().filter(|_| is_open);
     let summary = output.map(summary_of);
-    let is_end = node.is_settled() || node.state == State::Uncertain;
+    let is_end = node.is_settled() || node.state == NodeState::Uncertain;
     let instances = graph.instances(&node.action.id);
     ActionRecord {
         id: node.action.id.clone(),
@@ -229,29 +229,29 @@ fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionReco
     }
 }
 
-fn next_of(graph: &Graph) -> Next {
-    let is = |state: State| graph.nodes.iter().any(|node| node.state == state);
+fn next_of(graph: &Graph) -> NextStep {
+    let is = |state: NodeState| graph.nodes.iter().any(|node| node.state == state);
     if graph.stop.is_some() {
-        return Next::FinalAnswer;
+        return NextStep::FinalAnswer;
     }
-    if is(State::Waiting(Wait::User)) {
-        return Next::WaitUser;
+    if is(NodeState::Waiting(Wait::User)) {
+        return NextStep::WaitUser;
     }
-    if is(State::Waiting(Wait::Approval)) {
-        return Next::WaitApproval;
+    if is(NodeState::Waiting(Wait::Approval)) {
+        return NextStep::WaitApproval;
     }
-    if is(State::Waiting(Wait::Child)) {
-        return Next::WaitChild;
+    if is(NodeState::Waiting(Wait::Child)) {
+        return NextStep::WaitChild;
     }
     match graph.aggregate() {
-        Status::Completed => Next::FinalAnswer,
+        GraphStatus::Completed => NextStep::FinalAnswer,
         _ if graph
             .nodes
             .iter()
-            .any(|node| node.state.status() == Status::Running) =>
+            .any(|node| node.state.status() == GraphStatus::Running) =>
         {
-            Next::None
+            NextStep::None
         }
-        _ => Next::Decide,
+        _ => NextStep::Decide,
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::action::{Action, Class};
 use crate::graph::Graph;
 use crate::ids::ActionId;
-use crate::node::{Item, Node, Output, Sent, State};
+use crate::node::{ActionOutput, FanOutItem, Node, NodeState, Sent};
 use crate::result::deliver::policy_of;
 use crate::result::summary::summary_of;
 use crate::result::tokens::head_bytes;
@@ -23,7 +23,7 @@ const SUMMARY: usize = 1 << 10;
 
 /// The run that drives a graph. No clock decides: a later owner has a higher epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
+pub struct GraphOwner {
     /// The gateway run.
     pub run: String,
     /// Its attempt.
@@ -40,7 +40,7 @@ pub struct StoredGraph {
     /// The conversation that it belongs to.
     pub conversation: String,
     /// The run that drives it.
-    pub owner: Owner,
+    pub owner: GraphOwner,
     /// Key of the declaration's body.
     pub declaration: String,
     /// The graph without nodes, values and transitions.
@@ -78,7 +78,7 @@ pub struct StoredOutput {
 
 /// A body: written once under its key, before the head that names it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blob {
+pub struct RecordBody {
     /// Its key below the graph's prefix.
     pub key: String,
     /// Its content.
@@ -104,28 +104,28 @@ pub enum RestoreError {
 
 /// The declared actions and constants of a generation.
 #[derive(Serialize, Deserialize)]
-struct Body {
+struct GenerationBody {
     actions: Vec<Action>,
     constants: Vec<(crate::reference::Reference, Value)>,
 }
 
 /// The input and item of a node.
 #[derive(Serialize, Deserialize)]
-struct Bound {
+struct BoundInput {
     input: Option<Value>,
-    item: Option<Item>,
+    item: Option<FanOutItem>,
 }
 
 /// Splits a graph into its head and bodies. An output that `previous` names already has no body again.
 pub fn store(
     graph: &Graph,
     conversation: &str,
-    owner: Owner,
+    owner: GraphOwner,
     previous: Option<&StoredGraph>,
-) -> Result<(StoredGraph, Vec<Blob>), RestoreError> {
+) -> Result<(StoredGraph, Vec<RecordBody>), RestoreError> {
     let declared = graph.declared().map(|node| node.action.clone());
     let constants = graph.constants.clone();
-    let body = Body {
+    let body = GenerationBody {
         actions: declared.collect(),
         constants: constants.into_iter().collect(),
     };
@@ -140,17 +140,17 @@ pub fn store(
         outputs: BTreeMap::new(),
         inputs: BTreeMap::new(),
     };
-    for (place, node) in graph.nodes.iter().enumerate() {
+    for (position, node) in graph.nodes.iter().enumerate() {
         let id = &node.action.id;
         if node.output.is_some() {
-            let (stored, body) = stored_output(graph, place, previous);
+            let (stored, body) = stored_output(graph, position, previous);
             head.outputs
                 .extend(stored.map(|stored| (id.clone(), stored)));
             blobs.extend(body);
         }
         if node.input.is_some() || node.item.is_some() {
             let (input, item) = (node.input.clone(), node.item.clone());
-            let body = blob(&format!("{id}.input"), &Bound { input, item });
+            let body = blob(&format!("{id}.input"), &BoundInput { input, item });
             head.inputs.insert(id.clone(), body.key.clone());
             blobs.push(body);
         }
@@ -180,10 +180,10 @@ fn fit(head: &mut StoredGraph) -> Result<(), RestoreError> {
 /// The output of a node, and its body unless `previous` has it.
 fn stored_output(
     graph: &Graph,
-    place: usize,
+    position: usize,
     previous: Option<&StoredGraph>,
-) -> (Option<StoredOutput>, Option<Blob>) {
-    let node = &graph.nodes[place];
+) -> (Option<StoredOutput>, Option<RecordBody>) {
+    let node = &graph.nodes[position];
     let Some(output) = &node.output else {
         return (None, None);
     };
@@ -195,7 +195,7 @@ fn stored_output(
     if let Some(before) = before.filter(|one| is_named(&one.key, &name)) {
         return (Some(before.clone()), None);
     }
-    let output = kept(output, is_whole(graph, place));
+    let output = kept(output, is_whole(graph, position));
     let body = blob(&name, &output);
     let stored = StoredOutput {
         key: body.key.clone(),
@@ -213,7 +213,7 @@ fn is_named(key: &str, name: &str) -> bool {
 
 /// The attempt that made the output: an earlier one while a later one runs.
 fn attempt_of_output(node: &Node) -> u32 {
-    if node.state == State::Completed {
+    if node.state == NodeState::Completed {
         return node.attempt;
     }
     let mut attempts = node.attempts.iter().rev();
@@ -252,18 +252,18 @@ fn whole(stored: StoredNode) -> Option<Node> {
 }
 
 /// Whether the whole output is stored: `store_full: false` is refused for actions that run at most once.
-fn is_whole(graph: &Graph, place: usize) -> bool {
-    let node = &graph.nodes[place];
+fn is_whole(graph: &Graph, position: usize) -> bool {
+    let node = &graph.nodes[position];
     policy_of(graph, node).store_full || node.class() == Class::AtMostOnce
 }
 
 /// The output, or its summary alone.
-fn kept(output: &Output, is_whole: bool) -> Output {
+fn kept(output: &ActionOutput, is_whole: bool) -> ActionOutput {
     if is_whole {
         return output.clone();
     }
     let (summary, source) = summary_of(output);
-    Output {
+    ActionOutput {
         value: summary.as_str().into(),
         summary: Some((summary, source)),
         ..output.clone()
@@ -271,10 +271,10 @@ fn kept(output: &Output, is_whole: bool) -> Output {
 }
 
 /// A body under a name and the beginning of its hash, so that a key never changes its content.
-fn blob(name: &str, content: &impl Serialize) -> Blob {
+fn blob(name: &str, content: &impl Serialize) -> RecordBody {
     let content = serde_json::to_value(content).unwrap_or_default();
     let key = format!("{name}.{}", &hash(&content)[..16]);
-    Blob { key, content }
+    RecordBody { key, content }
 }
 
 fn hash(content: &Value) -> String {
@@ -296,7 +296,8 @@ pub fn restore(
     let mut read = |key: &str| load(key).ok_or_else(|| RestoreError::Body(key.to_owned()));
     let damaged = |key: &str| RestoreError::Body(key.to_owned());
     let body = read(&head.declaration)?;
-    let body: Body = serde_json::from_value(body).map_err(|_| damaged(&head.declaration))?;
+    let body: GenerationBody =
+        serde_json::from_value(body).map_err(|_| damaged(&head.declaration))?;
     let mut graph = head.graph;
     let nodes = head.nodes.into_iter().map(whole).collect::<Option<_>>();
     graph.nodes = nodes.ok_or_else(|| damaged("head"))?;
@@ -317,7 +318,7 @@ pub fn restore(
             None => action.clone(),
         };
         if let Some(key) = head.inputs.get(&id) {
-            let bound: Bound = serde_json::from_value(read(key)?).map_err(|_| damaged(key))?;
+            let bound: BoundInput = serde_json::from_value(read(key)?).map_err(|_| damaged(key))?;
             node.input = bound.input;
             node.item = bound.item;
         }
@@ -326,7 +327,7 @@ pub fn restore(
             if hash(&content) != stored.sha256 {
                 return Err(damaged(&stored.key));
             }
-            let output: Output =
+            let output: ActionOutput =
                 serde_json::from_value(content).map_err(|_| damaged(&stored.key))?;
             node.output = Some(output);
         }
@@ -351,7 +352,7 @@ pub(crate) fn instance(action: &Action, id: &ActionId) -> Action {
 impl StoredGraph {
     /// Whether another run may take the graph over: the owner's run is known to be over.
     pub fn take_over(&mut self, run: &str, attempt: u32) {
-        self.owner = Owner {
+        self.owner = GraphOwner {
             run: run.to_owned(),
             attempt,
             epoch: self.owner.epoch + 1,

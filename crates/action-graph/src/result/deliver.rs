@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::graph::Graph;
-use crate::node::{Node, State, SummarySource};
+use crate::node::{Node, NodeState, SummarySource};
 use crate::policy::{IfTruncated, ResultPolicy, Return, Visibility};
 use crate::result::excerpt::{excerpt, structured, tail_first};
 use crate::result::summary::{summary_of, text_of};
-use crate::result::tokens::{CountTokens, clip_head, count_long};
+use crate::result::tokens::{TokenCounter, clip_head, count_long};
 
 /// Delivery of a result: forms, tokens and reason, for records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub fn reference_of(graph: &Graph, node: &Node) -> String {
 }
 
 /// The model's view of a node's result. `cap` lowers the form's own cap.
-pub fn deliver(graph: &Graph, node: &Node, cap: usize, count: CountTokens<'_>) -> Shown {
+pub fn deliver(graph: &Graph, node: &Node, cap: usize, count: TokenCounter<'_>) -> Shown {
     let policy = policy_of(graph, node);
     deliver_as(graph, node, &policy, policy.return_to_model, cap, count)
 }
@@ -84,9 +84,9 @@ pub fn deliver_as(
     policy: &ResultPolicy,
     form: Return,
     cap: usize,
-    count: CountTokens<'_>,
+    count: TokenCounter<'_>,
 ) -> Shown {
-    let is_failure = node.state == State::Failed || node.state == State::Uncertain;
+    let is_failure = node.state == NodeState::Failed || node.state == NodeState::Uncertain;
     let whole = whole_text(node, is_failure);
     let of_tokens = count_long(&whole, count);
     let asked = policy.return_to_model;
@@ -110,7 +110,7 @@ pub fn deliver_as(
     let (success, failure) = caps(form);
     let own = policy.max_tokens.map_or(usize::MAX, |most| most as usize);
     let cap = cap.min(own).min(if is_failure { failure } else { success });
-    let work = Work {
+    let work = DeliveryWork {
         node,
         policy,
         whole: &whole,
@@ -137,18 +137,18 @@ fn whole_text(node: &Node, is_failure: bool) -> String {
     node.output.as_ref().map(text_of).unwrap_or_default()
 }
 
-struct Work<'a> {
+struct DeliveryWork<'a> {
     node: &'a Node,
     policy: &'a ResultPolicy,
     whole: &'a str,
     of_tokens: usize,
     is_failure: bool,
-    count: CountTokens<'a>,
+    count: TokenCounter<'a>,
 }
 
 type Formed = (String, Return, Option<SummarySource>);
 
-impl Work<'_> {
+impl DeliveryWork<'_> {
     fn form(&self, form: Return, cap: usize) -> Formed {
         let clipped = |text: String| clip_head(&text, cap, self.count).to_owned();
         match form {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::json::canonical;
-use crate::result::tokens::{CountTokens, TOKEN_BYTES, clip_head, clip_tail, head_bytes};
+use crate::result::tokens::{TOKEN_BYTES, TokenCounter, clip_head, clip_tail, head_bytes};
 
 /// Items that a pruned list keeps.
 const ITEMS: usize = 20;
@@ -21,7 +21,7 @@ pub fn windows(
     words: &[String],
     around: usize,
     most: usize,
-    count: CountTokens<'_>,
+    count: TokenCounter<'_>,
 ) -> Option<String> {
     let words: Vec<_> = words
         .iter()
@@ -69,7 +69,7 @@ pub fn windows(
 }
 
 /// Two thirds from the beginning, one third from the end, at lines, with the gap marked.
-pub fn head_and_tail(text: &str, most: usize, count: CountTokens<'_>) -> String {
+pub fn head_and_tail(text: &str, most: usize, count: TokenCounter<'_>) -> String {
     if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
         return text.to_owned();
     }
@@ -87,7 +87,7 @@ pub fn head_and_tail(text: &str, most: usize, count: CountTokens<'_>) -> String 
 }
 
 /// The end first, at a line, with the gap marked.
-pub fn tail_first(text: &str, most: usize, count: CountTokens<'_>) -> String {
+pub fn tail_first(text: &str, most: usize, count: TokenCounter<'_>) -> String {
     if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
         return text.to_owned();
     }
@@ -101,7 +101,7 @@ pub fn excerpt(
     words: &[String],
     is_failure: bool,
     most: usize,
-    count: CountTokens<'_>,
+    count: TokenCounter<'_>,
 ) -> String {
     if let Some(windows) = windows(text, words, AROUND, most, count) {
         return windows;
@@ -118,7 +118,7 @@ pub fn structured(
     value: &Value,
     priority: &[String],
     most: usize,
-    count: CountTokens<'_>,
+    count: TokenCounter<'_>,
 ) -> String {
     for depth in [8, 4, 3, 2, 1] {
         let text = canonical(&prune(value, depth));

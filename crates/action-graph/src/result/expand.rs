@@ -2,7 +2,7 @@
 
 use crate::declaration::ExpandItem;
 use crate::result::excerpt::{head_and_tail, windows};
-use crate::result::tokens::{CountTokens, clip_head, count_long};
+use crate::result::tokens::{TokenCounter, clip_head, count_long};
 
 /// Tokens of one reference and of one request.
 const PER_REFERENCE: usize = 3_000;
@@ -29,7 +29,7 @@ pub struct Expanded {
 pub fn expand(
     items: &[ExpandItem],
     load: &mut dyn FnMut(&ExpandItem) -> Option<String>,
-    count: CountTokens<'_>,
+    count: TokenCounter<'_>,
 ) -> Vec<Expanded> {
     let mut left = PER_REQUEST;
     let mut answers = Vec::with_capacity(items.len());
@@ -61,7 +61,7 @@ pub fn expand(
     answers
 }
 
-fn part(item: &ExpandItem, whole: &str, most: usize, count: CountTokens<'_>) -> String {
+fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) -> String {
     let range = &item.range;
     if range.from.is_some() || range.lines.is_some() {
         let skipped = range.from.unwrap_or(1).saturating_sub(1) as usize;

@@ -2,10 +2,10 @@
 
 use crate::graph::Graph;
 use crate::ids::ActionId;
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::policy::Return;
 use crate::result::deliver::{Shown, deliver, deliver_as, policy_of};
-use crate::result::tokens::CountTokens;
+use crate::result::tokens::TokenCounter;
 
 /// Tokens of one observation.
 const MOST: usize = 12_000;
@@ -14,14 +14,14 @@ pub const FLOOR: usize = 60;
 
 /// Bounds of one observation.
 #[derive(Clone, Copy)]
-pub struct Budget<'a> {
+pub struct ObservationBudget<'a> {
     /// Context window of the model in tokens: an observation takes a quarter at most.
     pub window: usize,
     /// Counts tokens.
-    pub count: CountTokens<'a>,
+    pub count: TokenCounter<'a>,
 }
 
-impl Budget<'_> {
+impl ObservationBudget<'_> {
     /// Tokens of one observation.
     pub fn most(&self) -> usize {
         MOST.min(self.window / 4)
@@ -36,7 +36,7 @@ const LADDER: [Return; 4] = [
     Return::OnDemand,
 ];
 
-struct Item<'a> {
+struct ObservedItem<'a> {
     node: &'a Node,
     shown: Shown,
     level: usize,
@@ -44,7 +44,7 @@ struct Item<'a> {
 
 /// The view of each declared action, in the order of the declaration. Over budget, the oldest successes are
 /// degraded first, one level at a time; each action keeps 60 tokens.
-pub fn observe(graph: &Graph, budget: Budget<'_>) -> Vec<(ActionId, Shown)> {
+pub fn observe(graph: &Graph, budget: ObservationBudget<'_>) -> Vec<(ActionId, Shown)> {
     let most = budget.most();
     let mut items: Vec<_> = graph
         .declared()
@@ -57,18 +57,18 @@ pub fn observe(graph: &Graph, budget: Budget<'_>) -> Vec<(ActionId, Shown)> {
                 Return::Structured => 1,
                 _ => 3,
             });
-            Item { node, shown, level }
+            ObservedItem { node, shown, level }
         })
         .collect();
-    let total = |items: &[Item<'_>]| {
+    let total = |items: &[ObservedItem<'_>]| {
         items
             .iter()
             .map(|item| item.shown.delivered.tokens)
             .sum::<usize>()
     };
     while total(&items) > most {
-        let can_shrink = |item: &Item<'_>| item.shown.delivered.tokens > FLOOR;
-        let is_failed = |item: &Item<'_>| item.node.state == State::Failed;
+        let can_shrink = |item: &ObservedItem<'_>| item.shown.delivered.tokens > FLOOR;
+        let is_failed = |item: &ObservedItem<'_>| item.node.state == NodeState::Failed;
         let next = items
             .iter()
             .position(|item| can_shrink(item) && !is_failed(item));
@@ -84,7 +84,7 @@ pub fn observe(graph: &Graph, budget: Budget<'_>) -> Vec<(ActionId, Shown)> {
 }
 
 /// One level less; at the last one, the floor.
-fn degrade(graph: &Graph, item: &mut Item<'_>, count: CountTokens<'_>) {
+fn degrade(graph: &Graph, item: &mut ObservedItem<'_>, count: TokenCounter<'_>) {
     let before = item.shown.delivered.tokens;
     let policy = policy_of(graph, item.node);
     item.level += 1;
@@ -101,7 +101,7 @@ pub fn mark_delivered(graph: &mut Graph) -> Vec<ActionId> {
     let mut fresh = Vec::new();
     for node in &mut graph.nodes {
         let now = Some((node.attempt, node.state));
-        let is_end = node.is_settled() || node.state == State::Uncertain;
+        let is_end = node.is_settled() || node.state == NodeState::Uncertain;
         if is_end && node.delivered != now {
             node.delivered = now;
             fresh.push(node.action.id.clone());

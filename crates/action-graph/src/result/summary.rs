@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::json::canonical;
-use crate::node::{Output, SummarySource};
+use crate::node::{ActionOutput, SummarySource};
 use crate::result::tokens::{clip_head, estimate, head_bytes, tail_bytes};
 
 /// Tokens up to which a whole text stands for its summary.
@@ -17,7 +17,7 @@ const FILES: usize = 10;
 const LOOKED_AT: usize = 64 << 10;
 
 /// An output as text: a text as it is, anything else as canonical JSON.
-pub fn text_of(output: &Output) -> String {
+pub fn text_of(output: &ActionOutput) -> String {
     match &output.value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -26,7 +26,7 @@ pub fn text_of(output: &Output) -> String {
 }
 
 /// The whole text when it is short, else the best summary without a model; with its source.
-pub fn summary_of(output: &Output) -> (String, SummarySource) {
+pub fn summary_of(output: &ActionOutput) -> (String, SummarySource) {
     let is_short = output.bytes <= WHOLE * 8;
     if is_short {
         let text = text_of(output);
@@ -41,7 +41,7 @@ pub fn summary_of(output: &Output) -> (String, SummarySource) {
 }
 
 /// Counts, keys, files, exit code, first and last remarkable line.
-pub fn mechanical(output: &Output) -> String {
+pub fn mechanical(output: &ActionOutput) -> String {
     let mut lines = Vec::new();
     match &output.value {
         Value::String(text) => text_lines(text, output.bytes, &mut lines),
@@ -139,13 +139,13 @@ mod tests {
 
     #[test]
     fn short_texts_are_their_own_summary() {
-        let output = Output::json(json!({"a": 1}));
+        let output = ActionOutput::json(json!({"a": 1}));
         assert_eq!(summary_of(&output).0, r#"{"a":1}"#);
     }
 
     #[test]
     fn tool_summary_precedes_a_mechanical_one() {
-        let mut output = Output::text(&"line\n".repeat(2_000));
+        let mut output = ActionOutput::text(&"line\n".repeat(2_000));
         assert_eq!(summary_of(&output).1, SummarySource::Mechanical);
         output.summary = Some(("3 matches".to_owned(), SummarySource::Tool));
         assert_eq!(
@@ -158,14 +158,14 @@ mod tests {
     fn mechanical_summary_counts_and_quotes() {
         let mut log = "# Build\nok\n".repeat(1_000);
         log.push_str("error: no such file\ndone\n");
-        let summary = mechanical(&Output::text(&log));
+        let summary = mechanical(&ActionOutput::text(&log));
         assert_eq!(
             summary,
             "# Build\n2002 lines, 11025 bytes\nLast error: error: no such file\nLast line: done"
         );
         let json =
             json!({"files": (0..20).map(|n| format!("f{n}")).collect::<Vec<_>>(), "exit_code": 1});
-        let summary = mechanical(&Output::json(json));
+        let summary = mechanical(&ActionOutput::json(json));
         assert!(summary.contains("files: 20 items") && summary.contains("exit_code: 1"));
         assert!(summary.contains("f9") && !summary.contains("f10"));
     }

@@ -1,7 +1,7 @@
 //! Token counts: the caller's function, or an estimate.
 
 /// Counts the tokens of a text.
-pub type CountTokens<'a> = &'a dyn Fn(&str) -> usize;
+pub type TokenCounter<'a> = &'a dyn Fn(&str) -> usize;
 
 /// Bytes that are counted exactly; the rest of a longer text is extrapolated.
 const COUNTED: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub fn estimate(text: &str) -> usize {
 }
 
 /// Tokens of a text; beyond 64 KiB the beginning stands for the whole.
-pub fn count_long(text: &str, count: CountTokens<'_>) -> usize {
+pub fn count_long(text: &str, count: TokenCounter<'_>) -> usize {
     if text.len() <= COUNTED {
         return count(text);
     }
@@ -49,7 +49,7 @@ pub(crate) fn tail_bytes(text: &str, most: usize) -> &str {
 }
 
 /// The longest beginning within `most` tokens, at a line where one ends early enough.
-pub fn clip_head<'a>(text: &'a str, most: usize, count: CountTokens<'_>) -> &'a str {
+pub fn clip_head<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a str {
     let text = head_bytes(text, most.saturating_mul(TOKEN_BYTES));
     if count(text) <= most {
         return text;
@@ -63,7 +63,7 @@ pub fn clip_head<'a>(text: &'a str, most: usize, count: CountTokens<'_>) -> &'a 
 }
 
 /// The longest end within `most` tokens, at a line where one begins late enough.
-pub fn clip_tail<'a>(text: &'a str, most: usize, count: CountTokens<'_>) -> &'a str {
+pub fn clip_tail<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a str {
     let text = tail_bytes(text, most.saturating_mul(TOKEN_BYTES));
     if count(text) <= most {
         return text;

@@ -14,7 +14,7 @@ pub enum Command {
     /// Show and log a change.
     Note(Transition),
     /// Store the graph before going on; durable graphs alone.
-    Persist(Level),
+    Persist(PersistLevel),
     /// Ask the executor to end an attempt.
     Abort {
         /// The action.
@@ -32,7 +32,7 @@ pub enum Command {
     Ask(Execute),
     /// Ask for approvals, in one form.
     AskApproval(Vec<ApprovalRequest>),
-    /// Call [`Event::TimerFired`](crate::schedule::Event::TimerFired) at this time.
+    /// Call [`GraphEvent::TimerFired`](crate::schedule::GraphEvent::TimerFired) at this time.
     SetTimer {
         /// The action.
         id: ActionId,
@@ -49,7 +49,7 @@ pub enum Command {
         attempt: u32,
     },
     /// Count something that changed nothing.
-    Count(Counted),
+    Count(IgnoredEvent),
     /// Nothing moves without the outside: observe and report.
     Quiescent(Why),
 }
@@ -91,7 +91,7 @@ pub struct ApprovalRequest {
 /// Why a graph is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum PersistLevel {
     /// A state changed.
     Progress,
     /// An effect follows: carry out nothing before it is stored.
@@ -103,7 +103,7 @@ pub enum Level {
 /// Events that changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Counted {
+pub enum IgnoredEvent {
     /// It belongs to an attempt that is over, or to no action.
     Late,
     /// The rules do not allow it.

@@ -3,97 +3,106 @@
 use serde_json::Value;
 
 use crate::code::Code;
-use crate::declaration::{Choice, Decision};
-use crate::graph::Stop;
-use crate::node::{Output, State};
-use crate::schedule::{Actor, Counted, Turn};
+use crate::declaration::{DecisionChoice, GraphDecision};
+use crate::graph::StopReason;
+use crate::node::{ActionOutput, NodeState};
+use crate::schedule::{Actor, DecisionEvents, IgnoredEvent, StepState};
 
-impl Turn<'_> {
-    pub(super) fn decide(&mut self, decision: &Decision, by: Actor) {
-        if decision.graph != self.graph.id {
-            return self.count(Counted::Refused);
+impl DecisionEvents<'_, '_> {
+    pub(super) fn decide(&mut self, decision: &GraphDecision, by: Actor) {
+        if decision.graph != self.step.graph.id {
+            return self.step.count(IgnoredEvent::Refused);
         }
         match (&decision.action, decision.choice) {
-            (_, Choice::Abort) => self.stop(Stop::Aborted),
-            (None, Choice::Cancel) => self.stop(Stop::Canceled),
-            (Some(id), Choice::Cancel) => self.cancel_action(id),
-            (None, Choice::Execute) if !self.graph.begun => {
-                self.graph.begun = true;
-                self.changed = true;
+            (_, DecisionChoice::Abort) => self.step.stop(StopReason::Aborted),
+            (None, DecisionChoice::Cancel) => self.step.stop(StopReason::Canceled),
+            (Some(id), DecisionChoice::Cancel) => self.step.cancel_action(id),
+            (None, DecisionChoice::Execute) if !self.step.graph.begun => {
+                self.step.graph.begun = true;
+                self.step.changed = true;
             }
-            (None, Choice::Resume) => self.unblock(None),
-            (Some(id), choice) => match self.graph.place(id) {
-                Some(place) => self.decide_action(place, choice, decision, by),
-                None => self.count(Counted::Refused),
+            (None, DecisionChoice::Resume) => self.step.unblock(None),
+            (Some(id), choice) => match self.step.graph.position(id) {
+                Some(position) => self.decide_action(position, choice, decision, by),
+                None => self.step.count(IgnoredEvent::Refused),
             },
-            _ => self.count(Counted::Refused),
+            _ => self.step.count(IgnoredEvent::Refused),
         }
     }
 
-    fn decide_action(&mut self, place: usize, choice: Choice, decision: &Decision, by: Actor) {
-        let node = &self.graph.nodes[place];
-        if node.state == State::Uncertain {
+    fn decide_action(
+        &mut self,
+        position: usize,
+        choice: DecisionChoice,
+        decision: &GraphDecision,
+        by: Actor,
+    ) {
+        let node = &self.step.graph.nodes[position];
+        if node.state == NodeState::Uncertain {
             return match by {
-                Actor::Model => self.count(Counted::Refused),
-                Actor::Human | Actor::StatusTool => self.resolve(place, choice, decision),
+                Actor::Model => self.step.count(IgnoredEvent::Refused),
+                Actor::Human | Actor::StatusTool => self.resolve(position, choice, decision),
             };
         }
         let is_final = matches!(
             node.error.as_ref().map(|error| error.code),
             Some(Code::ApprovalDenied)
         );
-        if self.graph.stop.is_some() || node.parent.is_some() || is_final {
-            return self.count(Counted::Refused);
+        if self.step.graph.stop.is_some() || node.parent.is_some() || is_final {
+            return self.step.count(IgnoredEvent::Refused);
         }
-        let is_blocked = matches!(node.state, State::Blocked(_)) && !node.waived;
+        let is_blocked = matches!(node.state, NodeState::Blocked(_)) && !node.waived;
         match choice {
-            Choice::Retry if node.needs_decision() => self.retry(place, decision),
-            Choice::Resume if is_blocked => self.unblock(Some(place)),
-            Choice::Continue | Choice::Skip if node.needs_decision() || is_blocked => {
-                let node = &mut self.graph.nodes[place];
+            DecisionChoice::Retry if node.needs_decision() => self.retry(position, decision),
+            DecisionChoice::Resume if is_blocked => self.step.unblock(Some(position)),
+            DecisionChoice::Continue | DecisionChoice::Skip
+                if node.needs_decision() || is_blocked =>
+            {
+                let node = &mut self.step.graph.nodes[position];
                 node.waived = true;
                 node.satisfying = true;
-                self.changed = true;
-                self.unblock(None);
+                self.step.changed = true;
+                self.step.unblock(None);
             }
-            _ => self.count(Counted::Refused),
+            _ => self.step.count(IgnoredEvent::Refused),
         }
     }
 
     /// Rule 17: the user or a status tool states whether the effect happened.
-    fn resolve(&mut self, place: usize, choice: Choice, decision: &Decision) {
-        let stopped = self.graph.stop.is_some();
-        let node = &mut self.graph.nodes[place];
+    fn resolve(&mut self, position: usize, choice: DecisionChoice, decision: &GraphDecision) {
+        let stopped = self.step.graph.stop.is_some();
+        let node = &mut self.step.graph.nodes[position];
         match choice {
-            Choice::Continue => {
+            DecisionChoice::Continue => {
                 let output = decision.input.clone().map_or(Value::Null, Value::Object);
-                node.output = Some(Output::json(output));
+                node.output = Some(ActionOutput::json(output));
                 node.error = None;
                 node.satisfying = true;
-                self.go(place, State::Completed, None);
+                self.step.go(position, NodeState::Completed, None);
             }
-            Choice::Skip => {
+            DecisionChoice::Skip => {
                 let error = node.error.take();
                 let code = Code::UncertainEffect;
                 let message = error.map_or_else(String::new, |error| error.message);
-                self.fail(place, crate::node::ActionError { code, message });
+                self.step
+                    .fail(position, crate::node::ActionError { code, message });
             }
-            Choice::Retry if !stopped => {
+            DecisionChoice::Retry if !stopped => {
                 node.decisions = node.decisions.saturating_add(1);
                 node.tries = 0;
                 node.cleared = false;
-                self.go(place, State::Pending, None);
+                self.step.go(position, NodeState::Pending, None);
             }
-            _ => self.count(Counted::Refused),
+            _ => self.step.count(IgnoredEvent::Refused),
         }
     }
 
     /// Rule 18: a failed action runs again, at most three times by decision.
-    fn retry(&mut self, place: usize, decision: &Decision) {
-        let most = self.graph.settings.decisions;
-        let node = &mut self.graph.nodes[place];
+    fn retry(&mut self, position: usize, decision: &GraphDecision) {
+        let most = self.step.graph.settings.decisions;
+        let node = &mut self.step.graph.nodes[position];
         if node.decisions >= most {
-            return self.count(Counted::Refused);
+            return self.step.count(IgnoredEvent::Refused);
         }
         node.decisions += 1;
         let is_fan_out = node.is_fan_out() && node.output.is_some();
@@ -102,29 +111,31 @@ impl Turn<'_> {
         {
             node.action.input.clone_from(input);
         }
-        self.renew(place);
+        self.step.renew(position);
         if is_fan_out {
-            self.go(place, State::FanOut, None);
-            let own = |at: &usize| self.graph.edges(*at).parent == Some(place);
-            let instances: Vec<_> = (0..self.graph.nodes.len()).filter(own).collect();
+            self.step.go(position, NodeState::FanOut, None);
+            let own = |at: &usize| self.step.graph.edges(*at).parent == Some(position);
+            let instances: Vec<_> = (0..self.step.graph.nodes.len()).filter(own).collect();
             for instance in instances {
-                let node = &mut self.graph.nodes[instance];
+                let node = &mut self.step.graph.nodes[instance];
                 let is_lost = node.needs_decision()
-                    || matches!(node.state, State::Blocked(_) | State::Canceled);
+                    || matches!(node.state, NodeState::Blocked(_) | NodeState::Canceled);
                 if is_lost {
                     node.decisions = node.decisions.saturating_add(1);
-                    self.renew(instance);
-                    self.go(instance, State::Pending, None);
+                    self.step.renew(instance);
+                    self.step.go(instance, NodeState::Pending, None);
                 }
             }
         } else {
-            self.go(place, State::Pending, None);
+            self.step.go(position, NodeState::Pending, None);
         }
-        self.unblock(None);
+        self.step.unblock(None);
     }
+}
 
-    fn renew(&mut self, place: usize) {
-        let node = &mut self.graph.nodes[place];
+impl StepState<'_> {
+    fn renew(&mut self, position: usize) {
+        let node = &mut self.graph.nodes[position];
         node.tries = 0;
         node.iteration = 0;
         node.input = None;
@@ -136,12 +147,12 @@ impl Turn<'_> {
     }
 
     /// Returns blocked actions to pending; the rules evaluate them again.
-    fn unblock(&mut self, only: Option<usize>) {
-        for place in 0..self.graph.nodes.len() {
-            let node = &self.graph.nodes[place];
-            let is_chosen = only.is_none_or(|only| only == place);
-            if is_chosen && matches!(node.state, State::Blocked(_)) && !node.waived {
-                self.go(place, State::Pending, None);
+    pub(super) fn unblock(&mut self, only: Option<usize>) {
+        for position in 0..self.graph.nodes.len() {
+            let node = &self.graph.nodes[position];
+            let is_chosen = only.is_none_or(|only| only == position);
+            if is_chosen && matches!(node.state, NodeState::Blocked(_)) && !node.waived {
+                self.go(position, NodeState::Pending, None);
             }
         }
         self.changed = true;

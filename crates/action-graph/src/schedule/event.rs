@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::action::Action;
 use crate::code::Code;
-use crate::declaration::Decision;
+use crate::declaration::GraphDecision;
 use crate::graph::Millis;
 use crate::ids::ActionId;
-use crate::node::{Output, Sent};
+use crate::node::{ActionOutput, Sent};
 use crate::reference::Reference;
 
 /// An event outside of the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum GraphEvent {
     /// Start the graph, or evaluate it again.
     Begin,
     /// The executor took the attempt.
@@ -33,7 +33,7 @@ pub enum Event {
         /// The attempt.
         attempt: u32,
         /// Its end.
-        outcome: Outcome,
+        outcome: ActionOutcome,
     },
     /// The attempt goes on without the runner's help.
     Suspended {
@@ -73,7 +73,7 @@ pub enum Event {
     /// A decision.
     Decide {
         /// The decision.
-        decision: Decision,
+        decision: GraphDecision,
         /// Its source.
         by: Actor,
     },
@@ -98,7 +98,7 @@ pub enum Event {
         /// The attempt.
         attempt: u32,
         /// The finding.
-        found: Found,
+        found: RecoveredAttempt,
     },
     /// The time of the graph is over.
     Deadline,
@@ -109,21 +109,21 @@ pub enum Event {
 /// The end of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ActionOutcome {
     /// It has an output.
     Ok {
         /// The output.
-        output: Output,
+        output: ActionOutput,
         /// Whether the work was done.
         satisfying: bool,
     },
     /// It failed.
-    Err(Failure),
+    Err(ActionFailure),
 }
 
 /// How an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct ActionFailure {
     /// The stable name.
     pub code: Code,
     /// Message for the model.
@@ -138,7 +138,7 @@ pub struct Failure {
     pub jitter: i16,
 }
 
-impl Failure {
+impl ActionFailure {
     /// A failure that is not tried again.
     pub fn new(code: Code, message: &str, sent: Sent) -> Self {
         Self {
@@ -199,11 +199,11 @@ pub enum Actor {
 /// Finding of a take-over about an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Found {
+pub enum RecoveredAttempt {
     /// No output is stored.
     Nothing,
     /// Its end is stored, or known.
-    Ended(Outcome),
+    Ended(ActionOutcome),
     /// It still runs or waits outside.
     Alive,
     /// The remote side has no record of it.

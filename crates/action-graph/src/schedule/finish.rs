@@ -2,87 +2,92 @@
 
 use crate::action::{Class, ExecutorKind, FailureMode};
 use crate::code::Code;
-use crate::graph::Stop;
+use crate::graph::StopReason;
 use crate::ids::ActionId;
-use crate::node::{ActionError, Output, Sent, State, Wait};
+use crate::node::{ActionError, ActionOutput, NodeState, Sent, Wait};
 use crate::result::excerpt::GAP;
 use crate::result::tokens::{head_bytes, tail_bytes};
-use crate::schedule::{Command, Counted, Denial, Failure, Outcome, Turn};
+use crate::schedule::{
+    ActionFailure, ActionOutcome, AttemptEvents, Command, DecisionEvents, Denial, IgnoredEvent,
+    StepState,
+};
 
 /// Bytes of an error message that are kept from its beginning and its end.
 const MESSAGE: (usize, usize) = (1 << 10, 15 << 10);
 
-impl Turn<'_> {
-    pub(super) fn finished(&mut self, id: &ActionId, attempt: u32, outcome: Outcome) {
-        let Some(place) = self.open(id, attempt) else {
+impl AttemptEvents<'_, '_> {
+    pub(super) fn finished(&mut self, id: &ActionId, attempt: u32, outcome: ActionOutcome) {
+        let Some(position) = self.step.open(id, attempt) else {
             return;
         };
-        self.end(place, outcome);
+        self.end(position, outcome);
     }
 
     /// The end of an open attempt.
-    pub(super) fn end(&mut self, place: usize, outcome: Outcome) {
-        let most = self.graph.settings.output_bytes;
+    pub(super) fn end(&mut self, position: usize, outcome: ActionOutcome) {
+        let most = self.step.graph.settings.output_bytes;
         match outcome {
-            Outcome::Ok { output, .. } if output.bytes > most => {
+            ActionOutcome::Ok { output, .. } if output.bytes > most => {
                 let message = format!("the output exceeds {most} bytes");
                 self.failed(
-                    place,
-                    &Failure::new(Code::OutputTooLarge, &message, Sent::Yes),
+                    position,
+                    &ActionFailure::new(Code::OutputTooLarge, &message, Sent::Yes),
                 );
             }
-            Outcome::Ok { output, satisfying } => self.completed(place, output, satisfying),
-            Outcome::Err(failure) => self.failed(place, &failure),
+            ActionOutcome::Ok { output, satisfying } => {
+                self.completed(position, output, satisfying)
+            }
+            ActionOutcome::Err(failure) => self.failed(position, &failure),
         }
     }
 
     /// Rule 7: completed, or once more until the condition holds.
-    fn completed(&mut self, place: usize, output: Output, satisfying: bool) {
-        let now = self.now;
-        let node = &mut self.graph.nodes[place];
+    fn completed(&mut self, position: usize, output: ActionOutput, satisfying: bool) {
+        let now = self.step.now;
+        let node = &mut self.step.graph.nodes[position];
         node.end_attempt(now, None, Some(Sent::Yes));
         node.output = Some(output);
         node.error = None;
         node.child = None;
         let is_aborting = std::mem::take(&mut node.aborting);
-        if !is_aborting && self.graph.stop.is_none() && self.repeats(place) {
+        if !is_aborting && self.step.graph.stop.is_none() && self.repeats(position) {
             return;
         }
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[position];
         node.satisfying = satisfying;
         let why = match node.kind() {
             _ if satisfying => None,
             ExecutorKind::Human => Some(Code::ApprovalDenied),
             _ => Some(Code::ChildUnsatisfying),
         };
-        self.go(place, State::Completed, why);
+        self.step.go(position, NodeState::Completed, why);
     }
 
-    fn repeats(&mut self, place: usize) -> bool {
-        let node = &self.graph.nodes[place];
+    fn repeats(&mut self, position: usize) -> bool {
+        let node = &self.step.graph.nodes[position];
         let Some(repeat) = &node.action.repeat else {
             return false;
         };
         let is_last = node.iteration + 1 >= repeat.max;
-        if is_last || self.graph.holds(&repeat.until, Some(node)) {
+        if is_last || self.step.graph.holds(&repeat.until, Some(node)) {
             return false;
         }
         let delay = repeat.delay_ms;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[position];
         node.iteration += 1;
         node.tries = 0;
         node.cleared = false;
         if delay == 0 {
-            self.go(place, State::Pending, None);
+            self.step.go(position, NodeState::Pending, None);
         } else {
-            self.retry_at(place, delay, None);
+            self.step.retry_at(position, delay, None);
         }
         true
     }
 
-    fn failed(&mut self, place: usize, failure: &Failure) {
-        let now = self.now;
-        let node = &mut self.graph.nodes[place];
+    fn failed(&mut self, position: usize, failure: &ActionFailure) {
+        let now = self.step.now;
+        let node = &mut self.step.graph.nodes[position];
         node.end_attempt(now, Some(failure.code), Some(failure.sent));
         node.child = None;
         let message = shortened(&failure.message);
@@ -92,15 +97,17 @@ impl Turn<'_> {
         if std::mem::take(&mut node.aborting) {
             node.error = Some(error);
             let state = if is_unclear {
-                State::Uncertain
+                NodeState::Uncertain
             } else {
-                State::Canceled
+                NodeState::Canceled
             };
-            return self.go(place, state, Some(Code::Canceled));
+            return self.step.go(position, state, Some(Code::Canceled));
         }
         if is_unclear {
             node.error = Some(error);
-            return self.go(place, State::Uncertain, Some(Code::UncertainEffect));
+            return self
+                .step
+                .go(position, NodeState::Uncertain, Some(Code::UncertainEffect));
         }
         let policy = &node.action.failure;
         let may_repeat = node.class() != Class::AtMostOnce || failure.sent == Sent::No;
@@ -108,14 +115,14 @@ impl Turn<'_> {
             && node.tries < policy.max_attempts
             && failure.retryable
             && may_repeat
-            && self.graph.stop.is_none();
+            && self.step.graph.stop.is_none();
         if !is_retried {
-            return self.fail(place, error);
+            return self.step.fail(position, error);
         }
         let backoff =
             u64::from(policy.backoff_ms) << u32::from(node.tries.saturating_sub(1)).min(16);
         let asked = u64::from(failure.retry_after.unwrap_or(0));
-        let most = u64::from(self.graph.settings.retry_delay_ms);
+        let most = u64::from(self.step.graph.settings.retry_delay_ms);
         let base = backoff.max(asked).min(most);
         let jitter = i64::from(failure.jitter.clamp(-200, 200));
         let change = i64::try_from(base).unwrap_or(0) * jitter / 1_000;
@@ -123,46 +130,54 @@ impl Turn<'_> {
             .saturating_add_signed(change)
             .min(most)
             .max(asked.min(most));
-        self.graph.nodes[place].error = Some(error);
-        self.retry_at(place, u32::try_from(delay).unwrap_or(u32::MAX), Some(code));
+        self.step.graph.nodes[position].error = Some(error);
+        self.step.retry_at(
+            position,
+            u32::try_from(delay).unwrap_or(u32::MAX),
+            Some(code),
+        );
     }
+}
 
-    fn retry_at(&mut self, place: usize, delay: u32, why: Option<Code>) {
+impl StepState<'_> {
+    pub(super) fn retry_at(&mut self, position: usize, delay: u32, why: Option<Code>) {
         let at = self.now.saturating_add(u64::from(delay));
-        self.go(place, State::Waiting(Wait::Retry), why);
-        let node = &mut self.graph.nodes[place];
+        self.go(position, NodeState::Waiting(Wait::Retry), why);
+        let node = &mut self.graph.nodes[position];
         node.due = Some(at);
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         self.effects.push(Command::SetTimer { id, attempt, at });
     }
 
     /// Rule 10: failed for good; `abort` ends the graph, `continue` opens the edges.
-    pub(super) fn fail(&mut self, place: usize, error: ActionError) {
-        let node = &mut self.graph.nodes[place];
+    pub(super) fn fail(&mut self, position: usize, error: ActionError) {
+        let node = &mut self.graph.nodes[position];
         let code = error.code;
         node.error = Some(error);
         let is_instance = node.parent.is_some();
         let last = node.action.failure.last();
         node.satisfying = last == FailureMode::Continue;
-        self.go(place, State::Failed, Some(code));
+        self.go(position, NodeState::Failed, Some(code));
         if last == FailureMode::Abort && !is_instance && self.graph.stop.is_none() {
-            self.halt(Stop::Aborted);
+            self.halt(StopReason::Aborted);
         }
     }
+}
 
+impl DecisionEvents<'_, '_> {
     /// Rule 14. An approval covers the bytes that it names, once.
     pub(super) fn approved(&mut self, ids: &[(ActionId, String)]) {
         for (id, hash) in ids {
-            let Some(place) = self.waiting_for_approval(id) else {
+            let Some(position) = self.waiting_for_approval(id) else {
                 continue;
             };
-            let node = &mut self.graph.nodes[place];
+            let node = &mut self.step.graph.nodes[position];
             if node.approval.as_ref() != Some(hash) {
-                self.count(Counted::Refused);
+                self.step.count(IgnoredEvent::Refused);
                 continue;
             }
             node.cleared = true;
-            self.go(place, State::Pending, None);
+            self.step.go(position, NodeState::Pending, None);
         }
     }
 
@@ -173,22 +188,23 @@ impl Turn<'_> {
             Denial::Unavailable => (Code::ApprovalUnavailable, "no person can approve it"),
         };
         for id in ids {
-            if let Some(place) = self.waiting_for_approval(id) {
+            if let Some(position) = self.waiting_for_approval(id) {
                 let message = message.to_owned();
-                self.fail(place, ActionError { code, message });
+                self.step.fail(position, ActionError { code, message });
             }
         }
     }
 
     fn waiting_for_approval(&mut self, id: &ActionId) -> Option<usize> {
-        let place = self.graph.place(id);
-        let is_waiting =
-            |place: &usize| self.graph.nodes[*place].state == State::Waiting(Wait::Approval);
-        let place = place.filter(is_waiting);
-        if place.is_none() {
-            self.count(Counted::Late);
+        let position = self.step.graph.position(id);
+        let is_waiting = |position: &usize| {
+            self.step.graph.nodes[*position].state == NodeState::Waiting(Wait::Approval)
+        };
+        let position = position.filter(is_waiting);
+        if position.is_none() {
+            self.step.count(IgnoredEvent::Late);
         }
-        place
+        position
     }
 }
 

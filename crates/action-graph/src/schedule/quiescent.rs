@@ -1,13 +1,13 @@
 //! Whether nothing moves without the outside, and why.
 
 use crate::action::FailureMode;
-use crate::node::{Block, Node, State, Wait};
-use crate::schedule::{Turn, Why};
+use crate::node::{BlockReason, Node, NodeState, Wait};
+use crate::schedule::{StepState, Why};
 
-impl Turn<'_> {
+impl StepState<'_> {
     pub(super) fn quiescent(&self) -> Option<Why> {
         let graph = &self.graph;
-        let moves = |node: &Node| node.state == State::Running || node.state.is_timed();
+        let moves = |node: &Node| node.state == NodeState::Running || node.state.is_timed();
         if !graph.begun || graph.nodes.iter().any(moves) {
             return None;
         }
@@ -16,17 +16,17 @@ impl Turn<'_> {
             let is_open = graph.nodes.iter().any(Node::has_open_attempt);
             return Some(if is_open { Why::Waiting } else { Why::Canceled });
         }
-        let is = |state: State| graph.nodes.iter().any(|node| node.state == state);
-        if is(State::Uncertain) || self.needs_model() {
+        let is = |state: NodeState| graph.nodes.iter().any(|node| node.state == state);
+        if is(NodeState::Uncertain) || self.needs_model() {
             return Some(Why::Decide);
         }
         if graph.nodes.iter().all(Node::is_settled) {
             return Some(Why::Finished);
         }
-        if is(State::Waiting(Wait::User)) {
+        if is(NodeState::Waiting(Wait::User)) {
             return Some(Why::UserNeeded);
         }
-        if is(State::Waiting(Wait::Approval)) {
+        if is(NodeState::Waiting(Wait::Approval)) {
             return Some(Why::PermissionNeeded);
         }
         Some(Why::Waiting)
@@ -35,15 +35,15 @@ impl Turn<'_> {
     /// Whether a failure that awaits a decision of the model blocks another action.
     fn needs_model(&self) -> bool {
         let graph = &self.graph;
-        let blocked = (0..graph.nodes.len()).filter(|&place| {
-            let node = &graph.nodes[place];
-            node.state == State::Blocked(Block::Dependency) && !node.waived
+        let blocked = (0..graph.nodes.len()).filter(|&position| {
+            let node = &graph.nodes[position];
+            node.state == NodeState::Blocked(BlockReason::Dependency) && !node.waived
         });
-        let mut causes = blocked.flat_map(|place| &graph.edges(place).needs);
-        causes.any(|&place| {
-            let node = &graph.nodes[place];
+        let mut causes = blocked.flat_map(|position| &graph.edges(position).needs);
+        causes.any(|&position| {
+            let node = &graph.nodes[position];
             node.needs_decision()
-                && (node.state == State::Completed
+                && (node.state == NodeState::Completed
                     || node.action.failure.last() == FailureMode::AskModel)
         })
     }

@@ -3,42 +3,54 @@
 use crate::action::Class;
 use crate::code::Code;
 use crate::ids::ActionId;
-use crate::node::{Sent, State, Wait};
-use crate::schedule::{Counted, Failure, Found, Outcome, Turn};
+use crate::node::{NodeState, Sent, Wait};
+use crate::schedule::{
+    ActionFailure, ActionOutcome, AttemptEvents, IgnoredEvent, RecoveredAttempt,
+};
 
-impl Turn<'_> {
-    pub(super) fn recovered(&mut self, id: &ActionId, attempt: u32, found: Found) {
-        let Some(place) = self.open(id, attempt) else {
+impl AttemptEvents<'_, '_> {
+    pub(super) fn recovered(&mut self, id: &ActionId, attempt: u32, found: RecoveredAttempt) {
+        let Some(position) = self.step.open(id, attempt) else {
             return;
         };
-        let node = &self.graph.nodes[place];
+        let node = &self.step.graph.nodes[position];
         match (found, node.state) {
-            (Found::Ended(outcome), _) => self.end(place, outcome),
-            (Found::Nothing | Found::Unknown, State::Running) if node.aborting => {
-                self.grace_over(place);
+            (RecoveredAttempt::Ended(outcome), _) => self.end(position, outcome),
+            (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Running)
+                if node.aborting =>
+            {
+                self.step.grace_over(position);
             }
-            (Found::Nothing | Found::Unknown, State::Running) => match node.class() {
-                Class::Replayable | Class::Keyed => {
-                    self.graph.nodes[place].resumes = true;
-                    self.go(place, State::Pending, None);
+            (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Running) => {
+                match node.class() {
+                    Class::Replayable | Class::Keyed => {
+                        self.step.graph.nodes[position].resumes = true;
+                        self.step.go(position, NodeState::Pending, None);
+                    }
+                    Class::AtMostOnce => {
+                        let now = self.step.now;
+                        self.step.graph.nodes[position].end_attempt(now, None, Some(Sent::Maybe));
+                        self.step
+                            .go(position, NodeState::Uncertain, Some(Code::UncertainEffect));
+                    }
                 }
-                Class::AtMostOnce => {
-                    let now = self.now;
-                    self.graph.nodes[place].end_attempt(now, None, Some(Sent::Maybe));
-                    self.go(place, State::Uncertain, Some(Code::UncertainEffect));
-                }
-            },
-            (Found::Unknown, State::Waiting(Wait::Child)) => {
+            }
+            (RecoveredAttempt::Unknown, NodeState::Waiting(Wait::Child)) => {
                 let message = "the child run is not known any more";
-                let mut failure = Failure::new(Code::ChildFailed, message, Sent::No);
+                let mut failure = ActionFailure::new(Code::ChildFailed, message, Sent::No);
                 failure.retryable = true;
-                self.end(place, Outcome::Err(failure));
+                self.end(position, ActionOutcome::Err(failure));
             }
             // The question is asked again, as a new attempt.
-            (Found::Unknown, State::Waiting(Wait::User)) => self.go(place, State::Pending, None),
-            (Found::Nothing, State::Waiting(Wait::Timer)) => self.go(place, State::Running, None),
-            (Found::Alive, _) | (Found::Nothing | Found::Unknown, State::Waiting(_)) => {}
-            _ => self.count(Counted::Refused),
+            (RecoveredAttempt::Unknown, NodeState::Waiting(Wait::User)) => {
+                self.step.go(position, NodeState::Pending, None)
+            }
+            (RecoveredAttempt::Nothing, NodeState::Waiting(Wait::Timer)) => {
+                self.step.go(position, NodeState::Running, None)
+            }
+            (RecoveredAttempt::Alive, _)
+            | (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Waiting(_)) => {}
+            _ => self.step.count(IgnoredEvent::Refused),
         }
     }
 }

@@ -7,22 +7,23 @@ use serde_json::Value;
 use crate::action::Action;
 use crate::code::Code;
 use crate::graph::Transition;
-use crate::node::{Node, State};
+use crate::node::{Node, NodeState};
 use crate::reference::Reference;
-use crate::schedule::{Command, Counted, Turn};
+use crate::schedule::{Command, DecisionEvents, IgnoredEvent};
 
-impl Turn<'_> {
+impl DecisionEvents<'_, '_> {
     pub(super) fn revise(&mut self, actions: Vec<Action>, constants: BTreeMap<Reference, Value>) {
-        let is_kept =
-            |node: &Node| node.waived || !matches!(node.state, State::Pending | State::Blocked(_));
+        let is_kept = |node: &Node| {
+            node.waived || !matches!(node.state, NodeState::Pending | NodeState::Blocked(_))
+        };
         let immutable = |action: &Action| {
-            let node = self.graph.node(&action.id);
+            let node = self.step.graph.node(&action.id);
             node.is_some_and(|node| is_kept(node) || node.parent.is_some())
         };
-        if self.graph.stop.is_some() || actions.iter().any(immutable) {
-            return self.count(Counted::Refused);
+        if self.step.graph.stop.is_some() || actions.iter().any(immutable) {
+            return self.step.count(IgnoredEvent::Refused);
         }
-        let old = std::mem::take(&mut self.graph.nodes);
+        let old = std::mem::take(&mut self.step.graph.nodes);
         let (kept, replaced): (Vec<_>, Vec<_>) = old
             .into_iter()
             .partition(|node| is_kept(node) || node.parent.is_some());
@@ -32,23 +33,26 @@ impl Turn<'_> {
             .iter()
             .filter(|node| !names.contains(&node.action.id))
         {
-            self.graph.seq += 1;
+            self.step.graph.seq += 1;
             let transition = Transition {
-                seq: self.graph.seq,
-                at: self.now,
+                seq: self.step.graph.seq,
+                at: self.step.now,
                 id: node.action.id.clone(),
                 attempt: node.attempt,
                 from: node.state,
-                to: State::Canceled,
+                to: NodeState::Canceled,
                 why: Some(Code::Canceled),
             };
-            self.notes.push(Command::Note(transition));
+            self.step.notes.push(Command::Note(transition));
         }
-        self.graph.nodes = kept;
-        self.graph.nodes.extend(actions.into_iter().map(Node::new));
-        self.graph.constants.extend(constants);
-        self.graph.generation += 1;
-        self.graph.relink();
-        self.changed = true;
+        self.step.graph.nodes = kept;
+        self.step
+            .graph
+            .nodes
+            .extend(actions.into_iter().map(Node::new));
+        self.step.graph.constants.extend(constants);
+        self.step.graph.generation += 1;
+        self.step.graph.relink();
+        self.step.changed = true;
     }
 }

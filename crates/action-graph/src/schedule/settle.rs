@@ -6,16 +6,16 @@ use crate::bind::bind;
 use crate::code::Code;
 use crate::graph::Graph;
 use crate::json::canonical;
-use crate::node::{ActionError, Block, Item, Node, Output, State, Wait};
+use crate::node::{ActionError, ActionOutput, BlockReason, FanOutItem, Node, NodeState, Wait};
 use crate::policy::Visibility;
 use crate::record::instance;
-use crate::schedule::{ApprovalRequest, Command, Turn};
+use crate::schedule::{ApprovalRequest, Command, ReadyRules};
 use crate::sha256;
 
 /// Verdict of the rules about a pending node.
-enum Next {
+enum RuleVerdict {
     Wait,
-    Block(Block, Code),
+    Block(BlockReason, Code),
     Skip,
     Expand(Vec<Value>),
     Fail(Code, String),
@@ -24,77 +24,82 @@ enum Next {
     Ready,
 }
 
-impl Turn<'_> {
+impl ReadyRules<'_, '_> {
     /// Applies the rules until nothing changes. Each round settles at least one node.
     pub(super) fn settle_all(&mut self) {
         let mut requests = Vec::new();
         loop {
-            let before = self.graph.seq;
-            let mut place = 0;
-            while place < self.graph.nodes.len() {
-                match self.graph.nodes[place].state {
-                    State::Pending if self.graph.stop.is_none() => {
-                        self.settle(place, &mut requests);
+            let before = self.step.graph.seq;
+            let mut position = 0;
+            while position < self.step.graph.nodes.len() {
+                match self.step.graph.nodes[position].state {
+                    NodeState::Pending if self.step.graph.stop.is_none() => {
+                        self.settle(position, &mut requests);
                     }
-                    State::FanOut => self.join(place),
+                    NodeState::FanOut => self.join(position),
                     _ => {}
                 }
-                place += 1;
+                position += 1;
             }
-            if self.graph.seq == before {
+            if self.step.graph.seq == before {
                 break;
             }
         }
         requests.retain(|request: &ApprovalRequest| {
-            let node = self.graph.node(&request.id);
-            node.is_some_and(|node| node.state == State::Waiting(Wait::Approval))
+            let node = self.step.graph.node(&request.id);
+            node.is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval))
         });
         if !requests.is_empty() {
-            self.effects.push(Command::AskApproval(requests));
+            self.step.effects.push(Command::AskApproval(requests));
         }
     }
 
-    fn settle(&mut self, place: usize, requests: &mut Vec<ApprovalRequest>) {
-        match next(self.graph, place) {
-            Next::Wait | Next::Ready => {}
-            Next::Block(block, why) => self.go(place, State::Blocked(block), Some(why)),
-            Next::Skip => {
-                self.graph.nodes[place].satisfying = true;
-                self.go(place, State::Skipped, Some(Code::ConditionFalse));
+    fn settle(&mut self, position: usize, requests: &mut Vec<ApprovalRequest>) {
+        match next(self.step.graph, position) {
+            RuleVerdict::Wait | RuleVerdict::Ready => {}
+            RuleVerdict::Block(block, why) => {
+                self.step.go(position, NodeState::Blocked(block), Some(why))
             }
-            Next::Expand(items) => self.expand(place, items),
-            Next::Fail(code, message) => self.fail(place, ActionError { code, message }),
-            Next::Bound(input, taint) => {
-                let node = &mut self.graph.nodes[place];
+            RuleVerdict::Skip => {
+                self.step.graph.nodes[position].satisfying = true;
+                self.step
+                    .go(position, NodeState::Skipped, Some(Code::ConditionFalse));
+            }
+            RuleVerdict::Expand(items) => self.expand(position, items),
+            RuleVerdict::Fail(code, message) => {
+                self.step.fail(position, ActionError { code, message })
+            }
+            RuleVerdict::Bound(input, taint) => {
+                let node = &mut self.step.graph.nodes[position];
                 node.input = Some(input);
                 node.taint = node.taint.max(taint);
-                self.settle(place, requests);
+                self.settle(position, requests);
             }
-            Next::Approve => requests.extend(self.ask(place)),
+            RuleVerdict::Approve => requests.extend(self.ask(position)),
         }
     }
 
     /// Rule 4: a standing approval, a question, or a failure when the surface cannot ask.
-    fn ask(&mut self, place: usize) -> Option<ApprovalRequest> {
-        let node = &self.graph.nodes[place];
+    fn ask(&mut self, position: usize) -> Option<ApprovalRequest> {
+        let node = &self.step.graph.nodes[position];
         let (Some(resolved), Some(input)) = (&node.action.resolved, &node.input) else {
             return None;
         };
-        let mut standing = self.graph.settings.standing.iter();
+        let mut standing = self.step.graph.settings.standing.iter();
         if standing.any(|one| one.covers(&resolved.target, &resolved.effects, input)) {
-            self.graph.nodes[place].cleared = true;
+            self.step.graph.nodes[position].cleared = true;
             return None;
         }
-        if !self.graph.settings.can_ask {
+        if !self.step.graph.settings.can_ask {
             let message = "no person can approve on this surface".to_owned();
             let code = Code::ApprovalUnavailable;
-            self.fail(place, ActionError { code, message });
+            self.step.fail(position, ActionError { code, message });
             return None;
         }
         // With the number of the attempt, so that an answer that arrives twice approves no later iteration.
         let call = json!([resolved.kind, resolved.target, input, resolved.effects]);
         let covered = json!([
-            self.graph.id,
+            self.step.graph.id,
             node.action.id,
             node.attempt,
             node.decisions,
@@ -108,20 +113,20 @@ impl Turn<'_> {
             effects: resolved.effects.iter().copied().collect(),
             hash: sha256::hex(canonical(&covered)),
         };
-        self.graph.nodes[place].approval = Some(request.hash.clone());
-        self.go(
-            place,
-            State::Waiting(Wait::Approval),
+        self.step.graph.nodes[position].approval = Some(request.hash.clone());
+        self.step.go(
+            position,
+            NodeState::Waiting(Wait::Approval),
             Some(Code::ApprovalRequired),
         );
         Some(request)
     }
 
     /// Rule 6: one instance for each item, behind the action.
-    fn expand(&mut self, place: usize, items: Vec<Value>) {
-        let parent = &self.graph.nodes[place];
+    fn expand(&mut self, position: usize, items: Vec<Value>) {
+        let parent = &self.step.graph.nodes[position];
         let taint = match &parent.action.for_each {
-            Some(each) => self.graph.readers_of(&each.items, Some(parent)),
+            Some(each) => self.step.graph.readers_of(&each.items, Some(parent)),
             None => Visibility::Model,
         };
         let instances = items.into_iter().enumerate().map(|(index, item)| {
@@ -129,28 +134,31 @@ impl Turn<'_> {
             let action = instance(&parent.action, &id);
             let mut node = Node::new(action);
             node.parent = Some(parent.action.id.clone());
-            node.item = Some(Item { value: item });
+            node.item = Some(FanOutItem { value: item });
             node.taint = taint;
             node
         });
         let instances: Vec<_> = instances.collect();
-        self.graph.nodes.splice(place + 1..=place, instances);
-        self.graph.relink();
-        self.go(place, State::FanOut, None);
+        self.step
+            .graph
+            .nodes
+            .splice(position + 1..=position, instances);
+        self.step.graph.relink();
+        self.step.go(position, NodeState::FanOut, None);
     }
 
     /// The end of a fan-out: its output is a list in the order of the items.
-    fn join(&mut self, place: usize) {
-        let parent = &self.graph.nodes[place];
+    fn join(&mut self, position: usize) {
+        let parent = &self.step.graph.nodes[position];
         let own = |node: &&Node| node.parent.as_ref() == Some(&parent.action.id);
-        let instances = self.graph.nodes[place + 1..].iter().take_while(own);
+        let instances = self.step.graph.nodes[position + 1..].iter().take_while(own);
         if instances.clone().any(|node| !node.is_settled()) {
             return;
         }
-        let is_lost = |node: &&Node| node.state != State::Completed || !node.satisfying;
+        let is_lost = |node: &&Node| node.state != NodeState::Completed || !node.satisfying;
         let lost = instances.clone().filter(is_lost).count();
         let value_of = |node: &Node| match (&node.state, &node.output) {
-            (State::Completed, Some(output)) => output.value.clone(),
+            (NodeState::Completed, Some(output)) => output.value.clone(),
             _ => Value::Null,
         };
         let list: Vec<_> = instances.clone().map(value_of).collect();
@@ -165,34 +173,34 @@ impl Turn<'_> {
             .as_ref()
             .map_or(0, |each| usize::from(each.max_failures));
         let message = format!("{lost} of {} items failed, at most {most} may", list.len());
-        let mut output = Output::json(Value::Array(list));
+        let mut output = ActionOutput::json(Value::Array(list));
         output.artifacts = artifacts;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.step.graph.nodes[position];
         node.taint = node.taint.max(taint.unwrap_or_default());
         node.output = Some(output);
         if lost > most {
             let code = Code::UpstreamFailed;
-            return self.fail(place, ActionError { code, message });
+            return self.step.fail(position, ActionError { code, message });
         }
         node.satisfying = true;
-        self.go(place, State::Completed, None);
+        self.step.go(position, NodeState::Completed, None);
     }
 }
 
 /// Verdict of the rules about a pending node. Without side effects.
-fn next(graph: &Graph, place: usize) -> Next {
-    let node = &graph.nodes[place];
-    if let Some(next) = edges(graph, place) {
+fn next(graph: &Graph, position: usize) -> RuleVerdict {
+    let node = &graph.nodes[position];
+    if let Some(next) = edges(graph, position) {
         return next;
     }
     if let Some(each) = &node.action.for_each {
         return match graph.value_of(&each.items, Some(node)) {
             Some(Value::Array(items)) if items.len() > usize::from(each.max) => {
                 let message = format!("{} items, at most {}", items.len(), each.max);
-                Next::Fail(Code::FanOutTooLarge, message)
+                RuleVerdict::Fail(Code::FanOutTooLarge, message)
             }
-            Some(Value::Array(items)) => Next::Expand(items),
-            _ => Next::Block(Block::Input, Code::InputUnresolved),
+            Some(Value::Array(items)) => RuleVerdict::Expand(items),
+            _ => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
         };
     }
     let Some(input) = &node.input else {
@@ -202,8 +210,8 @@ fn next(graph: &Graph, place: usize) -> Next {
             graph.value_of(reference, Some(node))
         });
         return match bound {
-            Ok(input) => Next::Bound(input, taint),
-            Err(_) => Next::Block(Block::Input, Code::InputUnresolved),
+            Ok(input) => RuleVerdict::Bound(input, taint),
+            Err(_) => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
         };
     };
     let _ = input;
@@ -213,24 +221,27 @@ fn next(graph: &Graph, place: usize) -> Next {
         .as_ref()
         .is_some_and(|one| one.approval);
     if wants_approval && !node.cleared {
-        return Next::Approve;
+        return RuleVerdict::Approve;
     }
-    Next::Ready
+    RuleVerdict::Ready
 }
 
 /// Edges and condition; `None` when the node is ready.
-fn edges(graph: &Graph, place: usize) -> Option<Next> {
-    let node = &graph.nodes[place];
+fn edges(graph: &Graph, position: usize) -> Option<RuleVerdict> {
+    let node = &graph.nodes[position];
     if node.input.is_some() {
         return None;
     }
-    let edges = graph.edges(place);
+    let edges = graph.edges(position);
     let mut is_open = true;
     for &need in &edges.needs {
         let need = &graph.nodes[need];
         if !need.satisfying {
             if need.is_settled() {
-                return Some(Next::Block(Block::Dependency, Code::UpstreamFailed));
+                return Some(RuleVerdict::Block(
+                    BlockReason::Dependency,
+                    Code::UpstreamFailed,
+                ));
             }
             is_open = false;
         }
@@ -241,9 +252,9 @@ fn edges(graph: &Graph, place: usize) -> Option<Next> {
             .iter()
             .any(|&other| !graph.nodes[other].is_settled())
     {
-        return Some(Next::Wait);
+        return Some(RuleVerdict::Wait);
     }
     let condition = node.action.when.as_ref();
     let is_false = condition.is_some_and(|condition| !graph.holds(condition, Some(node)));
-    is_false.then_some(Next::Skip)
+    is_false.then_some(RuleVerdict::Skip)
 }

@@ -6,30 +6,32 @@ use crate::action::{Class, Effect, ExecutorKind};
 use crate::graph::Graph;
 use crate::ids::base32;
 use crate::json::canonical;
-use crate::node::{Attempt, Node, State, Wait};
-use crate::schedule::{Command, Execute, Turn};
+use crate::node::{Attempt, Node, NodeState, Wait};
+use crate::schedule::{Command, Execute, ReadyRules};
 use crate::sha256;
 
-impl Turn<'_> {
+impl ReadyRules<'_, '_> {
     pub(super) fn start_ready(&mut self) {
-        if self.graph.stop.is_some() {
+        if self.step.graph.stop.is_some() {
             return;
         }
         let mut running = self
+            .step
             .graph
             .nodes
             .iter()
             .filter(|node| holds_slot(node))
             .count();
         let mut agents = self
+            .step
             .graph
             .nodes
             .iter()
             .filter(|node| holds_agent(node))
             .count();
-        for place in 0..self.graph.nodes.len() {
-            let node = &self.graph.nodes[place];
-            let is_ready = node.state == State::Pending
+        for position in 0..self.step.graph.nodes.len() {
+            let node = &self.step.graph.nodes[position];
+            let is_ready = node.state == NodeState::Pending
                 && node.input.is_some()
                 && (node.cleared
                     || !node
@@ -42,28 +44,29 @@ impl Turn<'_> {
             }
             let kind = node.kind();
             if kind == ExecutorKind::Human {
-                self.start(place);
+                self.start(position);
                 continue;
             }
-            if running >= usize::from(self.graph.settings.parallel) {
+            if running >= usize::from(self.step.graph.settings.parallel) {
                 continue;
             }
             let is_agent = kind == ExecutorKind::Agent;
-            if is_agent && agents >= usize::from(self.graph.settings.agents) {
+            if is_agent && agents >= usize::from(self.step.graph.settings.agents) {
                 continue;
             }
-            if is_lane_free(self.graph, place) && has_target_slot(self.graph, place) {
-                self.start(place);
+            if is_lane_free(self.step.graph, position) && has_target_slot(self.step.graph, position)
+            {
+                self.start(position);
                 running += 1;
                 agents += usize::from(is_agent);
             }
         }
     }
 
-    fn start(&mut self, place: usize) {
-        let now = self.now;
-        let graph_id = self.graph.id.clone();
-        let node = &mut self.graph.nodes[place];
+    fn start(&mut self, position: usize) {
+        let now = self.step.now;
+        let graph_id = self.step.graph.id.clone();
+        let node = &mut self.step.graph.nodes[position];
         if std::mem::take(&mut node.resumes) {
             node.end_attempt(now, None, None);
             node.attempts.pop();
@@ -89,12 +92,12 @@ impl Turn<'_> {
             timeout_ms: node.action.timeout_ms,
         };
         let (state, command) = match node.kind() {
-            ExecutorKind::Human => (State::Waiting(Wait::User), Command::Ask(execute)),
-            ExecutorKind::Agent => (State::Running, Command::SpawnChild(execute)),
-            _ => (State::Running, Command::Execute(execute)),
+            ExecutorKind::Human => (NodeState::Waiting(Wait::User), Command::Ask(execute)),
+            ExecutorKind::Agent => (NodeState::Running, Command::SpawnChild(execute)),
+            _ => (NodeState::Running, Command::Execute(execute)),
         };
-        self.go(place, state, None);
-        self.effects.push(command);
+        self.step.go(position, state, None);
+        self.step.effects.push(command);
     }
 }
 
@@ -116,17 +119,20 @@ fn key_of(graph: &str, node: &Node) -> String {
 }
 
 pub(super) fn holds_slot(node: &Node) -> bool {
-    node.state == State::Running && node.kind() != ExecutorKind::Human
+    node.state == NodeState::Running && node.kind() != ExecutorKind::Human
 }
 
 fn holds_agent(node: &Node) -> bool {
-    let is_open = matches!(node.state, State::Running | State::Waiting(Wait::Child));
+    let is_open = matches!(
+        node.state,
+        NodeState::Running | NodeState::Waiting(Wait::Child)
+    );
     is_open && node.kind() == ExecutorKind::Agent
 }
 
 /// Whether no open attempt conflicts: a common written resource, or effects on one target.
-fn is_lane_free(graph: &Graph, place: usize) -> bool {
-    let node = &graph.nodes[place];
+fn is_lane_free(graph: &Graph, position: usize) -> bool {
+    let node = &graph.nodes[position];
     let mut open = graph.nodes.iter().filter(|one| one.has_open_attempt());
     !open.any(|other| conflict(node, other))
 }
@@ -147,8 +153,8 @@ pub(crate) fn conflict(one: &Node, other: &Node) -> bool {
     shares || is_same && acts(one) && acts(other)
 }
 
-fn has_target_slot(graph: &Graph, place: usize) -> bool {
-    let node = &graph.nodes[place];
+fn has_target_slot(graph: &Graph, position: usize) -> bool {
+    let node = &graph.nodes[position];
     let most = node
         .action
         .resolved

@@ -2,64 +2,67 @@
 
 use crate::action::Class;
 use crate::code::Code;
-use crate::graph::Stop;
+use crate::graph::StopReason;
 use crate::ids::ActionId;
-use crate::node::{State, Wait};
-use crate::schedule::{Command, Counted, Turn};
+use crate::node::{NodeState, Wait};
+use crate::schedule::{Command, IgnoredEvent, StepState};
 
-impl Turn<'_> {
+impl StepState<'_> {
     /// Stops the graph. A budget that is used up lets running actions end; anything else aborts them.
-    pub(super) fn stop(&mut self, stop: Stop) {
-        if matches!(self.graph.stop, Some(other) if other != Stop::Budget || stop == Stop::Budget) {
-            return self.count(Counted::Late);
+    pub(super) fn stop(&mut self, stop: StopReason) {
+        if matches!(self.graph.stop, Some(other) if other != StopReason::Budget || stop == StopReason::Budget)
+        {
+            return self.count(IgnoredEvent::Late);
         }
         if self.graph.begun && self.graph.nodes.iter().all(|node| node.state.is_terminal()) {
-            return self.count(Counted::Late);
+            return self.count(IgnoredEvent::Late);
         }
         self.halt(stop);
     }
 
     /// Stops the graph, also when the last action ended with this very step.
-    pub(super) fn halt(&mut self, stop: Stop) {
+    pub(super) fn halt(&mut self, stop: StopReason) {
         self.graph.begun = true;
         self.graph.stop = Some(stop);
         self.changed = true;
-        for place in 0..self.graph.nodes.len() {
-            let is_drained =
-                stop == Stop::Budget && self.graph.nodes[place].state == State::Running;
+        for position in 0..self.graph.nodes.len() {
+            let is_drained = stop == StopReason::Budget
+                && self.graph.nodes[position].state == NodeState::Running;
             if !is_drained {
-                self.cancel(place, stop.code());
+                self.cancel(position, stop.code());
             }
         }
     }
 
     pub(super) fn cancel_action(&mut self, id: &ActionId) {
-        let place = self.graph.place(id).filter(|&place| {
-            let state = self.graph.nodes[place].state;
-            !state.is_terminal() && state != State::Uncertain && !self.graph.nodes[place].aborting
+        let position = self.graph.position(id).filter(|&position| {
+            let state = self.graph.nodes[position].state;
+            !state.is_terminal()
+                && state != NodeState::Uncertain
+                && !self.graph.nodes[position].aborting
         });
-        let Some(place) = place else {
-            return self.count(Counted::Late);
+        let Some(position) = position else {
+            return self.count(IgnoredEvent::Late);
         };
-        let own = |at: &usize| self.graph.edges(*at).parent == Some(place);
+        let own = |at: &usize| self.graph.edges(*at).parent == Some(position);
         let instances: Vec<_> = (0..self.graph.nodes.len()).filter(own).collect();
-        self.cancel(place, Code::Canceled);
+        self.cancel(position, Code::Canceled);
         for instance in instances {
             self.cancel(instance, Code::Canceled);
         }
     }
 
     /// Cancels one node, or asks its attempt to end.
-    fn cancel(&mut self, place: usize, why: Code) {
+    pub(super) fn cancel(&mut self, position: usize, why: Code) {
         let grace_ms = self.graph.settings.grace_ms;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.graph.nodes[position];
         let abort = Command::Abort {
             id: node.action.id.clone(),
             attempt: node.attempt,
             grace_ms,
         };
         match node.state {
-            State::Running if !node.aborting => {
+            NodeState::Running if !node.aborting => {
                 node.aborting = true;
                 let (id, attempt) = (node.action.id.clone(), node.attempt);
                 let at = self.now.saturating_add(u64::from(grace_ms));
@@ -67,29 +70,32 @@ impl Turn<'_> {
                 self.effects.push(Command::SetTimer { id, attempt, at });
                 self.changed = true;
             }
-            State::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer) => {
+            NodeState::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer) => {
                 node.end_attempt(self.now, Some(why), None);
                 self.effects.push(abort);
-                self.go(place, State::Canceled, Some(why));
+                self.go(position, NodeState::Canceled, Some(why));
             }
-            State::Blocked(_) if node.waived => {}
-            State::Pending | State::FanOut | State::Waiting(_) | State::Blocked(_) => {
-                self.go(place, State::Canceled, Some(why));
+            NodeState::Blocked(_) if node.waived => {}
+            NodeState::Pending
+            | NodeState::FanOut
+            | NodeState::Waiting(_)
+            | NodeState::Blocked(_) => {
+                self.go(position, NodeState::Canceled, Some(why));
             }
             _ => {}
         }
     }
 
     /// The grace period of an aborted attempt ended without confirmation.
-    pub(super) fn grace_over(&mut self, place: usize) {
+    pub(super) fn grace_over(&mut self, position: usize) {
         let now = self.now;
-        let node = &mut self.graph.nodes[place];
+        let node = &mut self.graph.nodes[position];
         node.aborting = false;
         node.end_attempt(now, Some(Code::Canceled), None);
         let state = match node.class() {
-            Class::AtMostOnce => State::Uncertain,
-            Class::Replayable | Class::Keyed => State::Canceled,
+            Class::AtMostOnce => NodeState::Uncertain,
+            Class::Replayable | Class::Keyed => NodeState::Canceled,
         };
-        self.go(place, state, Some(Code::Canceled));
+        self.go(position, state, Some(Code::Canceled));
     }
 }

@@ -1,16 +1,16 @@
 //! Makes turns of graphs and refusals.
 
 use crate::accept::Repair;
-use crate::action::{Condition, Ending, Test};
+use crate::action::{ActionEnding, Condition, Test};
 use crate::code::Code;
-use crate::graph::{Graph, Status};
+use crate::graph::{Graph, GraphStatus};
 use crate::json::{canonical, pretty};
-use crate::node::{Block, Node, State, Wait};
+use crate::node::{BlockReason, Node, NodeState, Wait};
 use crate::policy::{Return, Visibility};
 use crate::print::condition_json;
 use crate::result::deliver::Shown;
 use crate::result::expand::Expanded;
-use crate::result::observe::{Budget, observe};
+use crate::result::observe::{ObservationBudget, observe};
 use crate::schedule::Why;
 use crate::transcript::{CallTurn, Notice, ProtocolTurn};
 use crate::validate::action_hash;
@@ -19,7 +19,7 @@ use crate::validate::action_hash;
 const ARTIFACTS: usize = 20;
 
 /// The turn of a graph at a decision point.
-pub fn protocol_turn(graph: &Graph, why: Why, budget: Budget<'_>) -> ProtocolTurn {
+pub fn protocol_turn(graph: &Graph, why: Why, budget: ObservationBudget<'_>) -> ProtocolTurn {
     let shown = observe(graph, budget);
     let nodes = graph.declared().zip(shown);
     let calls: Vec<_> = nodes
@@ -57,7 +57,7 @@ fn purpose(graph: &Graph) -> String {
 }
 
 fn next_line(graph: &Graph, why: Why) -> Option<String> {
-    let names = |state: fn(&State) -> bool| {
+    let names = |state: fn(&NodeState) -> bool| {
         let nodes = graph.nodes.iter().filter(|node| state(&node.state));
         nodes
             .map(|node| node.action.id.0.clone())
@@ -67,7 +67,7 @@ fn next_line(graph: &Graph, why: Why) -> Option<String> {
     Some(match why {
         Why::Finished => return None,
         Why::Decide => {
-            let uncertain = names(|state| *state == State::Uncertain);
+            let uncertain = names(|state| *state == NodeState::Uncertain);
             let failed = graph.declared().filter(|node| node.needs_decision());
             let failed: Vec<_> = failed.map(|node| node.action.id.as_str()).collect();
             match (uncertain.is_empty(), failed.is_empty()) {
@@ -82,17 +82,17 @@ fn next_line(graph: &Graph, why: Why) -> Option<String> {
         Why::UserNeeded => {
             format!(
                 "the user is asked: {}",
-                names(|state| *state == State::Waiting(Wait::User))
+                names(|state| *state == NodeState::Waiting(Wait::User))
             )
         }
         Why::PermissionNeeded => {
-            let waiting = names(|state| *state == State::Waiting(Wait::Approval));
+            let waiting = names(|state| *state == NodeState::Waiting(Wait::Approval));
             format!("the user is asked for an approval: {waiting}")
         }
         Why::Waiting => {
             format!(
                 "waits: {}",
-                names(|state| matches!(state, State::Waiting(_)))
+                names(|state| matches!(state, NodeState::Waiting(_)))
             )
         }
         Why::Canceled => {
@@ -108,7 +108,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
         .take(ARTIFACTS)
         .map(|(_, reference)| reference.clone());
     let is_private = node.visibility() > Visibility::Model;
-    let is_end = node.is_settled() || node.state == State::Uncertain;
+    let is_end = node.is_settled() || node.state == NodeState::Uncertain;
     let delivered = &shown.delivered;
     let is_less = delivered.given != delivered.asked || delivered.tokens < delivered.of_tokens;
     let shown_line = (is_end && is_less).then(|| {
@@ -129,7 +129,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
             text.truncate(text.trim_end().len());
         }
     }
-    let is_reference = delivered.asked == Return::OnDemand && node.state == State::Completed;
+    let is_reference = delivered.asked == Return::OnDemand && node.state == NodeState::Completed;
     let mut artifacts: Vec<_> = if is_private {
         Vec::new()
     } else {
@@ -187,45 +187,47 @@ fn arguments(node: &Node) -> String {
 /// The word of the projection, with two explanations.
 pub(crate) fn status_word(node: &Node) -> &'static str {
     match node.state {
-        State::Skipped => "canceled (condition not met)",
-        State::Uncertain => "blocked (outcome unknown)",
+        NodeState::Skipped => "canceled (condition not met)",
+        NodeState::Uncertain => "blocked (outcome unknown)",
         state => state.status().as_str(),
     }
 }
 
 fn reason(graph: &Graph, node: &Node) -> Option<(String, String)> {
     let line = match node.state {
-        State::Waiting(Wait::Approval) => "waits for an approval of the user".to_owned(),
-        State::Waiting(Wait::User) => {
+        NodeState::Waiting(Wait::Approval) => "waits for an approval of the user".to_owned(),
+        NodeState::Waiting(Wait::User) => {
             return Some(("user".to_owned(), "waits for the user".to_owned()));
         }
-        State::Waiting(Wait::Child) => {
+        NodeState::Waiting(Wait::Child) => {
             let run = node.child.clone().unwrap_or_default();
             return Some(("child".to_owned(), format!("waits for run {run}")));
         }
-        State::Waiting(Wait::Timer) => {
+        NodeState::Waiting(Wait::Timer) => {
             return Some(("timer".to_owned(), "waits for a time".to_owned()));
         }
-        State::Waiting(Wait::External) => {
+        NodeState::Waiting(Wait::External) => {
             return Some((
                 "external".to_owned(),
                 "waits for something outside".to_owned(),
             ));
         }
-        State::Waiting(Wait::Retry) | State::Failed | State::Uncertain => {
+        NodeState::Waiting(Wait::Retry) | NodeState::Failed | NodeState::Uncertain => {
             let error = node.error.as_ref()?;
             let line = error.message.lines().next().unwrap_or_default();
             return Some((error.code.to_string(), line.chars().take(200).collect()));
         }
-        State::Blocked(Block::Dependency) => {
+        NodeState::Blocked(BlockReason::Dependency) => {
             let needs = node.action.depends_on.iter();
             let lost = needs.filter(|id| graph.node(id).is_some_and(|node| !node.satisfying));
             let lost: Vec<_> = lost.map(|id| id.0.as_str()).collect();
             format!("needs {}", lost.join(", "))
         }
-        State::Blocked(Block::Input) => "a value of its input does not exist".to_owned(),
-        State::Skipped | State::Canceled | State::Completed => node.why?.fix().to_owned(),
-        State::Pending | State::Running | State::FanOut => return None,
+        NodeState::Blocked(BlockReason::Input) => "a value of its input does not exist".to_owned(),
+        NodeState::Skipped | NodeState::Canceled | NodeState::Completed => {
+            node.why?.fix().to_owned()
+        }
+        NodeState::Pending | NodeState::Running | NodeState::FanOut => return None,
     };
     let code = node.why.map_or_else(String::new, |why| why.to_string());
     Some((code, line))
@@ -236,7 +238,7 @@ fn item_lines(graph: &Graph, node: &Node) -> String {
     let all = graph.instances(&node.action.id).count();
     let lost = graph
         .instances(&node.action.id)
-        .filter(|one| one.is_settled() && (one.state != State::Completed || !one.satisfying));
+        .filter(|one| one.is_settled() && (one.state != NodeState::Completed || !one.satisfying));
     let lines: Vec<_> = lost
         .map(|one| {
             let error = one.error.as_ref();
@@ -260,10 +262,10 @@ fn condition_line(condition: &Condition) -> String {
     match condition {
         Condition::Ending { action, is } => {
             let word = match is {
-                Ending::Completed => "completed",
-                Ending::Failed => "failed",
-                Ending::Skipped => "skipped",
-                Ending::Blocked => "blocked",
+                ActionEnding::Completed => "completed",
+                ActionEnding::Failed => "failed",
+                ActionEnding::Skipped => "skipped",
+                ActionEnding::Blocked => "blocked",
             };
             format!("{action} is {word}")
         }
@@ -313,9 +315,9 @@ pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
         run_id: run_id.to_owned(),
         purpose: "More of stored results".to_owned(),
         status: if is_empty {
-            Status::Failed
+            GraphStatus::Failed
         } else {
-            Status::Completed
+            GraphStatus::Completed
         },
         declaration: None,
         continues: None,
@@ -331,11 +333,11 @@ pub fn notice(repair: &Repair) -> Notice {
     let lines = repair.diagnostics.iter().filter(|one| one.is_error());
     let mut lines: Vec<_> = lines
         .map(|one| {
-            let place = match one.pointer.as_str() {
+            let position = match one.pointer.as_str() {
                 "" => "/",
-                place => place,
+                position => position,
             };
-            (one.code.to_string(), place.to_owned(), one.line())
+            (one.code.to_string(), position.to_owned(), one.line())
         })
         .collect();
     for (name, schema) in &repair.schemas {

@@ -1,12 +1,12 @@
 //! Reads a transcript back. For any content, it finds exactly the turns that were printed.
 
-use crate::graph::Status;
+use crate::graph::GraphStatus;
 use crate::transcript::render::{ANSWER, ATTACHMENT, NOTICE, PROTOCOL, USER};
-use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, Turn};
+use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, TranscriptTurn};
 
 /// The turns of a transcript; `None` where the text does not follow the grammar.
-pub fn parse(text: &str) -> Option<Vec<Turn>> {
-    let mut lines = Lines { rest: text };
+pub fn parse(text: &str) -> Option<Vec<TranscriptTurn>> {
+    let mut lines = LineCursor { rest: text };
     let mut turns = Vec::new();
     while !lines.rest.is_empty() {
         let head = lines.next()?;
@@ -22,11 +22,11 @@ pub fn parse(text: &str) -> Option<Vec<Turn>> {
     Some(turns)
 }
 
-struct Lines<'a> {
+struct LineCursor<'a> {
     rest: &'a str,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineCursor<'a> {
     fn next(&mut self) -> Option<&'a str> {
         let (line, rest) = self.rest.split_once('\n')?;
         self.rest = rest;
@@ -64,15 +64,15 @@ fn is_fence(text: &str) -> bool {
     text.len() >= 3 && text.bytes().all(|byte| byte == b'`')
 }
 
-fn turn(body: &str) -> Option<Turn> {
-    let mut lines = Lines { rest: body };
+fn turn(body: &str) -> Option<TranscriptTurn> {
+    let mut lines = LineCursor { rest: body };
     let head = lines.next()?;
     lines.blank()?;
     match head {
         USER => user(lines.rest),
         ANSWER => {
             let text = lines.rest.strip_suffix('\n')?.to_owned();
-            Some(Turn::Answer { text })
+            Some(TranscriptTurn::Answer { text })
         }
         NOTICE => notice(lines),
         PROTOCOL => protocol(lines),
@@ -80,7 +80,7 @@ fn turn(body: &str) -> Option<Turn> {
     }
 }
 
-fn user(body: &str) -> Option<Turn> {
+fn user(body: &str) -> Option<TranscriptTurn> {
     let mut text = body.strip_suffix('\n')?;
     let mut attachments = Vec::new();
     while let Some((before, last)) = text.rsplit_once('\n')
@@ -90,7 +90,7 @@ fn user(body: &str) -> Option<Turn> {
         text = before;
     }
     let text = text.to_owned();
-    Some(Turn::User { text, attachments })
+    Some(TranscriptTurn::User { text, attachments })
 }
 
 fn attachment(line: &str) -> Option<Attachment> {
@@ -106,24 +106,24 @@ fn attachment(line: &str) -> Option<Attachment> {
     })
 }
 
-fn notice(mut lines: Lines<'_>) -> Option<Turn> {
+fn notice(mut lines: LineCursor<'_>) -> Option<TranscriptTurn> {
     let sentence = lines.next()?.to_owned();
     let mut found = Vec::new();
     while let Some(line) = lines.next() {
         let (_, rest) = line.split_once(". `")?;
         let (code, rest) = rest.split_once("` at `")?;
-        let (place, line) = rest
+        let (position, line) = rest
             .split_once("`: ")
             .or_else(|| Some((rest.strip_suffix("`:")?, "")))?;
-        found.push((code.to_owned(), place.to_owned(), line.to_owned()));
+        found.push((code.to_owned(), position.to_owned(), line.to_owned()));
     }
-    Some(Turn::Notice(Notice {
+    Some(TranscriptTurn::Notice(Notice {
         sentence,
         lines: found,
     }))
 }
 
-fn protocol(mut lines: Lines<'_>) -> Option<Turn> {
+fn protocol(mut lines: LineCursor<'_>) -> Option<TranscriptTurn> {
     let run_id = lines.labelled("run_id")?;
     let run_id = run_id.strip_prefix('`')?.strip_suffix('`')?.to_owned();
     let purpose = lines.labelled("Purpose")?.to_owned();
@@ -147,21 +147,21 @@ fn protocol(mut lines: Lines<'_>) -> Option<Turn> {
             turn.next = Some(next.to_owned());
         }
         if lines.rest.is_empty() {
-            return Some(Turn::Protocol(turn));
+            return Some(TranscriptTurn::Protocol(turn));
         }
         turn.calls.push(call(&mut lines, turn.is_exact)?);
     }
 }
 
-fn status(word: &str) -> Option<Status> {
+fn status(word: &str) -> Option<GraphStatus> {
     let all = [
-        Status::Pending,
-        Status::Running,
-        Status::Waiting,
-        Status::Blocked,
-        Status::Completed,
-        Status::Failed,
-        Status::Canceled,
+        GraphStatus::Pending,
+        GraphStatus::Running,
+        GraphStatus::Waiting,
+        GraphStatus::Blocked,
+        GraphStatus::Completed,
+        GraphStatus::Failed,
+        GraphStatus::Canceled,
     ];
     all.into_iter().find(|status| status.as_str() == word)
 }
@@ -170,7 +170,7 @@ fn list(text: &str) -> Vec<String> {
     text.split(", ").map(str::to_owned).collect()
 }
 
-fn call(lines: &mut Lines<'_>, is_exact: bool) -> Option<CallTurn> {
+fn call(lines: &mut LineCursor<'_>, is_exact: bool) -> Option<CallTurn> {
     let mut call = CallTurn::default();
     if is_exact {
         lines

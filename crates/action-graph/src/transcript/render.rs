@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::rules::CarrierMode;
 use crate::transcript::text::{clean, fence_of, name, one_line};
-use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, Turn};
+use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, TranscriptTurn};
 
 pub(super) const USER: &str = "## User request";
 pub(super) const ANSWER: &str = "## Assistant answer";
@@ -14,17 +14,17 @@ pub(super) const ATTACHMENT: &str = "Attachment: ";
 pub(super) const NO_STATUS: &str = "Status: ";
 
 /// All turns, numbered from 1.
-pub fn render(turns: &[Turn]) -> String {
+pub fn render(turns: &[TranscriptTurn]) -> String {
     render_from(0, turns)
 }
 
 /// Turns that follow `before` others, numbered on: for one message per turn.
-pub fn render_from(before: usize, turns: &[Turn]) -> String {
+pub fn render_from(before: usize, turns: &[TranscriptTurn]) -> String {
     let mut text = String::new();
     for (index, turn) in turns.iter().enumerate() {
         let _ = writeln!(text, "<turn index=\"{}\">", before + index + 1);
         match turn {
-            Turn::User {
+            TranscriptTurn::User {
                 text: request,
                 attachments,
             } => {
@@ -33,11 +33,11 @@ pub fn render_from(before: usize, turns: &[Turn]) -> String {
                     let _ = writeln!(text, "{}", attachment_line(one));
                 }
             }
-            Turn::Answer { text: answer } => {
+            TranscriptTurn::Answer { text: answer } => {
                 let _ = writeln!(text, "{ANSWER}\n\n{}", clean(answer));
             }
-            Turn::Notice(notice) => print_notice(notice, &mut text),
-            Turn::Protocol(turn) => print_protocol(turn, &mut text),
+            TranscriptTurn::Notice(notice) => print_notice(notice, &mut text),
+            TranscriptTurn::Protocol(turn) => print_protocol(turn, &mut text),
         }
         text.push_str("</turn>\n");
     }
@@ -74,9 +74,9 @@ pub(super) fn request_text(text: &str) -> String {
 
 fn print_notice(notice: &Notice, text: &mut String) {
     let _ = writeln!(text, "{NOTICE}\n\n{}", one_line(&notice.sentence));
-    for (index, (code, place, line)) in notice.lines.iter().enumerate() {
-        let (code, place, line) = (name(code), name(place), one_line(line));
-        let _ = writeln!(text, "{}. `{code}` at `{place}`: {line}", index + 1);
+    for (index, (code, position, line)) in notice.lines.iter().enumerate() {
+        let (code, position, line) = (name(code), name(position), one_line(line));
+        let _ = writeln!(text, "{}. `{code}` at `{position}`: {line}", index + 1);
     }
 }
 

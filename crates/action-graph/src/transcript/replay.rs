@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::graph::Status;
-use crate::result::tokens::CountTokens;
-use crate::transcript::{CallTurn, Notice, ProtocolTurn, Turn, render};
+use crate::graph::GraphStatus;
+use crate::result::tokens::TokenCounter;
+use crate::transcript::{CallTurn, Notice, ProtocolTurn, TranscriptTurn, render};
 
 /// Protocol turns that stay exact; older ones change in groups of the same size.
 const FRESH: usize = 3;
@@ -25,7 +25,12 @@ pub enum Replay {
 }
 
 /// The turns as they are shown to the model, within `most` tokens where that is possible without the user's turns.
-pub fn replay(turns: &[Turn], mode: Replay, most: usize, count: CountTokens<'_>) -> Vec<Turn> {
+pub fn replay(
+    turns: &[TranscriptTurn],
+    mode: Replay,
+    most: usize,
+    count: TokenCounter<'_>,
+) -> Vec<TranscriptTurn> {
     let mut shown = without_old_notices(turns);
     set_forms(&mut shown, mode);
     drop_noise(&mut shown);
@@ -34,23 +39,24 @@ pub fn replay(turns: &[Turn], mode: Replay, most: usize, count: CountTokens<'_>)
 }
 
 /// Notices are shown once: in the request that follows them.
-fn without_old_notices(turns: &[Turn]) -> Vec<Turn> {
+fn without_old_notices(turns: &[TranscriptTurn]) -> Vec<TranscriptTurn> {
     let last = turns.len().saturating_sub(1);
-    let is_shown =
-        |(index, turn): &(usize, &Turn)| *index == last || !matches!(turn, Turn::Notice(_));
+    let is_shown = |(index, turn): &(usize, &TranscriptTurn)| {
+        *index == last || !matches!(turn, TranscriptTurn::Notice(_))
+    };
     let shown = turns.iter().enumerate().filter(is_shown);
     shown.map(|(_, turn)| turn.clone()).collect()
 }
 
-fn protocols(turns: &mut [Turn]) -> impl Iterator<Item = &mut ProtocolTurn> {
+fn protocols(turns: &mut [TranscriptTurn]) -> impl Iterator<Item = &mut ProtocolTurn> {
     turns.iter_mut().filter_map(|turn| match turn {
-        Turn::Protocol(turn) => Some(turn),
+        TranscriptTurn::Protocol(turn) => Some(turn),
         _ => None,
     })
 }
 
 /// A turn changes from exact to brief at most once, in groups, so that a cached prefix stays valid for long.
-fn set_forms(turns: &mut [Turn], mode: Replay) {
+fn set_forms(turns: &mut [TranscriptTurn], mode: Replay) {
     let all = protocols(turns).count();
     let brief = all.saturating_sub(FRESH) / FRESH * FRESH;
     for (index, turn) in protocols(turns).enumerate() {
@@ -66,14 +72,14 @@ fn set_forms(turns: &mut [Turn], mode: Replay) {
 }
 
 /// Failures show their details once; work that succeeded later is folded.
-fn drop_noise(turns: &mut [Turn]) {
+fn drop_noise(turns: &mut [TranscriptTurn]) {
     let newest = protocols(turns).count().saturating_sub(1);
     let mut done: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for (index, turn) in protocols(turns).enumerate() {
         for call in turn
             .calls
             .iter()
-            .filter(|call| call.status == Status::Completed.as_str())
+            .filter(|call| call.status == GraphStatus::Completed.as_str())
         {
             for name in [&call.id, &call.work] {
                 done.insert(name.clone(), (index, turn.run_id.clone()));
@@ -86,7 +92,7 @@ fn drop_noise(turns: &mut [Turn]) {
                 .into_iter()
                 .find_map(|name| done.get(name));
             let later = later.filter(|(at, _)| *at > index && call.status != "completed");
-            let is_failed = call.status == Status::Failed.as_str();
+            let is_failed = call.status == GraphStatus::Failed.as_str();
             if let Some((_, run)) = later {
                 fold(call);
                 let line = format!("Earlier attempt superseded by {run}");
@@ -107,7 +113,7 @@ fn fold(call: &mut CallTurn) {
 }
 
 /// Over budget: contents of the oldest brief turns go first, then these turns become one list.
-fn fit(turns: &mut Vec<Turn>, most: usize, count: CountTokens<'_>) {
+fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
     let mut sizes: Vec<usize> = turns.iter().map(|turn| size(turn, count)).collect();
     let mut total: usize = sizes.iter().sum();
     let mut emptied = Vec::new();
@@ -115,7 +121,7 @@ fn fit(turns: &mut Vec<Turn>, most: usize, count: CountTokens<'_>) {
         if total <= most {
             break;
         }
-        let Turn::Protocol(turn) = &mut turns[index] else {
+        let TranscriptTurn::Protocol(turn) = &mut turns[index] else {
             continue;
         };
         if turn.is_exact {
@@ -134,12 +140,12 @@ fn fit(turns: &mut Vec<Turn>, most: usize, count: CountTokens<'_>) {
     }
     let mut lines = Vec::new();
     for index in emptied.iter().rev() {
-        if let Turn::Protocol(turn) = turns.remove(*index) {
+        if let TranscriptTurn::Protocol(turn) = turns.remove(*index) {
             let calls = turn.calls.iter().rev();
             lines.extend(calls.map(|call| {
-                let place = format!("runtime://runs/{}/actions/{}/output", turn.run_id, call.id);
+                let position = format!("runtime://runs/{}/actions/{}/output", turn.run_id, call.id);
                 let status = call.status.clone();
-                (status, place, call.does.clone())
+                (status, position, call.does.clone())
             }));
         }
     }
@@ -148,9 +154,9 @@ fn fit(turns: &mut Vec<Turn>, most: usize, count: CountTokens<'_>) {
         sentence: "Earlier work, oldest first:".to_owned(),
         lines,
     };
-    turns.insert(emptied[0], Turn::Notice(list));
+    turns.insert(emptied[0], TranscriptTurn::Notice(list));
 }
 
-fn size(turn: &Turn, count: CountTokens<'_>) -> usize {
+fn size(turn: &TranscriptTurn, count: TokenCounter<'_>) -> usize {
     count(&render(std::slice::from_ref(turn)))
 }

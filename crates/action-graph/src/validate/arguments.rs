@@ -51,7 +51,7 @@ fn violations(
     }
 }
 
-/// Checks the new input of a retry (`Decision::input`) before [`Event::Decide`](crate::schedule::Event::Decide): bindings
+/// Checks the new input of a retry (`GraphDecision::input`) before [`GraphEvent::Decide`](crate::schedule::GraphEvent::Decide): bindings
 /// count as values of any type.
 pub fn check_input(
     action: &Action,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::{Condition, Ending, FailureMode};
+use crate::action::{ActionEnding, Condition, FailureMode};
 use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -33,12 +33,12 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
 
 /// Actions whose status or error is read: they must end first, and need not succeed.
 pub(super) fn settled_data(action: &crate::action::Action) -> Vec<ActionId> {
-    use crate::reference::{Part, Reference};
+    use crate::reference::{Reference, ResultPart};
     let mut others = Vec::new();
     let mut add = |reference: &Reference| {
         if let Reference::Action {
             id,
-            part: Part::Error | Part::Status,
+            part: ResultPart::Error | ResultPart::Status,
             ..
         } = reference
             && !others.contains(id)
@@ -47,7 +47,7 @@ pub(super) fn settled_data(action: &crate::action::Action) -> Vec<ActionId> {
         }
     };
     crate::bind::visit_input(&action.input, "", &mut |_, one| {
-        if let crate::bind::Found::Binding(reference) = one {
+        if let crate::bind::BindingToken::Binding(reference) = one {
             add(&reference);
         }
     });
@@ -210,7 +210,7 @@ fn check_never(draft: &Declaration, found: &mut Diagnostics) {
             .actions()
             .iter()
             .any(|one| one.id == *other && one.failure.last() == FailureMode::Continue);
-        let never = *is == Ending::Blocked || *is == Ending::Failed && !goes_on;
+        let never = *is == ActionEnding::Blocked || *is == ActionEnding::Failed && !goes_on;
         if never {
             let at = format!("{}/when", action.pointer);
             let message = format!("it depends on the success of `{other}`");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::action::{Action, ChosenBy, Class, Condition, ExecutorKind, Resolved};
-use crate::catalog::{Catalog, Cost, Entry};
+use crate::catalog::{Catalog, CatalogEntry, Cost};
 use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -57,7 +57,7 @@ fn choose<'a>(
     context: Context<'a>,
     at: &str,
     found: &mut Diagnostics,
-) -> Option<(&'a Entry, ChosenBy)> {
+) -> Option<(&'a CatalogEntry, ChosenBy)> {
     let catalog = context.catalog;
     let asked = &action.executor;
     let (entry, chosen_by) = match (asked.kind, &asked.target) {
@@ -89,7 +89,7 @@ fn named<'a>(
     name: &str,
     at: &str,
     found: &mut Diagnostics,
-) -> Option<&'a Entry> {
+) -> Option<&'a CatalogEntry> {
     if let Some(entry) = catalog.find(kind, name) {
         return Some(entry);
     }
@@ -139,7 +139,7 @@ fn tool<'a>(
     catalog: &'a Catalog,
     at: &str,
     found: &mut Diagnostics,
-) -> Option<&'a Entry> {
+) -> Option<&'a CatalogEntry> {
     let wanted = &action.executor.capabilities;
     let able = catalog
         .of_kind(ExecutorKind::Tool)
@@ -156,7 +156,7 @@ fn tool<'a>(
     None
 }
 
-fn has_all(entry: &Entry, wanted: &[String]) -> bool {
+fn has_all(entry: &CatalogEntry, wanted: &[String]) -> bool {
     wanted.iter().all(|one| entry.capabilities.contains(one))
 }
 
@@ -167,8 +167,8 @@ fn matching<'a>(
     catalog: &'a Catalog,
     at: &str,
     found: &mut Diagnostics,
-) -> Option<&'a Entry> {
-    let fits = |entry: &&Entry| {
+) -> Option<&'a CatalogEntry> {
+    let fits = |entry: &&CatalogEntry| {
         kind.is_none_or(|kind| kind == entry.kind)
             && entry.granted
             && entry.available
@@ -184,14 +184,14 @@ fn matching<'a>(
             .entries()
             .iter()
             .filter(fits)
-            .map(Entry::carrier_name);
+            .map(CatalogEntry::carrier_name);
         let diagnostic = Diagnostic::new(Code::NoMatch, at, "no executor matches");
         found.push(diagnostic.allow(names));
     }
     best.map(|(_, entry)| entry)
 }
 
-fn score(action: &Action, entry: &Entry) -> i32 {
+fn score(action: &Action, entry: &CatalogEntry) -> i32 {
     let wanted = &action.executor.capabilities;
     let mut score = 0;
     if !wanted.is_empty() {
@@ -236,7 +236,7 @@ fn stems(text: &str) -> BTreeSet<String> {
 /// Grant, availability and the special rules of each class.
 fn check_entry(
     action: &Action,
-    entry: &Entry,
+    entry: &CatalogEntry,
     context: Context<'_>,
     at: &str,
     found: &mut Diagnostics,

@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Effect, ExecutorKind};
 use crate::code::Code;
-use crate::declaration::{Declaration, Intent, Mode, Payload};
+use crate::declaration::{Declaration, Durability, Intent, Payload};
 use crate::diagnostic::Diagnostics;
 use crate::ids::GraphId;
 use crate::validate::{Context, fields};
@@ -84,7 +84,7 @@ fn forces_persist(action: &Action, remaining_ms: u64) -> bool {
 }
 
 fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
-    let asked = draft.persist == Some(true) || draft.execution.mode == Mode::Durable;
+    let asked = draft.persist == Some(true) || draft.execution.mode == Durability::Durable;
     if asked && !context.known.can_persist {
         found.add(
             Code::PersistUnavailable,
@@ -108,9 +108,9 @@ fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diag
         .iter()
         .any(|action| forces_persist(action, remaining));
     if asked || raised {
-        draft.execution.mode = Mode::Durable;
+        draft.execution.mode = Durability::Durable;
     } else if forced && context.known.can_persist {
-        draft.execution.mode = Mode::Durable;
+        draft.execution.mode = Durability::Durable;
         found.add(Code::PersistUpgraded, "/persist", "the graph is stored");
     }
     if draft.intent == Intent::Plan && !context.known.can_persist {
@@ -127,7 +127,7 @@ fn check_note(draft: &Declaration, found: &mut Diagnostics) {
         let resolved = action.resolved.as_ref();
         resolved.is_some_and(|one| one.approval || one.kind == ExecutorKind::Agent)
     };
-    let is_long = actions.len() > MANY || draft.execution.mode == Mode::Durable;
+    let is_long = actions.len() > MANY || draft.execution.mode == Durability::Durable;
     if draft.note.trim().is_empty() && (is_long || actions.iter().any(is_risky)) {
         found.add(
             Code::NoteMissing,

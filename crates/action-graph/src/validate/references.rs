@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::action::{Action, Condition};
-use crate::bind::{self, Found};
+use crate::bind::{self, BindingToken};
 use crate::code::Code;
 use crate::declaration::{Declaration, Payload, ReportBody};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::ActionId;
-use crate::reference::{Part, Reference};
+use crate::reference::{Reference, ResultPart};
 use crate::rules::KnownAction;
 use crate::sections::USER_VISIBLE;
 use crate::validate::{Context, fields, started_actions};
@@ -33,7 +33,7 @@ struct Edge {
     must_succeed: bool,
 }
 
-struct Gate<'a> {
+struct ReferenceGate<'a> {
     draft: &'a Declaration,
     context: Context<'a>,
     local: BTreeSet<&'a ActionId>,
@@ -50,7 +50,7 @@ pub(super) fn check(
 ) {
     let mut local: BTreeSet<_> = draft.actions().iter().map(|action| &action.id).collect();
     local.extend(started_actions(draft, context.known));
-    let mut gate = Gate {
+    let mut gate = ReferenceGate {
         draft,
         context,
         local,
@@ -91,27 +91,27 @@ fn add_edges(action: &mut Action, edges: Vec<Edge>, found: &mut Diagnostics) {
     }
 }
 
-impl Gate<'_> {
+impl ReferenceGate<'_> {
     fn action(&mut self, action: &Action) -> Vec<Edge> {
         let mut edges = Vec::new();
         let fields = fields(self.draft.source.origin);
         let at = format!("{}/{}", action.pointer, fields.input);
         let has_items = action.for_each.is_some();
         bind::visit_input(&action.input, &at, &mut |at, one| match one {
-            Found::Binding(_) if !self.context.rules.features.bind => {
+            BindingToken::Binding(_) if !self.context.rules.features.bind => {
                 self.found
                     .add(Code::FeatureDisabled, at, "bindings are switched off");
             }
-            Found::Binding(reference) => {
+            BindingToken::Binding(reference) => {
                 self.reference(&reference, at, Use::Input { has_items }, &mut edges);
             }
-            Found::Malformed(text) => {
+            BindingToken::Malformed(text) => {
                 let shown: String = text.chars().take(80).collect();
                 let message =
                     format!("`{shown}` is no binding: only `$ref` and `default` may stand in it");
                 self.found.add(Code::BadReference, at, message);
             }
-            Found::Interpolated => {
+            BindingToken::Interpolated => {
                 self.found.add(
                     Code::StringInterpolation,
                     at,
@@ -133,14 +133,14 @@ impl Gate<'_> {
             self.known_items(&each.items, usize::from(each.max), &at);
         }
         let until = action.repeat.as_ref().map(|repeat| &repeat.until);
-        for (condition, name, place) in [
+        for (condition, name, position) in [
             (action.when.as_ref(), "when", Use::Condition),
             (until, "repeat/until", Use::Until),
         ] {
             let at = format!("{}/{name}", action.pointer);
             match condition {
                 Some(Condition::Value { reference, .. }) => {
-                    self.reference(reference, &format!("{at}/ref"), place, &mut edges);
+                    self.reference(reference, &format!("{at}/ref"), position, &mut edges);
                 }
                 Some(Condition::Ending { action: other, .. }) if !self.local.contains(other) => {
                     let message = format!("`{other}` is no action of this declaration");
@@ -201,18 +201,18 @@ impl Gate<'_> {
         }
     }
 
-    fn reference(&mut self, reference: &Reference, at: &str, place: Use, edges: &mut Vec<Edge>) {
+    fn reference(&mut self, reference: &Reference, at: &str, position: Use, edges: &mut Vec<Edge>) {
         match reference {
             Reference::Section(id) => self.section(id, reference, at),
             Reference::Action { id, part, .. } => {
                 if !self.local.contains(id) {
                     return self.foreign(id, *part, at);
                 }
-                let is_data = matches!(part, Part::Output | Part::Summary);
+                let is_data = matches!(part, ResultPart::Output | ResultPart::Summary);
                 edges.push(Edge {
                     on: id.clone(),
                     at: at.to_owned(),
-                    must_succeed: is_data && !matches!(place, Use::Condition | Use::Until),
+                    must_succeed: is_data && !matches!(position, Use::Condition | Use::Until),
                 });
             }
             Reference::Goal => {
@@ -229,7 +229,7 @@ impl Gate<'_> {
                 self.found.add(Code::BadReference, at, message);
             }
             Reference::Artifact(_) => {}
-            Reference::Item(_) if place == Use::Input { has_items: true } => {}
+            Reference::Item(_) if position == Use::Input { has_items: true } => {}
             Reference::Item(_) => {
                 self.found.add(
                     Code::BadReference,
@@ -237,7 +237,7 @@ impl Gate<'_> {
                     "`item` has a value inside the input of for_each alone",
                 );
             }
-            Reference::Own(_) if place == Use::Until => {}
+            Reference::Own(_) if position == Use::Until => {}
             Reference::Own(_) => {
                 self.found.add(
                     Code::BadReference,
@@ -263,12 +263,12 @@ impl Gate<'_> {
     }
 
     /// An action outside of the declaration: unfinished, finished or unknown.
-    fn foreign(&mut self, id: &ActionId, part: Part, at: &str) {
+    fn foreign(&mut self, id: &ActionId, part: ResultPart, at: &str) {
         let part = match part {
-            Part::Summary => "summary",
-            Part::Output => "output",
-            Part::Error => "error",
-            Part::Status => "status",
+            ResultPart::Summary => "summary",
+            ResultPart::Output => "output",
+            ResultPart::Error => "error",
+            ResultPart::Status => "status",
         };
         match self.context.known.action(id) {
             Some((graph, _)) if graph.open => {
@@ -328,14 +328,14 @@ impl Gate<'_> {
                 .push(Diagnostic::new(Code::UnknownActionRef, at, message).allow(known));
             return;
         };
-        if action.private && *part != Part::Status {
+        if action.private && *part != ResultPart::Status {
             return self.found.add(
                 Code::RefForbidden,
                 at,
                 format!("the result of `{id}` is private"),
             );
         }
-        if graph.open && action.output.is_none() && *part == Part::Output {
+        if graph.open && action.output.is_none() && *part == ResultPart::Output {
             let message = format!("`{id}` of `{}` has no result yet", graph.id);
             return self.found.add(Code::RefNotUpstream, at, message);
         }
@@ -372,15 +372,15 @@ impl Gate<'_> {
     }
 }
 
-fn stored_part(action: &KnownAction, part: Part) -> Value {
+fn stored_part(action: &KnownAction, part: ResultPart) -> Value {
     match part {
-        Part::Summary => action.summary.as_str().into(),
-        Part::Output => match &action.output {
+        ResultPart::Summary => action.summary.as_str().into(),
+        ResultPart::Output => match &action.output {
             Some(output) => output.clone(),
             None => action.summary.as_str().into(),
         },
-        Part::Error => action.error.clone().map_or(Value::Null, Value::from),
-        Part::Status => action.status.as_str().into(),
+        ResultPart::Error => action.error.clone().map_or(Value::Null, Value::from),
+        ResultPart::Status => action.status.as_str().into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::code::Code;
-use crate::declaration::{Declaration, Intent, Origin, Payload};
+use crate::declaration::{Declaration, DeclarationForm, Intent, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::policy::{ENFORCED, Policies};
 use crate::validate::{Context, started_actions};
@@ -39,7 +39,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
     for action in draft.actions() {
         check_policies(&action.policies, &action.pointer, found);
     }
-    if draft.source.origin == Origin::Fenced {
+    if draft.source.origin == DeclarationForm::Fenced {
         check_recommended(draft, found);
     }
 }

@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use action_graph::accept::Verdict;
+use action_graph::accept::OutputVerdict;
 use action_graph::code::Code;
-use action_graph::declaration::{CARRIER, Choice, Decision};
+use action_graph::declaration::{CARRIER, DecisionChoice, GraphDecision};
 use action_graph::ids::GraphId;
-use action_graph::output::{Finish, ModelOutput, ToolCall};
-use action_graph::schedule::{Actor, Command, Counted, Event, step};
-use action_graph::transcript::{Turn, notice, render};
+use action_graph::output::{Finish, ModelOutput, NativeCall};
+use action_graph::schedule::{Actor, Command, GraphEvent, IgnoredEvent, step};
+use action_graph::transcript::{TranscriptTurn, notice, render};
 use serde_json::{Value, json};
 
 use crate::support::{
-    World, act, envelope, fenced, golden, graph_of, ok, play, read_action, read_call, world,
+    TestInputs, act, envelope, fenced, golden, graph_of, ok, play, read_action, read_call, world,
 };
 
 /// A number of the corpus, its name, the output, and the codes of which one must be given.
-type Row = (u32, &'static str, ModelOutput, &'static [Code]);
+type CorpusRow = (u32, &'static str, ModelOutput, &'static [Code]);
 
 fn carrier(value: Value) -> ModelOutput {
     ModelOutput::carrier(value.to_string())
@@ -27,14 +27,14 @@ fn call(more: Value) -> ModelOutput {
     act(json!([read_call("a", more)]))
 }
 
-fn native(name: &str, arguments: &str) -> ToolCall {
-    ToolCall {
+fn native(name: &str, arguments: &str) -> NativeCall {
+    NativeCall {
         name: name.to_owned(),
         arguments: arguments.to_owned(),
     }
 }
 
-fn with(text: &str, calls: Vec<ToolCall>, finish: Finish) -> ModelOutput {
+fn with(text: &str, calls: Vec<NativeCall>, finish: Finish) -> ModelOutput {
     ModelOutput {
         text: text.to_owned(),
         calls,
@@ -50,7 +50,7 @@ fn path(value: Value) -> ModelOutput {
     call(json!({"args": {"path": value}}))
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<CorpusRow> {
     let mut rows = outputs();
     rows.extend(shapes());
     rows.extend(graphs());
@@ -59,7 +59,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-fn outputs() -> Vec<Row> {
+fn outputs() -> Vec<CorpusRow> {
     let valid = call(json!({})).calls[0].clone();
     let block = fenced(
         &envelope(json!([read_action("a", json!({}))]), json!({})),
@@ -146,7 +146,7 @@ fn outputs() -> Vec<Row> {
     ]
 }
 
-fn shapes() -> Vec<Row> {
+fn shapes() -> Vec<CorpusRow> {
     let without = |key: &str| {
         let mut value = envelope(json!([read_action("a", json!({}))]), json!({}));
         value.as_object_mut().expect("an object").remove(key);
@@ -254,7 +254,7 @@ fn shapes() -> Vec<Row> {
     ]
 }
 
-fn graphs() -> Vec<Row> {
+fn graphs() -> Vec<CorpusRow> {
     let cycle = act(json!([
         read_call("a", json!({"depends": ["c"]})),
         read_call("b", json!({"depends": ["a"]})),
@@ -333,7 +333,7 @@ fn graphs() -> Vec<Row> {
     ]
 }
 
-fn values() -> Vec<Row> {
+fn values() -> Vec<CorpusRow> {
     let bound = |reference: &str| path(json!({"$ref": reference}));
     let closing = act(json!([
         read_call("a", json!({"args": {"path": {"$ref": "action:b.output"}}})),
@@ -425,7 +425,7 @@ fn values() -> Vec<Row> {
     ]
 }
 
-fn words() -> Vec<Row> {
+fn words() -> Vec<CorpusRow> {
     let ending = carrier(
         json!({"kind": "answer", "message": "Done, it works.", "calls": [read_call("a", json!({}))]}),
     );
@@ -478,7 +478,7 @@ fn words() -> Vec<Row> {
     ]
 }
 
-/// Numbers 48 and 49 concern results: `private_results_cannot_be_asked_for` and `outputs_of_tools_declare_nothing`.
+/// Numbers 48 and 49 concern results: `rejects_references_to_private_results` and `outputs_of_tools_declare_nothing`.
 #[test]
 fn corpus_has_all_fifty_numbers() {
     let numbers: BTreeSet<_> = rows()
@@ -490,13 +490,13 @@ fn corpus_has_all_fifty_numbers() {
 }
 
 /// Effects of an output: the tools that would run at once.
-fn effects(world: &World, output: &ModelOutput) -> Vec<String> {
-    let Verdict::Accepted(accepted) = world.judge(output) else {
+fn effects(world: &TestInputs, output: &ModelOutput) -> Vec<String> {
+    let OutputVerdict::Accepted(accepted) = world.judge(output) else {
         return Vec::new();
     };
     let id = GraphId("g_test".to_owned());
     let mut graph = action_graph::Graph::new(id, *accepted, &world.rules, &world.known, Vec::new());
-    let commands = step(&mut graph, Event::Begin, 0);
+    let commands = step(&mut graph, GraphEvent::Begin, 0);
     let started = commands.into_iter().filter_map(|command| match command {
         Command::Execute(one) | Command::SpawnChild(one) => Some(one.target),
         _ => None,
@@ -524,7 +524,7 @@ fn refused_outputs_run_nothing() {
     let world = world();
     for (number, name, output, _) in rows() {
         let started = effects(&world, &output);
-        let is_refused = matches!(world.judge(&output), Verdict::Repair(_));
+        let is_refused = matches!(world.judge(&output), OutputVerdict::Repair(_));
         assert!(!is_refused || started.is_empty(), "{number} {name}");
         assert!(
             started.iter().all(|target| target == "read"),
@@ -534,11 +534,11 @@ fn refused_outputs_run_nothing() {
 }
 
 #[test]
-fn notices_say_what_to_do() {
+fn notices_state_next_step() {
     let world = world();
     let mut text = String::new();
     for (number, name, output, _) in rows() {
-        if let Verdict::Repair(repair) = world.judge(&output) {
+        if let OutputVerdict::Repair(repair) = world.judge(&output) {
             assert!(!repair.diagnostics.is_empty(), "{number} {name}");
             let notice = notice(&repair);
             assert!(
@@ -553,7 +553,7 @@ fn notices_say_what_to_do() {
             );
             text.push_str(&format!(
                 "== {number} {name}\n{}",
-                render(&[Turn::Notice(notice)])
+                render(&[TranscriptTurn::Notice(notice)])
             ));
         }
     }
@@ -613,14 +613,14 @@ fn pairs_of_outputs_run_nothing_hostile() {
 }
 
 #[test]
-fn private_results_cannot_be_asked_for() {
+fn rejects_references_to_private_results() {
     let mut graph = graph_of(
         &world(),
         &act(json!([{"id": "s", "type": "tool", "name": "salaries", "result": "full"}])),
     );
     let why = play(&mut graph, &|_| ok(json!("a secret sum"))).expect("it ends");
     let turn = action_graph::transcript::protocol_turn(&graph, why, crate::support::budget());
-    let text = render(&[Turn::Protocol(turn)]);
+    let text = render(&[TranscriptTurn::Protocol(turn)]);
     assert!(text.contains("Shown: none of full (private)") && !text.contains("secret"));
 }
 
@@ -631,7 +631,7 @@ fn outputs_of_tools_declare_nothing() {
     let mut graph = graph_of(&world(), &call(json!({})));
     let why = play(&mut graph, &|_| ok(json!(hostile))).expect("it ends");
     let turn = action_graph::transcript::protocol_turn(&graph, why, crate::support::budget());
-    let text = render(&[Turn::Protocol(turn)]);
+    let text = render(&[TranscriptTurn::Protocol(turn)]);
     assert_eq!(text.matches("</turn>").count(), 1);
     let next = act(json!([{"id": "d", "type": "tool", "name": "delete_all"}]));
     assert!(
@@ -648,9 +648,9 @@ fn models_cannot_answer_for_people() {
             json!([{"id": "q", "type": "tool", "name": "human.approve", "args": {"title": "Delete?"}}]),
         ),
     );
-    step(&mut graph, Event::Begin, 0);
-    for choice in Choice::ALL {
-        let decision = Decision {
+    step(&mut graph, GraphEvent::Begin, 0);
+    for choice in DecisionChoice::ALL {
+        let decision = GraphDecision {
             graph: graph.id.clone(),
             action: Some("q".into()),
             choice,
@@ -660,22 +660,22 @@ fn models_cannot_answer_for_people() {
         let mut copy = graph.clone();
         let commands = step(
             &mut copy,
-            Event::Decide {
+            GraphEvent::Decide {
                 decision,
                 by: Actor::Model,
             },
             1,
         );
-        let is_end = matches!(choice, Choice::Abort | Choice::Cancel);
+        let is_end = matches!(choice, DecisionChoice::Abort | DecisionChoice::Cancel);
         assert!(
-            is_end || commands == [Command::Count(Counted::Refused)],
+            is_end || commands == [Command::Count(IgnoredEvent::Refused)],
             "{choice:?}"
         );
     }
 }
 
 #[test]
-fn third_repetition_is_stopped() {
+fn stops_third_repetition() {
     let mut world = world();
     let output = call(json!({}));
     let hash = world.accepted(&output).declaration.source.semantic_sha256;

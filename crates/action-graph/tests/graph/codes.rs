@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use action_graph::code::{Code, Stage};
+use action_graph::code::{Code, ValidationStage};
 use action_graph::ids::GraphId;
-use action_graph::output::{Finish, ModelOutput, ToolCall};
+use action_graph::output::{Finish, ModelOutput, NativeCall};
 use action_graph::rules::{CarrierMode, Conflicts};
 use serde_json::{Value, json};
 
-use crate::support::{World, act, envelope, fenced, read_action, read_call, world};
+use crate::support::{TestInputs, act, envelope, fenced, read_action, read_call, world};
 
 /// A code, its place, and the output that earns it after the world was changed.
-type Row = (Code, &'static str, ModelOutput, fn(&mut World));
+type CodeRow = (Code, &'static str, ModelOutput, fn(&mut TestInputs));
 
-fn plain(_: &mut World) {}
+fn plain(_: &mut TestInputs) {}
 
 fn carrier(value: Value) -> ModelOutput {
     ModelOutput::carrier(value.to_string())
@@ -71,8 +71,8 @@ fn chain(length: usize) -> ModelOutput {
     full((0..length).map(step).collect::<Vec<_>>().into())
 }
 
-fn parse_rows() -> Vec<Row> {
-    let two = ToolCall {
+fn parse_rows() -> Vec<CodeRow> {
+    let two = NativeCall {
         name: "AgentProtocolOutput".to_owned(),
         arguments: r#"{"kind":"done"}"#.to_owned(),
     };
@@ -80,7 +80,7 @@ fn parse_rows() -> Vec<Row> {
         calls: vec![two.clone(), two.clone()],
         ..ModelOutput::text("")
     };
-    let other = ToolCall {
+    let other = NativeCall {
         name: "read".to_owned(),
         ..two.clone()
     };
@@ -182,7 +182,7 @@ fn parse_rows() -> Vec<Row> {
     ]
 }
 
-fn envelope_rows() -> Vec<Row> {
+fn envelope_rows() -> Vec<CodeRow> {
     vec![
         (Code::MissingType, "/type", without("type"), plain),
         (
@@ -239,7 +239,7 @@ fn envelope_rows() -> Vec<Row> {
     ]
 }
 
-fn shape_rows() -> Vec<Row> {
+fn shape_rows() -> Vec<CodeRow> {
     let many: Vec<_> = (0..33)
         .map(|n| read_call(&format!("a{n}"), json!({})))
         .collect();
@@ -321,7 +321,7 @@ fn shape_rows() -> Vec<Row> {
     ]
 }
 
-fn graph_rows() -> Vec<Row> {
+fn graph_rows() -> Vec<CodeRow> {
     let each = |each: Value| one(json!({"for_each": each}));
     vec![
         (
@@ -389,7 +389,7 @@ fn graph_rows() -> Vec<Row> {
     ]
 }
 
-fn reference_rows() -> Vec<Row> {
+fn reference_rows() -> Vec<CodeRow> {
     let expand = |reference: &str| {
         changed(|value| {
             value["intent"] = json!("expand_ref");
@@ -481,7 +481,7 @@ fn reference_rows() -> Vec<Row> {
     ]
 }
 
-fn executor_rows() -> Vec<Row> {
+fn executor_rows() -> Vec<CodeRow> {
     let human =
         |args: Value| act(json!([{"id": "a", "type": "tool", "name": "human.ask", "args": args}]));
     let form = json!({"kind": "form", "title": "t", "fields": [{"name": "API-key"}]});
@@ -588,7 +588,7 @@ fn executor_rows() -> Vec<Row> {
     ]
 }
 
-fn argument_and_effect_rows() -> Vec<Row> {
+fn argument_and_effect_rows() -> Vec<CodeRow> {
     let writes = |id: &str| read_action(id, json!({"resources": {"write": ["r"]}}));
     vec![
         (
@@ -643,7 +643,7 @@ fn argument_and_effect_rows() -> Vec<Row> {
     ]
 }
 
-fn policy_and_recovery_rows() -> Vec<Row> {
+fn policy_and_recovery_rows() -> Vec<CodeRow> {
     let noted = |message: &str| {
         carrier(json!({"kind": "act", "message": message, "calls": [read_call("a", json!({}))]}))
     };
@@ -726,7 +726,7 @@ fn policy_and_recovery_rows() -> Vec<Row> {
     ]
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<CodeRow> {
     let mut rows = parse_rows();
     rows.extend(envelope_rows());
     rows.extend(shape_rows());
@@ -739,15 +739,15 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn each_code_is_given_at_its_place() {
-    for (code, place, output, change) in rows() {
+fn reports_each_code_at_its_pointer() {
+    for (code, position, output, change) in rows() {
         let mut world = world();
         world.rules.limits.notice_diagnostics = 20;
         change(&mut world);
         let codes = world.codes(&output);
         assert!(
-            codes.contains(&(code, place.to_owned())),
-            "{code} at `{place}` is not among {codes:?}"
+            codes.contains(&(code, position.to_owned())),
+            "{code} at `{position}` is not among {codes:?}"
         );
     }
 }
@@ -758,7 +758,9 @@ fn every_code_of_declarations_has_a_row() {
     // Only drafts that the runtime makes itself can be refused for a disabled protocol.
     let elsewhere = [Code::ProtocolDisabled];
     let missing = Code::ALL.iter().filter(|code| {
-        code.stage() != Stage::RunTime && !shown.contains(code) && !elsewhere.contains(code)
+        code.stage() != ValidationStage::RunTime
+            && !shown.contains(code)
+            && !elsewhere.contains(code)
     });
     assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Code>::new());
 }

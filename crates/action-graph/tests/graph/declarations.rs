@@ -1,12 +1,14 @@
 //! Both carriers as one declaration, and recovery of loose outputs.
 
-use action_graph::accept::{AfterRefusal, RepairBudget, Verdict, accept_draft};
+use action_graph::accept::{AfterRefusal, OutputVerdict, RepairBudget, accept_draft};
 use action_graph::action::{
-    ChosenBy, Class, Condition, Effect, Ending, ExecutorKind, FailureMode, Test,
+    ActionEnding, ChosenBy, Class, Condition, Effect, ExecutorKind, FailureMode, Test,
 };
 use action_graph::code::Code;
-use action_graph::declaration::{CARRIER, Intent, Mode, Origin, Payload, ReplyOutcome, Strategy};
-use action_graph::output::{Finish, ModelOutput, ToolCall};
+use action_graph::declaration::{
+    CARRIER, DeclarationForm, Durability, Intent, Payload, ReplyOutcome, Strategy,
+};
+use action_graph::output::{Finish, ModelOutput, NativeCall};
 use action_graph::policy::{POLICY_NAMES, Return, Visibility};
 use action_graph::print::print;
 use action_graph::reference::Reference;
@@ -89,7 +91,10 @@ fn disabled_agents_declare_nothing() {
         "",
     );
     world.rules.enabled = false;
-    assert_eq!(world.judge(&output), Verdict::Content(output.text.clone()));
+    assert_eq!(
+        world.judge(&output),
+        OutputVerdict::Content(output.text.clone())
+    );
     let draft = action_graph::declaration::Declaration::new(
         Intent::Execute,
         Payload::ActionGraph {
@@ -106,7 +111,7 @@ fn look_alikes_are_plain_answers() {
     let text = "This is how:\n\n```json\n{\"type\": \"agent.protocol\"}\n```\n";
     let accepted = world().accepted(&ModelOutput::text(text));
     assert_eq!(accepted.declaration.intent, Intent::Respond);
-    assert_eq!(accepted.declaration.source.origin, Origin::Plain);
+    assert_eq!(accepted.declaration.source.origin, DeclarationForm::Plain);
 }
 
 #[test]
@@ -154,7 +159,7 @@ fn data_edges_join_dependencies() {
 }
 
 #[test]
-fn declarations_are_no_values() {
+fn rejects_declarations_as_values() {
     let world = world();
     let reference = json!({"$ref": "runtime://runs/g_done/declaration"});
     let output = act(json!([read_call(
@@ -205,14 +210,14 @@ fn conditions_loops_and_policies_parse() {
     );
     let accepted = world().accepted(&fenced(&value, ""));
     let declaration = &accepted.declaration;
-    assert_eq!(declaration.execution.mode, Mode::Durable);
+    assert_eq!(declaration.execution.mode, Durability::Durable);
     assert_eq!(declaration.execution.strategy, Strategy::Sequential);
     let action = &declaration.actions()[1];
     assert_eq!(
         action.when,
         Some(Condition::Ending {
             action: "a".into(),
-            is: Ending::Failed
+            is: ActionEnding::Failed
         })
     );
     assert_eq!(
@@ -339,7 +344,10 @@ fn declared_effects_never_lower_the_class() {
 
 #[test]
 fn one_durable_action_makes_the_graph_durable() {
-    for (persist, mode) in [(Value::Null, Mode::Ephemeral), (json!(true), Mode::Durable)] {
+    for (persist, mode) in [
+        (Value::Null, Durability::Ephemeral),
+        (json!(true), Durability::Durable),
+    ] {
         let actions = json!([
             read_action("a", json!({})),
             read_action("b", json!({"persist": persist}))
@@ -389,7 +397,10 @@ fn recovery_passes_the_same_gates() {
     let calls = |name: &str, arguments: &str| ModelOutput::call(name, arguments);
     let accepted = world().accepted(&calls("read", r#"{"path":"a"}"#));
     let action = &accepted.declaration.actions()[0];
-    assert_eq!(accepted.declaration.source.origin, Origin::RecoveredTool);
+    assert_eq!(
+        accepted.declaration.source.origin,
+        DeclarationForm::RecoveredTool
+    );
     assert_eq!(action.id.as_str(), "recovered_1");
     for (name, arguments) in [
         ("admin", "{}"),
@@ -448,7 +459,7 @@ fn failed_arguments_bring_their_schema() {
 
 #[test]
 fn half_outputs_execute_nothing() {
-    let call = ToolCall {
+    let call = NativeCall {
         name: CARRIER.to_owned(),
         arguments: r#"{"kind":"act","calls":[{"id":"a","ty"#.to_owned(),
     };

@@ -2,9 +2,9 @@
 
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
 use action_graph::card::{carrier_tool, system_message};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::json::pretty;
-use action_graph::rules::{CarrierMode, Rules};
+use action_graph::rules::{AgentRules, CarrierMode};
 use serde_json::json;
 
 use crate::support::{entries, golden};
@@ -12,7 +12,7 @@ use crate::support::{entries, golden};
 fn tools(count: usize) -> Catalog {
     let tool = |n: usize| {
         let schema = json!({"type": "object", "properties": {"q": {"type": "object", "properties": {"x": {"type": "string"}}}}});
-        Entry::new(
+        CatalogEntry::new(
             ExecutorKind::Tool,
             &format!("tool_{n:02}"),
             "Does a thing.",
@@ -25,9 +25,9 @@ fn tools(count: usize) -> Catalog {
 
 #[test]
 fn protocol_card_for_each_size_of_catalogue() {
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
-        ..Rules::default()
+        ..AgentRules::default()
     };
     for count in [0, 3, 40] {
         let text = system_message("You help with code.", &tools(count), &rules);
@@ -45,18 +45,18 @@ fn protocol_card_for_each_carrier() {
         (CarrierMode::Strict, "strict"),
         (CarrierMode::Fenced, "fenced"),
     ] {
-        let rules = Rules {
+        let rules = AgentRules {
             enabled: true,
             carrier,
             delegated: true,
-            ..Rules::default()
+            ..AgentRules::default()
         };
         golden(
             &format!("card-{name}.md"),
             &system_message("You help.", &tools(0), &rules),
         );
     }
-    let disabled = system_message("You help.", &tools(3), &Rules::default());
+    let disabled = system_message("You help.", &tools(3), &AgentRules::default());
     golden("card-disabled.md", &disabled);
     assert!(!disabled.contains("AgentProtocolOutput"));
 }
@@ -64,9 +64,9 @@ fn protocol_card_for_each_carrier() {
 #[test]
 fn carrier_schema_has_no_unions() {
     for (carrier, name) in [(CarrierMode::Flat, "flat"), (CarrierMode::Strict, "strict")] {
-        let rules = Rules {
+        let rules = AgentRules {
             carrier,
-            ..Rules::default()
+            ..AgentRules::default()
         };
         let schema = pretty(&carrier_tool(&rules).expect("a tool"));
         golden(&format!("carrier-{name}.json"), &format!("{schema}\n"));
@@ -85,9 +85,9 @@ fn carrier_schema_has_no_unions() {
             );
         }
     }
-    let fenced = Rules {
+    let fenced = AgentRules {
         carrier: CarrierMode::Fenced,
-        ..Rules::default()
+        ..AgentRules::default()
     };
     assert_eq!(carrier_tool(&fenced), None);
 }

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use action_graph::accept::Verdict;
+use action_graph::accept::OutputVerdict;
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::declaration::Declaration;
 use action_graph::output::ModelOutput;
 use action_graph::policy::{POLICY_NAMES, Return};
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::support::{cases, envelope, fenced, read_action, world};
 
 /// Fields of an object; absent ones are `None`.
-type Fields = Vec<(&'static str, Option<Value>)>;
+type GeneratedFields = Vec<(&'static str, Option<Value>)>;
 
 fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[^\\x00]{0,12}", "[a-z]{1,8}"]
@@ -49,7 +49,7 @@ fn some<T: Into<Value> + std::fmt::Debug>(
     option::of(strategy.prop_map(Into::into))
 }
 
-fn filled(target: &mut Value, fields: Fields) {
+fn filled(target: &mut Value, fields: GeneratedFields) {
     for (key, value) in fields {
         if let Some(value) = value {
             target[key] = value;
@@ -253,7 +253,7 @@ fn any_accepted_declaration_prints_and_reads_back() {
     let behind = "## facts\n\nFacts.\n\n## task\n\nDo it.\n\n## user.visible\n\nI look.\n";
     run(cases(200), declaration(), |value| {
         all.set(all.get() + 1);
-        let Verdict::Accepted(first) = world.judge(&fenced(&value, behind)) else {
+        let OutputVerdict::Accepted(first) = world.judge(&fenced(&value, behind)) else {
             return;
         };
         accepted.set(accepted.get() + 1);
@@ -279,7 +279,7 @@ fn any_declared_effect_only_tightens() {
         (effects(), idempotency, effects()),
         |(known, idempotency, declared)| {
             let schema = json!({"type": "object"});
-            let entry = Entry::new(ExecutorKind::Tool, "tool", "Acts.", schema);
+            let entry = CatalogEntry::new(ExecutorKind::Tool, "tool", "Acts.", schema);
             let mut world = world();
             world.catalog = Catalog::new(vec![entry.acting(&known, idempotency)]);
             world.rules.forbid.clear();

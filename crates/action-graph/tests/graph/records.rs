@@ -7,14 +7,16 @@ use action_graph::action::ExecutorKind;
 use action_graph::code::Code;
 use action_graph::declaration::Payload;
 use action_graph::delegate::{assignment, handoff, node_request};
-use action_graph::graph::{Graph, Status};
+use action_graph::graph::{Graph, GraphStatus};
 use action_graph::json::pretty;
-use action_graph::node::Output;
+use action_graph::node::ActionOutput;
 use action_graph::policy::Visibility;
 use action_graph::project::{apply, patch, project};
-use action_graph::record::{Metrics, Owner, RestoreError, replay, restore, result_record, store};
+use action_graph::record::{
+    GraphOwner, Metrics, RestoreError, replay, restore, result_record, store,
+};
 use action_graph::report::render_report;
-use action_graph::schedule::{Event, Outcome, Why, step};
+use action_graph::schedule::{ActionOutcome, GraphEvent, Why, step};
 use action_graph::workflow::{Workflow, WorkflowNode, from_workflow, workflow_status};
 use serde_json::{Value, json};
 
@@ -23,8 +25,8 @@ use crate::support::{
     world,
 };
 
-fn owner() -> Owner {
-    Owner {
+fn owner() -> GraphOwner {
+    GraphOwner {
         run: "run_1".to_owned(),
         attempt: 1,
         epoch: 1,
@@ -78,13 +80,13 @@ fn patches_rebuild_the_projection() {
         ])),
     );
     let mut shown = project(&graph);
-    let mut events = vec![Event::Begin];
+    let mut events = vec![GraphEvent::Begin];
     for id in ["a", "b"] {
-        let outcome = Outcome::Ok {
-            output: Output::text("done"),
+        let outcome = ActionOutcome::Ok {
+            output: ActionOutput::text("done"),
             satisfying: true,
         };
-        events.push(Event::Finished {
+        events.push(GraphEvent::Finished {
             id: id.into(),
             attempt: 1,
             outcome,
@@ -99,7 +101,7 @@ fn patches_rebuild_the_projection() {
         assert_eq!(shown, after);
         assert_eq!(patch(&after, &after), None);
     }
-    assert_eq!(shown.status, Status::Completed);
+    assert_eq!(shown.status, GraphStatus::Completed);
 }
 
 #[test]
@@ -154,7 +156,7 @@ fn null_items_survive_a_restart() {
     let mut world = world();
     world.known.event = json!({"list": [null, 1]});
     let mut graph = graph_of(&world, &fenced(&envelope(json!([each]), json!({})), ""));
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let bodies: BTreeMap<_, _> = blobs
         .into_iter()
@@ -215,7 +217,7 @@ fn stored_outputs_have_no_body_again() {
     let (head, first) = store(&graph, "conv", owner(), None).expect("it fits");
     let (again, second) = store(&graph, "conv", owner(), Some(&head)).expect("it fits");
     assert_eq!(again, head);
-    let outputs = |blobs: &[action_graph::record::Blob]| {
+    let outputs = |blobs: &[action_graph::record::RecordBody]| {
         let keys = blobs.iter().map(|blob| blob.key.as_str());
         keys.filter(|key| head.outputs.values().any(|one| one.key == **key))
             .map(str::to_owned)
@@ -230,13 +232,13 @@ fn repeated_actions_keep_outputs_apart() {
     let repeat = json!({"max": 3, "until": {"ref": "own#/done", "equals": true}});
     let action = read_action("a", json!({"repeat": repeat}));
     let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
-    step(&mut graph, Event::Begin, 0);
-    let outcome = Outcome::Ok {
-        output: Output::json(json!({"done": false})),
+    step(&mut graph, GraphEvent::Begin, 0);
+    let outcome = ActionOutcome::Ok {
+        output: ActionOutput::json(json!({"done": false})),
         satisfying: true,
     };
     let id = || "a".into();
-    let finished = |attempt| Event::Finished {
+    let finished = |attempt| GraphEvent::Finished {
         id: id(),
         attempt,
         outcome: outcome.clone(),
@@ -282,15 +284,15 @@ fn journals_rebuild_the_same_graph() {
             read_call("b", json!({"depends": "a"}))
         ])),
     );
-    let outcome = Outcome::Ok {
-        output: Output::text("done"),
+    let outcome = ActionOutcome::Ok {
+        output: ActionOutput::text("done"),
         satisfying: true,
     };
     let journal = vec![
-        (1, Event::Begin),
+        (1, GraphEvent::Begin),
         (
             2,
-            Event::Finished {
+            GraphEvent::Finished {
                 id: "a".into(),
                 attempt: 1,
                 outcome: outcome.clone(),
@@ -298,7 +300,7 @@ fn journals_rebuild_the_same_graph() {
         ),
         (
             3,
-            Event::Finished {
+            GraphEvent::Finished {
                 id: "b".into(),
                 attempt: 1,
                 outcome,
@@ -310,7 +312,7 @@ fn journals_rebuild_the_same_graph() {
     for (now, event) in journal {
         step(&mut live, event, now);
     }
-    let read: Vec<(u64, Event)> = serde_json::from_str(&text).expect("it is read");
+    let read: Vec<(u64, GraphEvent)> = serde_json::from_str(&text).expect("it is read");
     assert_eq!(replay(accepted, read), live);
     let seqs: Vec<_> = live.transitions.iter().map(|one| one.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4]);
@@ -382,8 +384,8 @@ fn node_requests_carry_handoffs_of_agents() {
         &act(json!([agent("a", json!([])), agent("b", json!("a"))])),
     );
     play(&mut graph, &|id| {
-        (id == "a").then(|| Outcome::Ok {
-            output: Output::text("two <faults>"),
+        (id == "a").then(|| ActionOutcome::Ok {
+            output: ActionOutput::text("two <faults>"),
             satisfying: true,
         })
     });
@@ -402,15 +404,15 @@ fn handoffs_open_no_edges() {
         {"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))])),
     );
     play(&mut graph, &|_| {
-        Some(Outcome::Ok {
-            output: Output::text("half done"),
+        Some(ActionOutcome::Ok {
+            output: ActionOutput::text("half done"),
             satisfying: false,
         })
     });
     assert!(handoff(&graph, &"a".into(), &"b".into()).is_some());
     assert_eq!(
         graph.node(&"b".into()).map(|node| node.state.status()),
-        Some(Status::Blocked)
+        Some(GraphStatus::Blocked)
     );
 }
 
@@ -464,8 +466,8 @@ fn workflows_map_to_durable_graphs() {
     assert_eq!(
         workflow_status(&graph),
         [
-            ("a".into(), Status::Completed),
-            ("b".into(), Status::Completed)
+            ("a".into(), GraphStatus::Completed),
+            ("b".into(), GraphStatus::Completed)
         ]
     );
 }

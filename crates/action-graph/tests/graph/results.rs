@@ -6,7 +6,7 @@ use action_graph::graph::Graph;
 use action_graph::policy::Return;
 use action_graph::result::deliver::deliver;
 use action_graph::result::expand::expand;
-use action_graph::result::observe::{Budget, FLOOR, mark_delivered, observe};
+use action_graph::result::observe::{FLOOR, ObservationBudget, mark_delivered, observe};
 use action_graph::result::tokens::{clip_tail, estimate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ fn each_policy_for_each_kind_of_result() {
 }
 
 #[test]
-fn full_results_are_truncated_as_asked() {
+fn truncates_full_results_by_policy() {
     for (word, given, has_text) in [
         ("truncate", Return::Excerpt, true),
         ("refuse", Return::None, false),
@@ -140,7 +140,7 @@ proptest! {
             let text = "some words here\n".repeat(size / 4);
             if fails { failed(Code::ToolError, &text) } else { ok(json!(text)) }
         });
-        let budget = Budget { window, count: &estimate };
+        let budget = ObservationBudget { window, count: &estimate };
         let shown = observe(&graph, budget);
         let total: usize = shown.iter().map(|(_, one)| one.delivered.tokens).sum();
         prop_assert!(total <= budget.most().max(FLOOR * sizes.len()));

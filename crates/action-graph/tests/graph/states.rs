@@ -1,15 +1,15 @@
 //! One graph for each state: its turn, its projection and its record, compared with golden files.
 
 use action_graph::code::Code;
-use action_graph::declaration::{Choice, Decision};
+use action_graph::declaration::{DecisionChoice, GraphDecision};
 use action_graph::graph::Graph;
 use action_graph::json::pretty;
 use action_graph::node::Sent;
 use action_graph::output::ModelOutput;
 use action_graph::project::project;
 use action_graph::record::{Metrics, ResultRecord, result_record};
-use action_graph::schedule::{Actor, Event, Failure, Outcome, Why};
-use action_graph::transcript::{Turn, protocol_turn, render};
+use action_graph::schedule::{ActionFailure, ActionOutcome, Actor, GraphEvent, Why};
+use action_graph::transcript::{TranscriptTurn, protocol_turn, render};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -58,24 +58,24 @@ pub(crate) fn revised() -> (Graph, Why) {
     );
     let actions = world().accepted(&new).declaration.actions().to_vec();
     let constants = [].into();
-    let event = Event::Revise { actions, constants };
+    let event = GraphEvent::Revise { actions, constants };
     let why = go_on(&mut graph, event, &|_| ok(json!("c is read")));
     (graph, why.expect("it ends"))
 }
 
-type State = (&'static str, Graph, Why);
+type ModelState = (&'static str, Graph, Why);
 
 fn played(
     name: &'static str,
     output: &ModelOutput,
-    outcome: &dyn Fn(&str) -> Option<Outcome>,
-) -> State {
+    outcome: &dyn Fn(&str) -> Option<ActionOutcome>,
+) -> ModelState {
     let mut graph = graph_of(&world(), output);
     let why = play(&mut graph, outcome).unwrap_or(Why::Waiting);
     (name, graph, why)
 }
 
-fn waiting() -> Vec<State> {
+fn waiting() -> Vec<ModelState> {
     let mail = json!({"id": "mail", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}});
     let ask = json!({"id": "ask", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}});
     let agent = json!({"id": "review", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}, "title": "Review"});
@@ -85,13 +85,13 @@ fn waiting() -> Vec<State> {
         played("waiting user", &act(json!([ask])), &|_| None),
         played("child running", &act(json!([agent])), &|_| None),
         played("uncertain", &act(json!([mystery])), &|_| {
-            let failure = Failure::new(Code::Timeout, "no answer", Sent::Maybe);
-            Some(Outcome::Err(failure))
+            let failure = ActionFailure::new(Code::Timeout, "no answer", Sent::Maybe);
+            Some(ActionOutcome::Err(failure))
         }),
     ]
 }
 
-fn for_each() -> State {
+fn for_each() -> ModelState {
     let each = read_action(
         "each",
         json!({"input": {"path": {"$ref": "item"}}, "for_each": {"items": "input:event#/list", "max": 3, "max_failures": 1}}),
@@ -106,14 +106,14 @@ fn for_each() -> State {
     ("for_each of three", graph, why.expect("it ends"))
 }
 
-fn canceled() -> State {
+fn canceled() -> ModelState {
     let calls = json!([read_call("a", json!({})), read_call("b", json!({}))]);
     let (name, mut graph, _) = played("canceled", &act(calls), &|_| None);
-    let why = go_on(&mut graph, Event::Cancel, &|_| None);
+    let why = go_on(&mut graph, GraphEvent::Cancel, &|_| None);
     (name, graph, why.expect("it ends"))
 }
 
-fn ended() -> Vec<State> {
+fn ended() -> Vec<ModelState> {
     let skipped = json!([
         read_action("a", json!({})),
         read_action("b", json!({"when": {"action": "a", "is": "failed"}}))
@@ -136,7 +136,7 @@ fn ended() -> Vec<State> {
 }
 
 /// A graph that went on without its failed action.
-fn waived() -> State {
+fn waived() -> ModelState {
     let calls = json!([
         read_call("a", json!({})),
         read_call("b", json!({"depends": "a"}))
@@ -144,26 +144,26 @@ fn waived() -> State {
     let (_, mut graph, _) = played("", &act(calls), &|_| {
         failed(Code::ToolError, "no such file")
     });
-    let decision = Decision {
+    let decision = GraphDecision {
         graph: graph.id.clone(),
         action: Some("a".into()),
-        choice: Choice::Continue,
+        choice: DecisionChoice::Continue,
         reason: "b reads another file".to_owned(),
         input: None,
     };
     let by = Actor::Model;
-    let why = go_on(&mut graph, Event::Decide { decision, by }, &|_| {
+    let why = go_on(&mut graph, GraphEvent::Decide { decision, by }, &|_| {
         ok(json!("fine"))
     });
     ("waived", graph, why.expect("it ends"))
 }
 
-fn states() -> Vec<State> {
+fn states() -> Vec<ModelState> {
     waiting().into_iter().chain(ended()).collect()
 }
 
 /// The states and the graphs of the seed's transcripts.
-fn all() -> Vec<State> {
+fn all() -> Vec<ModelState> {
     let mut all = states();
     all.push(waived());
     let (graph, why) = revised();
@@ -177,7 +177,7 @@ fn all() -> Vec<State> {
 #[test]
 fn every_state_has_a_golden_turn() {
     let texts = states().into_iter().map(|(name, graph, why)| {
-        let turn = Turn::Protocol(protocol_turn(&graph, why, budget()));
+        let turn = TranscriptTurn::Protocol(protocol_turn(&graph, why, budget()));
         format!("== {name}\n{}", render(&[turn]))
     });
     golden("states.md", &texts.collect::<String>());

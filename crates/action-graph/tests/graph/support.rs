@@ -3,32 +3,34 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use action_graph::accept::{Repair, Verdict, accept};
+use action_graph::accept::{OutputVerdict, Repair, accept};
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Cost, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry, Cost};
 use action_graph::code::Code;
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
 use action_graph::json::canonical;
-use action_graph::node::{Output, Sent};
+use action_graph::node::{ActionOutput, Sent};
 use action_graph::output::ModelOutput;
 use action_graph::policy::Visibility;
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{Known, KnownAction, KnownGraph, Rules};
-use action_graph::schedule::{Command, Event, Failure, Outcome, Suspension, Why, step};
-use action_graph::validate::{Accepted, Context};
+use action_graph::rules::{AgentRules, KnownAction, KnownFacts, KnownGraph};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, Command, GraphEvent, Suspension, Why, step,
+};
+use action_graph::validate::{AcceptedDeclaration, Context};
 use serde_json::{Value, json};
 
 /// Inputs of validation in tests.
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct TestInputs {
     pub(crate) catalog: Catalog,
-    pub(crate) known: Known,
-    pub(crate) rules: Rules,
+    pub(crate) known: KnownFacts,
+    pub(crate) rules: AgentRules,
 }
 
-impl World {
+impl TestInputs {
     pub(crate) fn context(&self) -> Context<'_> {
         Context {
             catalog: &self.catalog,
@@ -37,14 +39,14 @@ impl World {
         }
     }
 
-    pub(crate) fn judge(&self, output: &ModelOutput) -> Verdict {
+    pub(crate) fn judge(&self, output: &ModelOutput) -> OutputVerdict {
         accept(output, self.context())
     }
 
     #[track_caller]
-    pub(crate) fn accepted(&self, output: &ModelOutput) -> Accepted {
+    pub(crate) fn accepted(&self, output: &ModelOutput) -> AcceptedDeclaration {
         match self.judge(output) {
-            Verdict::Accepted(accepted) => *accepted,
+            OutputVerdict::Accepted(accepted) => *accepted,
             other => panic!("not accepted: {other:#?}"),
         }
     }
@@ -52,7 +54,7 @@ impl World {
     #[track_caller]
     pub(crate) fn refused(&self, output: &ModelOutput) -> Repair {
         match self.judge(output) {
-            Verdict::Repair(repair) => *repair,
+            OutputVerdict::Repair(repair) => *repair,
             other => panic!("not refused: {other:#?}"),
         }
     }
@@ -60,9 +62,9 @@ impl World {
     /// Codes of a verdict, with their places.
     pub(crate) fn codes(&self, output: &ModelOutput) -> Vec<(Code, String)> {
         let diagnostics = match self.judge(output) {
-            Verdict::Accepted(accepted) => accepted.diagnostics,
-            Verdict::Repair(repair) => repair.diagnostics,
-            Verdict::Content(_) => Vec::new(),
+            OutputVerdict::Accepted(accepted) => accepted.diagnostics,
+            OutputVerdict::Repair(repair) => repair.diagnostics,
+            OutputVerdict::Content(_) => Vec::new(),
         };
         diagnostics
             .into_iter()
@@ -71,18 +73,19 @@ impl World {
     }
 }
 
-fn tool(name: &str, description: &str, schema: Value) -> Entry {
-    Entry::new(ExecutorKind::Tool, name, description, schema)
+fn tool(name: &str, description: &str, schema: Value) -> CatalogEntry {
+    CatalogEntry::new(ExecutorKind::Tool, name, description, schema)
 }
 
 fn object(properties: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 
-pub(crate) fn entries() -> Vec<Entry> {
+pub(crate) fn entries() -> Vec<CatalogEntry> {
     let text = || json!({"type": "string"});
-    let read = |entry: Entry| entry.acting(&[Effect::Read], Idempotency::Safe);
-    let agent = |name, line| Entry::new(ExecutorKind::Agent, name, line, json!({"type": "object"}));
+    let read = |entry: CatalogEntry| entry.acting(&[Effect::Read], Idempotency::Safe);
+    let agent =
+        |name, line| CatalogEntry::new(ExecutorKind::Agent, name, line, json!({"type": "object"}));
     let mut ungranted = read(tool("admin", "Change settings.", object(json!({}), &[])));
     ungranted.granted = false;
     let mut offline = read(tool("offline", "Is away.", object(json!({}), &[])));
@@ -132,14 +135,14 @@ pub(crate) fn entries() -> Vec<Entry> {
         costly,
         agent("code-reviewer", "Reviews code changes and reports risks.")
             .able(&["code_review", "frontend"]),
-        Entry::new(
+        CatalogEntry::new(
             ExecutorKind::Service,
             "billing",
             "Invoices of customers.",
             json!({"type": "object"}),
         )
         .able(&["invoices"]),
-        Entry::new(
+        CatalogEntry::new(
             ExecutorKind::Pipeline,
             "nightly",
             "Runs the nightly checks.",
@@ -149,7 +152,7 @@ pub(crate) fn entries() -> Vec<Entry> {
 }
 
 /// An agent that may declare, in a conversation with two earlier graphs.
-pub(crate) fn world() -> World {
+pub(crate) fn world() -> TestInputs {
     let action = |status: &str, satisfying, output: Value| KnownAction {
         status: status.to_owned(),
         satisfying,
@@ -191,20 +194,20 @@ pub(crate) fn world() -> World {
         expired: true,
         actions: BTreeMap::new(),
     };
-    World {
+    TestInputs {
         catalog: Catalog::new(entries()),
-        known: Known {
+        known: KnownFacts {
             goal: "Fix the buttons of the toolbar.".to_owned(),
             event: json!({"message": {"text": "Fix it"}, "list": [1, 2, 3]}),
             graphs: vec![gone, done, open],
             can_persist: true,
             can_ask: true,
             remaining_ms: 60_000,
-            ..Known::default()
+            ..KnownFacts::default()
         },
-        rules: Rules {
+        rules: AgentRules {
             enabled: true,
-            ..Rules::default()
+            ..AgentRules::default()
         },
     }
 }
@@ -276,22 +279,25 @@ pub(crate) fn golden(name: &str, text: &str) {
 
 /// The graph of an output that is accepted.
 #[track_caller]
-pub(crate) fn graph_of(world: &World, output: &ModelOutput) -> Graph {
+pub(crate) fn graph_of(world: &TestInputs, output: &ModelOutput) -> Graph {
     let accepted = world.accepted(output);
     let id = GraphId("g_test".to_owned());
     Graph::new(id, accepted, &world.rules, &world.known, Vec::new())
 }
 
 /// Begins a graph and ends its attempts as `outcome` says; agents without one wait for a child run.
-pub(crate) fn play(graph: &mut Graph, outcome: &dyn Fn(&str) -> Option<Outcome>) -> Option<Why> {
-    go_on(graph, Event::Begin, outcome)
+pub(crate) fn play(
+    graph: &mut Graph,
+    outcome: &dyn Fn(&str) -> Option<ActionOutcome>,
+) -> Option<Why> {
+    go_on(graph, GraphEvent::Begin, outcome)
 }
 
 /// The same from an event on.
 pub(crate) fn go_on(
     graph: &mut Graph,
-    event: Event,
-    outcome: &dyn Fn(&str) -> Option<Outcome>,
+    event: GraphEvent,
+    outcome: &dyn Fn(&str) -> Option<ActionOutcome>,
 ) -> Option<Why> {
     let (mut events, mut why, mut now) = (vec![event], None, 1_000);
     while let Some(event) = events.pop() {
@@ -301,7 +307,7 @@ pub(crate) fn go_on(
                 Command::Execute(one) => {
                     let (id, attempt) = (one.id, one.attempt);
                     if let Some(outcome) = outcome(id.as_str()) {
-                        events.push(Event::Finished {
+                        events.push(GraphEvent::Finished {
                             id,
                             attempt,
                             outcome,
@@ -311,14 +317,14 @@ pub(crate) fn go_on(
                 Command::SpawnChild(one) => {
                     let (id, attempt) = (one.id, one.attempt);
                     events.push(if let Some(outcome) = outcome(id.as_str()) {
-                        Event::Finished {
+                        GraphEvent::Finished {
                             id,
                             attempt,
                             outcome,
                         }
                     } else {
                         let run = "run_child".to_owned();
-                        Event::Suspended {
+                        GraphEvent::Suspended {
                             id,
                             attempt,
                             on: Suspension::Child { run },
@@ -326,7 +332,7 @@ pub(crate) fn go_on(
                     });
                 }
                 Command::SetTimer { id, attempt, .. } => {
-                    events.push(Event::TimerFired { id, attempt });
+                    events.push(GraphEvent::TimerFired { id, attempt });
                 }
                 Command::Quiescent(reason) => why = Some(reason),
                 _ => {}
@@ -336,23 +342,27 @@ pub(crate) fn go_on(
     why
 }
 
-pub(crate) fn ok(value: Value) -> Option<Outcome> {
+pub(crate) fn ok(value: Value) -> Option<ActionOutcome> {
     let output = match &value {
-        Value::String(text) => Output::text(text),
-        _ => Output::json(value),
+        Value::String(text) => ActionOutput::text(text),
+        _ => ActionOutput::json(value),
     };
-    Some(Outcome::Ok {
+    Some(ActionOutcome::Ok {
         output,
         satisfying: true,
     })
 }
 
-pub(crate) fn failed(code: Code, message: &str) -> Option<Outcome> {
-    Some(Outcome::Err(Failure::new(code, message, Sent::Yes)))
+pub(crate) fn failed(code: Code, message: &str) -> Option<ActionOutcome> {
+    Some(ActionOutcome::Err(ActionFailure::new(
+        code,
+        message,
+        Sent::Yes,
+    )))
 }
 
-pub(crate) fn budget() -> Budget<'static> {
-    Budget {
+pub(crate) fn budget() -> ObservationBudget<'static> {
+    ObservationBudget {
         window: 200_000,
         count: &estimate,
     }

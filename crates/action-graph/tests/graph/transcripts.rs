@@ -3,14 +3,14 @@
 use action_graph::card::system_message;
 use action_graph::catalog::Catalog;
 use action_graph::code::Code;
-use action_graph::declaration::{Choice, Decision};
-use action_graph::graph::{Graph, Status};
+use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::graph::{Graph, GraphStatus};
 use action_graph::output::ModelOutput;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{CarrierMode, Rules};
-use action_graph::schedule::{Actor, Event, Outcome, Why, step};
+use action_graph::rules::{AgentRules, CarrierMode};
+use action_graph::schedule::{ActionOutcome, Actor, GraphEvent, Why, step};
 use action_graph::transcript::{
-    Attachment, CallTurn, Notice, ProtocolTurn, Replay, Turn, instruction, notice, parse,
+    Attachment, CallTurn, Notice, ProtocolTurn, Replay, TranscriptTurn, instruction, notice, parse,
     protocol_turn, render, replay,
 };
 use proptest::prelude::*;
@@ -21,21 +21,24 @@ use crate::support::{
     act, budget, cases, entries, failed, go_on, golden, graph_of, ok, play, read_call, world,
 };
 
-fn user(text: &str) -> Turn {
-    Turn::User {
+fn user(text: &str) -> TranscriptTurn {
+    TranscriptTurn::User {
         text: text.to_owned(),
         attachments: Vec::new(),
     }
 }
 
-fn turn_of(output: &ModelOutput, outcome: &dyn Fn(&str) -> Option<Outcome>) -> (Graph, Turn) {
+fn turn_of(
+    output: &ModelOutput,
+    outcome: &dyn Fn(&str) -> Option<ActionOutcome>,
+) -> (Graph, TranscriptTurn) {
     let mut graph = graph_of(&world(), output);
     let why = play(&mut graph, outcome).unwrap_or(Why::Waiting);
-    let turn = Turn::Protocol(protocol_turn(&graph, why, budget()));
+    let turn = TranscriptTurn::Protocol(protocol_turn(&graph, why, budget()));
     (graph, turn)
 }
 
-fn request(turns: &[Turn]) -> String {
+fn request(turns: &[TranscriptTurn]) -> String {
     format!(
         "{}{}",
         render(turns),
@@ -70,7 +73,7 @@ fn seed_transcript_of_a_review() {
     );
 }
 
-fn history() -> Vec<Turn> {
+fn history() -> Vec<TranscriptTurn> {
     let mut turns = vec![user("Fix the toolbar.")];
     for round in 0..7 {
         let id = format!("read_{round}");
@@ -84,7 +87,7 @@ fn history() -> Vec<Turn> {
         });
         turns.push(turn);
     }
-    turns.push(Turn::Answer {
+    turns.push(TranscriptTurn::Answer {
         text: "I looked at all files.".to_owned(),
     });
     turns
@@ -110,7 +113,7 @@ fn long_declarations_are_brief_at_once() {
         let output = act(json!([read_call("a", json!({"args": {"path": path}}))]));
         let turn = turn_of(&output, &|_| ok(json!("fine"))).1;
         let shown = replay(&[turn], Replay::Hybrid, 100_000, &estimate);
-        matches!(&shown[0], Turn::Protocol(turn) if turn.is_exact)
+        matches!(&shown[0], TranscriptTurn::Protocol(turn) if turn.is_exact)
     };
     assert_eq!((turn(10), turn(900)), (true, false));
 }
@@ -133,7 +136,7 @@ fn superseded_work_is_folded() {
 
 #[test]
 fn notices_are_shown_once() {
-    let shown = Turn::Notice(Notice {
+    let shown = TranscriptTurn::Notice(Notice {
         sentence: "Refused.".to_owned(),
         lines: Vec::new(),
     });
@@ -142,7 +145,7 @@ fn notices_are_shown_once() {
     let turns = [
         user("x"),
         shown,
-        Turn::Answer {
+        TranscriptTurn::Answer {
             text: "y".to_owned(),
         },
     ];
@@ -153,7 +156,10 @@ fn notices_are_shown_once() {
 fn revised_graph_shows_its_new_actions() {
     let (graph, why) = revised();
     let turn = protocol_turn(&graph, why, budget());
-    golden("transcript-revised.md", &render(&[Turn::Protocol(turn)]));
+    golden(
+        "transcript-revised.md",
+        &render(&[TranscriptTurn::Protocol(turn)]),
+    );
 }
 
 #[test]
@@ -163,7 +169,10 @@ fn notice_shows_eight_codes_and_a_schema() {
         .collect();
     let repair = world().refused(&act(calls.into()));
     assert_eq!(repair.diagnostics.len(), 8);
-    golden("notice.md", &render(&[Turn::Notice(notice(&repair))]));
+    golden(
+        "notice.md",
+        &render(&[TranscriptTurn::Notice(notice(&repair))]),
+    );
 }
 
 #[test]
@@ -211,22 +220,22 @@ fn context_differs_from_the_log() {
         ])),
         &|_| failed(Code::ToolError, "first failure"),
     );
-    let decision = Decision {
+    let decision = GraphDecision {
         graph: graph.id.clone(),
         action: Some("a".into()),
-        choice: Choice::Retry,
+        choice: DecisionChoice::Retry,
         reason: String::new(),
         input: None,
     };
     let why = go_on(
         &mut graph,
-        Event::Decide {
+        GraphEvent::Decide {
             decision,
             by: Actor::Model,
         },
         &|_| ok(json!("fine")),
     );
-    let text = render(&[Turn::Protocol(protocol_turn(
+    let text = render(&[TranscriptTurn::Protocol(protocol_turn(
         &graph,
         why.expect("it ends"),
         budget(),
@@ -245,7 +254,7 @@ fn observations_appear_at_decision_points_alone() {
             read_call("b", json!({}))
         ])),
     );
-    let commands = step(&mut graph, Event::Begin, 0);
+    let commands = step(&mut graph, GraphEvent::Begin, 0);
     let is_point = |command: &action_graph::schedule::Command| {
         matches!(command, action_graph::schedule::Command::Quiescent(_))
     };
@@ -253,7 +262,7 @@ fn observations_appear_at_decision_points_alone() {
     let Some(outcome) = ok(json!(1)) else { return };
     let commands = step(
         &mut graph,
-        Event::Finished {
+        GraphEvent::Finished {
             id: "a".into(),
             attempt: 1,
             outcome: outcome.clone(),
@@ -263,7 +272,7 @@ fn observations_appear_at_decision_points_alone() {
     assert!(!commands.iter().any(is_point));
     let commands = step(
         &mut graph,
-        Event::Finished {
+        GraphEvent::Finished {
             id: "b".into(),
             attempt: 1,
             outcome,
@@ -275,9 +284,9 @@ fn observations_appear_at_decision_points_alone() {
 
 #[test]
 fn system_message_is_stable() {
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
-        ..Rules::default()
+        ..AgentRules::default()
     };
     let mut reversed = entries();
     reversed.reverse();
@@ -332,7 +341,7 @@ fn any_call() -> impl Strategy<Value = CallTurn> {
         )
 }
 
-fn any_turn() -> impl Strategy<Value = Turn> {
+fn any_turn() -> impl Strategy<Value = TranscriptTurn> {
     let attachment = (any_text(), any_text()).prop_map(|(name, reference)| Attachment {
         name,
         kind: "text/plain".to_owned(),
@@ -340,12 +349,12 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         reference,
     });
     prop_oneof![
-        (any_text(), prop::option::of(attachment)).prop_map(|(text, one)| Turn::User {
+        (any_text(), prop::option::of(attachment)).prop_map(|(text, one)| TranscriptTurn::User {
             text,
             attachments: one.into_iter().collect(),
         }),
-        any_text().prop_map(|text| Turn::Answer { text }),
-        (any_text(), any_text()).prop_map(|(sentence, line)| Turn::Notice(Notice {
+        any_text().prop_map(|text| TranscriptTurn::Answer { text }),
+        (any_text(), any_text()).prop_map(|(sentence, line)| TranscriptTurn::Notice(Notice {
             sentence,
             lines: vec![("bad_id".to_owned(), "/calls/0".to_owned(), line)],
         })),
@@ -356,10 +365,10 @@ fn any_turn() -> impl Strategy<Value = Turn> {
             any::<bool>()
         )
             .prop_map(|(purpose, calls, next, is_exact)| {
-                Turn::Protocol(ProtocolTurn {
+                TranscriptTurn::Protocol(ProtocolTurn {
                     run_id: "g_1".to_owned(),
                     purpose,
-                    status: Status::Completed,
+                    status: GraphStatus::Completed,
                     declaration: None,
                     continues: Some("g_0".to_owned()),
                     is_exact: is_exact && !calls.is_empty(),
@@ -371,12 +380,12 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-fn kinds(turns: &[Turn]) -> Vec<(u8, usize)> {
-    let kind = |turn: &Turn| match turn {
-        Turn::User { attachments, .. } => (0, attachments.len()),
-        Turn::Answer { .. } => (1, 0),
-        Turn::Notice(notice) => (2, notice.lines.len()),
-        Turn::Protocol(turn) => (3, turn.calls.len()),
+fn kinds(turns: &[TranscriptTurn]) -> Vec<(u8, usize)> {
+    let kind = |turn: &TranscriptTurn| match turn {
+        TranscriptTurn::User { attachments, .. } => (0, attachments.len()),
+        TranscriptTurn::Answer { .. } => (1, 0),
+        TranscriptTurn::Notice(notice) => (2, notice.lines.len()),
+        TranscriptTurn::Protocol(turn) => (3, turn.calls.len()),
     };
     turns.iter().map(kind).collect()
 }
@@ -405,7 +414,7 @@ proptest! {
         let mut before = String::new();
         for length in 1..=count {
             let shown = replay(&all[..length], Replay::Hybrid, 1_000_000, &estimate);
-            let now: Vec<_> = shown.iter().map(|turn| matches!(turn, Turn::Protocol(turn) if turn.is_exact)).collect();
+            let now: Vec<_> = shown.iter().map(|turn| matches!(turn, TranscriptTurn::Protocol(turn) if turn.is_exact)).collect();
             for (old, new) in forms.iter().zip(&now) {
                 prop_assert!(*old || !*new, "a brief turn became exact");
             }

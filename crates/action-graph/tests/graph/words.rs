@@ -2,13 +2,13 @@
 
 use action_graph::accept::Adherence;
 use action_graph::code::Code;
-use action_graph::declaration::{Choice, Intent};
-use action_graph::limits::Limits;
+use action_graph::declaration::{DecisionChoice, Intent};
+use action_graph::limits::GraphLimits;
 use action_graph::output::ModelOutput;
 use action_graph::result::expand::Expanded;
 use action_graph::rules::KnownGraph;
-use action_graph::schedule::{Event, step};
-use action_graph::transcript::{Turn, expansion_turn, render};
+use action_graph::schedule::{GraphEvent, step};
+use action_graph::transcript::{TranscriptTurn, expansion_turn, render};
 use action_graph::validate::{check_bound, check_input};
 use action_graph::words::{decision, expansions, merge, summarize};
 use serde_json::{Map, Value, json};
@@ -23,12 +23,12 @@ fn object(value: Value) -> Map<String, Value> {
 
 #[test]
 fn words_read_their_arguments() {
-    let limits = Limits::default();
+    let limits = GraphLimits::default();
     let one = decision(
         &object(json!({"graph": "g_1", "action": "a", "choice": "retry", "input": {"x": 1}})),
         &limits,
     );
-    assert_eq!(one.map(|one| one.choice), Ok(Choice::Retry));
+    assert_eq!(one.map(|one| one.choice), Ok(DecisionChoice::Retry));
     let faults =
         decision(&object(json!({"choice": "explode"})), &limits).expect_err("it is refused");
     let codes: Vec<_> = faults.iter().map(|one| one.code).collect();
@@ -66,7 +66,10 @@ fn expansion_is_a_turn_of_its_own() {
             answer("", Some("missing")),
         ],
     );
-    golden("transcript-expanded.md", &render(&[Turn::Protocol(turn)]));
+    golden(
+        "transcript-expanded.md",
+        &render(&[TranscriptTurn::Protocol(turn)]),
+    );
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn revisions_rest_on_started_actions_alone() {
         json!({}),
     );
     let mut graph = graph_of(&world, &fenced(&first, ""));
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     world.known.graphs.push(KnownGraph::from(&graph));
     let revise = |actions: Value| {
         fenced(
@@ -124,7 +127,7 @@ fn revisions_rest_on_started_actions_alone() {
     )])));
     assert_eq!(accepted.declaration.intent, Intent::Revise);
     let (actions, constants) = (accepted.declaration.actions().to_vec(), accepted.constants);
-    step(&mut graph, Event::Revise { actions, constants }, 1);
+    step(&mut graph, GraphEvent::Revise { actions, constants }, 1);
     assert_eq!(
         graph
             .node(&"c".into())
@@ -154,7 +157,7 @@ fn failed_graphs_with_blocked_actions_stay_open() {
     let mut graph = graph_of(&world, &calls);
     play(&mut graph, &|_| failed(Code::ToolError, "no"));
     assert!(KnownGraph::from(&graph).open, "a revision may replace b");
-    step(&mut graph, Event::Cancel, 9);
+    step(&mut graph, GraphEvent::Cancel, 9);
     assert!(!KnownGraph::from(&graph).open);
 }
 

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::host::error::HostError;
 use crate::host::token::{CallTime, Credentials, GatewayClock, Times};
-use crate::host::{Connection, Host};
+use crate::host::{Host, HostConnection};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default timeout of a call; the run's deadline may be sooner.
@@ -67,7 +67,7 @@ impl HostClient {
     /// Host API for a run's access. `now_seconds` is the current time of the gateway's clock, which may differ
     /// from ours.
     pub fn host(&self, access: HostAccess, deadline_at: Option<f64>, now_seconds: i64) -> Host {
-        Host(Arc::new(Connection {
+        Host(Arc::new(HostConnection {
             client: self.clone(),
             base_url: access.base_url,
             clock: GatewayClock::new(now_seconds),

@@ -161,14 +161,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_is_too_large_is_told_from_one_that_cannot_be_read() {
+    fn distinguishes_oversized_from_unreadable_responses() {
         assert!(HostError::answer_too_large(9).is_answer_too_large());
         let unreadable = serde_json::from_str::<Value>("{").unwrap_err();
         assert!(!HostError::unreadable_answer(unreadable).is_answer_too_large());
     }
 
     #[test]
-    fn a_slow_call_is_not_the_end_of_the_run() {
+    fn distinguishes_call_timeout_from_run_deadline() {
         let told = |code: &str, retryable: bool, details: Value| {
             let error =
                 json!({"code": code, "message": "m", "retryable": retryable, "details": details});

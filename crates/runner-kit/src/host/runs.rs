@@ -6,11 +6,11 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use reqwest::Method;
 use serde::Serialize;
 
-use crate::host::{Direction, Host, HostError};
+use crate::host::{HostConnection, HostError, PageDirection};
 
 /// Selection of runs; newest first by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RunsQuery {
+pub struct RunPageQuery {
     /// Statuses, joined by commas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statuses: Option<String>,
@@ -22,7 +22,7 @@ pub struct RunsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<PageDirection>,
 }
 
 /// Selection of a run's events by sequence; ascending by default.
@@ -36,45 +36,47 @@ pub struct RunEventsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub direction: Option<Direction>,
+    pub direction: Option<PageDirection>,
 }
 
-impl Host {
+/// Run ledger of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunsApi<'a>(pub(super) &'a HostConnection);
+
+impl RunsApi<'_> {
     /// Page of the runs in scope; `total_count` is their number.
-    pub async fn runs(&self, query: &RunsQuery) -> Result<Page<AgentRun>, HostError> {
-        let request = self.request(Method::GET, &["runs"]).await?;
-        self.answer(request.query(query)).await
+    pub async fn list(self, query: &RunPageQuery) -> Result<Page<AgentRun>, HostError> {
+        let request = self.0.request(Method::GET, &["runs"]).await?;
+        self.0.answer(request.query(query)).await
     }
 
     /// Run in scope, or `None`.
-    pub async fn find_run(&self, id: RunId) -> Result<Option<AgentRun>, HostError> {
-        match self.get(&["runs", &id.to_string()]).await {
+    pub async fn get(self, id: RunId) -> Result<Option<AgentRun>, HostError> {
+        match self.0.get(&["runs", &id.to_string()]).await {
             Err(error) if error.is_not_found() => Ok(None),
             answer => answer.map(Some),
         }
     }
 
     /// Page of the ledger of a run in scope.
-    pub async fn run_events(
-        &self,
+    pub async fn events(
+        self,
         id: RunId,
         query: &RunEventsQuery,
     ) -> Result<Page<AgentRunEvent>, HostError> {
         let request = self
+            .0
             .request(Method::GET, &["runs", &id.to_string(), "events"])
             .await?;
-        self.answer(request.query(query)).await
+        self.0.answer(request.query(query)).await
     }
 
     /// Requests the end of a run in scope, this run included. `reason` becomes its `status_reason`.
-    pub async fn cancel_run(
-        &self,
-        id: RunId,
-        reason: Option<String>,
-    ) -> Result<AgentRun, HostError> {
+    pub async fn cancel(self, id: RunId, reason: Option<String>) -> Result<AgentRun, HostError> {
         let request = self
+            .0
             .request(Method::POST, &["runs", &id.to_string(), "cancel"])
             .await?;
-        self.answer(request.json(&RunCancel { reason })).await
+        self.0.answer(request.json(&RunCancel { reason })).await
     }
 }

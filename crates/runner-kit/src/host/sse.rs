@@ -17,7 +17,7 @@ const LINE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Data of an event: a chunk of the answer, or its end.
 #[derive(Deserialize)]
-struct Data {
+struct SseData {
     error: Option<AgentApiError>,
     #[serde(flatten)]
     event: LlmStreamEvent,
@@ -53,7 +53,7 @@ fn until_error(
 }
 
 fn read(data: &str) -> Result<LlmStreamEvent, HostError> {
-    let data: Data = serde_json::from_str(data).map_err(HostError::unreadable_answer)?;
+    let data: SseData = serde_json::from_str(data).map_err(HostError::unreadable_answer)?;
     match data.error {
         Some(error) => Err(error.into()),
         None => Ok(data.event),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_data_line_is_an_event_and_an_error_is_the_last() {
+    async fn ends_event_stream_after_error() {
         let chunk = r#"data: {"chunk":{"role":"assistant","content":"hi"}}"#;
         let usage = r#"data:{"usage":{"total_tokens":7}}"#;
         let error = r#"data: {"error":{"code":"rate_limited","message":"wait","retryable":true,"details":{}}}"#;

@@ -6,7 +6,7 @@ use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use reqwest::{Method, Response};
 use serde::Serialize;
 
-use crate::host::{Host, HostError, client};
+use crate::host::{HostConnection, HostError, client};
 
 /// Stored blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum PutCondition {
 
 /// Selection of keys in an area.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StorageQuery {
+pub struct StorageKeyQuery {
     /// Key prefix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
@@ -38,27 +38,28 @@ pub struct StorageQuery {
     pub limit: Option<u32>,
 }
 
-impl Host {
+/// Blob storage of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct StorageApi<'a>(pub(super) &'a HostConnection);
+
+impl StorageApi<'_> {
     /// Blob, or `None`.
-    pub async fn storage_get(
-        &self,
-        area: StorageArea,
-        key: &str,
-    ) -> Result<Option<Blob>, HostError> {
-        let found = self.storage_find(area, key).await?;
+    pub async fn get(self, area: StorageArea, key: &str) -> Result<Option<Blob>, HostError> {
+        let found = self.find(area, key).await?;
         Ok(found.map(|(blob, _)| blob))
     }
 
     /// A blob and its entity tag, for [`PutCondition::Matches`]; `None` when there is none.
-    pub async fn storage_find(
-        &self,
+    pub async fn find(
+        self,
         area: StorageArea,
         key: &str,
     ) -> Result<Option<(Blob, String)>, HostError> {
         let request = self
+            .0
             .request(Method::GET, &["storage", area.as_str(), key])
             .await?;
-        let answer = match self.send(request).await {
+        let answer = match self.0.send(request).await {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,
         };
@@ -71,29 +72,26 @@ impl Host {
     }
 
     /// Writes a blob of at most 10 MiB without a condition.
-    pub async fn storage_put(
-        &self,
-        area: StorageArea,
-        key: &str,
-        blob: Blob,
-    ) -> Result<(), HostError> {
+    pub async fn put(self, area: StorageArea, key: &str, blob: Blob) -> Result<(), HostError> {
         let request = self
+            .0
             .request(Method::PUT, &["storage", area.as_str(), key])
             .await?;
         let request = request.header(CONTENT_TYPE, blob.content_type);
-        self.send(request.body(blob.bytes)).await.map(drop)
+        self.0.send(request.body(blob.bytes)).await.map(drop)
     }
 
     /// Writes a blob of at most 10 MiB if `condition` holds, and returns its entity tag. Otherwise the call
     /// fails as a conflict ([`HostError::is_conflict`]) and nothing changes.
-    pub async fn storage_put_if(
-        &self,
+    pub async fn put_if(
+        self,
         area: StorageArea,
         key: &str,
         blob: Blob,
         condition: PutCondition,
     ) -> Result<String, HostError> {
         let request = self
+            .0
             .request(Method::PUT, &["storage", area.as_str(), key])
             .await?;
         let request = match condition {
@@ -101,16 +99,17 @@ impl Host {
             PutCondition::Matches(tag) => request.header(IF_MATCH, tag),
         };
         let request = request.header(CONTENT_TYPE, blob.content_type);
-        let answer = self.send(request.body(blob.bytes)).await?;
+        let answer = self.0.send(request.body(blob.bytes)).await?;
         Ok(header(&answer, &ETAG))
     }
 
     /// Deletes a blob; false when absent.
-    pub async fn storage_delete(&self, area: StorageArea, key: &str) -> Result<bool, HostError> {
+    pub async fn delete(self, area: StorageArea, key: &str) -> Result<bool, HostError> {
         let request = self
+            .0
             .request(Method::DELETE, &["storage", area.as_str(), key])
             .await?;
-        match self.send(request).await {
+        match self.0.send(request).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
@@ -118,15 +117,16 @@ impl Host {
     }
 
     /// Keys of an area, in byte order.
-    pub async fn storage_list(
-        &self,
+    pub async fn list(
+        self,
         area: StorageArea,
-        query: &StorageQuery,
+        query: &StorageKeyQuery,
     ) -> Result<StorageKeys, HostError> {
         let request = self
+            .0
             .request(Method::GET, &["storage", area.as_str()])
             .await?;
-        self.answer(request.query(query)).await
+        self.0.answer(request.query(query)).await
     }
 }
 

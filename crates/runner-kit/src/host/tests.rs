@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use protocol::JsonObject;
-use protocol::history::HistoryFilters;
-use protocol::resources::StorageArea;
+use protocol::history::{HistoryFilters, HistorySearch};
+use protocol::resources::{StateScope, StorageArea};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Call, FakeHost, TOKEN, run_record};
+use crate::testing::{FakeHost, FakeHostCall, TOKEN, run_record};
 
 const NOW: i64 = 1_795_291_200;
 const CONVERSATION: StateScope = StateScope::Conversation;
@@ -17,7 +17,7 @@ async fn connected() -> (FakeHost, Host) {
     (fake, host)
 }
 
-fn last_call(fake: &FakeHost) -> Call {
+fn last_call(fake: &FakeHost) -> FakeHostCall {
     fake.calls().pop().unwrap()
 }
 
@@ -29,7 +29,7 @@ async fn check(fake: &FakeHost, expected: &str) {
 }
 
 #[tokio::test]
-async fn each_call_has_its_route_and_the_token() {
+async fn sends_state_calls_with_token() {
     let (fake, host) = connected().await;
 
     assert_eq!(host.run().await.unwrap().event_id, "m-1001");
@@ -45,7 +45,8 @@ async fn each_call_has_its_route_and_the_token() {
 
     fake.answer(200, json!({"value": [1], "version": 3}));
     let entry = host
-        .state_get(CONVERSATION, "a/b c?#.ä")
+        .state()
+        .get(CONVERSATION, "a/b c?#.ä")
         .await
         .unwrap()
         .unwrap();
@@ -53,14 +54,18 @@ async fn each_call_has_its_route_and_the_token() {
     check(&fake, "GET /state/conversation/a%2Fb%20c%3F%23.%C3%A4").await;
 
     fake.answer(200, json!({"version": 4}));
-    assert_eq!(host.state_put(StateScope::Actor, "k", 7).await.unwrap(), 4);
+    assert_eq!(
+        host.state().put(StateScope::Actor, "k", 7).await.unwrap(),
+        4
+    );
     check(&fake, "PUT /state/actor/k").await;
     assert_eq!(last_call(&fake).body, json!({"value": 7}));
     assert!(!last_call(&fake).headers.contains_key("if-match"));
 
     fake.answer(200, json!({"version": 5}));
     assert_eq!(
-        host.state_put_if_version(CONVERSATION, "k", json!(null), 4)
+        host.state()
+            .put_if_version(CONVERSATION, "k", json!(null), 4)
             .await
             .unwrap(),
         5
@@ -68,12 +73,13 @@ async fn each_call_has_its_route_and_the_token() {
     assert_eq!(last_call(&fake).headers["if-match"], "4");
 
     fake.answer(204, json!(null));
-    assert!(host.state_delete(CONVERSATION, "k").await.unwrap());
+    assert!(host.state().delete(CONVERSATION, "k").await.unwrap());
     check(&fake, "DELETE /state/conversation/k").await;
 
     fake.answer(200, json!({"keys": ["a.b"], "has_more": true}));
     assert!(
-        host.state_list(CONVERSATION, "a.", 1)
+        host.state()
+            .list(CONVERSATION, "a.", 1)
             .await
             .unwrap()
             .has_more
@@ -82,30 +88,30 @@ async fn each_call_has_its_route_and_the_token() {
 }
 
 #[tokio::test]
-async fn history_is_paged_and_searched_with_what_is_named_alone() {
+async fn sends_only_set_history_parameters() {
     let (fake, host) = connected().await;
     let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
     fake.answer(200, page.clone());
-    let query = HistoryQuery {
+    let query = HistoryPageQuery {
         limit: Some(5),
-        direction: Some(Direction::Forward),
+        direction: Some(PageDirection::Forward),
         include_attachments: true,
-        ..HistoryQuery::default()
+        ..HistoryPageQuery::default()
     };
-    assert!(host.history(&query).await.unwrap().items.is_empty());
+    assert!(host.history().page(&query).await.unwrap().items.is_empty());
     check(
         &fake,
         "GET /history?limit=5&direction=forward&include_attachments=true",
     )
     .await;
-    let query = HistoryQuery {
+    let query = HistoryPageQuery {
         conversation_id: Some("c-7".to_owned()),
         before_cursor: Some("b_".to_owned()),
         after_cursor: Some("a-".to_owned()),
-        ..HistoryQuery::default()
+        ..HistoryPageQuery::default()
     };
     fake.answer(200, page);
-    host.history(&query).await.unwrap();
+    host.history().page(&query).await.unwrap();
     check(
         &fake,
         "GET /history?conversation_id=c-7&before_cursor=b_&after_cursor=a-",
@@ -117,7 +123,7 @@ async fn history_is_paged_and_searched_with_what_is_named_alone() {
         query: "天气".to_owned(),
         ..HistorySearch::default()
     };
-    assert_eq!(host.search_history(&search).await.unwrap().query, "天气");
+    assert_eq!(host.history().search(&search).await.unwrap().query, "天气");
     check(&fake, "POST /history/search").await;
     assert_eq!(last_call(&fake).body, json!({"query": "天气"}));
     let search = HistorySearch {
@@ -130,7 +136,7 @@ async fn history_is_paged_and_searched_with_what_is_named_alone() {
         ..search
     };
     fake.answer(200, json!({"items": [], "total_count": 0, "query": "天气"}));
-    host.search_history(&search).await.unwrap();
+    host.history().search(&search).await.unwrap();
     let filters = json!({"roles": ["user"], "before_cursor": "b_"});
     assert_eq!(
         last_call(&fake).body,
@@ -139,17 +145,17 @@ async fn history_is_paged_and_searched_with_what_is_named_alone() {
 }
 
 #[tokio::test]
-async fn absent_is_no_error() {
+async fn returns_none_for_absent_entries() {
     let (fake, host) = connected().await;
     let absent = json!({"error": {"code": "not_found", "message": "there is no such key"}});
     fake.answer(404, absent.clone());
-    assert_eq!(host.state_get(CONVERSATION, "k").await.unwrap(), None);
+    assert_eq!(host.state().get(CONVERSATION, "k").await.unwrap(), None);
     fake.answer(404, absent);
-    assert!(!host.state_delete(CONVERSATION, "k").await.unwrap());
+    assert!(!host.state().delete(CONVERSATION, "k").await.unwrap());
 }
 
 #[tokio::test]
-async fn errors_keep_what_the_gateway_said() {
+async fn keeps_error_fields_of_gateway() {
     let (fake, host) = connected().await;
     fake.answer(
         409,
@@ -157,7 +163,8 @@ async fn errors_keep_what_the_gateway_said() {
                          "details": {"version": 9}}}),
     );
     let error = host
-        .state_put_if_version(CONVERSATION, "k", 1, 4)
+        .state()
+        .put_if_version(CONVERSATION, "k", 1, 4)
         .await
         .unwrap_err();
     assert!(error.is_conflict() && error.retryable);
@@ -173,7 +180,7 @@ async fn errors_keep_what_the_gateway_said() {
         (200, json!({"keys": 1}), "callback.invalid_answer", false),
     ] {
         fake.answer(status, body);
-        let error = host.state_list(CONVERSATION, "", 1).await.unwrap_err();
+        let error = host.state().list(CONVERSATION, "", 1).await.unwrap_err();
         assert_eq!(
             (error.code.as_str(), error.retryable),
             (code, retryable),
@@ -183,17 +190,17 @@ async fn errors_keep_what_the_gateway_said() {
 }
 
 #[tokio::test]
-async fn a_key_that_would_leave_its_path_is_never_sent() {
+async fn rejects_keys_with_dot_segments() {
     let (fake, host) = connected().await;
     for key in ["", ".", ".."] {
-        let error = host.state_get(CONVERSATION, key).await.unwrap_err();
+        let error = host.state().get(CONVERSATION, key).await.unwrap_err();
         assert_eq!(error.code, "invalid_argument");
     }
     assert!(fake.calls().is_empty());
 }
 
 #[tokio::test]
-async fn a_call_ends_by_its_timeout_and_by_the_deadline() {
+async fn bounds_calls_by_timeout_and_deadline() {
     let fake = FakeHost::start().await.unwrap();
     let impatient = HostClient::new().with_call_timeout(Duration::from_millis(50));
     fake.stay_silent();
@@ -221,7 +228,7 @@ async fn a_call_ends_by_its_timeout_and_by_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_is_gone_is_unreachable() {
+async fn reports_unreachable_gateway() {
     let (fake, host) = connected().await;
     drop(fake);
     let error = host.run().await.unwrap_err();
@@ -233,7 +240,7 @@ async fn a_gateway_that_is_gone_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_token_near_its_end_is_renewed_once_for_all_clones() {
+async fn renews_expiring_token_once_for_all_clones() {
     let fake = FakeHost::start().await.unwrap();
     let mut access = fake.access(NOW);
     access.token_expires_at = NOW + 59;
@@ -263,7 +270,7 @@ async fn a_token_near_its_end_is_renewed_once_for_all_clones() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_while_the_runner_makes_no_call() {
+async fn renews_token_without_calls() {
     let fake = FakeHost::start().await.unwrap();
     let mut access = fake.access(NOW);
     access.token_expires_at = NOW + 60;
@@ -279,7 +286,7 @@ async fn a_token_is_renewed_while_the_runner_makes_no_call() {
 }
 
 #[tokio::test]
-async fn models_tools_and_knowledge_have_their_routes() {
+async fn sends_model_tool_and_knowledge_calls() {
     use protocol::model::{CountTokens, LlmRequest, Rerank};
 
     let (fake, host) = connected().await;
@@ -287,12 +294,15 @@ async fn models_tools_and_knowledge_have_their_routes() {
         json!({"message": {"role": "assistant", "content": "hi"}, "usage": {"total_tokens": 3}});
     fake.answer(200, said);
     let request = LlmRequest::default();
-    let said = host.invoke_model("a/b", &request).await.unwrap();
+    let said = host.models().invoke("a/b", &request).await.unwrap();
     assert_eq!(said.message.plain_text(), "hi");
     check(&fake, "POST /models/a%2Fb/invoke").await;
 
     fake.answer(200, json!({"tokens": 12}));
-    let counted = host.count_tokens("m", &CountTokens::default()).await;
+    let counted = host
+        .models()
+        .count_tokens("m", &CountTokens::default())
+        .await;
     assert_eq!(counted.unwrap(), 12);
     check(&fake, "POST /models/m/count-tokens").await;
 
@@ -306,16 +316,26 @@ async fn models_tools_and_knowledge_have_their_routes() {
         top_k: None,
         extra_args: protocol::JsonObject::new(),
     };
-    assert_eq!(host.rerank("r", &rerank).await.unwrap()[0].index, 1);
+    assert_eq!(
+        host.models().rerank("r", &rerank).await.unwrap()[0].index,
+        1
+    );
     check(&fake, "POST /models/r/rerank").await;
 
     fake.answer(200, json!({"vectors": [[0.5]]}));
-    let embedded = host.embed("e", vec!["a".to_owned()]).await.unwrap();
+    let embedded = host
+        .models()
+        .embed("e", vec!["a".to_owned()])
+        .await
+        .unwrap();
     assert_eq!(embedded.vectors.len(), 1);
     check(&fake, "POST /models/e/embed").await;
 
     fake.answer(200, json!({"result": {"ok": true}}));
-    let result = host.call_tool("look", JsonObject::new(), Some("k-1")).await;
+    let result = host
+        .tools()
+        .call("look", JsonObject::new(), Some("k-1"))
+        .await;
     assert_eq!(result.unwrap(), json!({"ok": true}));
     check(&fake, "POST /tools/look/call").await;
     assert_eq!(last_call(&fake).headers["idempotency-key"], "k-1");
@@ -351,7 +371,7 @@ async fn waits_for_interaction_until_final_state() {
     let given =
         json!({"status": "submitted", "action_id": null, "values": {"a": 1}, "actor": actor});
     fake.answer(200, given.clone());
-    let answer = host.wait_for_interaction("q/1").await.unwrap();
+    let answer = host.interactions().wait("q/1").await.unwrap();
     assert_eq!(serde_json::to_value(answer).unwrap(), given);
     check(&fake, "GET /interactions/q%2F1?wait_seconds=25").await;
     assert_eq!(fake.calls().len(), 3);
@@ -359,12 +379,12 @@ async fn waits_for_interaction_until_final_state() {
         404,
         json!({"error": {"code": "not_found", "message": "none"}}),
     );
-    let failed = host.wait_for_interaction("q").await.unwrap_err();
+    let failed = host.interactions().wait("q").await.unwrap_err();
     assert!(failed.is_not_found());
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_own() {
+async fn allows_long_calls_beyond_call_timeout() {
     let fake = FakeHost::start().await.unwrap();
     let client = HostClient::new().with_call_timeout(std::time::Duration::from_millis(50));
     #[expect(clippy::cast_precision_loss, reason = "epoch seconds")]
@@ -373,7 +393,7 @@ async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_o
     fake.stay_silent();
     let started = tokio::time::Instant::now();
     let request = protocol::model::LlmRequest::default();
-    let failed = host.invoke_model("m", &request).await.unwrap_err();
+    let failed = host.models().invoke("m", &request).await.unwrap_err();
     assert_eq!(failed.code, "callback.timeout");
     assert!(
         started.elapsed() > std::time::Duration::from_millis(500),
@@ -382,7 +402,7 @@ async fn a_call_that_waits_for_others_may_take_longer_than_one_of_the_gateways_o
 }
 
 #[tokio::test]
-async fn child_runs_have_their_routes() {
+async fn sends_child_run_calls() {
     use protocol::child_run::ChildRunRequest;
     use protocol::context::AgentInput;
     use protocol::run::RunStatus;
@@ -404,7 +424,7 @@ async fn child_runs_have_their_routes() {
         idempotency_key: "k-1".to_owned(),
     };
     fake.answer(202, child.clone());
-    let run = host.spawn_child(&request).await.unwrap();
+    let run = host.child_runs().spawn(&request).await.unwrap();
     assert_eq!(run.status, RunStatus::Running);
     check(&fake, "POST /child-runs").await;
     let body = last_call(&fake).body;
@@ -412,12 +432,12 @@ async fn child_runs_have_their_routes() {
     assert!(body.get("grants").is_none() && body.get("context").is_none());
 
     fake.answer(200, child.clone());
-    let found = host.child_run(&run.run_id, 99).await.unwrap();
+    let found = host.child_runs().get(&run.run_id, 99).await.unwrap();
     assert_eq!(found, Some(run.clone()));
     check(&fake, &format!("GET /child-runs/{id}?wait_seconds=30")).await;
     let none = json!({"error": {"code": "not_found", "message": "none"}});
     fake.answer(404, none);
-    assert_eq!(host.child_run(&run.run_id, 0).await.unwrap(), None);
+    assert_eq!(host.child_runs().get(&run.run_id, 0).await.unwrap(), None);
 
     let page = json!({"items": [], "next_cursor": null, "prev_cursor": null, "has_more": false});
     fake.answer(200, page);
@@ -425,7 +445,7 @@ async fn child_runs_have_their_routes() {
         after_cursor: Some(7),
         ..RunEventsQuery::default()
     };
-    host.child_events(&run.run_id, &query).await.unwrap();
+    host.child_runs().events(&run.run_id, &query).await.unwrap();
     check(
         &fake,
         &format!("GET /child-runs/{id}/events?after_cursor=7"),
@@ -436,12 +456,15 @@ async fn child_runs_have_their_routes() {
     let mut ended = child.clone();
     ended["status"] = json!("completed");
     fake.answer(200, ended);
-    let waited = host.wait_for_child(&run.run_id).await.unwrap();
+    let waited = host.child_runs().wait(&run.run_id).await.unwrap();
     assert_eq!(waited.status, RunStatus::Completed);
     check(&fake, &format!("GET /child-runs/{id}?wait_seconds=25")).await;
 
     fake.answer(200, child);
-    host.cancel_child(&run.run_id, "enough").await.unwrap();
+    host.child_runs()
+        .cancel(&run.run_id, "enough")
+        .await
+        .unwrap();
     check(&fake, &format!("POST /child-runs/{id}/cancel")).await;
     assert_eq!(last_call(&fake).body, json!({"reason": "enough"}));
 }
@@ -453,7 +476,8 @@ async fn keyed_calls_name_their_scope() {
     let (fake, host) = connected().await;
     fake.answer(200, json!({"result": 7}));
     let called = host
-        .call_tool_once("look", JsonObject::new(), "k", KeyScope::Conversation)
+        .tools()
+        .call_once("look", JsonObject::new(), "k", KeyScope::Conversation)
         .await;
     assert_eq!(called.unwrap().result, json!(7));
     let call = last_call(&fake);
@@ -478,7 +502,9 @@ async fn conditional_writes_send_their_condition() {
     ] {
         let failed = json!({"error": {"code": "precondition_failed", "message": "changed"}});
         fake.answer(412, failed);
-        let put = host.storage_put_if(StorageArea::Binding, "k", blob.clone(), condition);
+        let put = host
+            .storage()
+            .put_if(StorageArea::Binding, "k", blob.clone(), condition);
         assert!(put.await.unwrap_err().is_conflict());
         check(&fake, "PUT /storage/binding/k").await;
         assert_eq!(last_call(&fake).headers[name], value);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_takes_its_own_time_or_what_is_left_of_the_run() {
+    fn bounds_call_time_by_remaining_run_time() {
         let left = |seconds| CallTime::Left(Duration::from_secs_f64(seconds));
         for (deadline_in, expected) in [
             (None, left(30.0)),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_renewed_by_one_caller_in_its_last_minute() {
+    fn lets_one_caller_renew_in_last_minute() {
         let times = times(Some(3600.0));
         let credentials = Credentials::new("old".to_owned(), ENDS);
         assert!(!credentials.claim_renewal(&times, NOW));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_lives_as_long_as_the_run_is_never_renewed() {
+    fn keeps_tokens_that_outlive_the_run() {
         let times = times(Some(900.7));
         let credentials = Credentials::new("only".to_owned(), ENDS);
         assert!(!credentials.claim_renewal(&times, NOW + 899.0));

@@ -11,22 +11,22 @@ use protocol::result::AgentRunResult;
 
 use crate::frame;
 use crate::host::Host;
-use crate::server::live::LiveRun;
+use crate::server::live::RunRegistration;
 
 /// State that lives while the gateway reads. Dropping it drops the runner's stream.
-pub(super) struct Frames {
+pub(super) struct ResponseGuard {
     results: BoxStream<'static, AgentRunResult>,
     heartbeat: Duration,
     token_keeper: BoxFuture<'static, Infallible>,
-    _live: LiveRun,
+    _live: RunRegistration,
 }
 
-impl Frames {
+impl ResponseGuard {
     pub(super) fn new(
         results: BoxStream<'static, AgentRunResult>,
         heartbeat: Duration,
         host: Host,
-        live: LiveRun,
+        live: RunRegistration,
     ) -> Self {
         let token_keeper = async move { host.keep_token_fresh().await }.boxed();
         Self {

@@ -9,7 +9,7 @@ use crate::signal::Signal;
 
 /// At most `capacity` runs, each id once.
 #[derive(Debug)]
-pub(super) struct LiveRuns {
+pub(super) struct RunRegistry {
     capacity: usize,
     runs: Mutex<HashMap<String, Signal>>,
 }
@@ -23,13 +23,13 @@ pub(super) enum AddError {
 
 /// Registration of a live run. Dropping it removes the run and fires its token.
 #[derive(Debug)]
-pub(super) struct LiveRun {
-    runs: Arc<LiveRuns>,
+pub(super) struct RunRegistration {
+    runs: Arc<RunRegistry>,
     run_id: String,
     signal: Signal,
 }
 
-impl LiveRuns {
+impl RunRegistry {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             capacity,
@@ -42,7 +42,7 @@ impl LiveRuns {
         self: &Arc<Self>,
         run_id: &str,
         token: CancellationToken,
-    ) -> Result<LiveRun, AddError> {
+    ) -> Result<RunRegistration, AddError> {
         let mut runs = self.lock();
         if runs.contains_key(run_id) {
             return Err(AddError::Present);
@@ -52,7 +52,7 @@ impl LiveRuns {
         }
         let signal = Signal::new(token);
         runs.insert(run_id.to_owned(), signal.clone());
-        Ok(LiveRun {
+        Ok(RunRegistration {
             runs: Arc::clone(self),
             run_id: run_id.to_owned(),
             signal,
@@ -70,13 +70,13 @@ impl LiveRuns {
     }
 }
 
-impl LiveRun {
+impl RunRegistration {
     pub(super) fn signal(&self) -> &Signal {
         &self.signal
     }
 }
 
-impl Drop for LiveRun {
+impl Drop for RunRegistration {
     fn drop(&mut self) {
         self.runs.lock().remove(&self.run_id);
         self.signal.token().cancel();
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_here_once_until_it_is_dropped() {
-        let runs = Arc::new(LiveRuns::new(2));
+    fn registers_run_once_until_dropped() {
+        let runs = Arc::new(RunRegistry::new(2));
         let cancel = CancellationToken::new();
         let first = runs.add("a", cancel.clone()).unwrap();
         assert_eq!(
@@ -114,8 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_cancelled_is_not_ended_by_the_stop() {
-        let runs = Arc::new(LiveRuns::new(2));
+    fn keeps_cancel_cause_after_shutdown() {
+        let runs = Arc::new(RunRegistry::new(2));
         let stop = CancellationToken::new();
         let first = runs.add("a", stop.child_token()).unwrap();
         let second = runs.add("b", stop.child_token()).unwrap();

@@ -15,13 +15,13 @@ const CAPACITY: usize = 65_536;
 #[derive(Debug)]
 pub(super) struct SeenIds {
     capacity: usize,
-    ids: Mutex<Ids>,
+    ids: Mutex<RequestIds>,
 }
 
 type Fingerprint = [u8; 16];
 
 #[derive(Debug)]
-struct Ids {
+struct RequestIds {
     all: HashSet<Fingerprint>,
     by_time: BTreeMap<i64, Vec<Fingerprint>>,
     /// Requests signed at or before this second are rejected.
@@ -36,7 +36,7 @@ impl Default for SeenIds {
 
 impl SeenIds {
     fn new(capacity: usize) -> Self {
-        let ids = Ids {
+        let ids = RequestIds {
             all: HashSet::new(),
             by_time: BTreeMap::new(),
             forgotten_until: i64::MIN,
@@ -73,7 +73,7 @@ impl SeenIds {
     }
 }
 
-impl Ids {
+impl RequestIds {
     fn forget_oldest_second(&mut self) -> Option<i64> {
         let (second, forgotten) = self.by_time.pop_first()?;
         for id in forgotten {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_passes_once_for_as_long_as_its_signature_lives() {
+    fn rejects_replayed_ids_within_signature_lifetime() {
         let seen = SeenIds::new(8);
         assert!(seen.insert("a", 1000, 1000));
         assert!(!seen.insert("a", 1000, 1000));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_memory_forgets_the_oldest_and_lets_nothing_that_old_pass() {
+    fn rejects_requests_older_than_evicted_ids() {
         let seen = SeenIds::new(3);
         for (id, timestamp) in [("a", 1000), ("b", 1000), ("c", 1001), ("d", 1002)] {
             assert!(seen.insert(id, timestamp, 1002), "{id}");

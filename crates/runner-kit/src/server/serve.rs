@@ -24,9 +24,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Parent of every run's token: fires when the server stops. Never fires without a server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stop(CancellationToken);
+pub(super) struct ShutdownSignal(CancellationToken);
 
-impl Stop {
+impl ShutdownSignal {
     pub(super) fn child(&self) -> CancellationToken {
         self.0.child_token()
     }
@@ -38,7 +38,7 @@ pub async fn serve(
     router: Router,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let router = router.layer(Extension(Stop(stop.clone())));
+    let router = router.layer(Extension(ShutdownSignal(stop.clone())));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! { biased;

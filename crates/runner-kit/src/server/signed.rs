@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
 use crate::clock::now_seconds;
-use crate::server::Server;
-use crate::server::refusal::Refusal;
+use crate::server::KitServer;
+use crate::server::rejection::RequestRejection;
 use crate::signature::SignedHeaders;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,10 +23,10 @@ pub(super) struct SignedAt(pub(super) i64);
 
 /// Passes a request with a valid signature and a new id; its body is read and bounded here.
 pub(super) async fn require_signature(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<KitServer>>,
     request: Request,
     next: Next,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let (parts, body) = request.into_parts();
     let headers = SignedHeaders::of(&parts.headers)?;
     let timestamp = headers.fresh_timestamp(now_seconds())?;
@@ -34,21 +34,21 @@ pub(super) async fn require_signature(
     let now = now_seconds();
     server.secret.verify(headers, &body, now)?;
     if !server.seen.insert(headers.id, timestamp, now) {
-        return Err(Refusal::Replayed);
+        return Err(RequestRejection::Replayed);
     }
     let mut request = Request::from_parts(parts, Body::from(body));
     request.extensions_mut().insert(SignedAt(timestamp));
     Ok(next.run(request).await)
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
+async fn read(body: Body, limit: usize) -> Result<Bytes, RequestRejection> {
     let reading = async {
         let mut chunks = body.into_data_stream();
         let mut whole = BytesMut::new();
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|_| Refusal::Unread)?;
+            let chunk = chunk.map_err(|_| RequestRejection::Unread)?;
             if whole.len() + chunk.len() > limit {
-                return Err(Refusal::TooLarge(limit));
+                return Err(RequestRejection::TooLarge(limit));
             }
             whole.extend_from_slice(&chunk);
         }
@@ -56,5 +56,5 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, Refusal> {
     };
     tokio::time::timeout(BODY_TIMEOUT, reading)
         .await
-        .unwrap_or(Err(Refusal::Unread))
+        .unwrap_or(Err(RequestRejection::Unread))
 }

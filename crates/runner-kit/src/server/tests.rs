@@ -19,32 +19,35 @@ const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const RUNNER_ID: &str = "plugin:runnel/test/default";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-struct Scripted<F>(F);
+struct ScriptedRunner<F>(F);
 
-impl<F: Fn(Run) -> ResultStream + Send + Sync + 'static> Runner for Scripted<F> {
+impl<F: Fn(RunHandle) -> ResultStream + Send + Sync + 'static> Runner for ScriptedRunner<F> {
     fn manifest(&self) -> AgentRunnerManifest {
         serde_json::from_value(json!({"id": RUNNER_ID, "name": "default", "label": {}})).unwrap()
     }
 
-    fn run(&self, run: Run) -> ResultStream {
+    fn run(&self, run: RunHandle) -> ResultStream {
         (self.0)(run)
     }
 }
 
-fn of(run: impl Fn(Run) -> ResultStream + Send + Sync + 'static, options: Options) -> Router {
-    router_with(vec![Arc::new(Scripted(run))], secret(), options)
+fn of(
+    run: impl Fn(RunHandle) -> ResultStream + Send + Sync + 'static,
+    options: RouterOptions,
+) -> Router {
+    router_with(vec![Arc::new(ScriptedRunner(run))], secret(), options)
 }
 
 fn one_delta() -> Router {
     of(
         |_| stream::iter([Ok(results::delta("a"))]).boxed(),
-        Options::default(),
+        RouterOptions::default(),
     )
 }
 
 /// Runner that sends "started", awaits its token, and ends without a terminal result.
-fn until_cancelled(options: Options) -> Router {
-    let run = |run: Run| {
+fn until_cancelled(options: RouterOptions) -> Router {
+    let run = |run: RunHandle| {
         results_of(|out| async move {
             out.send(results::log("started")).await;
             run.cancel.cancelled().await;
@@ -114,7 +117,7 @@ async fn check_refused(router: Router, request: Request<Body>, status: u16, code
 }
 
 #[tokio::test]
-async fn only_the_health_check_is_open_to_strangers() {
+async fn requires_signature_except_for_health_check() {
     let unsigned = |method: &str, path: &str| {
         Request::builder()
             .method(method)
@@ -140,7 +143,7 @@ async fn only_the_health_check_is_open_to_strangers() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_tampered_with_sent_twice_or_is_too_old_is_refused() {
+async fn rejects_tampered_replayed_and_expired_requests() {
     let router = one_delta();
     let mut tampered = signed("POST", "/runs", &run_body("r-1").await);
     *tampered.body_mut() = Body::from(run_body("r-2").await);
@@ -162,7 +165,7 @@ async fn a_request_that_was_tampered_with_sent_twice_or_is_too_old_is_refused() 
 }
 
 #[tokio::test]
-async fn what_is_not_here_or_not_understood_is_refused() {
+async fn rejects_unknown_routes_and_invalid_bodies() {
     let router = one_delta;
     let mut large = vec![b' '; 8 * 1024 * 1024];
     check_refused(
@@ -217,8 +220,8 @@ async fn what_is_not_here_or_not_understood_is_refused() {
 #[tokio::test]
 async fn discovery_lists_each_runner_once() {
     let twice: Vec<Arc<dyn Runner>> = vec![
-        Arc::new(Scripted(|_: Run| stream::empty().boxed())),
-        Arc::new(Scripted(|_: Run| stream::empty().boxed())),
+        Arc::new(ScriptedRunner(|_: RunHandle| stream::empty().boxed())),
+        Arc::new(ScriptedRunner(|_: RunHandle| stream::empty().boxed())),
     ];
     let router = router(twice, secret());
     let by_get = signed("GET", "/runners", b"");
@@ -232,9 +235,9 @@ async fn discovery_lists_each_runner_once() {
 }
 
 #[tokio::test]
-async fn a_run_is_a_greeting_and_its_numbered_results() {
+async fn streams_greeting_and_numbered_results() {
     let run = |_| stream::iter([Ok(results::custom("x.custom", JsonObject::new()))]).boxed();
-    let response = of(run, Options::default())
+    let response = of(run, RouterOptions::default())
         .oneshot(signed("POST", "/runs", &run_body(RUN_ID).await))
         .await
         .unwrap();
@@ -254,10 +257,10 @@ async fn a_run_is_a_greeting_and_its_numbered_results() {
 }
 
 #[tokio::test]
-async fn a_single_url_runs_and_cancels_too() {
+async fn serves_runs_and_cancels_on_single_url() {
     let mut run: Value = serde_json::from_slice(&run_body("r-1").await).unwrap();
     run["action"] = "run".into();
-    let router = until_cancelled(Options::default());
+    let router = until_cancelled(RouterOptions::default());
     let running = router
         .clone()
         .oneshot(signed("POST", "/", run.to_string().as_bytes()));
@@ -281,8 +284,8 @@ async fn a_single_url_runs_and_cancels_too() {
 }
 
 #[tokio::test]
-async fn cancelling_fires_the_token_of_that_run_alone() {
-    let router = until_cancelled(Options::default());
+async fn cancel_fires_only_the_runs_token() {
+    let router = until_cancelled(RouterOptions::default());
     let start = async |run_id| {
         let request = signed("POST", "/runs", &run_body(run_id).await);
         router.clone().oneshot(request).await.unwrap()
@@ -310,10 +313,10 @@ async fn cancelling_fires_the_token_of_that_run_alone() {
 }
 
 #[tokio::test]
-async fn a_run_is_executed_once_at_a_time_and_runs_are_bounded() {
-    let router = until_cancelled(Options {
+async fn rejects_duplicate_and_excess_runs() {
+    let router = until_cancelled(RouterOptions {
         live_runs: 1,
-        ..Options::default()
+        ..RouterOptions::default()
     });
     let start = async |run_id| signed("POST", "/runs", &run_body(run_id).await);
     let running = router.clone().oneshot(start("r-1").await).await.unwrap();
@@ -329,10 +332,10 @@ async fn a_run_is_executed_once_at_a_time_and_runs_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_silent_run_sends_comments() {
-    let options = Options {
+async fn sends_keepalive_comments() {
+    let options = RouterOptions {
         heartbeat: Duration::from_millis(1),
-        ..Options::default()
+        ..RouterOptions::default()
     };
     let response = until_cancelled(options)
         .oneshot(signed("POST", "/runs", &run_body("r-1").await))
@@ -353,8 +356,8 @@ async fn a_silent_run_sends_comments() {
 }
 
 #[tokio::test]
-async fn a_panic_before_the_first_result_fails_the_run() {
-    let router = of(|_| panic!("on purpose"), Options::default());
+async fn fails_run_after_early_panic() {
+    let router = of(|_| panic!("on purpose"), RouterOptions::default());
     let response = router
         .oneshot(signed("POST", "/runs", &run_body("r-1").await))
         .await
@@ -398,7 +401,7 @@ async fn start_over_socket(served: &Served) -> reqwest::Response {
 }
 
 #[tokio::test]
-async fn closing_the_socket_drops_the_runners_future() {
+async fn drops_runner_future_on_disconnect() {
     let dropped = CancellationToken::new();
     let seen = dropped.clone();
     let run = move |_| {
@@ -409,7 +412,7 @@ async fn closing_the_socket_drops_the_runners_future() {
             std::future::pending::<Result<(), RunError>>().await
         })
     };
-    let served = served(of(run, Options::default())).await;
+    let served = served(of(run, RouterOptions::default())).await;
     let mut answer = start_over_socket(&served).await;
     assert_eq!(answer.chunk().await.unwrap().unwrap(), ": hi\n\n");
     assert!(!dropped.is_cancelled());
@@ -420,8 +423,8 @@ async fn closing_the_socket_drops_the_runners_future() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_tells_its_runs_and_lets_them_end() {
-    let mut served = served(until_cancelled(Options::default())).await;
+async fn shutdown_signals_runs_and_awaits_their_end() {
+    let mut served = served(until_cancelled(RouterOptions::default())).await;
     let answer = start_over_socket(&served).await;
     served.stop.cancel();
     let sent = decode(&answer.text().await.unwrap());

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::a2a_agent::config::{Binding, Config};
-use crate::request::{Request, below};
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::request::{PlatformRequest, below};
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 
 /// An interface of an agent.
@@ -37,7 +37,10 @@ impl Interface {
     }
 
     /// The interface of a card, and what the state keeps of it.
-    pub(super) fn of_card(config: &Config, card: &Value) -> Result<(Self, Value), Failure> {
+    pub(super) fn of_card(
+        config: &Config,
+        card: &Value,
+    ) -> Result<(Self, Value), ConnectorFailure> {
         let streams = card["capabilities"]["streaming"] == true;
         let listed = card["supportedInterfaces"].as_array();
         for interface in listed.into_iter().flatten() {
@@ -51,11 +54,11 @@ impl Interface {
         } else {
             "the agent's card is of A2A 0.x: update the agent to A2A 1.0"
         };
-        Err(Failure::new(FailureKind::ApiError, message))
+        Err(ConnectorFailure::new(FailureKind::ApiError, message))
     }
 
     /// One interface of a card. `None`: of another protocol or version.
-    fn of(config: &Config, told: &Value, streams: bool) -> Result<Option<Self>, Failure> {
+    fn of(config: &Config, told: &Value, streams: bool) -> Result<Option<Self>, ConnectorFailure> {
         let binding = match told["protocolBinding"].as_str() {
             Some("JSONRPC") => Binding::JsonRpc,
             Some("HTTP+JSON") => Binding::HttpJson,
@@ -72,7 +75,7 @@ impl Interface {
         let url = url.filter(|url| url.origin() == config.base.origin());
         let Some(url) = url else {
             let fault = "is needed: the agent's card names an interface on another host";
-            return Err(Failure::config("endpoint", fault));
+            return Err(ConnectorFailure::config("endpoint", fault));
         };
         Ok(Some(Self {
             url,
@@ -84,13 +87,13 @@ impl Interface {
 }
 
 /// The call that reads the card.
-pub(super) fn request(config: &Config) -> Request {
+pub(super) fn request(config: &Config) -> PlatformRequest {
     let path = std::path::Path::new(config.base.path());
     if path
         .extension()
         .is_some_and(|extension| extension == "json")
     {
-        return Request::get(config.base.clone());
+        return PlatformRequest::get(config.base.clone());
     }
-    Request::get(below(&config.base, &[".well-known", "agent-card.json"]))
+    PlatformRequest::get(below(&config.base, &[".well-known", "agent-card.json"]))
 }

@@ -4,7 +4,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// The protocol of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         let bindings = [
             ("auto", None),
             ("jsonrpc", Some(Binding::JsonRpc)),

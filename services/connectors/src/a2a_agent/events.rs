@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::machine::{Outbox, Output, SavedFile};
-use crate::turn::{FILE_BYTES, FileContent, Turn};
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::machine::{MachineOutput, OutputQueue, SavedFile};
+use crate::turn::{ConnectorTurn, FILE_BYTES, FileContent};
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 
 /// Artifacts of one task.
@@ -19,7 +19,7 @@ const MOST_FILES: usize = 50;
 
 /// The next step of the machine.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum A2aStep {
     Next,
     /// The answer is whole.
     Over,
@@ -28,8 +28,8 @@ pub(super) enum Step {
 }
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
+pub(super) struct A2aProgress {
+    answer: AnswerText,
     pub(super) task_id: Option<String>,
     artifacts: Vec<Artifact>,
     /// The text of all artifacts as it was told.
@@ -47,10 +47,10 @@ struct Artifact {
     data: String,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl A2aProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
+            answer: AnswerText::new(turn),
             task_id: None,
             artifacts: Vec::new(),
             told: String::new(),
@@ -65,19 +65,23 @@ impl Progress {
     }
 
     /// Reads one event, or a task.
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    pub(super) fn event(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<A2aStep, ConnectorFailure> {
         let (task, status) = (&told["task"], &told["statusUpdate"]);
         let (message, artifact) = (&told["message"], &told["artifactUpdate"]);
         if message.is_object() {
             self.artifact("message", &message["parts"], false, out);
-            return Ok(Step::Over);
+            return Ok(A2aStep::Over);
         }
         if artifact.is_object() {
             self.know(&artifact["taskId"]);
             let (told, appends) = (&artifact["artifact"], artifact["append"] == true);
             let id = told["artifactId"].as_str().unwrap_or_default();
             self.artifact(id, &told["parts"], appends, out);
-            return Ok(Step::Next);
+            return Ok(A2aStep::Next);
         }
         if status.is_object() {
             self.know(&status["taskId"]);
@@ -89,7 +93,7 @@ impl Progress {
             task
         };
         if !task.is_object() {
-            return Ok(Step::Next);
+            return Ok(A2aStep::Next);
         }
         self.know(&task["id"]);
         for artifact in task["artifacts"].as_array().into_iter().flatten() {
@@ -100,10 +104,10 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.task_id = None;
         if !self.answer.complete_with_files(!self.files.is_empty(), out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", None);
         Ok(())
@@ -115,7 +119,11 @@ impl Progress {
         }
     }
 
-    fn status(&mut self, status: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    fn status(
+        &mut self,
+        status: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<A2aStep, ConnectorFailure> {
         let message = &status["message"];
         let text = text_of(&message["parts"]);
         let state = status["state"].as_str().unwrap_or_default();
@@ -126,13 +134,13 @@ impl Progress {
                 if self.told.is_empty() {
                     self.artifact("status", &message["parts"], false, out);
                 }
-                Ok(Step::Over)
+                Ok(A2aStep::Over)
             }
-            "input_required" | "input-required" => Ok(Step::Ask(text)),
+            "input_required" | "input-required" => Ok(A2aStep::Ask(text)),
             "auth_required" | "auth-required" => {
                 let message =
                     format!("the agent waits for an authorization that it gets elsewhere: {text}");
-                Err(Failure::new(FailureKind::AuthError, message))
+                Err(ConnectorFailure::new(FailureKind::AuthError, message))
             }
             "failed" | "rejected" | "canceled" | "cancelled" => {
                 self.task_id = None;
@@ -141,7 +149,7 @@ impl Progress {
                 } else {
                     text
                 };
-                Err(Failure::reported(None, Some(&state), &text))
+                Err(ConnectorFailure::reported(None, Some(&state), &text))
             }
             _ => {
                 // Tasks repeat the message of their last status.
@@ -150,12 +158,12 @@ impl Progress {
                     id.clone_into(&mut self.status_message);
                     self.answer.think(&format!("{text}\n"), out);
                 }
-                Ok(Step::Next)
+                Ok(A2aStep::Next)
             }
         }
     }
 
-    fn artifact(&mut self, id: &str, parts: &Value, appends: bool, out: &mut Outbox) {
+    fn artifact(&mut self, id: &str, parts: &Value, appends: bool, out: &mut OutputQueue) {
         let known = self.artifacts.iter().position(|artifact| artifact.id == id);
         let at = known.unwrap_or(self.artifacts.len());
         if known.is_none() {
@@ -195,7 +203,7 @@ impl Progress {
     }
 
     /// Tells the text of all artifacts as far as it is new.
-    fn say(&mut self, out: &mut Outbox) {
+    fn say(&mut self, out: &mut OutputQueue) {
         let texts = self
             .artifacts
             .iter()
@@ -212,7 +220,7 @@ impl Progress {
         self.told = whole;
     }
 
-    fn file(&mut self, artifact: &str, part: &Value, out: &mut Outbox) {
+    fn file(&mut self, artifact: &str, part: &Value, out: &mut OutputQueue) {
         let content = match (part["raw"].as_str(), filled(&part["url"])) {
             (Some(raw), _) if raw.len() / 4 * 3 <= FILE_BYTES => STANDARD
                 .decode(raw)
@@ -236,7 +244,7 @@ impl Progress {
             return;
         };
         self.files.insert(format!("{artifact}/{name}/{place}"));
-        out.push(Output::Save(SavedFile {
+        out.push(MachineOutput::Save(SavedFile {
             name,
             mime_type: filled(&part["mediaType"]).map(str::to_owned),
             content,

@@ -9,13 +9,13 @@ use url::Url;
 
 use crate::a2a_agent::card::Interface;
 use crate::a2a_agent::config::{Binding, Config};
-use crate::request::{Framing, Request, below};
-use crate::turn::{FileContent, Turn, TurnFile};
-use crate::upstream::failure::Failure;
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// The text, the context, and the task that goes on.
-pub(super) struct Message<'a> {
+pub(super) struct A2aMessage<'a> {
     pub(super) id: String,
     pub(super) text: &'a str,
     pub(super) context: Option<&'a str>,
@@ -28,9 +28,9 @@ pub(super) struct Message<'a> {
 pub(super) fn send(
     config: &Config,
     to: &Interface,
-    turn: &Turn,
-    said: &Message<'_>,
-) -> Result<Request, Failure> {
+    turn: &ConnectorTurn,
+    said: &A2aMessage<'_>,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let has_files = said.with_files && !turn.files.is_empty();
     let text = (!said.text.is_empty() || !has_files).then(|| json!({"text": said.text}));
     let files = turn.files.iter().filter(|_| said.with_files).map(part);
@@ -57,48 +57,48 @@ pub(super) fn send(
     };
     let request = match to.binding {
         Binding::JsonRpc => rpc(to, method, params),
-        Binding::HttpJson => Request::post(at(to, &[path]), params),
+        Binding::HttpJson => PlatformRequest::post(at(to, &[path]), params),
     };
     let framing = if to.streams {
-        Framing::Sse
+        ResponseFraming::Sse
     } else {
-        Framing::Document
+        ResponseFraming::Document
     };
     Ok(authorized(config, request).framed(framing))
 }
 
 /// `GetTask`.
-pub(super) fn task(config: &Config, to: &Interface, id: &str) -> Request {
+pub(super) fn task(config: &Config, to: &Interface, id: &str) -> PlatformRequest {
     let request = match to.binding {
         Binding::JsonRpc => rpc(to, "GetTask", id_of(id)),
-        Binding::HttpJson => Request::get(at(to, &["tasks", id])),
+        Binding::HttpJson => PlatformRequest::get(at(to, &["tasks", id])),
     };
     authorized(config, request)
 }
 
 /// `SubscribeToTask`.
-pub(super) fn subscribe(config: &Config, to: &Interface, id: &str) -> Request {
+pub(super) fn subscribe(config: &Config, to: &Interface, id: &str) -> PlatformRequest {
     let request = match to.binding {
         Binding::JsonRpc => rpc(to, "SubscribeToTask", id_of(id)),
-        Binding::HttpJson => Request::get(at(to, &["tasks", &format!("{id}:subscribe")])),
+        Binding::HttpJson => PlatformRequest::get(at(to, &["tasks", &format!("{id}:subscribe")])),
     };
-    authorized(config, request).framed(Framing::Sse)
+    authorized(config, request).framed(ResponseFraming::Sse)
 }
 
 /// `CancelTask`.
-pub(super) fn cancel(config: &Config, to: &Interface, id: &str) -> Request {
+pub(super) fn cancel(config: &Config, to: &Interface, id: &str) -> PlatformRequest {
     let request = match to.binding {
         Binding::JsonRpc => rpc(to, "CancelTask", id_of(id)),
         Binding::HttpJson => {
             let url = at(to, &["tasks", &format!("{id}:cancel")]);
-            Request::post(url, JsonObject::new())
+            PlatformRequest::post(url, JsonObject::new())
         }
     };
     authorized(config, request)
 }
 
 /// With the credential and the version of the protocol.
-pub(super) fn authorized(config: &Config, request: Request) -> Request {
+pub(super) fn authorized(config: &Config, request: PlatformRequest) -> PlatformRequest {
     let request = request.header("a2a-version", "1.0");
     match &config.credential {
         Some((name, value)) => request.header(*name, value.expose_secret()),
@@ -110,12 +110,12 @@ fn id_of(id: &str) -> JsonObject {
     JsonObject::from_iter([("id".to_owned(), json!(id))])
 }
 
-fn rpc(to: &Interface, method: &str, mut params: JsonObject) -> Request {
+fn rpc(to: &Interface, method: &str, mut params: JsonObject) -> PlatformRequest {
     if !to.tenant.is_empty() {
         params.insert("tenant".to_owned(), json!(to.tenant));
     }
     let body = json!({"jsonrpc": "2.0", "id": "1", "method": method, "params": params});
-    Request::post(to.url.clone(), object(body))
+    PlatformRequest::post(to.url.clone(), object(body))
 }
 
 fn at(to: &Interface, path: &[&str]) -> Url {
@@ -124,7 +124,7 @@ fn at(to: &Interface, path: &[&str]) -> Url {
     below(&to.url, &path)
 }
 
-fn part(file: &TurnFile) -> Result<Value, Failure> {
+fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     let mut part = json!({"filename": file.name, "mediaType": file.mime_type});
     match &file.content {
         FileContent::Url(url) => part["url"] = json!(url),

@@ -5,7 +5,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 #[derive(Debug)]
 pub(super) struct Config {
@@ -20,7 +20,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         let headers = [
             ("authorization", "authorization"),
             ("x-api-key", "x-api-key"),

@@ -6,12 +6,12 @@ use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
 use crate::ag_ui_agent::patch;
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Messages of one run that are told apart.
@@ -27,7 +27,7 @@ pub(super) const STATE: &str = "x.ag_ui.state";
 
 /// The next step of the machine.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum AgUiStep {
     Next,
     /// The run is over.
     Over,
@@ -36,10 +36,10 @@ pub(super) enum Step {
 }
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
-    calls: Vec<Call>,
+pub(super) struct AgUiProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
+    calls: Vec<AgUiCall>,
     usage: Vec<LlmTokenUsage>,
     /// The message whose text came last.
     message: String,
@@ -52,18 +52,18 @@ pub(super) struct Progress {
 }
 
 /// A tool call whose result has not come.
-struct Call {
+struct AgUiCall {
     id: String,
     name: String,
     arguments: String,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl AgUiProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         let state = turn.state.get(STATE).cloned();
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             calls: Vec::new(),
             usage: Vec::new(),
             message: String::new(),
@@ -80,7 +80,11 @@ impl Progress {
     }
 
     /// Reads one event.
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    pub(super) fn event(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<AgUiStep, ConnectorFailure> {
         let delta = told["delta"].as_str().unwrap_or_default();
         match told["type"].as_str().unwrap_or_default() {
             "TEXT_MESSAGE_START" => self.message_began(told),
@@ -114,15 +118,19 @@ impl Progress {
             "RUN_FINISHED" => return self.finished(told),
             "RUN_ERROR" => {
                 let message = told["message"].as_str().unwrap_or_default();
-                return Err(Failure::reported(None, filled(&told["code"]), message));
+                return Err(ConnectorFailure::reported(
+                    None,
+                    filled(&told["code"]),
+                    message,
+                ));
             }
             _ => {}
         }
-        Ok(Step::Next)
+        Ok(AgUiStep::Next)
     }
 
     /// Stores the state for the next run.
-    pub(super) fn keep_state(&mut self, out: &mut Outbox) {
+    pub(super) fn keep_state(&mut self, out: &mut OutputQueue) {
         if !std::mem::take(&mut self.has_new_state) {
             return;
         }
@@ -138,7 +146,7 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         for call in std::mem::take(&mut self.calls) {
             self.tell(&call, out);
             self.calls.push(call);
@@ -155,18 +163,18 @@ impl Progress {
         Ok(())
     }
 
-    fn silence(&self) -> Failure {
+    fn silence(&self) -> ConnectorFailure {
         let Some(call) = self.calls.first() else {
-            return Failure::empty();
+            return ConnectorFailure::empty();
         };
         let message = format!(
             "the agent wants {} called by its client, which connectors do not do: let the agent run its tools",
             call.name
         );
-        Failure::new(FailureKind::ApiError, message)
+        ConnectorFailure::new(FailureKind::ApiError, message)
     }
 
-    fn finished(&mut self, told: &Value) -> Result<Step, Failure> {
+    fn finished(&mut self, told: &Value) -> Result<AgUiStep, ConnectorFailure> {
         let usage = told["usage"].as_array().into_iter().flatten();
         self.usage.extend(usage.filter_map(usage_of));
         if let Some(result) = json::text_of(&told["result"]) {
@@ -174,12 +182,12 @@ impl Progress {
         }
         let outcome = &told["outcome"];
         match outcome["type"].as_str() {
-            Some("interrupt") => Ok(Step::Paused(outcome["interrupts"].clone())),
-            Some("cancelled") => Err(Failure::new(
+            Some("interrupt") => Ok(AgUiStep::Paused(outcome["interrupts"].clone())),
+            Some("cancelled") => Err(ConnectorFailure::new(
                 FailureKind::ApiError,
                 "the run was cancelled on the agent's side",
             )),
-            _ => Ok(Step::Over),
+            _ => Ok(AgUiStep::Over),
         }
     }
 
@@ -192,7 +200,7 @@ impl Progress {
         }
     }
 
-    fn text(&mut self, told: &Value, piece: &str, out: &mut Outbox) {
+    fn text(&mut self, told: &Value, piece: &str, out: &mut OutputQueue) {
         // Chunks without an id go on with the last message.
         let id = filled(&told["messageId"])
             .unwrap_or(&self.message)
@@ -221,7 +229,7 @@ impl Progress {
             return;
         };
         if self.calls.len() < MOST_CALLS && self.calls.iter().all(|call| call.id != id) {
-            self.calls.push(Call {
+            self.calls.push(AgUiCall {
                 id: id.to_owned(),
                 name: name.to_owned(),
                 arguments: String::new(),
@@ -243,7 +251,7 @@ impl Progress {
         }
     }
 
-    fn call_is_stated(&mut self, id: &Value, out: &mut Outbox) {
+    fn call_is_stated(&mut self, id: &Value, out: &mut OutputQueue) {
         let at = self.calls.iter().position(|call| *id == call.id.as_str());
         if let Some(at) = at {
             let call = self.calls.remove(at);
@@ -252,12 +260,12 @@ impl Progress {
         }
     }
 
-    fn tell(&mut self, call: &Call, out: &mut Outbox) {
+    fn tell(&mut self, call: &AgUiCall, out: &mut OutputQueue) {
         let parameters = json::parse(&call.arguments).unwrap_or_default();
         self.tools.start(&call.id, &call.name, parameters, out);
     }
 
-    fn call_ended(&mut self, told: &Value, out: &mut Outbox) {
+    fn call_ended(&mut self, told: &Value, out: &mut OutputQueue) {
         self.call_is_stated(&told["toolCallId"], out);
         let id = told["toolCallId"].as_str().unwrap_or_default();
         self.calls.retain(|call| call.id != id);
@@ -267,7 +275,7 @@ impl Progress {
         self.tools.complete(id, result, filled(&told["error"]), out);
     }
 
-    fn patch(&mut self, delta: &Value, out: &mut Outbox) {
+    fn patch(&mut self, delta: &Value, out: &mut OutputQueue) {
         match patch::apply(&mut self.state, delta) {
             Some(()) => self.has_new_state = true,
             None => out.log(

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use protocol::interaction::{InteractionRequest, InteractionSubmission};
 use serde_json::{Value, json};
 
-use crate::machine::{Outbox, Output};
+use crate::machine::{MachineOutput, OutputQueue};
 use crate::upstream::json::filled;
 use crate::upstream::question::{action, fields_of, question, value_of};
 
@@ -18,14 +18,14 @@ const MOST_INTERRUPTS: usize = 20;
 const KEPT: [&str; 5] = ["id", "reason", "message", "toolCallId", "responseSchema"];
 
 #[derive(Default)]
-pub(super) struct Questions {
+pub(super) struct AgUiQuestions {
     open: Vec<Value>,
     /// Resume entries.
     answers: Vec<Value>,
     asked: u32,
 }
 
-impl Questions {
+impl AgUiQuestions {
     /// The interrupts of an outcome. `None` where none has an id.
     pub(super) fn of(interrupts: &Value, asked: u32) -> Option<Self> {
         let list = interrupts.as_array()?.iter();
@@ -62,7 +62,7 @@ impl Questions {
     }
 
     /// Asks the first open question, and keeps all for an answer behind the end of the run.
-    pub(super) fn ask(&mut self, out: &mut Outbox) {
+    pub(super) fn ask(&mut self, out: &mut OutputQueue) {
         let Some(interrupt) = self.open.first() else {
             return;
         };
@@ -72,7 +72,7 @@ impl Questions {
         let kept = json!({"interaction_id": asked.interaction_id, "open": self.open, "answers": self.answers});
         let is_small = kept.to_string().len() <= MOST_PENDING;
         out.remember(PENDING, if is_small { kept } else { Value::Null });
-        out.push(Output::Ask(Box::new(asked)));
+        out.push(MachineOutput::Ask(Box::new(asked)));
     }
 
     /// Answers the first open question, and asks the next one or gives the entries that resume the agent.
@@ -80,7 +80,7 @@ impl Questions {
         &mut self,
         taken: Option<&str>,
         values: &JsonObject,
-        out: &mut Outbox,
+        out: &mut OutputQueue,
     ) -> Option<Value> {
         if !self.open.is_empty() {
             let interrupt = self.open.remove(0);
@@ -95,7 +95,7 @@ impl Questions {
     }
 
     /// Drops the kept questions.
-    pub(super) fn forget(out: &mut Outbox) {
+    pub(super) fn forget(out: &mut OutputQueue) {
         out.remember(PENDING, Value::Null);
     }
 }
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn interrupts_without_id_cannot_be_answered() {
-        assert!(Questions::of(&json!([{"reason": "r"}]), 0).is_none());
-        assert!(Questions::of(&json!([]), 0).is_none());
-        assert!(Questions::of(&json!([{"id": "i"}]), 0).is_some());
+        assert!(AgUiQuestions::of(&json!([{"reason": "r"}]), 0).is_none());
+        assert!(AgUiQuestions::of(&json!([]), 0).is_none());
+        assert!(AgUiQuestions::of(&json!([{"id": "i"}]), 0).is_some());
     }
 }

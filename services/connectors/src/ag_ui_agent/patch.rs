@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_that_do_not_fit_change_nothing() {
+    fn rejects_invalid_patches_unchanged() {
         let state = json!({"a": [1], "long": "x".repeat(MOST_COPIED)});
         let add = json!({"op": "add", "path": "/b", "value": 1});
         for wrong in [

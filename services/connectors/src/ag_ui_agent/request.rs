@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use crate::ag_ui_agent::config::Config;
 use crate::machine::HistoryMessage;
-use crate::request::{Framing, Request};
-use crate::turn::{FileContent, Turn, TurnFile};
-use crate::upstream::failure::Failure;
+use crate::request::{PlatformRequest, ResponseFraming};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// The parts of an input that change from run to run.
-pub(super) struct Run<'a> {
+pub(super) struct AgUiRun<'a> {
     pub(super) thread: &'a str,
     pub(super) id: String,
     pub(super) state: &'a Value,
@@ -21,7 +21,11 @@ pub(super) struct Run<'a> {
 }
 
 /// `RunAgentInput`.
-pub(super) fn run(config: &Config, turn: &Turn, run: Run<'_>) -> Result<Request, Failure> {
+pub(super) fn run(
+    config: &Config,
+    turn: &ConnectorTurn,
+    run: AgUiRun<'_>,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let earlier = run.history.iter().enumerate().map(|(at, message)| {
         json!({"id": format!("earlier_{}", at + 1), "role": message.role, "content": message.text})
     });
@@ -48,7 +52,8 @@ pub(super) fn run(config: &Config, turn: &Turn, run: Run<'_>) -> Result<Request,
     if let Some(resume) = run.resume {
         body["resume"] = resume;
     }
-    let request = Request::post(config.url.clone(), object(body)).framed(Framing::Sse);
+    let request =
+        PlatformRequest::post(config.url.clone(), object(body)).framed(ResponseFraming::Sse);
     Ok(match &config.credential {
         Some((name, value)) => request.header(*name, value.expose_secret()),
         None => request,
@@ -56,7 +61,7 @@ pub(super) fn run(config: &Config, turn: &Turn, run: Run<'_>) -> Result<Request,
 }
 
 /// The text, or parts where there are files.
-fn content(turn: &Turn) -> Result<Value, Failure> {
+fn content(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         return Ok(json!(turn.text));
     }
@@ -66,7 +71,7 @@ fn content(turn: &Turn) -> Result<Value, Failure> {
         .collect()
 }
 
-fn part(file: &TurnFile) -> Result<Value, Failure> {
+fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     let kind = match file.mime_type.split('/').next() {
         Some("image") => "image",
         Some("audio") => "audio",

@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const API_BASE: &str = "https://api.coze.cn";
 
@@ -21,7 +21,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
         let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {

@@ -5,21 +5,21 @@ use std::collections::{BTreeSet, VecDeque};
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled, text_of};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
 /// Names of actions that a failure lists.
 const MOST_NAMES: usize = 5;
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
+pub(super) struct CozeProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
     /// Calls of tools without a result, oldest first.
     open_calls: VecDeque<String>,
     usage: Option<LlmTokenUsage>,
@@ -30,11 +30,11 @@ pub(super) struct Progress {
     pub(super) is_done: bool,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl CozeProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             open_calls: VecDeque::new(),
             usage: None,
             chat_id: None,
@@ -52,8 +52,8 @@ impl Progress {
         &mut self,
         name: &str,
         told: &Value,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         match name {
             "conversation.chat.created" | "conversation.chat.in_progress" => {
                 self.chat_id = filled(&told["id"]).map(str::to_owned);
@@ -67,7 +67,8 @@ impl Progress {
             "conversation.chat.failed" => return Err(self.over(error_of(&told["last_error"]))),
             "conversation.chat.requires_action" => return Err(self.over(wanted(told))),
             "conversation.chat.canceled" => {
-                let failure = Failure::new(FailureKind::ApiError, "the chat was cancelled on Coze");
+                let failure =
+                    ConnectorFailure::new(FailureKind::ApiError, "the chat was cancelled on Coze");
                 return Err(self.over(failure));
             }
             "error" => return Err(self.over(error_of(told))),
@@ -77,22 +78,22 @@ impl Progress {
     }
 
     /// The failure of a chat that is over, and needs no stop.
-    fn over(&mut self, failure: Failure) -> Failure {
+    fn over(&mut self, failure: ConnectorFailure) -> ConnectorFailure {
         self.chat_id = None;
         failure
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.chat_id = None;
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", self.usage.take());
         Ok(())
     }
 
-    fn delta(&mut self, told: &Value, out: &mut Outbox) {
+    fn delta(&mut self, told: &Value, out: &mut OutputQueue) {
         if !is_answer(told) {
             return;
         }
@@ -102,7 +103,7 @@ impl Progress {
     }
 
     /// A piece of a message. Agents with workflows send several: each is a paragraph.
-    fn say(&mut self, told: &Value, out: &mut Outbox) {
+    fn say(&mut self, told: &Value, out: &mut OutputQueue) {
         let piece = told["content"].as_str().unwrap_or_default();
         if piece.is_empty() {
             return;
@@ -114,7 +115,7 @@ impl Progress {
         self.answer.append(piece, out);
     }
 
-    fn message(&mut self, told: &Value, out: &mut Outbox) {
+    fn message(&mut self, told: &Value, out: &mut OutputQueue) {
         match told["type"].as_str().unwrap_or_default() {
             "function_call" => self.call(told, out),
             "tool_output" | "tool_response" => {
@@ -132,7 +133,7 @@ impl Progress {
     }
 
     /// A call of a plugin or a workflow that Coze runs.
-    fn call(&mut self, told: &Value, out: &mut Outbox) {
+    fn call(&mut self, told: &Value, out: &mut OutputQueue) {
         let call = result_of(&told["content"]);
         let name = filled(&call["name"]).unwrap_or("tool");
         let parameters = match &call["arguments"] {
@@ -161,7 +162,7 @@ fn result_of(content: &Value) -> Value {
 }
 
 /// The failure of a chat that waits for its client, with the names of what it wants.
-fn wanted(told: &Value) -> Failure {
+fn wanted(told: &Value) -> ConnectorFailure {
     let calls = told["required_action"]["submit_tool_outputs"]["tool_calls"].as_array();
     let names = calls
         .into_iter()
@@ -177,20 +178,20 @@ fn wanted(told: &Value) -> Failure {
     let message = format!(
         "the agent wants its client to run {names}, which connectors do not do: use plugins that Coze runs"
     );
-    Failure::new(FailureKind::ApiError, message)
+    ConnectorFailure::new(FailureKind::ApiError, message)
 }
 
 /// The failure in a document or an event, where its code is not 0.
-pub(super) fn failure_of(told: &Value) -> Option<Failure> {
+pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
     let code = told["code"].as_i64()?;
     (code != 0).then(|| error_of(told))
 }
 
-fn error_of(error: &Value) -> Failure {
+fn error_of(error: &Value) -> ConnectorFailure {
     let code = text_of(&error["code"]);
     let message = message_of(error).unwrap_or_default();
     let status = code.as_deref().and_then(|code| code.parse().ok());
-    Failure::reported(status.and_then(status_of), code.as_deref(), message)
+    ConnectorFailure::reported(status.and_then(status_of), code.as_deref(), message)
 }
 
 /// The HTTP status that says what a code says.
@@ -206,7 +207,7 @@ fn status_of(code: i64) -> Option<u16> {
 }
 
 /// True for failures about the conversation's id. Code 4000 is for wrong parameters of any kind.
-pub(super) fn is_lost(failure: &Failure) -> bool {
+pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
     let is = |key: &str, value: &str| {
         let detail = failure.details.get(key).and_then(text_of);
         detail.as_deref() == Some(value)

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::coze_agent::config::Config;
 use crate::machine::HistoryMessage;
-use crate::request::{FilePart, Framing, Request, below};
-use crate::turn::{FileContent, Turn, TurnFile};
-use crate::upstream::failure::Failure;
+use crate::request::{FilePart, PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// Messages of one chat, by Coze's bound.
@@ -16,11 +16,11 @@ const MOST_MESSAGES: usize = 100;
 /// `POST /v3/chat`, within a conversation or with a new one.
 pub(super) fn chat(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     files: &[Value],
     history: &[HistoryMessage],
     conversation: Option<&str>,
-) -> Request {
+) -> PlatformRequest {
     let mut url = below(&config.base, &["v3", "chat"]);
     if let Some(id) = conversation {
         url.query_pairs_mut().append_pair("conversation_id", id);
@@ -41,8 +41,8 @@ pub(super) fn chat(
         let variables = json!({name.as_str(): token.expose_secret()});
         body.insert("custom_variables".to_owned(), variables);
     }
-    let request = Request::post(url, body).bearer(Some(&config.key));
-    request.framed(Framing::Sse)
+    let request = PlatformRequest::post(url, body).bearer(Some(&config.key));
+    request.framed(ResponseFraming::Sse)
 }
 
 fn earlier(message: &HistoryMessage) -> Value {
@@ -55,7 +55,7 @@ fn earlier(message: &HistoryMessage) -> Value {
 }
 
 /// The user's message; none without text and files.
-fn message(turn: &Turn, files: &[Value]) -> Option<Value> {
+fn message(turn: &ConnectorTurn, files: &[Value]) -> Option<Value> {
     let has_text = !turn.text.trim().is_empty();
     if files.is_empty() {
         return has_text
@@ -68,7 +68,10 @@ fn message(turn: &Turn, files: &[Value]) -> Option<Value> {
 }
 
 /// `POST /v1/files/upload`.
-pub(super) fn upload(config: &Config, file: &TurnFile) -> Result<Request, Failure> {
+pub(super) fn upload(
+    config: &Config,
+    file: &TurnFile,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let part = FilePart {
         field: "file",
         name: file.name.clone(),
@@ -76,7 +79,7 @@ pub(super) fn upload(config: &Config, file: &TurnFile) -> Result<Request, Failur
         bytes: file.bytes()?,
     };
     let url = below(&config.base, &["v1", "files", "upload"]);
-    let request = Request::upload(url, Vec::new(), part);
+    let request = PlatformRequest::upload(url, Vec::new(), part);
     Ok(request.bearer(Some(&config.key)))
 }
 
@@ -99,8 +102,8 @@ pub(super) fn remote_part(file: &TurnFile) -> Option<Value> {
 }
 
 /// `POST /v3/chat/cancel`.
-pub(super) fn cancel(config: &Config, conversation: &str, chat: &str) -> Request {
+pub(super) fn cancel(config: &Config, conversation: &str, chat: &str) -> PlatformRequest {
     let url = below(&config.base, &["v3", "chat", "cancel"]);
     let body = object(json!({"conversation_id": conversation, "chat_id": chat}));
-    Request::post(url, body).bearer(Some(&config.key))
+    PlatformRequest::post(url, body).bearer(Some(&config.key))
 }

@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const BASE_URL: &str = "https://dashscope.aliyuncs.com/api/v1";
 const REFERENCES: &str = "参考资料来自:";
@@ -12,7 +12,7 @@ const RESENT: u64 = 10;
 
 /// The kind of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AppType {
+pub(super) enum DashScopeAppType {
     Agent,
     Workflow,
 }
@@ -22,7 +22,7 @@ pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: SecretString,
     pub(super) app_id: String,
-    pub(super) app: AppType,
+    pub(super) app: DashScopeAppType,
     /// The line above the citations.
     pub(super) references: String,
     pub(super) resend_history: u32,
@@ -31,9 +31,12 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
-        let apps = [("agent", AppType::Agent), ("workflow", AppType::Workflow)];
+        let apps = [
+            ("agent", DashScopeAppType::Agent),
+            ("workflow", DashScopeAppType::Workflow),
+        ];
         let resend_history = reader.integer("resend-history", RESENT, 0..=100)?;
         Ok(Self {
             base: reader.base_url("base-url", BASE_URL)?,

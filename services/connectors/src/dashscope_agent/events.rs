@@ -4,20 +4,20 @@ use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
 use crate::dashscope_agent::config::Config;
-use crate::dashscope_agent::references::References;
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, message_of};
+use crate::dashscope_agent::references::CitationFilter;
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, message_of};
 use crate::upstream::json::{self, filled, text_of};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
-    references: References,
+pub(super) struct DashScopeProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
+    references: CitationFilter,
     /// The line above the citations.
     line: String,
     usage: Option<LlmTokenUsage>,
@@ -26,12 +26,12 @@ pub(super) struct Progress {
     reason: Option<String>,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn, config: &Config) -> Self {
+impl DashScopeProgress {
+    pub(super) fn new(turn: &ConnectorTurn, config: &Config) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
-            references: References::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
+            references: CitationFilter::default(),
             line: config.references.clone(),
             usage: None,
             has_messages: false,
@@ -48,7 +48,7 @@ impl Progress {
         self.reason.is_some()
     }
 
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) {
+    pub(super) fn event(&mut self, told: &Value, out: &mut OutputQueue) {
         let output = &told["output"];
         self.usage = usage(told).or(self.usage.take());
         for (number, thought) in list(&output["thoughts"]).iter().enumerate() {
@@ -67,13 +67,13 @@ impl Progress {
         self.reason = reason.map(str::to_owned).or(self.reason.take());
     }
 
-    fn say(&mut self, piece: &str, out: &mut Outbox) {
+    fn say(&mut self, piece: &str, out: &mut OutputQueue) {
         let piece = self.references.push(piece);
         self.answer.append(&piece, out);
     }
 
     /// A thought of the model, or a call that the application runs, such as a search in its knowledge.
-    fn thought(&mut self, number: usize, told: &Value, out: &mut Outbox) {
+    fn thought(&mut self, number: usize, told: &Value, out: &mut OutputQueue) {
         let thought = told["thought"].as_str();
         self.answer.think(thought.unwrap_or_default(), out);
         let kind = told["action_type"].as_str().unwrap_or_default();
@@ -93,14 +93,14 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let has_text = !self.answer.is_empty();
         let rest = self.references.finish(&self.line);
         if has_text || !rest.starts_with("\n\n") {
             self.answer.append(&rest, out);
         }
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish(self.reason.as_deref().unwrap_or("stop"), self.usage.take());
         Ok(())
@@ -125,7 +125,7 @@ fn usage(told: &Value) -> Option<LlmTokenUsage> {
 }
 
 /// The failure that an event or a document states.
-pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<Failure> {
+pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
     let code = text_of(&told["code"]).filter(|code| !code.is_empty());
     let status = told["status_code"].as_u64();
     let status = status.and_then(|status| u16::try_from(status).ok());
@@ -135,7 +135,7 @@ pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<Failure> {
     }
     let status = status.or_else(|| status_of(code.as_deref()?));
     let message = message_of(told).unwrap_or_default();
-    Some(Failure::reported(status, code.as_deref(), message))
+    Some(ConnectorFailure::reported(status, code.as_deref(), message))
 }
 
 /// The HTTP status that says what a code says.
@@ -151,7 +151,7 @@ fn status_of(code: &str) -> Option<u16> {
 }
 
 /// True for failures about the session's id.
-pub(super) fn is_lost(failure: &Failure) -> bool {
+pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
     let details = &failure.details;
     let code = details.get("code").and_then(Value::as_str);
     let texts = [code.unwrap_or_default(), failure.message.as_str()];

@@ -11,7 +11,7 @@ const MOST_DOCUMENTS: usize = 50;
 
 /// Takes the marks out of a text that comes in pieces.
 #[derive(Debug, Default)]
-pub(super) struct References {
+pub(super) struct CitationFilter {
     is_inside: bool,
     /// The end of the text so far, where it may be the beginning of a mark.
     held: String,
@@ -21,7 +21,7 @@ pub(super) struct References {
     documents: Vec<(String, String)>,
 }
 
-impl References {
+impl CitationFilter {
     /// The next piece of the text, without marks.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let text = std::mem::take(&mut self.held) + piece;
@@ -103,7 +103,7 @@ mod tests {
     fn marks_are_taken_out_at_any_cut() {
         let text = "Yes<ref>[1]</ref>, <b>no</b><ref>[2][3]</ref> <re";
         for at in 0..text.len() {
-            let mut references = References::default();
+            let mut references = CitationFilter::default();
             let mut said = references.push(&text[..at]) + &references.push(&text[at..]);
             said.push_str(&references.finish("From:"));
             assert_eq!(said, "Yes[1], <b>no</b>[2][3] <re", "{at}");
@@ -118,7 +118,7 @@ mod tests {
             {"index_id": "3", "doc_name": "a.pdf"}, {"index_id": "1", "doc_name": "a.pdf"}, {"doc_name": "c.pdf"},
         ]);
         let listed = |text: &str| {
-            let mut references = References::default();
+            let mut references = CitationFilter::default();
             references.learn(&documents);
             references.push(text);
             references.finish("From:")

@@ -4,27 +4,27 @@ use protocol::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
-use crate::dashscope_agent::config::{AppType, Config};
+use crate::dashscope_agent::config::{Config, DashScopeAppType};
 use crate::machine::HistoryMessage;
-use crate::request::{Framing, Request, below};
-use crate::turn::Turn;
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::ConnectorTurn;
 use crate::upstream::conversation::with_history;
 use crate::upstream::json::object;
 
 /// `POST /apps/{id}/completion`, within a session or with a new one.
 pub(super) fn call(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
     session: Option<&str>,
-) -> Request {
+) -> PlatformRequest {
     let mut input = object(json!({"prompt": with_history(history, &turn.text)}));
     if let Some(id) = session {
         input.insert("session_id".to_owned(), json!(id));
     }
     let mut params = match config.app {
-        AppType::Agent => JsonObject::new(),
-        AppType::Workflow => turn.params.clone(),
+        DashScopeAppType::Agent => JsonObject::new(),
+        DashScopeAppType::Workflow => turn.params.clone(),
     };
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
         params.insert(name.clone(), json!(token.expose_secret()));
@@ -33,17 +33,17 @@ pub(super) fn call(
         input.insert("biz_params".to_owned(), json!(params));
     }
     let parameters = match config.app {
-        AppType::Agent => {
+        DashScopeAppType::Agent => {
             json!({"incremental_output": true, "has_thoughts": true, "enable_thinking": true})
         }
-        AppType::Workflow => {
+        DashScopeAppType::Workflow => {
             json!({"incremental_output": true, "flow_stream_mode": "message_format"})
         }
     };
     let url = below(&config.base, &["apps", &config.app_id, "completion"]);
     let body = object(json!({"input": input, "parameters": parameters}));
-    Request::post(url, body)
+    PlatformRequest::post(url, body)
         .bearer(Some(&config.key))
         .header("x-dashscope-sse", "enable")
-        .framed(Framing::Sse)
+        .framed(ResponseFraming::Sse)
 }

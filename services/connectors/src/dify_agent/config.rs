@@ -5,7 +5,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const BASE_URL: &str = "https://api.dify.ai/v1";
 const BASE_PROMPT: &str = "Read the attached files, or describe the attached images, and answer.";
@@ -13,7 +13,7 @@ const TEXT_INPUT: &str = "langbot_user_message_text";
 
 /// The kind of an application. Chatflows are chats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AppType {
+pub(super) enum DifyAppType {
     Chat,
     Agent,
     Workflow,
@@ -23,7 +23,7 @@ pub(super) enum AppType {
 pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: SecretString,
-    pub(super) app: AppType,
+    pub(super) app: DifyAppType,
     pub(super) base_prompt: String,
     pub(super) text_input: String,
     pub(super) inputs: JsonObject,
@@ -33,12 +33,12 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
         let apps = [
-            ("chat", AppType::Chat),
-            ("agent", AppType::Agent),
-            ("workflow", AppType::Workflow),
+            ("chat", DifyAppType::Chat),
+            ("agent", DifyAppType::Agent),
+            ("workflow", DifyAppType::Workflow),
         ];
         let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {

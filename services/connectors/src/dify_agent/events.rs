@@ -6,14 +6,14 @@ use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 use url::Url;
 
-use crate::dify_agent::config::{AppType, Config};
-use crate::dify_agent::forms::{self, Form};
-use crate::machine::{Outbox, Output, SavedFile};
-use crate::turn::{FileContent, Turn};
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::dify_agent::config::{Config, DifyAppType};
+use crate::dify_agent::forms::{self, DifyForm};
+use crate::machine::{MachineOutput, OutputQueue, SavedFile};
+use crate::turn::{ConnectorTurn, FileContent};
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
 /// Files of one answer; further ones are named in the log.
@@ -22,7 +22,7 @@ const MOST_FILES: usize = 50;
 const OUTPUTS: [&str; 5] = ["summary", "answer", "text", "result", "output"];
 
 /// The next step of the machine.
-pub(super) enum Step {
+pub(super) enum DifyStep {
     Next,
     /// The answer is whole.
     Over,
@@ -31,11 +31,11 @@ pub(super) enum Step {
 }
 
 /// The answer as far as it came.
-pub(super) struct Progress {
+pub(super) struct DifyProgress {
     base: Url,
-    app: AppType,
-    answer: Answer,
-    tools: Tools,
+    app: DifyAppType,
+    answer: AnswerText,
+    tools: ToolEvents,
     usage: Option<LlmTokenUsage>,
     pub(super) task_id: Option<String>,
     pub(super) run_id: Option<String>,
@@ -46,22 +46,22 @@ pub(super) struct Progress {
     /// The answer where no text was streamed.
     outputs: Option<String>,
     files: BTreeSet<String>,
-    forms: Vec<Form>,
+    forms: Vec<DifyForm>,
     /// Tokens of forms that were asked; replayed events name them again.
     asked: BTreeSet<String>,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn, config: &Config) -> Self {
+impl DifyProgress {
+    pub(super) fn new(turn: &ConnectorTurn, config: &Config) -> Self {
         Self {
             base: config.base.clone(),
             app: config.app,
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             usage: None,
             task_id: None,
             run_id: None,
-            is_workflow: config.app == AppType::Workflow,
+            is_workflow: config.app == DifyAppType::Workflow,
             has_message_end: false,
             has_finished: false,
             outputs: None,
@@ -93,18 +93,22 @@ impl Progress {
     }
 
     /// The form to ask next.
-    pub(super) fn next_form(&mut self) -> Option<Form> {
+    pub(super) fn next_form(&mut self) -> Option<DifyForm> {
         (!self.forms.is_empty()).then(|| self.forms.remove(0))
     }
 
     /// Goes on behind a form, in this run or a later one.
-    pub(super) fn resume(&mut self, form: &Form) {
+    pub(super) fn resume(&mut self, form: &DifyForm) {
         self.asked.insert(form.token().to_owned());
         self.run_id = Some(form.run_id.clone());
         self.is_workflow = true;
     }
 
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    pub(super) fn event(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<DifyStep, ConnectorFailure> {
         for (place, key) in [
             (&mut self.task_id, "task_id"),
             (&mut self.run_id, "workflow_run_id"),
@@ -121,7 +125,7 @@ impl Progress {
         step
     }
 
-    fn read(&mut self, told: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    fn read(&mut self, told: &Value, out: &mut OutputQueue) -> Result<DifyStep, ConnectorFailure> {
         let data = &told["data"];
         match told["event"].as_str().unwrap_or_default() {
             "message" | "agent_message" => self.answer.append(text(&told["answer"]), out),
@@ -140,11 +144,11 @@ impl Progress {
             "error" => return Err(error(told)),
             _ => {}
         }
-        Ok(Step::Next)
+        Ok(DifyStep::Next)
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.task_id = None;
         if self.answer.is_empty()
             && let Some(outputs) = self.outputs.take()
@@ -152,30 +156,34 @@ impl Progress {
             self.answer.append(&outputs, out);
         }
         if !self.answer.complete_with_files(!self.files.is_empty(), out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", self.usage.take());
         Ok(())
     }
 
-    fn message_end(&mut self, told: &Value, out: &mut Outbox) -> Step {
+    fn message_end(&mut self, told: &Value, out: &mut OutputQueue) -> DifyStep {
         self.has_message_end = true;
         self.usage = usage_in(&told["metadata"]).or(self.usage.take());
         self.all_files(&told["files"], out);
         if self.is_workflow && !self.has_finished {
-            Step::Next
+            DifyStep::Next
         } else {
-            Step::Over
+            DifyStep::Over
         }
     }
 
-    fn finished(&mut self, data: &Value, out: &mut Outbox) -> Result<Step, Failure> {
+    fn finished(
+        &mut self,
+        data: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<DifyStep, ConnectorFailure> {
         let status = data["status"].as_str().unwrap_or_default();
         if let Some(message) = filled(&data["error"]).filter(|_| status != "partial-succeeded") {
-            return Err(Failure::reported(None, None, message));
+            return Err(ConnectorFailure::reported(None, None, message));
         }
         if matches!(status, "failed" | "stopped") {
-            return Err(Failure::new(
+            return Err(ConnectorFailure::new(
                 FailureKind::ApiError,
                 format!("the workflow is {status}: see its log on Dify"),
             ));
@@ -185,28 +193,32 @@ impl Progress {
         self.outputs = self.outputs.take().or_else(|| output_in(&data["outputs"]));
         self.all_files(&data["files"], out);
         // Older chatflows end their message behind the workflow; its tokens stand there.
-        let is_over = self.app == AppType::Workflow || self.has_message_end || self.asked_any();
-        Ok(if is_over { Step::Over } else { Step::Next })
+        let is_over = self.app == DifyAppType::Workflow || self.has_message_end || self.asked_any();
+        Ok(if is_over {
+            DifyStep::Over
+        } else {
+            DifyStep::Next
+        })
     }
 
     fn asked_any(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    fn paused(&mut self) -> Result<Step, Failure> {
+    fn paused(&mut self) -> Result<DifyStep, ConnectorFailure> {
         if self.has_form() {
-            return Ok(Step::Paused);
+            return Ok(DifyStep::Paused);
         }
         // The snapshot of a run that goes on repeats the pause of its answered form.
         if self.asked_any() {
-            Ok(Step::Next)
+            Ok(DifyStep::Next)
         } else {
             Err(forms::unanswerable())
         }
     }
 
-    fn form(&mut self, told: &Value, out: &mut Outbox) {
-        match Form::read(told) {
+    fn form(&mut self, told: &Value, out: &mut OutputQueue) {
+        match DifyForm::read(told) {
             Some(form) if self.asked.contains(form.token()) || self.forms.iter().any(|known| known.token() == form.token()) => {}
             Some(form) => self.forms.push(form),
             None => out.log("warning", "Dify asks for a form without a token: it is delivered by mail, or by a version without forms in its API"),
@@ -214,7 +226,7 @@ impl Progress {
     }
 
     /// A tool of an agent application: told twice, the second time with what it observed.
-    fn thought(&mut self, told: &Value, out: &mut Outbox) {
+    fn thought(&mut self, told: &Value, out: &mut OutputQueue) {
         let (Some(tool), Some(id)) = (filled(&told["tool"]), filled(&told["id"])) else {
             return;
         };
@@ -233,7 +245,7 @@ impl Progress {
         }
     }
 
-    fn node_started(&mut self, data: &Value, out: &mut Outbox) {
+    fn node_started(&mut self, data: &Value, out: &mut OutputQueue) {
         if data["node_type"] == "tool"
             && let Some(id) = filled(&data["id"])
         {
@@ -242,7 +254,7 @@ impl Progress {
         }
     }
 
-    fn node_finished(&mut self, data: &Value, out: &mut Outbox) {
+    fn node_finished(&mut self, data: &Value, out: &mut OutputQueue) {
         match data["node_type"].as_str() {
             Some("answer") => {
                 let answer = output_text(&data["outputs"]["answer"]);
@@ -258,7 +270,7 @@ impl Progress {
         }
     }
 
-    fn all_files(&mut self, files: &Value, out: &mut Outbox) {
+    fn all_files(&mut self, files: &Value, out: &mut OutputQueue) {
         for file in files.as_array().into_iter().flatten() {
             if file["belongs_to"] != "user" {
                 self.file(file, out);
@@ -267,7 +279,7 @@ impl Progress {
     }
 
     /// A file of the answer; several events name the same one.
-    fn file(&mut self, file: &Value, out: &mut Outbox) {
+    fn file(&mut self, file: &Value, out: &mut OutputQueue) {
         let Some(url) = filled(&file["url"]).or_else(|| filled(&file["remote_url"])) else {
             return;
         };
@@ -298,7 +310,7 @@ impl Progress {
             return;
         }
         self.files.insert(url.path().to_owned());
-        out.push(Output::Save(SavedFile {
+        out.push(MachineOutput::Save(SavedFile {
             name,
             mime_type: filled(&file["mime_type"]).map(str::to_owned),
             content: FileContent::Url(url.into()),
@@ -310,12 +322,12 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn error(told: &Value) -> Failure {
+fn error(told: &Value) -> ConnectorFailure {
     let status = told["status"]
         .as_u64()
         .or_else(|| told["status"].as_str()?.parse().ok());
     let status = status.and_then(|status| u16::try_from(status).ok());
-    Failure::reported(status, filled(&told["code"]), text(&told["message"]))
+    ConnectorFailure::reported(status, filled(&told["code"]), text(&told["message"]))
 }
 
 /// The answer among the outputs of a workflow: the one of a usual name, the only one, or all as JSON.

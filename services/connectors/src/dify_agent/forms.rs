@@ -7,7 +7,7 @@ use protocol::interaction::{
 };
 use serde_json::{Value, json};
 
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;
 
@@ -29,19 +29,19 @@ const KEPT: [&str; 8] = [
 
 /// A form that waits for its answer.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub(super) struct DifyForm {
     token: String,
     pub(super) run_id: String,
     data: Value,
 }
 
 /// The failure of a pause that no form explains.
-pub(super) fn unanswerable() -> Failure {
+pub(super) fn unanswerable() -> ConnectorFailure {
     let message = "the workflow waits for a form that cannot be answered here: deliver it as a web app, and update Dify if it already is";
-    Failure::new(FailureKind::ApiError, message)
+    ConnectorFailure::new(FailureKind::ApiError, message)
 }
 
-impl Form {
+impl DifyForm {
     /// The form of `human_input_required`; `None` without a token.
     pub(super) fn read(event: &Value) -> Option<Self> {
         let data = event["data"].as_object()?;
@@ -60,7 +60,7 @@ impl Form {
         json!({"workflow_run_id": self.run_id, "data": self.data})
     }
 
-    /// The form that [`Form::kept`] gave.
+    /// The form that [`DifyForm::kept`] gave.
     pub(super) fn restore(kept: &Value) -> Option<Self> {
         Self::read(kept)
     }
@@ -169,7 +169,7 @@ impl Form {
         action: Option<&str>,
         values: &JsonObject,
         user: &str,
-    ) -> Result<JsonObject, Failure> {
+    ) -> Result<JsonObject, ConnectorFailure> {
         let mut inputs = JsonObject::new();
         for (name, input) in self.inputs() {
             let value = values.get(&cut(name, 128)).filter(|value| !value.is_null());
@@ -192,10 +192,11 @@ impl Form {
 }
 
 /// A file of an answer: surfaces refer to it by a public address.
-fn file(name: &str, value: &Value) -> Result<Value, Failure> {
+fn file(name: &str, value: &Value) -> Result<Value, ConnectorFailure> {
     let url = value.as_str().or_else(|| value["url"].as_str());
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
-    let url = url.ok_or_else(|| Failure::upload(name, "of the form has no public address"))?;
+    let url =
+        url.ok_or_else(|| ConnectorFailure::upload(name, "of the form has no public address"))?;
     Ok(json!({"transfer_method": "remote_url", "url": url}))
 }
 
@@ -230,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    fn form() -> Form {
+    fn form() -> DifyForm {
         let data = json!({
             "form_id": "f", "form_token": "t", "node_title": "Review", "form_content": "Note: {{#$output.note#}}",
             "inputs": [
@@ -241,7 +242,7 @@ mod tests {
             "actions": [{"id": "go", "title": "Go", "button_style": "primary"}],
             "expiration_time": 1_700_000_000,
         });
-        Form::read(&json!({"workflow_run_id": "r", "data": data})).unwrap()
+        DifyForm::read(&json!({"workflow_run_id": "r", "data": data})).unwrap()
     }
 
     #[test]
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn answers_become_submissions() {
-        let form = Form::restore(&form().kept()).unwrap();
+        let form = DifyForm::restore(&form().kept()).unwrap();
         let values = json!({"level": "low", "files": "https://a.example/f", "other": 1});
         let body = form
             .submission(None, values.as_object().unwrap(), "u")

@@ -4,22 +4,22 @@ use protocol::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
-use crate::dify_agent::config::{AppType, Config};
-use crate::machine::{HistoryMessage, Outbox};
-use crate::request::{FilePart, Framing, Request, below};
-use crate::turn::{FileContent, Turn, TurnFile};
+use crate::dify_agent::config::{Config, DifyAppType};
+use crate::machine::{HistoryMessage, OutputQueue};
+use crate::request::{FilePart, PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
 use crate::upstream::conversation::with_history;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// `POST /chat-messages`.
 pub(super) fn chat(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     files: &[Value],
     history: &[HistoryMessage],
     conversation: Option<&str>,
-) -> Request {
+) -> PlatformRequest {
     let text = if turn.text.trim().is_empty() {
         &config.base_prompt
     } else {
@@ -33,11 +33,16 @@ pub(super) fn chat(
         "conversation_id": conversation.unwrap_or_default(),
         "files": files,
     });
-    post(config, &["chat-messages"], body).framed(Framing::Sse)
+    post(config, &["chat-messages"], body).framed(ResponseFraming::Sse)
 }
 
 /// `POST /workflows/run`. Workflows have no conversation of their own: they get two stable ids.
-pub(super) fn workflow(config: &Config, turn: &Turn, files: &[Value], out: &mut Outbox) -> Request {
+pub(super) fn workflow(
+    config: &Config,
+    turn: &ConnectorTurn,
+    files: &[Value],
+    out: &mut OutputQueue,
+) -> PlatformRequest {
     let mut named = JsonObject::new();
     named.insert(config.text_input.clone(), json!(turn.text));
     for (input, key, kind) in [
@@ -68,11 +73,11 @@ pub(super) fn workflow(config: &Config, turn: &Turn, files: &[Value], out: &mut 
         "response_mode": "streaming",
         "files": files,
     });
-    post(config, &["workflows", "run"], body).framed(Framing::Sse)
+    post(config, &["workflows", "run"], body).framed(ResponseFraming::Sse)
 }
 
 /// Later ones win: named inputs, fixed ones, parameters of the entry, the run token.
-fn inputs(config: &Config, turn: &Turn, mut inputs: JsonObject) -> JsonObject {
+fn inputs(config: &Config, turn: &ConnectorTurn, mut inputs: JsonObject) -> JsonObject {
     let further = config.inputs.iter().chain(&turn.params);
     inputs.extend(further.map(|(name, value)| (name.clone(), value.clone())));
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
@@ -82,40 +87,44 @@ fn inputs(config: &Config, turn: &Turn, mut inputs: JsonObject) -> JsonObject {
 }
 
 /// The call that stops a task.
-pub(super) fn stop(config: &Config, user: &str, task: &str) -> Request {
+pub(super) fn stop(config: &Config, user: &str, task: &str) -> PlatformRequest {
     let path = match config.app {
-        AppType::Workflow => ["workflows", "tasks", task, "stop"].to_vec(),
-        AppType::Chat | AppType::Agent => ["chat-messages", task, "stop"].to_vec(),
+        DifyAppType::Workflow => ["workflows", "tasks", task, "stop"].to_vec(),
+        DifyAppType::Chat | DifyAppType::Agent => ["chat-messages", task, "stop"].to_vec(),
     };
     post(config, &path, json!({"user": user}))
 }
 
 /// `POST /form/human_input/{token}`.
-pub(super) fn submit(config: &Config, token: &str, body: JsonObject) -> Request {
+pub(super) fn submit(config: &Config, token: &str, body: JsonObject) -> PlatformRequest {
     post(config, &["form", "human_input", token], Value::Object(body))
 }
 
 /// `GET /workflow/{run}/events`: what happened, then what happens.
-pub(super) fn resume(config: &Config, user: &str, run: &str) -> Request {
+pub(super) fn resume(config: &Config, user: &str, run: &str) -> PlatformRequest {
     let mut url = below(&config.base, &["workflow", run, "events"]);
     url.query_pairs_mut()
         .append_pair("user", user)
         .append_pair("include_state_snapshot", "true")
         .append_pair("continue_on_pause", "true");
-    Request::get(url)
+    PlatformRequest::get(url)
         .bearer(Some(&config.key))
-        .framed(Framing::Sse)
+        .framed(ResponseFraming::Sse)
 }
 
 /// `POST /files/upload`.
-pub(super) fn upload(config: &Config, user: &str, file: &TurnFile) -> Result<Request, Failure> {
+pub(super) fn upload(
+    config: &Config,
+    user: &str,
+    file: &TurnFile,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let part = FilePart {
         field: "file",
         name: file.name.clone(),
         mime_type: file.mime_type.clone(),
         bytes: file.bytes()?,
     };
-    let request = Request::upload(
+    let request = PlatformRequest::upload(
         below(&config.base, &["files", "upload"]),
         vec![("user", user.to_owned())],
         part,
@@ -145,6 +154,6 @@ fn kind_of(file: &TurnFile) -> &'static str {
     }
 }
 
-fn post(config: &Config, path: &[&str], body: Value) -> Request {
-    Request::post(below(&config.base, path), object(body)).bearer(Some(&config.key))
+fn post(config: &Config, path: &[&str], body: Value) -> PlatformRequest {
+    PlatformRequest::post(below(&config.base, path), object(body)).bearer(Some(&config.key))
 }

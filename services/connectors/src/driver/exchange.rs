@@ -6,8 +6,8 @@ use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use crate::driver::multipart;
-use crate::machine::Head;
-use crate::request::{Body, Method, Request};
+use crate::machine::PlatformResponseHead;
+use crate::request::{Method, PlatformRequest, RequestBody};
 use crate::session::REFUSAL_BYTES;
 use crate::turn::FILE_BYTES;
 use crate::upstream::failure::TransportError;
@@ -16,15 +16,18 @@ use crate::upstream::failure::TransportError;
 const HEADER_BYTES: usize = 8 * 1024;
 
 /// A response whose body is being read. Dropping it closes its connection unless the body was read.
-pub(super) struct Exchange {
+pub(super) struct ResponseExchange {
     response: Response,
     /// Bytes that the body of a refusal may still have.
     refusal_left: Option<usize>,
 }
 
-impl Exchange {
+impl ResponseExchange {
     /// Sends a request and waits for the head of its response.
-    pub(super) async fn open(egress: &Egress, request: Request) -> Result<Self, TransportError> {
+    pub(super) async fn open(
+        egress: &Egress,
+        request: PlatformRequest,
+    ) -> Result<Self, TransportError> {
         let response = send(egress, request).await?;
         let refusal_left = (!response.status().is_success()).then_some(REFUSAL_BYTES);
         Ok(Self {
@@ -33,7 +36,7 @@ impl Exchange {
         })
     }
 
-    pub(super) fn head(&self) -> Head {
+    pub(super) fn head(&self) -> PlatformResponseHead {
         let mut left = HEADER_BYTES;
         let headers = self.response.headers().iter();
         let headers = headers.filter_map(|(name, value)| {
@@ -41,7 +44,7 @@ impl Exchange {
             left = left.checked_sub(name.as_str().len() + value.len())?;
             Some((name.as_str().to_owned(), value))
         });
-        Head {
+        PlatformResponseHead {
             status: self.response.status().as_u16(),
             headers: headers.collect(),
         }
@@ -61,7 +64,7 @@ impl Exchange {
     }
 }
 
-async fn send(egress: &Egress, request: Request) -> Result<Response, TransportError> {
+async fn send(egress: &Egress, request: PlatformRequest) -> Result<Response, TransportError> {
     let method = match request.method {
         Method::Get => http::Method::GET,
         Method::Post => http::Method::POST,
@@ -83,14 +86,14 @@ async fn send(egress: &Egress, request: Request) -> Result<Response, TransportEr
         builder = builder.header(&**name, value);
     }
     builder = match request.body {
-        Body::Empty => builder,
-        Body::Json(body) => {
+        RequestBody::Empty => builder,
+        RequestBody::Json(body) => {
             if !has(&CONTENT_TYPE) {
                 builder = builder.header(CONTENT_TYPE, "application/json");
             }
             builder.body(body.to_string())
         }
-        Body::Multipart { fields, file } => {
+        RequestBody::Multipart { fields, file } => {
             let (content_type, body) = multipart::encode(&fields, &file);
             builder.header(CONTENT_TYPE, content_type).body(body)
         }

@@ -4,30 +4,30 @@ use protocol::context::AgentRunContext;
 use protocol::history::TranscriptItem;
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::AgentRunResult;
-use runner_kit::host::{Blob, HistoryQuery};
-use runner_kit::{Host, HostError, Results};
+use runner_kit::host::{Blob, HistoryPageQuery};
+use runner_kit::{Host, HostError, ResultSender};
 
 use crate::driver::host::{NewFile, RunHost};
 use crate::machine::HistoryMessage;
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::results;
 
 /// Messages of one page of the history.
 const PAGE: u32 = 100;
 
 /// The gateway that sent a run.
-pub struct Gateway {
+pub struct GatewayHost {
     pub host: Host,
-    pub out: Results,
+    pub out: ResultSender,
     /// The run may read the history.
     pub has_history: bool,
     /// The current event, which is left out of the history.
     pub event_id: String,
 }
 
-impl Gateway {
+impl GatewayHost {
     /// The gateway of a run.
-    pub fn of(context: &AgentRunContext, host: Host, out: Results) -> Self {
+    pub fn of(context: &AgentRunContext, host: Host, out: ResultSender) -> Self {
         Self {
             host,
             out,
@@ -45,7 +45,7 @@ impl Gateway {
     }
 }
 
-impl RunHost for Gateway {
+impl RunHost for GatewayHost {
     async fn tell(&mut self, result: AgentRunResult) {
         self.out.send(result).await;
     }
@@ -54,12 +54,12 @@ impl RunHost for Gateway {
         if !self.has_history || messages == 0 {
             return Vec::new();
         }
-        let query = HistoryQuery {
+        let query = HistoryPageQuery {
             // The current message may be among them.
             limit: Some((messages + 2).min(PAGE)),
-            ..HistoryQuery::default()
+            ..HistoryPageQuery::default()
         };
-        match self.host.history(&query).await {
+        match self.host.history().page(&query).await {
             Ok(page) => {
                 // The newest come first.
                 let items = page.items.into_iter();
@@ -80,10 +80,11 @@ impl RunHost for Gateway {
     async fn answer(
         &mut self,
         question: &InteractionRequest,
-    ) -> Result<AwaitedInteraction, Failure> {
+    ) -> Result<AwaitedInteraction, ConnectorFailure> {
         let id = question.interaction_id.as_str();
         self.host
-            .wait_for_interaction(id)
+            .interactions()
+            .wait(id)
             .await
             .or_else(|error| unanswered(&error))
     }
@@ -93,13 +94,13 @@ impl RunHost for Gateway {
             content_type: file.mime_type,
             bytes: file.bytes,
         };
-        let created = self.host.create_artifact(&file.name, blob).await;
+        let created = self.host.artifacts().create(&file.name, blob).await;
         let created = created.map_err(|error| error.to_string())?;
         Ok(created.artifact_id)
     }
 }
 
-fn unanswered(error: &HostError) -> Result<AwaitedInteraction, Failure> {
+fn unanswered(error: &HostError) -> Result<AwaitedInteraction, ConnectorFailure> {
     if error.is_cancelled() {
         return Ok(AwaitedInteraction::Cancelled);
     }
@@ -112,5 +113,5 @@ fn unanswered(error: &HostError) -> Result<AwaitedInteraction, Failure> {
         "the platform's question cannot be asked: {} ({})",
         error.message, error.code
     );
-    Err(Failure::new(kind, message))
+    Err(ConnectorFailure::new(kind, message))
 }

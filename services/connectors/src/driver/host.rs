@@ -4,7 +4,7 @@ use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::AgentRunResult;
 
 use crate::machine::HistoryMessage;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// A gateway, or a terminal.
 pub trait RunHost: Send {
@@ -18,7 +18,7 @@ pub trait RunHost: Send {
     fn answer(
         &mut self,
         question: &InteractionRequest,
-    ) -> impl Future<Output = Result<AwaitedInteraction, Failure>> + Send;
+    ) -> impl Future<Output = Result<AwaitedInteraction, ConnectorFailure>> + Send;
 
     /// Keeps a file. Its id, or the reason why it is not kept.
     fn save(&mut self, file: NewFile) -> impl Future<Output = Result<String, String>> + Send;

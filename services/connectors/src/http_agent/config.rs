@@ -5,9 +5,9 @@ use serde_json::Value;
 use url::Url;
 
 use crate::http_agent::filter::Filter;
-use crate::request::{Framing, Method};
+use crate::request::{Method, ResponseFraming};
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 
 /// Sent where the configuration has no `body`.
 const BODY: &str = "{text: .input.text, user: .user, session: .session}";
@@ -26,7 +26,7 @@ const FORBIDDEN: [&str; 8] = [
 ];
 
 /// The filters on one event, by their keys below `events`.
-pub(super) struct Events {
+pub(super) struct EventFilters {
     pub(super) delta: Option<Filter>,
     pub(super) snapshot: Option<Filter>,
     pub(super) thought: Option<Filter>,
@@ -42,8 +42,8 @@ pub(super) struct Config {
     pub(super) method: Method,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Filter,
-    pub(super) framing: Framing,
-    pub(super) events: Events,
+    pub(super) framing: ResponseFraming,
+    pub(super) events: EventFilters,
     pub(super) takes_files: bool,
     /// Earlier messages that the body may use.
     pub(super) history: u32,
@@ -52,7 +52,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         let url = reader.url("url", "")?;
         let method = reader.choice(
             "method",
@@ -68,15 +68,15 @@ impl Config {
         let framing = reader.choice(
             "format",
             &[
-                ("sse", Framing::Sse),
-                ("lines", Framing::Lines),
-                ("json-stream", Framing::JsonStream),
-                ("json", Framing::Document),
+                ("sse", ResponseFraming::Sse),
+                ("lines", ResponseFraming::Lines),
+                ("json-stream", ResponseFraming::JsonStream),
+                ("json", ResponseFraming::Document),
             ],
         )?;
         let body = compile("/body", &reader.text_or("body", BODY)?)?;
         let mut members = reader.object("events")?;
-        let events = Events {
+        let events = EventFilters {
             delta: take(&mut members, "delta")?,
             snapshot: take(&mut members, "snapshot")?,
             thought: take(&mut members, "thought")?,
@@ -121,7 +121,7 @@ impl Config {
     }
 }
 
-fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, Failure> {
+fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, ConnectorFailure> {
     let members = reader.object_with_secrets("headers")?;
     if members.len() > MOST_HEADERS {
         let fault = format!("has more than {MOST_HEADERS} headers");
@@ -149,7 +149,7 @@ fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, 
     Ok(headers)
 }
 
-fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, Failure> {
+fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, ConnectorFailure> {
     let pointer = format!("/events/{key}");
     match members.remove(key) {
         None | Some(Value::Null) => Ok(None),
@@ -158,11 +158,11 @@ fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, Failure> 
     }
 }
 
-fn compile(pointer: &str, text: &str) -> Result<Filter, Failure> {
+fn compile(pointer: &str, text: &str) -> Result<Filter, ConnectorFailure> {
     Filter::compile(text).map_err(|fault| wrong(pointer, &format!("is no filter: {fault}")))
 }
 
-fn wrong(pointer: &str, fault: &str) -> Failure {
-    Failure::new(FailureKind::ConfigInvalid, format!("{pointer} {fault}"))
+fn wrong(pointer: &str, fault: &str) -> ConnectorFailure {
+    ConnectorFailure::new(FailureKind::ConfigInvalid, format!("{pointer} {fault}"))
         .detail("pointer", pointer)
 }

@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::http_agent::config::Config;
 use crate::http_agent::filter::Filter;
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::usage::usage_of;
@@ -18,19 +18,19 @@ const DONE: &str = "[DONE]";
 
 /// The meaning of one event.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct EventMeaning {
     pub(super) pieces: Vec<String>,
     pub(super) snapshot: Option<String>,
     pub(super) thoughts: Vec<String>,
     /// The whole text.
     pub(super) end: Option<String>,
     pub(super) is_done: bool,
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<ConnectorFailure>,
     pub(super) session: Option<String>,
     pub(super) usage: Option<LlmTokenUsage>,
 }
 
-impl Told {
+impl EventMeaning {
     pub(super) fn is_nothing(&self) -> bool {
         self.pieces.is_empty()
             && self.thoughts.is_empty()
@@ -44,18 +44,21 @@ impl Told {
 }
 
 /// Runs the filters on one event. A text that is no JSON is a text to them.
-pub(super) fn map(config: &Config, event: &UpstreamEvent) -> Result<Told, Failure> {
+pub(super) fn map(
+    config: &Config,
+    event: &UpstreamEvent,
+) -> Result<EventMeaning, ConnectorFailure> {
     let text = event.text.trim();
     if text == DONE {
         let is_done = true;
-        return Ok(Told {
+        return Ok(EventMeaning {
             is_done,
-            ..Told::default()
+            ..EventMeaning::default()
         });
     }
     let input = match json::parse(text) {
         Some(value) => value,
-        None if event.is_document => return Err(Failure::unreadable(text)),
+        None if event.is_document => return Err(ConnectorFailure::unreadable(text)),
         None => Value::from(text),
     };
     let run = |key: &str, filter: &Option<Filter>| {
@@ -65,11 +68,11 @@ pub(super) fn map(config: &Config, event: &UpstreamEvent) -> Result<Told, Failur
         let values = filter.run(&input, event.name.as_deref());
         let values = values.map_err(|error| unmapped(key, &error))?;
         let has_meaning = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
-        Ok::<_, Failure>(values.into_iter().filter(has_meaning).collect())
+        Ok::<_, ConnectorFailure>(values.into_iter().filter(has_meaning).collect())
     };
     let texts = |values: Vec<Value>| values.iter().filter_map(text_of).collect::<Vec<_>>();
     let events = &config.events;
-    Ok(Told {
+    Ok(EventMeaning {
         error: run("error", &events.error)?.first().map(failure),
         pieces: texts(run("delta", &events.delta)?),
         snapshot: texts(run("snapshot", &events.snapshot)?).pop(),
@@ -81,32 +84,33 @@ pub(super) fn map(config: &Config, event: &UpstreamEvent) -> Result<Told, Failur
     })
 }
 
-fn unmapped(key: &str, error: &str) -> Failure {
+fn unmapped(key: &str, error: &str) -> ConnectorFailure {
     let message = format!("the filter /events/{key} fails on an event: {error}");
-    Failure::new(FailureKind::ResponseInvalid, message).detail("pointer", format!("/events/{key}"))
+    ConnectorFailure::new(FailureKind::ResponseInvalid, message)
+        .detail("pointer", format!("/events/{key}"))
 }
 
 /// An error as a text, or as an object with `message`, `code` and `status`.
-fn failure(error: &Value) -> Failure {
+fn failure(error: &Value) -> ConnectorFailure {
     let message = error.as_str().or_else(|| message_of(error));
     let status = error["status"].as_u64().or_else(|| error["code"].as_u64());
     let status = status.and_then(|status| u16::try_from(status).ok());
     let code = filled(&error["code"]);
-    Failure::reported(status, code, message.unwrap_or_default())
+    ConnectorFailure::reported(status, code, message.unwrap_or_default())
 }
 
 /// A reply as far as it came.
-pub(super) struct Reply {
-    answer: Answer,
+pub(super) struct HttpReply {
+    answer: AnswerText,
     usage: Option<LlmTokenUsage>,
     /// The whole text came.
     pub(super) is_final: bool,
 }
 
-impl Reply {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl HttpReply {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
+            answer: AnswerText::new(turn),
             usage: None,
             is_final: false,
         }
@@ -117,7 +121,11 @@ impl Reply {
     }
 
     /// Tells the text of an event. Completes the run behind the last one.
-    pub(super) fn tell(&mut self, told: Told, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn tell(
+        &mut self,
+        told: EventMeaning,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         for thought in &told.thoughts {
             self.answer.think(thought, out);
         }
@@ -145,9 +153,9 @@ impl Reply {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", self.usage.take());
         Ok(())

@@ -1,6 +1,6 @@
 //! jq filters of a configuration, bounded: a filter cannot loop without end, nest without end, or grow without end.
 //!
-//! A filter may call the names of [`grammar`] alone and defines none. Each step of it spends of a [`Budget`], by the size
+//! A filter may call the names of [`grammar`] alone and defines none. Each step of it spends of a [`FilterBudget`], by the size
 //! of its value. Budgets, the time of a run and the number of its values are bounded, and so is the text of a filter.
 
 mod budget;
@@ -18,7 +18,7 @@ use jaq_core::{Ctx, DataT, Vars};
 use jaq_json::Val;
 use serde_json::Value;
 
-use crate::http_agent::filter::budget::Budget;
+use crate::http_agent::filter::budget::FilterBudget;
 use crate::upstream::results::cut;
 
 /// Bytes of a filter's text.
@@ -46,18 +46,18 @@ pub(super) struct Jq;
 
 impl DataT for Jq {
     type V<'a> = Val;
-    type Data<'a> = &'a Budget<'a>;
+    type Data<'a> = &'a FilterBudget<'a>;
 }
 
 /// The fault of a filter's text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FilterFault {
     /// The byte at which the fault is, where it is known.
     position: Option<usize>,
     text: String,
 }
 
-impl Fault {
+impl FilterFault {
     fn at(code: &str, part: &str, text: impl Into<String>) -> Self {
         let range = code.as_bytes().as_ptr_range();
         let is_within = range.contains(&part.as_ptr()) || range.end == part.as_ptr();
@@ -75,7 +75,7 @@ impl Fault {
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for FilterFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.position {
             Some(position) => write!(f, "at byte {position}: {}", self.text),
@@ -86,9 +86,11 @@ impl std::fmt::Display for Fault {
 
 impl Filter {
     /// Compiles a text.
-    pub(super) fn compile(code: &str) -> Result<Self, Fault> {
+    pub(super) fn compile(code: &str) -> Result<Self, FilterFault> {
         if code.len() > TEXT_BYTES {
-            return Err(Fault::of(format!("is longer than {TEXT_BYTES} bytes")));
+            return Err(FilterFault::of(format!(
+                "is longer than {TEXT_BYTES} bytes"
+            )));
         }
         let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, filter)) = kept().iter().find(|(text, _)| text == code) {
@@ -99,7 +101,7 @@ impl Filter {
             let thread = builder.spawn_scoped(scope, || compile(code));
             thread.ok()?.join().ok()
         });
-        let none = || Fault::of("cannot be compiled now: try again");
+        let none = || FilterFault::of("cannot be compiled now: try again");
         let filter = Self(Arc::new(compiled.ok_or_else(none)??));
         let mut kept = kept();
         kept.truncate(MOST_KEPT - 1);
@@ -109,7 +111,7 @@ impl Filter {
 
     /// The values for one input. `event`: the value of `$event`.
     pub(super) fn run(&self, input: &Value, event: Option<&str>) -> Result<Vec<Value>, String> {
-        let budget = Budget::new(&self.0.lut, input);
+        let budget = FilterBudget::new(&self.0.lut, input);
         let event = event.map_or(Val::Null, |event| Val::from(event.to_owned()));
         let context = Ctx::<Jq>::new(&budget, Vars::new([event]));
         let mut values = Vec::new();
@@ -127,7 +129,7 @@ impl Filter {
     }
 }
 
-fn compile(code: &str) -> Result<jaq_core::Filter<Jq>, Fault> {
+fn compile(code: &str) -> Result<jaq_core::Filter<Jq>, FilterFault> {
     let term = grammar::checked(code, parse(code)?)?;
     let filter = Def {
         name: NAME,
@@ -141,35 +143,39 @@ fn compile(code: &str) -> Result<jaq_core::Filter<Jq>, Fault> {
         path: (),
     };
     let modules = Loader::new(definitions).load(&arena, file);
-    let modules = modules.map_err(|_| Fault::of("cannot be loaded"))?;
+    let modules = modules.map_err(|_| FilterFault::of("cannot be loaded"))?;
     let compiler = jaq_core::Compiler::default()
         .with_funs(functions::natives())
         .with_global_vars(["$event"]);
     compiler.compile(modules).map_err(|errors| {
         let first = errors.iter().flat_map(|(_, errors)| errors).next();
         first.map_or_else(
-            || Fault::of("cannot be compiled"),
-            |(name, kind)| Fault::at(code, name, format!("there is no {} {name}", kind.as_str())),
+            || FilterFault::of("cannot be compiled"),
+            |(name, kind)| {
+                FilterFault::at(code, name, format!("there is no {} {name}", kind.as_str()))
+            },
         )
     })
 }
 
-fn parse(code: &str) -> Result<Term<&str>, Fault> {
+fn parse(code: &str) -> Result<Term<&str>, FilterFault> {
     let tokens = Lexer::new(code).lex().map_err(|errors| {
         let first = errors.into_iter().next();
         first.map_or_else(
-            || Fault::of("cannot be read"),
-            |(expected, found)| Fault::at(code, found, format!("expected {}", expected.as_str())),
+            || FilterFault::of("cannot be read"),
+            |(expected, found)| {
+                FilterFault::at(code, found, format!("expected {}", expected.as_str()))
+            },
         )
     })?;
     let parsed = Parser::new(&tokens).parse(Parser::term);
     parsed.map_err(|errors| {
         let first = errors.into_iter().next();
         first.map_or_else(
-            || Fault::of("cannot be read"),
+            || FilterFault::of("cannot be read"),
             |(expected, found)| {
                 let place = found.map_or(&code[code.len()..], |token| token.0);
-                Fault::at(code, place, format!("expected {}", expected.as_str()))
+                FilterFault::at(code, place, format!("expected {}", expected.as_str()))
             },
         )
     })

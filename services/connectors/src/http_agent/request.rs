@@ -5,18 +5,18 @@ use serde_json::{Value, json};
 
 use crate::http_agent::config::Config;
 use crate::machine::HistoryMessage;
-use crate::request::{Body, Method, Request};
-use crate::turn::{Turn, TurnFile};
-use crate::upstream::failure::{Failure, FailureKind};
+use crate::request::{Method, PlatformRequest, RequestBody};
+use crate::turn::{ConnectorTurn, TurnFile};
+use crate::upstream::failure::{ConnectorFailure, FailureKind};
 
 /// The request with the first value of the filter `body` for this turn. `GET` has no body.
 pub(super) fn request(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
     session: Option<&str>,
-) -> Result<Request, Failure> {
-    let mut request = Request::get(config.url.clone()).framed(config.framing);
+) -> Result<PlatformRequest, ConnectorFailure> {
+    let mut request = PlatformRequest::get(config.url.clone()).framed(config.framing);
     request.method = config.method;
     for (name, value) in &config.headers {
         request = request.header(name.clone(), value.clone());
@@ -28,20 +28,20 @@ pub(super) fn request(
     let values = config.body.run(&input, None);
     let fault = |fault: &str| {
         let message = format!("/body gives no body for this event: {fault}");
-        Failure::new(FailureKind::ConfigInvalid, message).detail("pointer", "/body")
+        ConnectorFailure::new(FailureKind::ConfigInvalid, message).detail("pointer", "/body")
     };
     let first = values.map_err(|error| fault(&error))?.into_iter().next();
-    request.body = Body::Json(first.ok_or_else(|| fault("it has no value"))?);
+    request.body = RequestBody::Json(first.ok_or_else(|| fault("it has no value"))?);
     Ok(request)
 }
 
 /// The input of the filter `body`.
 fn input(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
     session: Option<&str>,
-) -> Result<Value, Failure> {
+) -> Result<Value, ConnectorFailure> {
     let files = turn.files.iter().map(file).collect::<Result<Vec<_>, _>>()?;
     let history = history
         .iter()
@@ -70,6 +70,6 @@ fn input(
     Ok(input)
 }
 
-fn file(file: &TurnFile) -> Result<Value, Failure> {
+fn file(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     Ok(json!({"name": file.name, "mime_type": file.mime_type, "url": file.url()?}))
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const BASE_URL: &str = "http://localhost:7860";
 
 /// The API that runs flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
+pub(super) enum LangflowApi {
     V1,
     V2,
 }
@@ -26,19 +26,23 @@ pub(super) struct Config {
     pub(super) output_type: String,
     pub(super) tweaks: JsonObject,
     /// Absent: the new one, then the old one.
-    pub(super) api: Option<Api>,
+    pub(super) api: Option<LangflowApi>,
     /// The component whose input gets the run token.
     pub(super) host_tools: Option<String>,
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
-        let apis = [("auto", None), ("v2", Some(Api::V2)), ("v1", Some(Api::V1))];
+        let apis = [
+            ("auto", None),
+            ("v2", Some(LangflowApi::V2)),
+            ("v1", Some(LangflowApi::V1)),
+        ];
         let stated = Value::Object(reader.object("tweaks")?);
         if names_variable_within(&stated) {
             let fault = "holds env:NAME within a longer text, or as a name: a variable must be a whole value";
-            return Err(Failure::config("tweaks", fault));
+            return Err(ConnectorFailure::config("tweaks", fault));
         }
         Ok(Self {
             base: reader.base_url("base-url", BASE_URL)?,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Messages of one run.
@@ -19,9 +19,9 @@ const MOST_MESSAGES: usize = 100;
 const MOST_LEVELS: u32 = 8;
 
 /// The answer as far as it came: the messages of the flow's outputs.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
+pub(super) struct LangflowProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
     usage: BTreeMap<String, LlmTokenUsage>,
     /// Ids and texts.
     messages: Vec<(String, String)>,
@@ -33,11 +33,11 @@ pub(super) struct Progress {
     pub(super) session: Option<String>,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl LangflowProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             usage: BTreeMap::new(),
             messages: Vec::new(),
             told: String::new(),
@@ -47,7 +47,11 @@ impl Progress {
     }
 
     /// Reads one event, or the document of a server that does not stream. True at the end mark.
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<bool, Failure> {
+    pub(super) fn event(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<bool, ConnectorFailure> {
         let data = &told["data"];
         match told["event"].as_str().unwrap_or_default() {
             "token" => {
@@ -63,7 +67,7 @@ impl Progress {
             "error" => return Err(error(data)),
             "cancelled" => {
                 let message = "the flow was stopped on Langflow";
-                return Err(Failure::new(FailureKind::ApiError, message));
+                return Err(ConnectorFailure::new(FailureKind::ApiError, message));
             }
             "human_input_required" => return Err(decision(data)),
             "end" => {
@@ -82,20 +86,20 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.answer.is_empty() {
             let outputs = std::mem::take(&mut self.outputs);
             self.answer.append(&outputs.join("\n\n"), out);
         }
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
         out.finish("stop", usage);
         Ok(())
     }
 
-    fn append(&mut self, id: &str, piece: &str, out: &mut Outbox) {
+    fn append(&mut self, id: &str, piece: &str, out: &mut OutputQueue) {
         // Pieces of the last message cost no comparison of the whole text.
         if let Some((last, text)) = self.messages.last_mut()
             && last == id
@@ -113,7 +117,7 @@ impl Progress {
     }
 
     /// A whole message, or one as far as it came.
-    fn message(&mut self, data: &Value, out: &mut Outbox) -> Result<(), Failure> {
+    fn message(&mut self, data: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if data["sender"] == "User" {
             return Ok(());
         }
@@ -146,7 +150,7 @@ impl Progress {
     }
 
     /// Tells the text of all messages as far as it is new.
-    fn say(&mut self, out: &mut Outbox) {
+    fn say(&mut self, out: &mut OutputQueue) {
         let texts = self.messages.iter().map(|(_, text)| text.as_str());
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
         let whole = texts.join("\n\n");
@@ -164,7 +168,7 @@ impl Progress {
         blocks: &Value,
         levels: u32,
         number: &mut u32,
-        out: &mut Outbox,
+        out: &mut OutputQueue,
     ) {
         let Some(levels) = levels.checked_sub(1) else {
             return;
@@ -191,11 +195,11 @@ impl Progress {
     }
 
     /// The output of a component at the end of the flow.
-    fn output(&mut self, data: &Value) -> Result<(), Failure> {
+    fn output(&mut self, data: &Value) -> Result<(), ConnectorFailure> {
         if data["status"] == "failed" {
             let name = filled(&data["display_name"]).unwrap_or("a component");
             let message = format!("{name} of the flow failed: see its log on Langflow");
-            return Err(Failure::new(FailureKind::ApiError, message));
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         }
         self.outputs.extend(text_in(&data["content"]));
         Ok(())
@@ -222,7 +226,7 @@ impl Progress {
         }
     }
 
-    fn document(&mut self, told: &Value) -> Result<(), Failure> {
+    fn document(&mut self, told: &Value) -> Result<(), ConnectorFailure> {
         if let Some(fault) = told["errors"].get(0) {
             return Err(error(fault));
         }
@@ -247,23 +251,23 @@ fn text_in(value: &Value) -> Option<String> {
     text.or_else(|| filled(data)).map(str::to_owned)
 }
 
-fn error(data: &Value) -> Failure {
+fn error(data: &Value) -> ConnectorFailure {
     let places = [&data["error"], &data["text"]];
     let message = places.into_iter().find_map(filled);
     let message = message
         .or_else(|| message_of(data))
         .or_else(|| data.as_str());
     let code = filled(&data["code"]).or_else(|| filled(&data["detail"]["code"]));
-    Failure::reported(None, code, message.unwrap_or_default())
+    ConnectorFailure::reported(None, code, message.unwrap_or_default())
 }
 
-fn decision(data: &Value) -> Failure {
+fn decision(data: &Value) -> ConnectorFailure {
     let prompt = filled(&data["prompt"]).or_else(|| message_of(data));
     let message = format!(
         "the flow waits for a person's decision, which streamed runs of Langflow do not take: {}",
         prompt.unwrap_or("no question is stated")
     );
-    Failure::new(FailureKind::ApiError, message)
+    ConnectorFailure::new(FailureKind::ApiError, message)
 }
 
 #[cfg(test)]
@@ -273,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_stand_in_many_places() {
+    fn reads_text_from_all_output_fields() {
         for (value, text) in [
             (json!("a"), Some("a")),
             (json!({"message": "b"}), Some("b")),

@@ -4,22 +4,27 @@ use protocol::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
-use crate::langflow_agent::config::{Api, Config};
-use crate::request::{Framing, Request, below};
-use crate::turn::Turn;
+use crate::langflow_agent::config::{Config, LangflowApi};
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::ConnectorTurn;
 use crate::upstream::json::object;
 
 /// The call that runs the flow.
-pub(super) fn run(config: &Config, api: Api, turn: &Turn, session: &str) -> Request {
+pub(super) fn run(
+    config: &Config,
+    api: LangflowApi,
+    turn: &ConnectorTurn,
+    session: &str,
+) -> PlatformRequest {
     let request = match api {
-        Api::V2 => v2(config, turn, session),
-        Api::V1 => v1(config, turn, session),
+        LangflowApi::V2 => v2(config, turn, session),
+        LangflowApi::V1 => v1(config, turn, session),
     };
     request.header("x-api-key", config.key.expose_secret())
 }
 
 /// `POST /api/v2/workflows`.
-fn v2(config: &Config, turn: &Turn, session: &str) -> Request {
+fn v2(config: &Config, turn: &ConnectorTurn, session: &str) -> PlatformRequest {
     let body = json!({
         "flow_id": config.flow,
         "input_value": turn.text,
@@ -28,11 +33,11 @@ fn v2(config: &Config, turn: &Turn, session: &str) -> Request {
         "mode": "stream",
     });
     let url = below(&config.base, &["api", "v2", "workflows"]);
-    Request::post(url, object(body)).framed(Framing::Sse)
+    PlatformRequest::post(url, object(body)).framed(ResponseFraming::Sse)
 }
 
 /// `POST /api/v1/run/{flow}?stream=true`: JSON objects on lines of their own.
-fn v1(config: &Config, turn: &Turn, session: &str) -> Request {
+fn v1(config: &Config, turn: &ConnectorTurn, session: &str) -> PlatformRequest {
     let mut body = json!({
         "input_value": turn.text,
         "input_type": config.input_type,
@@ -45,10 +50,10 @@ fn v1(config: &Config, turn: &Turn, session: &str) -> Request {
     }
     let mut url = below(&config.base, &["api", "v1", "run", &config.flow]);
     url.query_pairs_mut().append_pair("stream", "true");
-    Request::post(url, object(body)).framed(Framing::Lines)
+    PlatformRequest::post(url, object(body)).framed(ResponseFraming::Lines)
 }
 
-fn tweaks(config: &Config, turn: &Turn) -> JsonObject {
+fn tweaks(config: &Config, turn: &ConnectorTurn) -> JsonObject {
     let mut tweaks = config.tweaks.clone();
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
         let input = json!({"input_value": token.expose_secret()});

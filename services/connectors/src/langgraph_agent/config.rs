@@ -7,21 +7,21 @@ use url::Url;
 
 use crate::request::below;
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
 const MOST_STEPS: u64 = 100_000;
 
 /// The server behind the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum LangGraphServer {
     LangGraph,
     DeerFlow,
 }
 
 #[derive(Debug)]
 pub(super) struct Config {
-    pub(super) server: Server,
+    pub(super) server: LangGraphServer,
     pub(super) base: Url,
     /// The header with the credential, and its whole value.
     pub(super) credential: Option<(&'static str, SecretString)>,
@@ -36,10 +36,10 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn langgraph(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn langgraph(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         let key = reader.secret("api-key")?;
         Ok(Self {
-            server: Server::LangGraph,
+            server: LangGraphServer::LangGraph,
             base: reader.base_url("base-url", "")?,
             credential: verbatim(reader)?.or(key.map(|key| ("x-api-key", key))),
             assistant: reader.text_or("assistant-id", "agent")?,
@@ -52,13 +52,13 @@ impl Config {
     }
 
     /// DeerFlow takes its settings as context and as configurable alike.
-    pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
         let key = reader.secret("api-key")?;
         let bearer = key.map(|key| SecretString::from(format!("Bearer {}", key.expose_secret())));
         let settings = settings(reader)?;
         Ok(Self {
-            server: Server::DeerFlow,
+            server: LangGraphServer::DeerFlow,
             base: below(
                 &reader.base_url("api-base", DEERFLOW_BASE)?,
                 &["api", "langgraph"],
@@ -76,17 +76,17 @@ impl Config {
 
 fn verbatim(
     reader: &mut ConfigReader<'_>,
-) -> Result<Option<(&'static str, SecretString)>, Failure> {
+) -> Result<Option<(&'static str, SecretString)>, ConnectorFailure> {
     let header = reader.secret("auth-header")?;
     Ok(header.map(|value| ("authorization", value)))
 }
 
-fn resend_history(reader: &mut ConfigReader<'_>) -> Result<u32, Failure> {
+fn resend_history(reader: &mut ConfigReader<'_>) -> Result<u32, ConnectorFailure> {
     let messages = reader.integer("resend-history", 0, 0..=100)?;
     Ok(u32::try_from(messages).unwrap_or(u32::MAX))
 }
 
-fn settings(reader: &mut ConfigReader<'_>) -> Result<JsonObject, Failure> {
+fn settings(reader: &mut ConfigReader<'_>) -> Result<JsonObject, ConnectorFailure> {
     let has_subagents = reader.flag("subagent-enabled", false)?;
     let subagents = reader.integer("max-concurrent-subagents", 3, 1..=100)?;
     let model = reader.text("model-name")?;

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::langgraph_agent::config::Server;
+use crate::langgraph_agent::config::LangGraphServer;
 use crate::langgraph_agent::interrupts::{self, Interrupt};
 use crate::langgraph_agent::messages::{
     Author, author_of, is_chunk, is_hidden, key_of, text_of, thoughts_of,
 };
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Failed subtasks that are named.
@@ -33,10 +33,10 @@ pub(super) enum Settled {
 }
 
 /// The answer as far as it came: the last message of the agent.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
-    server: Server,
+pub(super) struct LangGraphProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
+    server: LangGraphServer,
     usage: BTreeMap<String, LlmTokenUsage>,
     /// Messages that the thread had before the run. Absent before the first state.
     earlier: Option<BTreeSet<String>>,
@@ -51,11 +51,11 @@ pub(super) struct Progress {
     pub(super) run_id: Option<String>,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn, server: Server, goes_on: bool) -> Self {
+impl LangGraphProgress {
+    pub(super) fn new(turn: &ConnectorTurn, server: LangGraphServer, goes_on: bool) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             server,
             usage: BTreeMap::new(),
             earlier: None,
@@ -78,8 +78,8 @@ impl Progress {
         &mut self,
         name: &str,
         told: &Value,
-        out: &mut Outbox,
-    ) -> Result<bool, Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<bool, ConnectorFailure> {
         // Events of subgraphs name their path behind a bar.
         match name.split('|').next().unwrap_or_default() {
             "metadata" => {
@@ -101,7 +101,11 @@ impl Progress {
     }
 
     /// The thread's state, asked where the stream had no end mark.
-    pub(super) fn state(&mut self, told: &Value, out: &mut Outbox) -> Result<Settled, Failure> {
+    pub(super) fn state(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<Settled, ConnectorFailure> {
         let run = filled(&told["metadata"]["run_id"]);
         if let (Some(run), Some(own)) = (run, &self.run_id)
             && run != own
@@ -109,7 +113,7 @@ impl Progress {
             return Ok(Settled::Running);
         }
         let Some(next) = told["next"].as_array() else {
-            return Err(Failure::unreadable(&told.to_string()));
+            return Err(ConnectorFailure::unreadable(&told.to_string()));
         };
         self.values(&told["values"], out);
         let tasks = || told["tasks"].as_array().into_iter().flatten();
@@ -120,7 +124,7 @@ impl Progress {
             return Ok(Settled::Over);
         }
         match tasks().find_map(|task| filled(&task["error"])) {
-            Some(error) => Err(Failure::reported(None, None, error)),
+            Some(error) => Err(ConnectorFailure::reported(None, None, error)),
             None => Ok(Settled::Running),
         }
     }
@@ -132,7 +136,7 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.run_id = None;
         if let Some((key, text)) = self.last.take() {
             self.tell(&key, &text, out);
@@ -146,19 +150,19 @@ impl Progress {
         Ok(())
     }
 
-    fn silence(&self) -> Failure {
+    fn silence(&self) -> ConnectorFailure {
         if self.failures.is_empty() {
-            return Failure::empty();
+            return ConnectorFailure::empty();
         }
         let message = format!(
             "subtasks failed on the server: {}",
             self.failures.join("; ")
         );
-        Failure::new(FailureKind::ApiError, message)
+        ConnectorFailure::new(FailureKind::ApiError, message)
     }
 
     /// The state: what is new in it.
-    fn values(&mut self, told: &Value, out: &mut Outbox) {
+    fn values(&mut self, told: &Value, out: &mut OutputQueue) {
         self.interrupted(&told["__interrupt__"]);
         let places = [&told["messages"], &told["values"]["messages"]];
         let Some(messages) = places.into_iter().find_map(Value::as_array) else {
@@ -197,7 +201,7 @@ impl Progress {
     }
 
     /// A message or a piece of one, with its metadata behind it.
-    fn messages(&mut self, told: &Value, out: &mut Outbox) {
+    fn messages(&mut self, told: &Value, out: &mut OutputQueue) {
         let message = match told {
             Value::Array(pair) => pair.first().unwrap_or(&Value::Null),
             told if told["data"].is_object() => &told["data"],
@@ -232,7 +236,7 @@ impl Progress {
         }
     }
 
-    fn append(&mut self, key: &str, piece: &str, out: &mut Outbox) {
+    fn append(&mut self, key: &str, piece: &str, out: &mut OutputQueue) {
         if piece.is_empty() {
             return;
         }
@@ -247,7 +251,7 @@ impl Progress {
     }
 
     /// A whole message.
-    fn tell(&mut self, key: &str, text: &str, out: &mut Outbox) {
+    fn tell(&mut self, key: &str, text: &str, out: &mut OutputQueue) {
         if text.is_empty() || (self.current.0 == key && self.current.1 == text) {
             return;
         }
@@ -261,7 +265,7 @@ impl Progress {
         }
     }
 
-    fn calls(&mut self, message: &Value, out: &mut Outbox) {
+    fn calls(&mut self, message: &Value, out: &mut OutputQueue) {
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             if let (Some(id), Some(name)) = (filled(&call["id"]), filled(&call["name"])) {
                 self.tools.start(id, name, call["args"].clone(), out);
@@ -269,10 +273,10 @@ impl Progress {
         }
     }
 
-    fn tool_ended(&mut self, key: &str, message: &Value, out: &mut Outbox) {
+    fn tool_ended(&mut self, key: &str, message: &Value, out: &mut OutputQueue) {
         let text = text_of(message);
         // DeerFlow asks its user by the result of a tool, and ends.
-        if self.server == Server::DeerFlow && message["name"] == CLARIFICATION {
+        if self.server == LangGraphServer::DeerFlow && message["name"] == CLARIFICATION {
             self.last = Some((key.to_owned(), text.clone()));
         }
         if let Some(id) = filled(&message["tool_call_id"]) {
@@ -322,10 +326,10 @@ fn earlier_of(messages: &[Value], goes_on: bool) -> BTreeSet<String> {
         .collect()
 }
 
-fn error(told: &Value) -> Failure {
+fn error(told: &Value) -> ConnectorFailure {
     let code = filled(&told["error"]).filter(|_| told["message"].is_string());
     let message = message_of(told).or_else(|| told.as_str());
-    Failure::reported(None, code, message.unwrap_or_default())
+    ConnectorFailure::reported(None, code, message.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use protocol::interaction::InteractionSubmission;
 use serde_json::{Value, json};
 
 use crate::langgraph_agent::interrupts::{self, Interrupt};
-use crate::machine::{Outbox, Output};
+use crate::machine::{MachineOutput, OutputQueue};
 
 /// The questions that wait for their answers, should the run end before them.
 const PENDING: &str = "external.pending_interrupts";
@@ -13,14 +13,14 @@ const PENDING: &str = "external.pending_interrupts";
 const MOST_PENDING: usize = 32 * 1024;
 
 #[derive(Default)]
-pub(super) struct Questions {
+pub(super) struct LangGraphQuestions {
     open: Vec<Interrupt>,
     answers: Vec<(Option<String>, Value)>,
     /// Interrupts of one task have one id: their questions are numbered.
     asked: u32,
 }
 
-impl Questions {
+impl LangGraphQuestions {
     /// The questions of an earlier run, if this is the answer to the first one.
     pub(super) fn restore(state: &JsonObject, answer: &InteractionSubmission) -> Option<Self> {
         let kept = state.get(PENDING)?;
@@ -38,7 +38,7 @@ impl Questions {
     }
 
     /// Asks the first open question, and keeps all for an answer behind the end of the run.
-    pub(super) fn ask(&mut self, out: &mut Outbox) {
+    pub(super) fn ask(&mut self, out: &mut OutputQueue) {
         let Some(interrupt) = self.open.first() else {
             return;
         };
@@ -49,7 +49,7 @@ impl Questions {
         let kept = json!({"interaction_id": id, "open": open, "answers": self.answers});
         let is_small = kept.to_string().len() <= MOST_PENDING;
         out.remember(PENDING, if is_small { kept } else { Value::Null });
-        out.push(Output::Ask(Box::new(interrupt.question(&id))));
+        out.push(MachineOutput::Ask(Box::new(interrupt.question(&id))));
     }
 
     /// Answers the first open question, and asks the next one or gives the value that resumes the graph.
@@ -57,7 +57,7 @@ impl Questions {
         &mut self,
         action: Option<&str>,
         values: &JsonObject,
-        out: &mut Outbox,
+        out: &mut OutputQueue,
     ) -> Option<Value> {
         if !self.open.is_empty() {
             let interrupt = self.open.remove(0);
@@ -79,7 +79,7 @@ impl Questions {
     }
 
     /// Drops the kept questions.
-    pub(super) fn forget(out: &mut Outbox) {
+    pub(super) fn forget(out: &mut OutputQueue) {
         out.remember(PENDING, Value::Null);
     }
 }

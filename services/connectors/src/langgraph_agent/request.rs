@@ -4,26 +4,31 @@ use protocol::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
-use crate::langgraph_agent::config::{Config, Server};
+use crate::langgraph_agent::config::{Config, LangGraphServer};
 use crate::machine::HistoryMessage;
-use crate::request::{Framing, Request, below};
-use crate::turn::{FileContent, Turn, TurnFile};
-use crate::upstream::failure::Failure;
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
+use crate::upstream::failure::ConnectorFailure;
 
 /// `POST /threads`.
-pub(super) fn thread(config: &Config) -> Request {
+pub(super) fn thread(config: &Config) -> PlatformRequest {
     let body = JsonObject::from_iter([("metadata".to_owned(), json!({}))]);
     authorized(
         config,
-        Request::post(below(&config.base, &["threads"]), body),
+        PlatformRequest::post(below(&config.base, &["threads"]), body),
     )
 }
 
 /// `POST /threads/{thread}/runs/stream`, with `input` or `command`.
-pub(super) fn run(config: &Config, turn: &Turn, thread: &str, work: (&str, Value)) -> Request {
+pub(super) fn run(
+    config: &Config,
+    turn: &ConnectorTurn,
+    thread: &str,
+    work: (&str, Value),
+) -> PlatformRequest {
     let modes = match config.server {
-        Server::LangGraph => json!(["values", "messages-tuple", "updates", "custom"]),
-        Server::DeerFlow => json!(["values", "messages-tuple", "custom"]),
+        LangGraphServer::LangGraph => json!(["values", "messages-tuple", "updates", "custom"]),
+        LangGraphServer::DeerFlow => json!(["values", "messages-tuple", "custom"]),
     };
     let (mut context, mut configurable) = (config.context.clone(), config.configurable.clone());
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
@@ -34,7 +39,7 @@ pub(super) fn run(config: &Config, turn: &Turn, thread: &str, work: (&str, Value
         };
         place.insert(name.clone(), json!(token.expose_secret()));
     }
-    if config.server == Server::DeerFlow {
+    if config.server == LangGraphServer::DeerFlow {
         for place in [&mut context, &mut configurable] {
             place.insert("thread_id".to_owned(), json!(thread));
         }
@@ -59,15 +64,15 @@ pub(super) fn run(config: &Config, turn: &Turn, thread: &str, work: (&str, Value
         }
     }
     let url = below(&config.base, &["threads", thread, "runs", "stream"]);
-    authorized(config, Request::post(url, body)).framed(Framing::Sse)
+    authorized(config, PlatformRequest::post(url, body)).framed(ResponseFraming::Sse)
 }
 
 /// The input of a run: the messages that the thread has not.
 pub(super) fn input(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
-) -> Result<Value, Failure> {
+) -> Result<Value, ConnectorFailure> {
     let earlier = history
         .iter()
         .map(|message| json!({"role": message.role, "content": message.text}));
@@ -76,7 +81,7 @@ pub(super) fn input(
     Ok(json!({"messages": messages}))
 }
 
-fn content(config: &Config, turn: &Turn) -> Result<Value, Failure> {
+fn content(config: &Config, turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         let is_empty = turn.text.trim().is_empty();
         return Ok(json!(if is_empty { "continue" } else { &turn.text }));
@@ -86,7 +91,7 @@ fn content(config: &Config, turn: &Turn) -> Result<Value, Failure> {
     text.into_iter().chain(files).collect()
 }
 
-fn part(config: &Config, file: &TurnFile) -> Result<Value, Failure> {
+fn part(config: &Config, file: &TurnFile) -> Result<Value, ConnectorFailure> {
     let kind = match file.mime_type.split('/').next() {
         Some("image") => {
             return Ok(json!({"type": "image_url", "image_url": {"url": file.url()?}}));
@@ -95,8 +100,8 @@ fn part(config: &Config, file: &TurnFile) -> Result<Value, Failure> {
         Some("video") => "video",
         _ => "file",
     };
-    if config.server == Server::DeerFlow {
-        return Err(Failure::upload(
+    if config.server == LangGraphServer::DeerFlow {
+        return Err(ConnectorFailure::upload(
             &file.name,
             "cannot be handed over: DeerFlow takes images alone",
         ));
@@ -112,26 +117,26 @@ fn part(config: &Config, file: &TurnFile) -> Result<Value, Failure> {
 }
 
 /// `GET /threads/{thread}/state`.
-pub(super) fn state(config: &Config, thread: &str) -> Request {
+pub(super) fn state(config: &Config, thread: &str) -> PlatformRequest {
     get(config, &["threads", thread, "state"])
 }
 
 /// `GET /threads/{thread}/runs/{run}/join`: answers at the end of the run.
-pub(super) fn join(config: &Config, thread: &str, run: &str) -> Request {
-    get(config, &["threads", thread, "runs", run, "join"]).framed(Framing::Sse)
+pub(super) fn join(config: &Config, thread: &str, run: &str) -> PlatformRequest {
+    get(config, &["threads", thread, "runs", run, "join"]).framed(ResponseFraming::Sse)
 }
 
 /// `POST /threads/{thread}/runs/{run}/cancel`.
-pub(super) fn cancel(config: &Config, thread: &str, run: &str) -> Request {
+pub(super) fn cancel(config: &Config, thread: &str, run: &str) -> PlatformRequest {
     let url = below(&config.base, &["threads", thread, "runs", run, "cancel"]);
-    authorized(config, Request::post(url, JsonObject::new()))
+    authorized(config, PlatformRequest::post(url, JsonObject::new()))
 }
 
-fn get(config: &Config, path: &[&str]) -> Request {
-    authorized(config, Request::get(below(&config.base, path)))
+fn get(config: &Config, path: &[&str]) -> PlatformRequest {
+    authorized(config, PlatformRequest::get(below(&config.base, path)))
 }
 
-fn authorized(config: &Config, request: Request) -> Request {
+fn authorized(config: &Config, request: PlatformRequest) -> PlatformRequest {
     match &config.credential {
         Some((name, value)) => request.header(*name, value.expose_secret()),
         None => request,

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// Headers that the driver sets.
 const DRIVERS: [&str; 6] = [
@@ -53,7 +53,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
         let handlings = [("reply", Handling::Reply), ("ignore", Handling::Ignore)];
         Ok(Self {
@@ -67,7 +67,7 @@ impl Config {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum AuthKind {
     None,
     Basic,
     Jwt,
@@ -81,12 +81,12 @@ enum Encoding {
 }
 
 /// Reads the keys of all kinds: a form keeps those of the kinds that are not chosen.
-fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, Failure> {
+fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, ConnectorFailure> {
     let kinds = [
-        ("none", Kind::None),
-        ("basic", Kind::Basic),
-        ("jwt", Kind::Jwt),
-        ("header", Kind::Header),
+        ("none", AuthKind::None),
+        ("basic", AuthKind::Basic),
+        ("jwt", AuthKind::Jwt),
+        ("header", AuthKind::Header),
     ];
     let encodings = [("utf-8", Encoding::Utf8), ("latin1", Encoding::Latin1)];
     let algorithms = [
@@ -102,30 +102,34 @@ fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, Failure> {
     let algorithm = reader.choice("jwt-algorithm", &algorithms)?;
     let name = reader.text("header-name")?.to_ascii_lowercase();
     let value = reader.secret("header-value")?;
-    let needed = |key| move || Failure::config(key, "is required by this `auth-type`");
+    let needed = |key| move || ConnectorFailure::config(key, "is required by this `auth-type`");
     Ok(match kind {
-        Kind::None => Auth::None,
-        Kind::Basic => basic(
+        AuthKind::None => Auth::None,
+        AuthKind::Basic => basic(
             &user,
             &password.ok_or_else(needed("basic-password"))?,
             encoding,
         )?,
-        Kind::Jwt => Auth::Jwt {
+        AuthKind::Jwt => Auth::Jwt {
             secret: secret.ok_or_else(needed("jwt-secret"))?,
             algorithm,
         },
-        Kind::Header if !is_free_header(&name) => {
+        AuthKind::Header if !is_free_header(&name) => {
             let fault = "must be the name of a header that connectors do not set themselves";
-            return Err(Failure::config("header-name", fault));
+            return Err(ConnectorFailure::config("header-name", fault));
         }
-        Kind::Header => Auth::Header {
+        AuthKind::Header => Auth::Header {
             name,
             value: value.ok_or_else(needed("header-value"))?,
         },
     })
 }
 
-fn basic(user: &str, password: &SecretString, encoding: Encoding) -> Result<Auth, Failure> {
+fn basic(
+    user: &str,
+    password: &SecretString,
+    encoding: Encoding,
+) -> Result<Auth, ConnectorFailure> {
     let text = format!("{user}:{}", password.expose_secret());
     let bytes = match encoding {
         Encoding::Utf8 => Some(text.into_bytes()),
@@ -135,7 +139,7 @@ fn basic(user: &str, password: &SecretString, encoding: Encoding) -> Result<Auth
             .collect(),
     };
     let bytes = bytes.ok_or_else(|| {
-        Failure::config("basic-encoding", "must be utf-8 for this name and password")
+        ConnectorFailure::config("basic-encoding", "must be utf-8 for this name and password")
     })?;
     Ok(Auth::Header {
         name: "authorization".to_owned(),

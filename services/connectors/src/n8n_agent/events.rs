@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, TransportError, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, TransportError, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::reader::{DOCUMENT_BYTES, UpstreamEvent};
 
@@ -13,8 +13,8 @@ use crate::upstream::reader::{DOCUMENT_BYTES, UpstreamEvent};
 const STARTED: &str = "Workflow was started";
 
 /// The reply as far as it came.
-pub(super) struct Reply {
-    answer: Answer,
+pub(super) struct N8nReply {
+    answer: AnswerText,
     output_key: String,
     streams: bool,
     /// Blocks that have begun and not ended. Several nodes stream in one response.
@@ -28,10 +28,10 @@ pub(super) struct Reply {
     is_cut: bool,
 }
 
-impl Reply {
-    pub(super) fn new(turn: &Turn, output_key: &str) -> Self {
+impl N8nReply {
+    pub(super) fn new(turn: &ConnectorTurn, output_key: &str) -> Self {
         Self {
-            answer: Answer::new(turn),
+            answer: AnswerText::new(turn),
             output_key: output_key.to_owned(),
             streams: turn.streams,
             open_blocks: 0,
@@ -42,7 +42,11 @@ impl Reply {
         }
     }
 
-    pub(super) fn event(&mut self, event: &UpstreamEvent, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn event(
+        &mut self,
+        event: &UpstreamEvent,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let told = json::parse(&event.text).unwrap_or_default();
         match told["type"].as_str() {
             Some("begin") => self.open_blocks += 1,
@@ -50,7 +54,11 @@ impl Reply {
             Some("end") => self.open_blocks = self.open_blocks.saturating_sub(1),
             Some("error") => {
                 let message = filled(&told["content"]).or_else(|| message_of(&told));
-                return Err(Failure::reported(None, None, message.unwrap_or_default()));
+                return Err(ConnectorFailure::reported(
+                    None,
+                    None,
+                    message.unwrap_or_default(),
+                ));
             }
             _ if self.rest.len() + event.text.len() > DOCUMENT_BYTES => {
                 return Err(TransportError::TooLarge.into());
@@ -64,7 +72,7 @@ impl Reply {
     }
 
     /// A piece of a node's text. The text of each run of a node is a paragraph.
-    fn item(&mut self, told: &Value, out: &mut Outbox) {
+    fn item(&mut self, told: &Value, out: &mut OutputQueue) {
         let piece = json::text_of(&told["content"]).unwrap_or_default();
         if piece.is_empty() {
             return;
@@ -80,9 +88,9 @@ impl Reply {
     }
 
     /// The end of the body is the end of the answer.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.open_blocks > 0 || self.is_cut {
-            return Err(Failure::ended_early());
+            return Err(ConnectorFailure::ended_early());
         }
         if !self.has_items {
             let text = self.document()?;
@@ -92,19 +100,19 @@ impl Reply {
             self.answer.append(&text, out);
         }
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", None);
         Ok(())
     }
 
     /// The text of a body without chunks: the configured member, or the body as it is.
-    fn document(&mut self) -> Result<String, Failure> {
+    fn document(&mut self) -> Result<String, ConnectorFailure> {
         let body = std::mem::take(&mut self.rest);
         let told = json::parse(&body).unwrap_or_default();
         if told["message"] == STARTED {
             let message = "the workflow does not answer: let its webhook respond when the last node finishes, or by a response node";
-            return Err(Failure::new(FailureKind::EmptyResponse, message));
+            return Err(ConnectorFailure::new(FailureKind::EmptyResponse, message));
         }
         let item = match &told {
             Value::Array(items) if items.len() == 1 => &items[0],

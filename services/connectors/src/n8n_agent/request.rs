@@ -4,15 +4,19 @@ use jsonwebtoken::{EncodingKey, Header, encode};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 
-use crate::machine::Outbox;
+use crate::machine::OutputQueue;
 use crate::n8n_agent::config::{Auth, Config};
-use crate::request::{Framing, Request};
-use crate::turn::Turn;
-use crate::upstream::failure::Failure;
+use crate::request::{PlatformRequest, ResponseFraming};
+use crate::turn::ConnectorTurn;
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// `POST` to the webhook. n8n keeps no conversations: workflows get two stable ids.
-pub(super) fn call(config: &Config, turn: &Turn, out: &mut Outbox) -> Result<Request, Failure> {
+pub(super) fn call(
+    config: &Config,
+    turn: &ConnectorTurn,
+    out: &mut OutputQueue,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let session = stable_id(turn, "session", out);
     let conversation = stable_id(turn, "conversation", out);
     let mut body = object(json!({
@@ -32,7 +36,8 @@ pub(super) fn call(config: &Config, turn: &Turn, out: &mut Outbox) -> Result<Req
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
         body.insert(name.clone(), json!(token.expose_secret()));
     }
-    let request = Request::post(config.url.clone(), body).framed(Framing::JsonStream);
+    let request =
+        PlatformRequest::post(config.url.clone(), body).framed(ResponseFraming::JsonStream);
     Ok(match &config.auth {
         Auth::None => request,
         Auth::Header { name, value } => request.header(name.clone(), value.expose_secret()),
@@ -44,7 +49,7 @@ pub(super) fn call(config: &Config, turn: &Turn, out: &mut Outbox) -> Result<Req
 }
 
 /// An id in the conversation's state, made by its first run.
-fn stable_id(turn: &Turn, kind: &str, out: &mut Outbox) -> String {
+fn stable_id(turn: &ConnectorTurn, kind: &str, out: &mut OutputQueue) -> String {
     let key = format!("external.{kind}_id");
     let stored = turn.state.get(&key).and_then(Value::as_str);
     if let Some(id) = stored.filter(|id| !id.is_empty()) {
@@ -60,13 +65,17 @@ fn stable_id(turn: &Turn, kind: &str, out: &mut Outbox) -> String {
     clippy::cast_possible_truncation,
     reason = "casts of floats saturate, and epoch seconds are far below the bound"
 )]
-fn jwt(secret: &SecretString, header: &Header, turn: &Turn) -> Result<SecretString, Failure> {
+fn jwt(
+    secret: &SecretString,
+    header: &Header,
+    turn: &ConnectorTurn,
+) -> Result<SecretString, ConnectorFailure> {
     let mut claims = object(json!({"sub": "n8n-webhook"}));
     if let Some(deadline) = turn.deadline {
         claims.insert("exp".to_owned(), json!(deadline.ceil() as i64));
     }
     let key = EncodingKey::from_secret(secret.expose_secret().as_bytes());
     let token = encode(header, &claims, &key);
-    let token = token.map_err(|_| Failure::config("jwt-secret", "makes no signature"))?;
+    let token = token.map_err(|_| ConnectorFailure::config("jwt-secret", "makes no signature"))?;
     Ok(token.into())
 }

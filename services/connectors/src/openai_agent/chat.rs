@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::machine::Outbox;
-use crate::openai_agent::reply::Reply;
-use crate::upstream::failure::Failure;
+use crate::machine::OutputQueue;
+use crate::openai_agent::reply::OpenAiReply;
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json;
 use crate::upstream::reader::UpstreamEvent;
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_of;
 
 /// Calls of one answer; further ones are ignored.
@@ -17,11 +17,11 @@ const MOST_ARGUMENTS: usize = 64 * 1024;
 
 /// Reads one chunk, or the document of a server that does not stream.
 pub(super) fn event(
-    reply: &mut Reply,
+    reply: &mut OpenAiReply,
     event: &UpstreamEvent,
     told: &Value,
-    out: &mut Outbox,
-) -> Result<(), Failure> {
+    out: &mut OutputQueue,
+) -> Result<(), ConnectorFailure> {
     let choices = told["choices"].as_array().map_or(&[][..], Vec::as_slice);
     let choice = choices
         .iter()
@@ -33,7 +33,7 @@ pub(super) fn event(
     }
     if event.is_document {
         if !choice.is_object() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         reply.is_done = true;
     }
@@ -55,7 +55,7 @@ pub(super) fn event(
 }
 
 /// Thoughts and calls.
-fn read(reply: &mut Reply, said: &Value, out: &mut Outbox) {
+fn read(reply: &mut OpenAiReply, said: &Value, out: &mut OutputQueue) {
     let thought = ["reasoning_content", "reasoning"]
         .iter()
         .find_map(|key| said[*key].as_str());
@@ -82,10 +82,10 @@ fn text_in(content: &Value) -> String {
 
 /// Tool calls in pieces. Servers number them, give them ids, do both, or do neither.
 #[derive(Debug, Default)]
-pub(super) struct CallDeltas(Vec<Call>);
+pub(super) struct CallDeltas(Vec<PartialCall>);
 
 #[derive(Debug, Default)]
-struct Call {
+struct PartialCall {
     index: Option<u64>,
     id: String,
     name: String,
@@ -102,9 +102,9 @@ impl CallDeltas {
     pub(super) fn want(&mut self, item: &Value) {
         if self.0.is_empty() {
             let name = item["name"].as_str().unwrap_or_default().to_owned();
-            self.0.push(Call {
+            self.0.push(PartialCall {
                 name,
-                ..Call::default()
+                ..PartialCall::default()
             });
         }
     }
@@ -114,7 +114,7 @@ impl CallDeltas {
         let id = delta["id"].as_str().unwrap_or_default();
         let function = &delta["function"];
         let name = function["name"].as_str().unwrap_or_default();
-        let is_same = |call: &Call| {
+        let is_same = |call: &PartialCall| {
             let is_named = name.is_empty() || call.name.is_empty() || call.name == name;
             let by_id = !id.is_empty() && !call.id.is_empty();
             is_named
@@ -129,9 +129,9 @@ impl CallDeltas {
             return;
         }
         let at = at.unwrap_or_else(|| {
-            self.0.push(Call {
+            self.0.push(PartialCall {
                 index,
-                ..Call::default()
+                ..PartialCall::default()
             });
             self.0.len() - 1
         });
@@ -149,7 +149,7 @@ impl CallDeltas {
     }
 
     /// Tells the calls that the server ran itself.
-    pub(super) fn tell(&mut self, tools: &mut Tools, out: &mut Outbox) {
+    pub(super) fn tell(&mut self, tools: &mut ToolEvents, out: &mut OutputQueue) {
         for (number, call) in std::mem::take(&mut self.0).into_iter().enumerate() {
             let id = if call.id.is_empty() {
                 format!("call_{number}")
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_without_index_are_told_apart() {
+    fn separates_calls_without_index() {
         let mut calls = CallDeltas::default();
         for delta in [
             json!({"id": "a", "function": {"name": "one", "arguments": "{\"x\""}}),

@@ -5,18 +5,18 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// The API that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
+pub(super) enum OpenAiApi {
     Chat,
     Responses,
 }
 
 /// The side that makes conversation ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ConversationOrigin {
     Ours,
     Theirs,
 }
@@ -25,14 +25,14 @@ pub(super) enum Origin {
 #[derive(Debug)]
 pub(super) struct ConversationField {
     pub(super) name: String,
-    pub(super) origin: Origin,
+    pub(super) origin: ConversationOrigin,
 }
 
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: Option<SecretString>,
-    pub(super) api: Api,
+    pub(super) api: OpenAiApi,
     pub(super) model: String,
     pub(super) instructions: String,
     /// Earlier messages that are sent.
@@ -45,29 +45,32 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         let base = reader.base_url("base-url", "")?;
         let api = reader.choice(
             "api",
             &[
-                ("chat-completions", Api::Chat),
-                ("responses", Api::Responses),
+                ("chat-completions", OpenAiApi::Chat),
+                ("responses", OpenAiApi::Responses),
             ],
         )?;
         let field = reader.text("conversation-field")?;
         let origin = reader.choice(
             "conversation-id",
-            &[("ours", Origin::Ours), ("theirs", Origin::Theirs)],
+            &[
+                ("ours", ConversationOrigin::Ours),
+                ("theirs", ConversationOrigin::Theirs),
+            ],
         )?;
         let chains_responses = reader.flag("previous-response", false)?;
-        if chains_responses && api != Api::Responses {
-            return Err(Failure::config(
+        if chains_responses && api != OpenAiApi::Responses {
+            return Err(ConnectorFailure::config(
                 "previous-response",
                 "needs `api` to be responses",
             ));
         }
         if chains_responses && !field.is_empty() {
-            return Err(Failure::config(
+            return Err(ConnectorFailure::config(
                 "previous-response",
                 "and /conversation-field exclude each other",
             ));

@@ -3,17 +3,17 @@
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::Outbox;
+use crate::machine::OutputQueue;
 use crate::openai_agent::chat::CallDeltas;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
-use crate::upstream::tools::Tools;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::upstream::tools::ToolEvents;
 
 /// A reply.
-pub(super) struct Reply {
-    pub(super) answer: Answer,
-    pub(super) tools: Tools,
+pub(super) struct OpenAiReply {
+    pub(super) answer: AnswerText,
+    pub(super) tools: ToolEvents,
     pub(super) calls: CallDeltas,
     pub(super) usage: Option<LlmTokenUsage>,
     pub(super) finish_reason: Option<String>,
@@ -22,11 +22,11 @@ pub(super) struct Reply {
     pub(super) response_id: Option<String>,
 }
 
-impl Reply {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl OpenAiReply {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             calls: CallDeltas::default(),
             usage: None,
             finish_reason: None,
@@ -46,18 +46,18 @@ impl Reply {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let reason = self.finish_reason.as_deref().unwrap_or("stop");
         if matches!(reason, "tool_calls" | "function_call") {
             let name = self.calls.first_name().unwrap_or("a tool");
             let message = format!(
                 "the agent wants {name} called by its client, which connectors do not do: let the server run its tools"
             );
-            return Err(Failure::new(FailureKind::ApiError, message));
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         }
         self.calls.tell(&mut self.tools, out);
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish(reason, self.usage.take());
         Ok(())
@@ -65,7 +65,7 @@ impl Reply {
 }
 
 /// The error that an event or a document states.
-pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<Failure> {
+pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
     let error = &told["error"];
     let has_error = match error {
         Value::Object(members) => !members.is_empty(),
@@ -89,7 +89,7 @@ pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<Failure> {
         .as_str()
         .or_else(|| message_of(place))
         .unwrap_or_default();
-    Some(Failure::reported(
+    Some(ConnectorFailure::reported(
         status_of(place, code.as_deref()),
         code.as_deref(),
         message,

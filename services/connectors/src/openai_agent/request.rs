@@ -4,21 +4,21 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use crate::machine::HistoryMessage;
-use crate::openai_agent::config::{Api, Config};
-use crate::request::{Framing, Request, below};
-use crate::turn::{FileContent, Turn, TurnFile};
-use crate::upstream::failure::Failure;
+use crate::openai_agent::config::{Config, OpenAiApi};
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, FileContent, TurnFile};
+use crate::upstream::failure::ConnectorFailure;
 
 /// The call of a turn, in that conversation of the server.
 pub(super) fn request(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
     conversation: Option<&str>,
-) -> Result<Request, Failure> {
+) -> Result<PlatformRequest, ConnectorFailure> {
     let (path, mut body) = match config.api {
-        Api::Chat => (&["chat", "completions"][..], chat(config, turn, history)?),
-        Api::Responses => (&["responses"][..], responses(config, turn, history)?),
+        OpenAiApi::Chat => (&["chat", "completions"][..], chat(config, turn, history)?),
+        OpenAiApi::Responses => (&["responses"][..], responses(config, turn, history)?),
     };
     if !config.model.is_empty() {
         body.insert("model".to_owned(), json!(config.model));
@@ -42,11 +42,17 @@ pub(super) fn request(
             value => body.insert(name.clone(), value.clone()),
         };
     }
-    let request = Request::post(below(&config.base, path), body);
-    Ok(request.bearer(config.key.as_ref()).framed(Framing::Sse))
+    let request = PlatformRequest::post(below(&config.base, path), body);
+    Ok(request
+        .bearer(config.key.as_ref())
+        .framed(ResponseFraming::Sse))
 }
 
-fn chat(config: &Config, turn: &Turn, history: &[HistoryMessage]) -> Result<JsonObject, Failure> {
+fn chat(
+    config: &Config,
+    turn: &ConnectorTurn,
+    history: &[HistoryMessage],
+) -> Result<JsonObject, ConnectorFailure> {
     let mut messages = Vec::new();
     if !config.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": config.instructions}));
@@ -67,9 +73,9 @@ fn chat(config: &Config, turn: &Turn, history: &[HistoryMessage]) -> Result<Json
 
 fn responses(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
-) -> Result<JsonObject, Failure> {
+) -> Result<JsonObject, ConnectorFailure> {
     let mut input: Vec<_> = history
         .iter()
         .map(|message| json!({"role": message.role, "content": message.text}))
@@ -93,10 +99,10 @@ fn members<const N: usize>(members: [(&str, Value); N]) -> JsonObject {
         .collect()
 }
 
-type Part = fn(&TurnFile) -> Result<Value, Failure>;
+type InputPart = fn(&TurnFile) -> Result<Value, ConnectorFailure>;
 
 /// The text, or parts where there are files.
-fn content(turn: &Turn, kind: &str, part: Part) -> Result<Value, Failure> {
+fn content(turn: &ConnectorTurn, kind: &str, part: InputPart) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         return Ok(json!(turn.text));
     }
@@ -105,7 +111,7 @@ fn content(turn: &Turn, kind: &str, part: Part) -> Result<Value, Failure> {
     text.into_iter().map(Ok).chain(files).collect()
 }
 
-fn chat_part(file: &TurnFile) -> Result<Value, Failure> {
+fn chat_part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     let format = match file.mime_type.as_str() {
         "audio/wav" | "audio/x-wav" => Some("wav"),
         "audio/mpeg" | "audio/mp3" => Some("mp3"),
@@ -124,7 +130,7 @@ fn chat_part(file: &TurnFile) -> Result<Value, Failure> {
     Ok(json!({"type": "file", "file": {"filename": file.name, "file_data": file.url()?}}))
 }
 
-fn responses_part(file: &TurnFile) -> Result<Value, Failure> {
+fn responses_part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     if file.mime_type.starts_with("image/") {
         return Ok(json!({"type": "input_image", "image_url": file.url()?}));
     }

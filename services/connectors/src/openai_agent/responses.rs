@@ -2,23 +2,23 @@
 
 use serde_json::Value;
 
-use crate::machine::Outbox;
-use crate::openai_agent::reply::{Reply, code_of};
-use crate::upstream::failure::{Failure, message_of};
+use crate::machine::OutputQueue;
+use crate::openai_agent::reply::{OpenAiReply, code_of};
+use crate::upstream::failure::{ConnectorFailure, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::usage::usage_of;
 
 /// Reads one event, or the document of a server that does not stream.
 pub(super) fn event(
-    reply: &mut Reply,
+    reply: &mut OpenAiReply,
     event: &UpstreamEvent,
     told: &Value,
-    out: &mut Outbox,
-) -> Result<(), Failure> {
+    out: &mut OutputQueue,
+) -> Result<(), ConnectorFailure> {
     if event.is_document {
         if !told["output"].is_array() {
-            return Err(Failure::unreadable(&event.text));
+            return Err(ConnectorFailure::unreadable(&event.text));
         }
         return finished(reply, told, out);
     }
@@ -43,13 +43,17 @@ pub(super) fn event(
 }
 
 /// The whole response. Its output counts where no text was streamed.
-fn finished(reply: &mut Reply, response: &Value, out: &mut Outbox) -> Result<(), Failure> {
+fn finished(
+    reply: &mut OpenAiReply,
+    response: &Value,
+    out: &mut OutputQueue,
+) -> Result<(), ConnectorFailure> {
     reply.usage = usage_of(&response["usage"]).or(reply.usage.take());
     reply.response_id = filled(&response["id"]).map(str::to_owned);
     let error = &response["error"];
     if error.is_object() || matches!(response["status"].as_str(), Some("failed" | "cancelled")) {
         let code = code_of(error);
-        return Err(Failure::reported(
+        return Err(ConnectorFailure::reported(
             None,
             code.as_deref(),
             message_of(error).unwrap_or_default(),
@@ -87,7 +91,7 @@ fn tool_of(item: &Value) -> Option<&str> {
     (kind != "function").then(|| filled(&item["name"]).unwrap_or(kind))
 }
 
-fn tool_began(reply: &mut Reply, item: &Value, out: &mut Outbox) {
+fn tool_began(reply: &mut OpenAiReply, item: &Value, out: &mut OutputQueue) {
     if item["type"] == "function_call" {
         reply.calls.want(item);
     }
@@ -99,7 +103,7 @@ fn tool_began(reply: &mut Reply, item: &Value, out: &mut Outbox) {
     }
 }
 
-fn tool_ended(reply: &mut Reply, item: &Value, out: &mut Outbox) {
+fn tool_ended(reply: &mut OpenAiReply, item: &Value, out: &mut OutputQueue) {
     if let (Some(_), Some(id)) = (tool_of(item), filled(&item["id"])) {
         let error = filled(&item["error"]).or_else(|| message_of(&item["error"]));
         let error = error.or_else(|| (item["status"] == "failed").then_some("the tool failed"));

@@ -6,10 +6,10 @@ use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::machine::{Outbox, Output, SavedFile};
-use crate::turn::{FileContent, Turn};
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::{MachineOutput, OutputQueue, SavedFile};
+use crate::turn::{ConnectorTurn, FileContent};
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;
 
@@ -17,8 +17,8 @@ use crate::upstream::usage::usage_in;
 const MOST_FILES: usize = 50;
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
+pub(super) struct TboxProgress {
+    answer: AnswerText,
     usage: Option<LlmTokenUsage>,
     /// The conversation's id, where the last event named it.
     pub(super) conversation: Option<String>,
@@ -27,10 +27,10 @@ pub(super) struct Progress {
     has_end: bool,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl TboxProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
+            answer: AnswerText::new(turn),
             usage: None,
             conversation: None,
             files: BTreeSet::new(),
@@ -53,8 +53,8 @@ impl Progress {
         &mut self,
         name: &str,
         told: &Value,
-        out: &mut Outbox,
-    ) -> Result<(), Failure> {
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         let payload = payload(&told["payload"]);
         self.learn([&payload, told]);
         let kind = told["type"].as_str().or_else(|| told["event"].as_str());
@@ -83,13 +83,17 @@ impl Progress {
     }
 
     /// The document of an application that does not stream.
-    pub(super) fn document(&mut self, told: &Value, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn document(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<(), ConnectorFailure> {
         if let Some(failure) = failure_of(told) {
             return Err(failure);
         }
         let data = &told["data"];
         let parts = data["result"].as_array();
-        let parts = parts.ok_or_else(|| Failure::unreadable(&told.to_string()))?;
+        let parts = parts.ok_or_else(|| ConnectorFailure::unreadable(&told.to_string()))?;
         self.learn([data, told]);
         for thought in data["reasoningContent"].as_array().into_iter().flatten() {
             let thought = thought["text"].as_str();
@@ -113,7 +117,7 @@ impl Progress {
         self.usage = usage.or(self.usage.take());
     }
 
-    fn chunk(&mut self, payload: &Value, out: &mut Outbox) {
+    fn chunk(&mut self, payload: &Value, out: &mut OutputQueue) {
         let text = payload["text"].as_str().or_else(|| payload.as_str());
         self.answer.append(text.unwrap_or_default(), out);
         let urls = match &payload["url"] {
@@ -126,7 +130,7 @@ impl Progress {
     }
 
     /// An image of the answer.
-    fn file(&mut self, url: &str, out: &mut Outbox) {
+    fn file(&mut self, url: &str, out: &mut OutputQueue) {
         let is_public = |url: &Url| matches!(url.scheme(), "http" | "https");
         let Some(parsed) = Url::parse(url).ok().filter(is_public) else {
             return;
@@ -138,7 +142,7 @@ impl Progress {
             .path_segments()
             .and_then(|mut segments| segments.next_back());
         let name = last.filter(|name| !name.is_empty()).unwrap_or("image");
-        out.push(Output::Save(SavedFile {
+        out.push(MachineOutput::Save(SavedFile {
             name: name.to_owned(),
             mime_type: None,
             content: FileContent::Url(parsed.clone().into()),
@@ -146,21 +150,21 @@ impl Progress {
     }
 
     /// The end of the body, which ends an answer also without a mark.
-    pub(super) fn ended(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.has_end || self.has_begun() {
             return self.complete(out);
         }
-        Err(Failure::ended_early())
+        Err(ConnectorFailure::ended_early())
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if !self.answer.complete_with_files(!self.files.is_empty(), out) {
             return Err(if self.is_revoked {
                 let message = "Tbox withdrew its answer: ask in other words";
-                Failure::new(FailureKind::ApiError, message)
+                ConnectorFailure::new(FailureKind::ApiError, message)
             } else {
-                Failure::empty()
+                ConnectorFailure::empty()
             });
         }
         out.finish("stop", self.usage.take());
@@ -180,12 +184,12 @@ fn payload(told: &Value) -> Value {
 }
 
 /// The failure in a document, where its code is not 0.
-pub(super) fn failure_of(told: &Value) -> Option<Failure> {
+pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
     let code = text_of(&told["errorCode"])?;
     (code != "0").then(|| error_of(told))
 }
 
-fn error_of(error: &Value) -> Failure {
+fn error_of(error: &Value) -> ConnectorFailure {
     let codes = ["errorCode", "status_code", "code"];
     let code = codes.iter().find_map(|key| text_of(&error[*key]));
     let messages = ["errorMsg", "description"];
@@ -195,11 +199,11 @@ fn error_of(error: &Value) -> Failure {
         .or_else(|| error.as_str());
     let status = code.as_deref().and_then(|code| code.parse().ok());
     let status = status.filter(|status| (400..600).contains(status));
-    Failure::reported(status, code.as_deref(), message.unwrap_or_default())
+    ConnectorFailure::reported(status, code.as_deref(), message.unwrap_or_default())
 }
 
 /// True for failures about the conversation's id, whose code Tbox does not document.
-pub(super) fn is_lost(failure: &Failure) -> bool {
+pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
     let text = failure.message.to_ascii_lowercase();
     let is_named = text.contains("conversation") || text.contains("会话");
     is_named || failure.details.get("status") == Some(&json!(404))

@@ -4,21 +4,21 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::machine::HistoryMessage;
-use crate::request::{FilePart, Framing, Request, below};
+use crate::request::{FilePart, PlatformRequest, ResponseFraming, below};
 use crate::tbox_agent::config::Config;
-use crate::turn::{Turn, TurnFile};
+use crate::turn::{ConnectorTurn, TurnFile};
 use crate::upstream::conversation::with_history;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// `POST /api/chat`, within a conversation or with a new one.
 pub(super) fn chat(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     files: &[Value],
     history: &[HistoryMessage],
     conversation: Option<&str>,
-) -> Request {
+) -> PlatformRequest {
     let mut body = object(json!({
         "appId": config.app_id,
         "query": with_history(history, &turn.text),
@@ -32,12 +32,15 @@ pub(super) fn chat(
     if !files.is_empty() {
         body.insert("files".to_owned(), json!(files));
     }
-    let request = Request::post(below(&config.base, &["api", "chat"]), body);
-    signed(request, config).framed(Framing::Sse)
+    let request = PlatformRequest::post(below(&config.base, &["api", "chat"]), body);
+    signed(request, config).framed(ResponseFraming::Sse)
 }
 
 /// `POST /api/file/upload`.
-pub(super) fn upload(config: &Config, file: &TurnFile) -> Result<Request, Failure> {
+pub(super) fn upload(
+    config: &Config,
+    file: &TurnFile,
+) -> Result<PlatformRequest, ConnectorFailure> {
     let part = FilePart {
         field: "file",
         name: file.name.clone(),
@@ -45,7 +48,10 @@ pub(super) fn upload(config: &Config, file: &TurnFile) -> Result<Request, Failur
         bytes: file.bytes()?,
     };
     let url = below(&config.base, &["api", "file", "upload"]);
-    Ok(signed(Request::upload(url, Vec::new(), part), config))
+    Ok(signed(
+        PlatformRequest::upload(url, Vec::new(), part),
+        config,
+    ))
 }
 
 /// An uploaded file as chats name it.
@@ -60,7 +66,7 @@ pub(super) fn part(file: &TurnFile, id: &str) -> Value {
 }
 
 /// The key stands alone, without a scheme.
-fn signed(request: Request, config: &Config) -> Request {
+fn signed(request: PlatformRequest, config: &Config) -> PlatformRequest {
     let request = request.header("authorization", config.key.expose_secret());
     request.header("source", "AGENT_SDK")
 }

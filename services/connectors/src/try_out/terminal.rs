@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use connectors::driver::{NewFile, RunHost};
 use connectors::machine::HistoryMessage;
-use connectors::upstream::failure::Failure;
+use connectors::upstream::failure::ConnectorFailure;
 use protocol::JsonObject;
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::{AgentRunResult, ResultType};
@@ -172,7 +172,7 @@ impl RunHost for Terminal {
     async fn answer(
         &mut self,
         _question: &InteractionRequest,
-    ) -> Result<AwaitedInteraction, Failure> {
+    ) -> Result<AwaitedInteraction, ConnectorFailure> {
         Ok(AwaitedInteraction::Expired)
     }
 

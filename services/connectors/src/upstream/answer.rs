@@ -2,8 +2,8 @@
 
 use protocol::thinking::ThinkFilter;
 
-use crate::machine::Outbox;
-use crate::turn::Turn;
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
 use crate::upstream::results::{self, cut};
 
 /// A delta repeats the whole text once that much of it, as a part, is new: else long answers cost quadratic bytes.
@@ -11,7 +11,7 @@ const REPEATS: usize = 64;
 
 /// The text of one run.
 #[derive(Debug)]
-pub struct Answer {
+pub struct AnswerText {
     streams: bool,
     shows_thoughts: bool,
     /// Bytes that the data of one result may take.
@@ -26,9 +26,9 @@ pub struct Answer {
     has_begun: bool,
 }
 
-impl Answer {
+impl AnswerText {
     /// An empty answer.
-    pub fn new(turn: &Turn) -> Self {
+    pub fn new(turn: &ConnectorTurn) -> Self {
         Self {
             streams: turn.streams,
             shows_thoughts: turn.shows_thoughts,
@@ -43,7 +43,7 @@ impl Answer {
     }
 
     /// The next piece of the text.
-    pub fn append(&mut self, piece: &str, out: &mut Outbox) {
+    pub fn append(&mut self, piece: &str, out: &mut OutputQueue) {
         if piece.is_empty() {
             return;
         }
@@ -59,7 +59,7 @@ impl Answer {
     }
 
     /// The whole text so far, for platforms that repeat it: tells what is new, or replaces the text.
-    pub fn snapshot(&mut self, whole: &str, out: &mut Outbox) {
+    pub fn snapshot(&mut self, whole: &str, out: &mut OutputQueue) {
         let last = std::mem::replace(&mut self.snapshot, whole.to_owned());
         match whole.strip_prefix(last.as_str()) {
             Some(piece) => self.append(piece, out),
@@ -68,7 +68,7 @@ impl Answer {
     }
 
     /// Another text in the place of the text so far.
-    pub fn replace(&mut self, whole: &str, out: &mut Outbox) {
+    pub fn replace(&mut self, whole: &str, out: &mut OutputQueue) {
         self.has_begun = true;
         self.filter = ThinkFilter::default();
         let mut text = self.filter.push(whole).text;
@@ -81,7 +81,7 @@ impl Answer {
     }
 
     /// A piece of the thoughts, from a channel of their own.
-    pub fn think(&mut self, piece: &str, out: &mut Outbox) {
+    pub fn think(&mut self, piece: &str, out: &mut OutputQueue) {
         if piece.is_empty() {
             return;
         }
@@ -104,7 +104,7 @@ impl Answer {
     }
 
     /// Completes the message. False: it has no text, and nothing is told.
-    pub fn complete(&mut self, out: &mut Outbox) -> bool {
+    pub fn complete(&mut self, out: &mut OutputQueue) -> bool {
         let rest = self.filter.finish();
         self.say(&rest, out);
         if self.is_empty() {
@@ -118,7 +118,7 @@ impl Answer {
     }
 
     /// Completes the message, also one of files alone.
-    pub fn complete_with_files(&mut self, has_files: bool, out: &mut Outbox) -> bool {
+    pub fn complete_with_files(&mut self, has_files: bool, out: &mut OutputQueue) -> bool {
         let is_told = self.complete(out);
         if !is_told && has_files {
             out.tell(results::completed(""));
@@ -126,7 +126,7 @@ impl Answer {
         is_told || has_files
     }
 
-    fn say(&mut self, text: &str, out: &mut Outbox) {
+    fn say(&mut self, text: &str, out: &mut OutputQueue) {
         for piece in pieces(text, self.most / 4) {
             self.text.push_str(piece);
             self.sequence += 1;
@@ -144,7 +144,7 @@ impl Answer {
     }
 
     /// Begins the text anew: a delta with the whole text wins over those before it.
-    fn restate(&mut self, text: &str, out: &mut Outbox) {
+    fn restate(&mut self, text: &str, out: &mut OutputQueue) {
         let first = pieces(text, self.most / 4).next().unwrap_or_default();
         first.clone_into(&mut self.text);
         self.repeated = first.len();
@@ -172,11 +172,11 @@ fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Output;
+    use crate::machine::MachineOutput;
 
-    fn told(out: Outbox) -> Vec<String> {
+    fn told(out: OutputQueue) -> Vec<String> {
         let told = out.0.into_iter().map(|output| match output {
-            Output::Tell(result) => match result.kind.as_str() {
+            MachineOutput::Tell(result) => match result.kind.as_str() {
                 "message.delta" => {
                     let chunk = &result.data["chunk"];
                     let all = chunk["all_content"].as_str().unwrap_or("-");
@@ -192,18 +192,18 @@ mod tests {
         told.collect()
     }
 
-    fn answer(streams: bool, result_bytes: usize) -> Answer {
-        Answer::new(&Turn {
+    fn answer(streams: bool, result_bytes: usize) -> AnswerText {
+        AnswerText::new(&ConnectorTurn {
             streams,
             result_bytes,
             shows_thoughts: true,
-            ..Turn::default()
+            ..ConnectorTurn::default()
         })
     }
 
     #[test]
     fn snapshots_become_increments() {
-        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for whole in ["He", "Hello", "Hello", "Bye"] {
             answer.snapshot(whole, &mut out);
         }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn thoughts_are_split_off() {
-        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for piece in ["<thi", "nk>hm</think>", "\n\nYes"] {
             answer.append(piece, &mut out);
         }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn closing_marks_turn_text_into_thoughts() {
-        let (mut answer, mut out) = (answer(true, 4_000), Outbox::default());
+        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for piece in ["hm", "</think>", "Yes"] {
             answer.append(piece, &mut out);
         }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn results_stay_within_their_bound() {
-        let (mut answer, mut out) = (answer(true, 64), Outbox::default());
+        let (mut answer, mut out) = (answer(true, 64), OutputQueue::default());
         answer.append(&"ä".repeat(100), &mut out);
         assert!(answer.complete(&mut out));
         let told = told(out);
@@ -250,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn tells_one_message_without_streaming() {
-        let (mut answer, mut out) = (answer(false, 4_000), Outbox::default());
+    fn sends_one_message_without_streaming() {
+        let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
         answer.append("a", &mut out);
         answer.append("b", &mut out);
         answer.complete(&mut out);

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 use url::Url;
 
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 /// The idle limit where the configuration states none, in seconds.
 pub const IDLE_SECONDS: u64 = 120;
@@ -33,7 +33,7 @@ pub const LEGACY_KEYS: &[&str] = &[
 ];
 
 /// Gives the value of an environment variable.
-pub type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
+pub type EnvLookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// The source of `env:NAME` values.
 #[derive(Clone)]
@@ -41,12 +41,12 @@ pub struct SecretSource {
     /// Only names that begin with it are read.
     pub prefix: String,
     /// The value of a variable.
-    pub lookup: Arc<Lookup>,
+    pub lookup: Arc<EnvLookup>,
 }
 
 /// The time limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CallTimeouts {
     /// Silence of content upstream.
     pub idle: Duration,
     /// The whole run; `None`: the gateway's deadline alone.
@@ -73,16 +73,20 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A text, trimmed; empty where it is absent.
-    pub fn text(&mut self, key: &'static str) -> Result<String, Failure> {
+    pub fn text(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
         match self.value(key) {
             None => Ok(String::new()),
             Some(Value::String(text)) => Ok(text.trim().to_owned()),
-            Some(_) => Err(Failure::config(key, "must be a text")),
+            Some(_) => Err(ConnectorFailure::config(key, "must be a text")),
         }
     }
 
     /// A text, or the default where it is absent or empty.
-    pub fn text_or(&mut self, key: &'static str, default: &str) -> Result<String, Failure> {
+    pub fn text_or(
+        &mut self,
+        key: &'static str,
+        default: &str,
+    ) -> Result<String, ConnectorFailure> {
         let text = self.text(key)?;
         Ok(if text.is_empty() {
             default.to_owned()
@@ -92,16 +96,16 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A text that must be there.
-    pub fn required(&mut self, key: &'static str) -> Result<String, Failure> {
+    pub fn required(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
         let text = self.text(key)?;
         if text.is_empty() {
-            return Err(Failure::config(key, "is required"));
+            return Err(ConnectorFailure::config(key, "is required"));
         }
         Ok(text)
     }
 
     /// A literal secret, or `env:NAME` of the connectors' environment. Its value is redacted everywhere.
-    pub fn secret(&mut self, key: &'static str) -> Result<Option<SecretString>, Failure> {
+    pub fn secret(&mut self, key: &'static str) -> Result<Option<SecretString>, ConnectorFailure> {
         let text = self.text(key)?;
         let value = match text.strip_prefix(ENV) {
             None => text,
@@ -111,7 +115,7 @@ impl<'a> ConfigReader<'a> {
             return Ok(None);
         }
         if value.contains(|letter: char| letter.is_control()) {
-            return Err(Failure::config(key, "holds control characters"));
+            return Err(ConnectorFailure::config(key, "holds control characters"));
         }
         let secret = SecretString::from(value);
         self.secrets.push(secret.clone());
@@ -119,20 +123,20 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A secret that must be there.
-    pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, Failure> {
+    pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, ConnectorFailure> {
         let secret = self.secret(key)?;
-        secret.ok_or_else(|| Failure::config(key, "is required"))
+        secret.ok_or_else(|| ConnectorFailure::config(key, "is required"))
     }
 
-    fn variable(&self, key: &str, name: &str) -> Result<String, Failure> {
+    fn variable(&self, key: &str, name: &str) -> Result<String, ConnectorFailure> {
         let prefix = &self.source.prefix;
         if !name.starts_with(prefix.as_str()) {
             let fault = format!("may only name variables that begin with {prefix}");
-            return Err(Failure::config(key, &fault));
+            return Err(ConnectorFailure::config(key, &fault));
         }
         let value = (self.source.lookup)(name).filter(|value| !value.is_empty());
         value.ok_or_else(|| {
-            Failure::config(
+            ConnectorFailure::config(
                 key,
                 &format!("names {name}, which is not set in the connectors' environment"),
             )
@@ -140,25 +144,25 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A URL of `http` or `https` without credentials, query or fragment, or the default; required without one.
-    pub fn base_url(&mut self, key: &'static str, default: &str) -> Result<Url, Failure> {
+    pub fn base_url(&mut self, key: &'static str, default: &str) -> Result<Url, ConnectorFailure> {
         let url = self.url(key, default)?;
         if url.query().is_some() {
-            return Err(Failure::config(key, "must have no query"));
+            return Err(ConnectorFailure::config(key, "must have no query"));
         }
         Ok(url)
     }
 
     /// As [`ConfigReader::base_url`], also with a query.
-    pub fn url(&mut self, key: &'static str, default: &str) -> Result<Url, Failure> {
+    pub fn url(&mut self, key: &'static str, default: &str) -> Result<Url, ConnectorFailure> {
         let text = self.text_or(key, default)?;
         if text.is_empty() {
-            return Err(Failure::config(key, "is required"));
+            return Err(ConnectorFailure::config(key, "is required"));
         }
-        let url = Url::parse(&text).map_err(|_| Failure::config(key, "must be a URL"))?;
+        let url = Url::parse(&text).map_err(|_| ConnectorFailure::config(key, "must be a URL"))?;
         let is_plain =
             url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_plain {
-            return Err(Failure::config(
+            return Err(ConnectorFailure::config(
                 key,
                 "must be a URL of http or https without credentials and fragment",
             ));
@@ -171,7 +175,7 @@ impl<'a> ConfigReader<'a> {
         &mut self,
         key: &'static str,
         choices: &[(&str, T)],
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ConnectorFailure> {
         let names = || {
             choices
                 .iter()
@@ -182,15 +186,15 @@ impl<'a> ConfigReader<'a> {
         let text = self.text_or(key, choices.first().map_or("", |(name, _)| name))?;
         let found = choices.iter().find(|(name, _)| *name == text);
         let found = found.map(|(_, choice)| *choice);
-        found.ok_or_else(|| Failure::config(key, &format!("must be one of: {}", names())))
+        found.ok_or_else(|| ConnectorFailure::config(key, &format!("must be one of: {}", names())))
     }
 
     /// True or false.
-    pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, Failure> {
+    pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ConnectorFailure> {
         match self.value(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(_) => Err(Failure::config(key, "must be true or false")),
+            Some(_) => Err(ConnectorFailure::config(key, "must be true or false")),
         }
     }
 
@@ -200,14 +204,14 @@ impl<'a> ConfigReader<'a> {
         key: &'static str,
         default: u64,
         range: RangeInclusive<u64>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, ConnectorFailure> {
         let Some(value) = self.value(key) else {
             return Ok(default);
         };
         let number = value.as_u64().filter(|number| range.contains(number));
         let (least, most) = (range.start(), range.end());
         number.ok_or_else(|| {
-            Failure::config(
+            ConnectorFailure::config(
                 key,
                 &format!("must be a whole number from {least} to {most}"),
             )
@@ -215,8 +219,8 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A JSON object, also as a text of JSON; empty where it is absent.
-    pub fn object(&mut self, key: &'static str) -> Result<JsonObject, Failure> {
-        let wrong = || Failure::config(key, "must be a JSON object");
+    pub fn object(&mut self, key: &'static str) -> Result<JsonObject, ConnectorFailure> {
+        let wrong = || ConnectorFailure::config(key, "must be a JSON object");
         match self.value(key) {
             None => Ok(JsonObject::new()),
             Some(Value::Object(object)) => Ok(object.clone()),
@@ -227,13 +231,16 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// As [`ConfigReader::object`]; texts `env:NAME` within it are secrets.
-    pub fn object_with_secrets(&mut self, key: &'static str) -> Result<JsonObject, Failure> {
+    pub fn object_with_secrets(
+        &mut self,
+        key: &'static str,
+    ) -> Result<JsonObject, ConnectorFailure> {
         let mut object = Value::Object(self.object(key)?);
         self.fill_in(key, &mut object)?;
         Ok(crate::upstream::json::object(object))
     }
 
-    fn fill_in(&mut self, key: &str, value: &mut Value) -> Result<(), Failure> {
+    fn fill_in(&mut self, key: &str, value: &mut Value) -> Result<(), ConnectorFailure> {
         match value {
             Value::String(text) => {
                 if let Some(name) = text.strip_prefix(ENV) {
@@ -259,12 +266,12 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A list of texts; empty where it is absent.
-    pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, Failure> {
+    pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ConnectorFailure> {
         let Some(value) = self.value(key) else {
             return Ok(Vec::new());
         };
         let texts = serde_json::from_value(value.clone());
-        texts.map_err(|_| Failure::config(key, "must be a list of texts"))
+        texts.map_err(|_| ConnectorFailure::config(key, "must be a list of texts"))
     }
 
     /// Accepts keys that have no effect.
@@ -273,7 +280,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// `host-tools`, or the option of migrated configurations: the name of the input variable that gets the run token.
-    pub fn host_tools(&mut self) -> Result<Option<String>, Failure> {
+    pub fn host_tools(&mut self) -> Result<Option<String>, ConnectorFailure> {
         let name = self.text("host-tools")?;
         let is_on = self.flag("langbot-assets-enabled", false)?;
         let legacy = self.text_or("langbot-assets-input-name", "langbot_asset_run_token")?;
@@ -285,25 +292,25 @@ impl<'a> ConfigReader<'a> {
 
     /// `idle-timeout` and `total-timeout`. `timeout` of migrated configurations raises the idle limit and never lowers
     /// it: there, pings counted as content.
-    pub(crate) fn limits(&mut self) -> Result<Limits, Failure> {
+    pub(crate) fn limits(&mut self) -> Result<CallTimeouts, ConnectorFailure> {
         let legacy = self.integer("timeout", IDLE_SECONDS, 0..=DAY_SECONDS)?;
         let idle = self.integer("idle-timeout", legacy.max(IDLE_SECONDS), 1..=DAY_SECONDS)?;
         let total = self.integer("total-timeout", 0, 0..=DAY_SECONDS)?;
-        Ok(Limits {
+        Ok(CallTimeouts {
             idle: Duration::from_secs(idle),
             total: (total > 0).then(|| Duration::from_secs(total)),
         })
     }
 
     /// Refuses keys that were not read. The secrets that were.
-    pub(crate) fn finish(self) -> Result<Vec<SecretString>, Failure> {
+    pub(crate) fn finish(self) -> Result<Vec<SecretString>, ConnectorFailure> {
         let unknown = self
             .config
             .keys()
             .find(|key| !self.known.contains(&key.as_str()));
         match unknown {
             None => Ok(self.secrets),
-            Some(key) => Err(Failure::config(
+            Some(key) => Err(ConnectorFailure::config(
                 key,
                 "is no key of this runner's configuration",
             )),
@@ -332,7 +339,7 @@ mod tests {
 
     fn fault<T>(
         config: &Value,
-        read: impl Fn(&mut ConfigReader<'_>) -> Result<T, Failure>,
+        read: impl Fn(&mut ConfigReader<'_>) -> Result<T, ConnectorFailure>,
     ) -> String {
         let source = source();
         let mut reader = ConfigReader::new(config.as_object().unwrap(), &source);

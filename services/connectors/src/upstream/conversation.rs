@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::machine::{HistoryMessage, Outbox};
-use crate::turn::Turn;
+use crate::machine::{HistoryMessage, OutputQueue};
+use crate::turn::ConnectorTurn;
 use crate::upstream::results::cut;
 
 /// Bytes of one earlier message that is sent again.
@@ -11,7 +11,7 @@ const MESSAGE_BYTES: usize = 4_000;
 
 /// The id of the platform's conversation, kept in the conversation's state.
 #[derive(Debug)]
-pub struct Conversation {
+pub struct PlatformConversation {
     key: &'static str,
     id: Option<String>,
     /// The id comes from the state, and the platform has not confirmed it yet.
@@ -19,9 +19,9 @@ pub struct Conversation {
     has_retried: bool,
 }
 
-impl Conversation {
+impl PlatformConversation {
     /// The id under that key of the state, where `is_valid` accepts it.
-    pub fn of(turn: &Turn, key: &'static str, is_valid: impl Fn(&str) -> bool) -> Self {
+    pub fn of(turn: &ConnectorTurn, key: &'static str, is_valid: impl Fn(&str) -> bool) -> Self {
         let stored = turn.state.get(key).and_then(Value::as_str);
         let id = stored.filter(|id| !id.is_empty() && is_valid(id));
         Self {
@@ -42,13 +42,13 @@ impl Conversation {
         self.is_unconfirmed
     }
 
-    /// True after [`Conversation::start_over`].
+    /// True after [`PlatformConversation::start_over`].
     pub fn is_retried(&self) -> bool {
         self.has_retried
     }
 
     /// Takes an id that the platform stated, and stores it unless it is the same.
-    pub fn learn(&mut self, id: &str, out: &mut Outbox) {
+    pub fn learn(&mut self, id: &str, out: &mut OutputQueue) {
         self.is_unconfirmed = false;
         if !id.is_empty() && self.id() != Some(id) {
             self.id = Some(id.to_owned());
@@ -58,7 +58,7 @@ impl Conversation {
 
     /// Gives up a stored conversation and logs the reason. False where the call must not be repeated: no stored id was
     /// sent, the platform confirmed it, or results of the run exist (`has_begun`).
-    pub fn start_over(&mut self, has_begun: bool, reason: &str, out: &mut Outbox) -> bool {
+    pub fn start_over(&mut self, has_begun: bool, reason: &str, out: &mut OutputQueue) -> bool {
         if has_begun || !self.is_unconfirmed {
             return false;
         }

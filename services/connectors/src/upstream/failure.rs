@@ -4,9 +4,9 @@ use protocol::JsonObject;
 use protocol::result::{AgentRunResult, ResultType};
 use serde_json::{Value, json};
 
-use crate::machine::Head;
+use crate::machine::PlatformResponseHead;
 use crate::upstream::json::{self, filled};
-use crate::upstream::redact::Redactor;
+use crate::upstream::redact::SecretRedactor;
 use crate::upstream::results::{self, cut};
 
 /// Characters of a response in the details.
@@ -62,7 +62,7 @@ impl FailureKind {
 
 /// The reason for which a run fails.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub struct ConnectorFailure {
     pub kind: FailureKind,
     /// For the user: the fault, and what to do next.
     pub message: String,
@@ -74,8 +74,8 @@ pub struct Failure {
 
 /// A response with a status outside 200 to 299.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refusal {
-    pub head: Head,
+pub struct ErrorStatus {
+    pub head: PlatformResponseHead,
     /// The body, 64 KiB at most.
     pub text: String,
 }
@@ -97,7 +97,7 @@ pub enum TransportError {
     TooLarge,
 }
 
-impl Failure {
+impl ConnectorFailure {
     /// A failure that is not retryable.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
@@ -197,7 +197,7 @@ impl Failure {
 
     /// Without secrets, and with texts cut to their bounds.
     #[must_use]
-    pub(crate) fn redacted(mut self, redactor: &Redactor) -> Self {
+    pub(crate) fn redacted(mut self, redactor: &SecretRedactor) -> Self {
         self.message = cut(&redactor.redact(&self.message), MESSAGE_BYTES);
         for value in self.details.values_mut() {
             if let Value::String(text) = value {
@@ -222,7 +222,7 @@ impl Failure {
     }
 }
 
-impl From<TransportError> for Failure {
+impl From<TransportError> for ConnectorFailure {
     fn from(error: TransportError) -> Self {
         use FailureKind::{HttpError, ResponseInvalid, Timeout};
         let of = Self::new;
@@ -237,7 +237,7 @@ impl From<TransportError> for Failure {
     }
 }
 
-impl Refusal {
+impl ErrorStatus {
     /// The body as JSON, `null` where it is none.
     pub fn json(&self) -> Value {
         json::parse(&self.text).unwrap_or_default()
@@ -258,8 +258,8 @@ pub fn message_of(error: &Value) -> Option<&str> {
     })
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<ErrorStatus> for ConnectorFailure {
+    fn from(refusal: ErrorStatus) -> Self {
         let status = refusal.head.status;
         let told = refusal.message();
         let told = told.map_or_else(String::new, |told| format!(": {told}"));
@@ -303,10 +303,10 @@ impl From<Refusal> for Failure {
 mod tests {
     use super::*;
 
-    fn refusal(status: u16, text: &str) -> Failure {
+    fn refusal(status: u16, text: &str) -> ConnectorFailure {
         let headers = vec![("retry-after".to_owned(), "7".to_owned())];
-        let head = Head { status, headers };
-        Failure::from(Refusal {
+        let head = PlatformResponseHead { status, headers };
+        ConnectorFailure::from(ErrorStatus {
             head,
             text: text.to_owned(),
         })
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn excerpts_are_redacted_before_they_are_cut() {
         let text = format!("{}my-secret-key{}", "x".repeat(190), "y".repeat(300));
-        let redactor = Redactor::new(vec!["my-secret-key".into()]);
+        let redactor = SecretRedactor::new(vec!["my-secret-key".into()]);
         let failure = refusal(500, &text).redacted(&redactor);
         let excerpt = failure.details["excerpt"].as_str().unwrap();
         assert_eq!(excerpt.chars().count(), 200);

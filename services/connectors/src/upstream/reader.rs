@@ -3,8 +3,8 @@
 use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::Value;
 
-use crate::request::Framing;
-use crate::upstream::failure::{Failure, TransportError};
+use crate::request::ResponseFraming;
+use crate::upstream::failure::{ConnectorFailure, TransportError};
 use crate::upstream::json;
 
 /// Bytes of one event.
@@ -27,8 +27,8 @@ pub struct UpstreamEvent {
 
 impl UpstreamEvent {
     /// The text as JSON. Lone surrogates in it are replaced.
-    pub fn json(&self) -> Result<Value, Failure> {
-        json::parse(&self.text).ok_or_else(|| Failure::unreadable(&self.text))
+    pub fn json(&self) -> Result<Value, ConnectorFailure> {
+        json::parse(&self.text).ok_or_else(|| ConnectorFailure::unreadable(&self.text))
     }
 
     /// The JSON behind `data:` where the text has it, else the text's own.
@@ -40,7 +40,7 @@ impl UpstreamEvent {
 
 /// Turns chunks of bytes into events, within the bounds of this module.
 #[derive(Debug)]
-pub struct Reader {
+pub struct UpstreamReader {
     framer: Framer,
     left: usize,
 }
@@ -55,14 +55,14 @@ enum Framer {
     Document(Vec<u8>),
 }
 
-impl Reader {
+impl UpstreamReader {
     /// A reader of one response.
-    pub fn new(framing: Framing) -> Self {
+    pub fn new(framing: ResponseFraming) -> Self {
         let framer = match framing {
-            Framing::Sse => Framer::Unknown,
-            Framing::Lines => Framer::Lines(Vec::new()),
-            Framing::JsonStream => Framer::Json(JsonScan::default()),
-            Framing::Document => Framer::Document(Vec::new()),
+            ResponseFraming::Sse => Framer::Unknown,
+            ResponseFraming::Lines => Framer::Lines(Vec::new()),
+            ResponseFraming::JsonStream => Framer::Json(JsonScan::default()),
+            ResponseFraming::Document => Framer::Document(Vec::new()),
         };
         let left = RESPONSE_BYTES;
         Self { framer, left }
@@ -236,8 +236,8 @@ impl JsonScan {
 mod tests {
     use super::*;
 
-    fn texts(framing: Framing, body: &str, size: usize) -> Vec<String> {
-        let (mut reader, mut events) = (Reader::new(framing), Vec::new());
+    fn texts(framing: ResponseFraming, body: &str, size: usize) -> Vec<String> {
+        let (mut reader, mut events) = (UpstreamReader::new(framing), Vec::new());
         for chunk in body.as_bytes().chunks(size) {
             reader.push(chunk, &mut events).unwrap();
         }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn frames_at_any_cut() {
-        use Framing::{Document, JsonStream, Lines, Sse};
+        use ResponseFraming::{Document, JsonStream, Lines, Sse};
         for (framing, body, expected) in [
             (
                 Sse,
@@ -285,8 +285,12 @@ mod tests {
     #[test]
     fn events_are_bounded() {
         let chunk = vec![b'a'; EVENT_BYTES / 2 + 100];
-        for framing in [Framing::Sse, Framing::Lines, Framing::JsonStream] {
-            let (mut reader, mut events) = (Reader::new(framing), Vec::new());
+        for framing in [
+            ResponseFraming::Sse,
+            ResponseFraming::Lines,
+            ResponseFraming::JsonStream,
+        ] {
+            let (mut reader, mut events) = (UpstreamReader::new(framing), Vec::new());
             let mut read = Ok(());
             for _ in 0..3 {
                 read = read.and_then(|()| reader.push(&chunk, &mut events));

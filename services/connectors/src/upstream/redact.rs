@@ -23,11 +23,11 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Takes out the secrets of one run, and texts that look like secrets.
 #[derive(Debug, Default)]
-pub struct Redactor {
+pub struct SecretRedactor {
     known: Vec<SecretString>,
 }
 
-impl Redactor {
+impl SecretRedactor {
     /// A redactor that knows these secrets.
     pub fn new(mut known: Vec<SecretString>) -> Self {
         known.retain(|secret| secret.expose_secret().len() >= SHORTEST);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn takes_out_known_and_likely_secrets() {
-        let redactor = Redactor::new(vec!["known-value".into(), "a".into()]);
+        let redactor = SecretRedactor::new(vec!["known-value".into(), "a".into()]);
         for (text, clean) in [
             ("it is known-value", "it is [redacted]"),
             ("Authorization: Bearer abcdefgh1234", "[redacted]"),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::machine::Outbox;
+use crate::machine::OutputQueue;
 use crate::upstream::results;
 
 /// Tool calls of one run that are told; further ones are not.
@@ -10,23 +10,23 @@ const MOST_CALLS: usize = 256;
 
 /// Tells each call's start and end once.
 #[derive(Debug, Default)]
-pub struct Tools(Vec<Call>);
+pub struct ToolEvents(Vec<TrackedCall>);
 
 #[derive(Debug)]
-struct Call {
+struct TrackedCall {
     id: String,
     name: String,
     is_over: bool,
 }
 
-impl Tools {
+impl ToolEvents {
     /// A call began.
-    pub fn start(&mut self, id: &str, name: &str, parameters: Value, out: &mut Outbox) {
+    pub fn start(&mut self, id: &str, name: &str, parameters: Value, out: &mut OutputQueue) {
         if self.0.len() >= MOST_CALLS || self.0.iter().any(|call| call.id == id) {
             return;
         }
         out.tell(results::tool_started(id, name, parameters));
-        self.0.push(Call {
+        self.0.push(TrackedCall {
             id: id.to_owned(),
             name: name.to_owned(),
             is_over: false,
@@ -34,7 +34,13 @@ impl Tools {
     }
 
     /// A call that was started ended.
-    pub fn complete(&mut self, id: &str, result: Value, error: Option<&str>, out: &mut Outbox) {
+    pub fn complete(
+        &mut self,
+        id: &str,
+        result: Value,
+        error: Option<&str>,
+        out: &mut OutputQueue,
+    ) {
         let open = self
             .0
             .iter_mut()

@@ -4,14 +4,14 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 
 const BASE_URL: &str = "http://localhost:8080/api/v1";
 const BASE_PROMPT: &str = "请回答用户的问题。";
 
 /// The kind of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AppType {
+pub(super) enum WeKnoraAppType {
     Agent,
     Chat,
 }
@@ -20,7 +20,7 @@ pub(super) enum AppType {
 pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: SecretString,
-    pub(super) app: AppType,
+    pub(super) app: WeKnoraAppType,
     pub(super) agent: String,
     pub(super) knowledge_bases: Vec<String>,
     pub(super) searches_web: bool,
@@ -29,13 +29,16 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
-        let apps = [("agent", AppType::Agent), ("chat", AppType::Chat)];
+        let apps = [
+            ("agent", WeKnoraAppType::Agent),
+            ("chat", WeKnoraAppType::Chat),
+        ];
         let app = reader.choice("app-type", &apps)?;
         let agent = match app {
-            AppType::Agent => "builtin-smart-reasoning",
-            AppType::Chat => "builtin-quick-answer",
+            WeKnoraAppType::Agent => "builtin-smart-reasoning",
+            WeKnoraAppType::Chat => "builtin-quick-answer",
         };
         let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {

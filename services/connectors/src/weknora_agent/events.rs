@@ -3,13 +3,13 @@
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use crate::machine::Outbox;
-use crate::turn::Turn;
-use crate::upstream::answer::Answer;
-use crate::upstream::failure::{Failure, FailureKind, message_of};
+use crate::machine::OutputQueue;
+use crate::turn::ConnectorTurn;
+use crate::upstream::answer::AnswerText;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::results::{self, cut};
-use crate::upstream::tools::Tools;
+use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
 /// References of one answer.
@@ -20,9 +20,9 @@ const MOST_OPEN: usize = 64;
 const REFERENCES: &str = "x.weknora.references";
 
 /// The answer as far as it came.
-pub(super) struct Progress {
-    answer: Answer,
-    tools: Tools,
+pub(super) struct WeKnoraProgress {
+    answer: AnswerText,
+    tools: ToolEvents,
     usage: Option<LlmTokenUsage>,
     /// Ids of tool calls without a result.
     open: Vec<String>,
@@ -36,11 +36,11 @@ pub(super) struct Progress {
     pub(super) message_id: Option<String>,
 }
 
-impl Progress {
-    pub(super) fn new(turn: &Turn) -> Self {
+impl WeKnoraProgress {
+    pub(super) fn new(turn: &ConnectorTurn) -> Self {
         Self {
-            answer: Answer::new(turn),
-            tools: Tools::default(),
+            answer: AnswerText::new(turn),
+            tools: ToolEvents::default(),
             usage: None,
             open: Vec::new(),
             calls: 0,
@@ -57,7 +57,11 @@ impl Progress {
     }
 
     /// Reads one event. True at the end mark of the run.
-    pub(super) fn event(&mut self, told: &Value, out: &mut Outbox) -> Result<bool, Failure> {
+    pub(super) fn event(
+        &mut self,
+        told: &Value,
+        out: &mut OutputQueue,
+    ) -> Result<bool, ConnectorFailure> {
         let content = told["content"].as_str().unwrap_or_default();
         self.usage = usage_of(&told["usage"]).or(self.usage.take());
         match told["response_type"].as_str().unwrap_or_default() {
@@ -95,7 +99,7 @@ impl Progress {
             "stop" => {
                 self.message_id = None;
                 let message = "the answer was stopped on WeKnora";
-                return Err(Failure::new(FailureKind::ApiError, message));
+                return Err(ConnectorFailure::new(FailureKind::ApiError, message));
             }
             "complete" => {
                 self.usage = usage_in(told).or(self.usage.take());
@@ -108,7 +112,7 @@ impl Progress {
     }
 
     /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut Outbox) -> Result<(), Failure> {
+    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.message_id = None;
         let references = std::mem::take(&mut self.references);
         if !references.is_empty() && !self.answer.is_empty() {
@@ -116,13 +120,13 @@ impl Progress {
             out.tell(results::custom(REFERENCES, data));
         }
         if !self.answer.complete(out) {
-            return Err(Failure::empty());
+            return Err(ConnectorFailure::empty());
         }
         out.finish("stop", self.usage.take());
         Ok(())
     }
 
-    fn append(&mut self, piece: &str, out: &mut Outbox) {
+    fn append(&mut self, piece: &str, out: &mut OutputQueue) {
         if piece.is_empty() {
             return;
         }
@@ -132,7 +136,7 @@ impl Progress {
         self.answer.append(piece, out);
     }
 
-    fn call_began(&mut self, data: &Value, out: &mut Outbox) {
+    fn call_began(&mut self, data: &Value, out: &mut OutputQueue) {
         let Some(name) = filled(&data["tool_name"]) else {
             return;
         };
@@ -151,7 +155,7 @@ impl Progress {
     }
 
     /// Older servers do not name the call: then it is the last one.
-    fn call_ended(&mut self, told: &Value, error: Option<&str>, out: &mut Outbox) {
+    fn call_ended(&mut self, told: &Value, error: Option<&str>, out: &mut OutputQueue) {
         let data = &told["data"];
         let last = self.open.last().cloned();
         let named = filled(&data["tool_call_id"]).map(str::to_owned);
@@ -173,10 +177,10 @@ impl Progress {
         self.references = list.iter().take(MOST_REFERENCES).map(reference).collect();
     }
 
-    fn failed(&mut self, told: &Value) -> Failure {
+    fn failed(&mut self, told: &Value) -> ConnectorFailure {
         self.message_id = None;
         let message = filled(&told["content"]).or_else(|| message_of(&told["data"]));
-        Failure::reported(None, None, message.unwrap_or_default())
+        ConnectorFailure::reported(None, None, message.unwrap_or_default())
     }
 }
 
@@ -187,7 +191,7 @@ fn is_of_tool(told: &Value) -> bool {
 }
 
 /// Files stay on WeKnora, since their addresses need its credential.
-fn tell_files(artifacts: &Value, out: &mut Outbox) {
+fn tell_files(artifacts: &Value, out: &mut OutputQueue) {
     let files = artifacts.as_array().into_iter().flatten();
     let names = files.filter_map(|file| {
         let names = ["name", "file_name", "filename"];

@@ -4,15 +4,15 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::machine::HistoryMessage;
-use crate::request::{Framing, Request, below};
-use crate::turn::{Turn, TurnFile};
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::turn::{ConnectorTurn, TurnFile};
 use crate::upstream::conversation::with_history;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
-use crate::weknora_agent::config::{AppType, Config};
+use crate::weknora_agent::config::{Config, WeKnoraAppType};
 
 /// `POST /sessions`.
-pub(super) fn session(config: &Config, user: &str) -> Request {
+pub(super) fn session(config: &Config, user: &str) -> PlatformRequest {
     let body = json!({"title": format!("IM Chat - {user}")});
     post(config, &["sessions"], body)
 }
@@ -20,10 +20,10 @@ pub(super) fn session(config: &Config, user: &str) -> Request {
 /// `POST /agent-chat/{session}`, or `POST /knowledge-chat/{session}`.
 pub(super) fn chat(
     config: &Config,
-    turn: &Turn,
+    turn: &ConnectorTurn,
     history: &[HistoryMessage],
     session: &str,
-) -> Result<Request, Failure> {
+) -> Result<PlatformRequest, ConnectorFailure> {
     let text = match turn.text.trim() {
         "" => config.base_prompt.as_str(),
         _ => turn.text.as_str(),
@@ -40,34 +40,34 @@ pub(super) fn chat(
         body["images"] = images(turn)?;
     }
     let path = match config.app {
-        AppType::Agent => {
+        WeKnoraAppType::Agent => {
             body["agent_enabled"] = json!(true);
             if config.searches_web {
                 body["web_search_enabled"] = json!(true);
             }
             "agent-chat"
         }
-        AppType::Chat => "knowledge-chat",
+        WeKnoraAppType::Chat => "knowledge-chat",
     };
-    Ok(post(config, &[path, session], body).framed(Framing::Sse))
+    Ok(post(config, &[path, session], body).framed(ResponseFraming::Sse))
 }
 
 /// The images of a message, which it takes by their bytes.
-pub(super) fn images(turn: &Turn) -> Result<Value, Failure> {
+pub(super) fn images(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     turn.files.iter().map(image).collect()
 }
 
-fn image(file: &TurnFile) -> Result<Value, Failure> {
+fn image(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     if !file.mime_type.starts_with("image/") {
         let fault = "cannot be handed over: WeKnora takes images alone";
-        return Err(Failure::upload(&file.name, fault));
+        return Err(ConnectorFailure::upload(&file.name, fault));
     }
     file.bytes()?;
     Ok(json!({"data": file.url()?}))
 }
 
 /// `POST /sessions/{session}/stop`.
-pub(super) fn stop(config: &Config, session: &str, message: &str) -> Request {
+pub(super) fn stop(config: &Config, session: &str, message: &str) -> PlatformRequest {
     post(
         config,
         &["sessions", session, "stop"],
@@ -75,7 +75,7 @@ pub(super) fn stop(config: &Config, session: &str, message: &str) -> Request {
     )
 }
 
-fn post(config: &Config, path: &[&str], body: Value) -> Request {
-    let request = Request::post(below(&config.base, path), object(body));
+fn post(config: &Config, path: &[&str], body: Value) -> PlatformRequest {
+    let request = PlatformRequest::post(below(&config.base, path), object(body));
     request.header("x-api-key", config.key.expose_secret())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use connectors::service::{Ids, Service};
+use connectors::service::{ConnectorService, ServedIds};
 use connectors::upstream::config::SecretSource;
 use egress::{Egress, Response};
 use protocol::request::AgentRunRequest;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const KEY: &str = "secret-of-test";
 
 /// Stopped on drop.
-pub(crate) struct Connectors {
+pub(crate) struct ConnectorsProcess {
     url: Url,
     client: Egress,
     secret: SigningSecret,
@@ -33,7 +33,7 @@ pub(crate) struct Connectors {
 }
 
 /// The results of a run as they come.
-pub(crate) struct Results {
+pub(crate) struct StreamedResults {
     response: Response,
     decoder: Decoder,
     waiting: Vec<Value>,
@@ -45,7 +45,7 @@ fn egress() -> Egress {
     Egress::new(allow, Duration::from_secs(10)).unwrap()
 }
 
-impl Connectors {
+impl ConnectorsProcess {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -54,12 +54,12 @@ impl Connectors {
             lookup: Arc::new(|_| Some(KEY.to_owned())),
         };
         let egress_of_service = egress();
-        let service = Service {
+        let service = ConnectorService {
             egress: egress_of_service,
             secrets,
         };
         let secret: SigningSecret = SECRET.parse().unwrap();
-        let router = router(service.runners(Ids::LangBot), secret.clone());
+        let router = router(service.runners(ServedIds::LangBot), secret.clone());
         let mut server = JoinSet::new();
         server.spawn(serve(listener, router, CancellationToken::new()));
         Self {
@@ -83,7 +83,7 @@ impl Connectors {
         request
     }
 
-    pub(crate) async fn begin(&self, request: &AgentRunRequest) -> Results {
+    pub(crate) async fn begin(&self, request: &AgentRunRequest) -> StreamedResults {
         let body = serde_json::to_vec(request).unwrap();
         let response = self.post("/runs", body).await;
         assert_eq!(response.status(), 200);
@@ -91,7 +91,7 @@ impl Connectors {
             line_bytes: 1 << 20,
             event_bytes: 1 << 20,
         };
-        Results {
+        StreamedResults {
             response,
             decoder: Decoder::new(limits),
             waiting: Vec::new(),
@@ -129,7 +129,7 @@ impl Connectors {
     }
 }
 
-impl Results {
+impl StreamedResults {
     /// The next result; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         while self.waiting.is_empty() {

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::upstream::{Act, whole};
 
 /// A transcript that completes.
-pub(crate) struct Transcript {
+pub(crate) struct CompletedTranscript {
     pub(crate) name: String,
     document: Value,
     responses: Vec<String>,
 }
 
-impl Transcript {
+impl CompletedTranscript {
     /// First match, by name.
     pub(crate) fn of(platform: &Platform) -> Self {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));

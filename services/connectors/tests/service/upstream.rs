@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedRequest {
     /// The method and the path.
     pub(crate) line: String,
     pub(crate) headers: String,
@@ -32,30 +32,30 @@ pub(crate) enum Act {
     Close,
 }
 
-type Answer = dyn Fn(&Received, usize) -> Vec<Act> + Send + Sync;
+type UpstreamAnswer = dyn Fn(&ReceivedRequest, usize) -> Vec<Act> + Send + Sync;
 
 /// Closed on drop.
-pub(crate) struct Upstream {
+pub(crate) struct FakePlatform {
     pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<PlatformState>,
     _server: JoinSet<()>,
 }
 
-struct Shared {
-    answer: Box<Answer>,
-    received: Mutex<Vec<Received>>,
+struct PlatformState {
+    answer: Box<UpstreamAnswer>,
+    received: Mutex<Vec<ReceivedRequest>>,
     /// Requests, and connections that the other side closed within an answer.
     counts: watch::Sender<(usize, usize)>,
 }
 
-impl Upstream {
+impl FakePlatform {
     /// `answer` gets each request with its number, from 0.
     pub(crate) async fn start(
-        answer: impl Fn(&Received, usize) -> Vec<Act> + Send + Sync + 'static,
+        answer: impl Fn(&ReceivedRequest, usize) -> Vec<Act> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PlatformState {
             answer: Box::new(answer),
             received: Mutex::default(),
             counts: watch::Sender::new((0, 0)),
@@ -78,7 +78,7 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn received(&self) -> Vec<Received> {
+    pub(crate) fn received(&self) -> Vec<ReceivedRequest> {
         self.shared.received.lock().unwrap().clone()
     }
 
@@ -92,7 +92,7 @@ impl Upstream {
     }
 }
 
-async fn serve(mut socket: TcpStream, shared: Arc<Shared>) {
+async fn serve(mut socket: TcpStream, shared: Arc<PlatformState>) {
     let mut rest = Vec::new();
     while let Some(request) = read(&mut socket, &mut rest).await {
         let number = {
@@ -114,7 +114,7 @@ async fn serve(mut socket: TcpStream, shared: Arc<Shared>) {
 }
 
 /// False once the connection is closed by the other side.
-async fn perform(socket: &mut TcpStream, act: Act, shared: &Shared) -> bool {
+async fn perform(socket: &mut TcpStream, act: Act, shared: &PlatformState) -> bool {
     match act {
         Act::Write(bytes) => socket.write_all(&bytes).await.is_ok(),
         Act::WriteForEver(bytes) => {
@@ -140,7 +140,7 @@ async fn perform(socket: &mut TcpStream, act: Act, shared: &Shared) -> bool {
     }
 }
 
-async fn read(socket: &mut TcpStream, rest: &mut Vec<u8>) -> Option<Received> {
+async fn read(socket: &mut TcpStream, rest: &mut Vec<u8>) -> Option<ReceivedRequest> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         if let Some((received, length)) = parse(rest) {
@@ -154,7 +154,7 @@ async fn read(socket: &mut TcpStream, rest: &mut Vec<u8>) -> Option<Received> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<(Received, usize)> {
+fn parse(bytes: &[u8]) -> Option<(ReceivedRequest, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")?;
     let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
     let (line, headers) = text.split_once("\r\n").unwrap_or((&text, ""));
@@ -164,7 +164,7 @@ fn parse(bytes: &[u8]) -> Option<(Received, usize)> {
         .find_map(|line| line.strip_prefix("content-length: "))
         .map_or(0, |length| length.trim().parse().unwrap());
     let body = bytes.get(head + 4..head + 4 + length)?;
-    let received = Received {
+    let received = ReceivedRequest {
         line: line.trim_end_matches(" HTTP/1.1").to_owned(),
         body: String::from_utf8_lossy(body).into_owned(),
         headers,

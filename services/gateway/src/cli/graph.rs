@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use action_graph::Graph;
-use action_graph::accept::{Verdict, accept};
+use action_graph::accept::{OutputVerdict, accept};
 use action_graph::diagnostic::Diagnostic;
 use action_graph::ids::GraphId;
-use action_graph::limits::Limits;
-use action_graph::rules::{Known, PlainText, Rules};
-use action_graph::validate::{Accepted, Context};
+use action_graph::limits::GraphLimits;
+use action_graph::rules::{AgentRules, KnownFacts, PlainText};
+use action_graph::validate::{AcceptedDeclaration, Context};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -48,14 +48,14 @@ pub(super) struct GraphArguments {
 /// The verdict on a model output, with its inputs.
 struct CheckedOutput {
     script: Script,
-    rules: Rules,
-    known: Known,
-    verdict: Verdict,
+    rules: AgentRules,
+    known: KnownFacts,
+    verdict: OutputVerdict,
 }
 
 /// Runs a subcommand. 0: accepted and not failed; 1: refused, failed or blocked.
 pub(super) fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCode> {
-    let (shown, to_authors) = (Limits::default(), all_diagnostics());
+    let (shown, to_authors) = (GraphLimits::default(), all_diagnostics());
     let (arguments, limits, act): (_, _, fn(CheckedOutput, bool) -> bool) = match command {
         GraphCommand::Lint(arguments) => (arguments, to_authors, lint),
         GraphCommand::Render(arguments) => (arguments, shown, render),
@@ -75,34 +75,34 @@ pub(super) fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCod
 }
 
 /// Limits for authors: all collected diagnostics are shown, not only those for a model.
-fn all_diagnostics() -> Limits {
-    let limits = Limits::default();
-    Limits {
+fn all_diagnostics() -> GraphLimits {
+    let limits = GraphLimits::default();
+    GraphLimits {
         notice_diagnostics: limits.diagnostics,
         ..limits
     }
 }
 
-fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<CheckedOutput> {
+fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<CheckedOutput> {
     let model = read_model_output(&arguments.file)?;
     let script = match arguments.tools.to_str() {
         Some("scripted") => Script::open(&model),
         _ => read_script(&arguments.tools)?,
     };
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
         carrier: model.carrier,
         plain_text: PlainText::Repair,
         limits,
-        ..Rules::default()
+        ..AgentRules::default()
     };
-    let known = Known {
+    let known = KnownFacts {
         goal: script.goal.clone(),
         event: script.event.clone(),
         can_persist: true,
         can_ask: true,
         remaining_ms: script::REMAINING_MS,
-        ..Known::default()
+        ..KnownFacts::default()
     };
     let verdict = {
         let context = Context {
@@ -122,9 +122,9 @@ fn judge(arguments: &GraphArguments, limits: Limits) -> anyhow::Result<CheckedOu
 
 fn lint(judged: CheckedOutput, json: bool) -> bool {
     let (is_accepted, diagnostics) = match judged.verdict {
-        Verdict::Accepted(accepted) => (true, accepted.diagnostics),
-        Verdict::Repair(repair) => (false, repair.diagnostics),
-        Verdict::Content(_) => (true, Vec::new()),
+        OutputVerdict::Accepted(accepted) => (true, accepted.diagnostics),
+        OutputVerdict::Repair(repair) => (false, repair.diagnostics),
+        OutputVerdict::Content(_) => (true, Vec::new()),
     };
     if json {
         output::document(&json!({"accepted": is_accepted, "diagnostics": diagnostics}));
@@ -139,12 +139,12 @@ fn lint(judged: CheckedOutput, json: bool) -> bool {
 
 fn render(judged: CheckedOutput, json: bool) -> bool {
     let (text, is_accepted) = match judged.verdict {
-        Verdict::Repair(repair) => (show::notice_turn(&repair), false),
-        Verdict::Content(text) => (text, true),
-        Verdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
+        OutputVerdict::Repair(repair) => (show::notice_turn(&repair), false),
+        OutputVerdict::Content(text) => (text, true),
+        OutputVerdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
             (show::message_turn(&accepted.declaration), true)
         }
-        Verdict::Accepted(accepted) => {
+        OutputVerdict::Accepted(accepted) => {
             let graph = graph_of(*accepted, &judged.rules, &judged.known);
             let played = execute(graph, &judged.script, &mut |_| {});
             (show::graph_turn(&played, &judged.script.goal), true)
@@ -160,12 +160,12 @@ fn render(judged: CheckedOutput, json: bool) -> bool {
 
 fn run(judged: CheckedOutput, json: bool) -> bool {
     match judged.verdict {
-        Verdict::Repair(repair) => refuse(&repair.diagnostics, json),
-        Verdict::Content(text) => print_message(&text, json),
-        Verdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
+        OutputVerdict::Repair(repair) => refuse(&repair.diagnostics, json),
+        OutputVerdict::Content(text) => print_message(&text, json),
+        OutputVerdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
             print_message(&accepted.declaration.message, json)
         }
-        Verdict::Accepted(accepted) => {
+        OutputVerdict::Accepted(accepted) => {
             let diagnostics = accepted.diagnostics.clone();
             let graph = graph_of(*accepted, &judged.rules, &judged.known);
             let played = execute(graph, &judged.script, &mut |transition| {
@@ -221,7 +221,7 @@ fn print_executed(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>, json: bo
     played.is_good()
 }
 
-fn graph_of(accepted: Accepted, rules: &Rules, known: &Known) -> Graph {
+fn graph_of(accepted: AcceptedDeclaration, rules: &AgentRules, known: &KnownFacts) -> Graph {
     Graph::new(
         GraphId(script::GRAPH_ID.to_owned()),
         accepted,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use connectors::agent_file::AgentFile;
-use connectors::service::{Ids, Service};
+use connectors::service::{ConnectorService, ServedIds};
 use connectors::upstream::config::SecretSource;
 use egress::{AllowRule, Egress};
 use langbot::migrate::toml_text;
@@ -106,7 +106,7 @@ impl ConnectorAgents {
             prefix: SECRETS.to_owned(),
             lookup: Arc::new(inherited_variable),
         };
-        Ok(Service { egress, secrets }.runners(Ids::Own))
+        Ok(ConnectorService { egress, secrets }.runners(ServedIds::Own))
     }
 
     /// TOML tables of the endpoint and agents. `data`: the data directory, escaped for a TOML string.

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use harness::owner::Owner;
+use harness::owner::ProcessOwner;
 use harness::preset::Preset;
-use harness::relay::Relay;
-use harness::service::Service;
-use harness::settings::Settings;
+use harness::relay::CredentialRelay;
+use harness::service::HarnessService;
+use harness::settings::HarnessFile;
 use harness::workspace::Workspaces;
 use langbot::migrate::toml_text;
 use runner_kit::Runner;
@@ -76,19 +76,19 @@ pub(super) async fn runners(
             toml_text::value(&json!(name))
         );
     }
-    let settings = Settings::parse(&text).context("--harness")?;
+    let settings = HarnessFile::parse(&text).context("--harness")?;
     if let Some((id, reason)) = settings.missing().first() {
         bail!("--harness: {id} is not available, {reason}");
     }
-    let workspaces = Workspaces::new(&workspaces, Owner::own())?;
-    let (relay, relaying) = Relay::open_port(stop).await?;
+    let workspaces = Workspaces::new(&workspaces, ProcessOwner::own())?;
+    let (relay, relaying) = CredentialRelay::open_port(stop).await?;
     tasks.spawn(async move {
         if let Err(error) = relaying.await {
             let error = &error as &dyn std::error::Error;
             tracing::error!(error, "the relay of the playground's coding agents stopped");
         }
     });
-    Arc::new(Service::new(settings, workspaces, relay)).runners()
+    Arc::new(HarnessService::new(settings, workspaces, relay)).runners()
 }
 
 /// TOML tables of the endpoint and agents, with the placeholders of `dev.toml`.

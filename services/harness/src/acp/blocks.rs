@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::turn::{Prompt, PromptFile};
+use crate::turn::{PromptFile, TurnPrompt};
 
 /// The kinds of blocks that a harness takes beside text and links.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Accepts {
 }
 
 /// The text and the files; a file of a kind that the harness does not take is named by its path in the workspace.
-pub(super) fn blocks(prompt: &Prompt, accepts: Accepts) -> Vec<Value> {
+pub(super) fn blocks(prompt: &TurnPrompt, accepts: Accepts) -> Vec<Value> {
     let mut text = prompt.text.clone();
     let mut inline = Vec::new();
     for file in &prompt.files {
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_a_block_where_taken_and_always_a_path() {
-        let prompt = Prompt {
+    fn sends_files_as_supported_blocks_and_paths() {
+        let prompt = TurnPrompt {
             text: "look".to_owned(),
             files: vec![PromptFile {
                 name: "a.png".to_owned(),

@@ -8,31 +8,31 @@ use serde_json::{Value, json};
 use super::kind_of;
 use crate::permission::Permission;
 use crate::speaker::{bounded, cut};
-use crate::turn::Stage;
+use crate::turn::TurnStage;
 
 /// Tool calls of one turn that are kept.
 const MOST_CALLS: usize = 1_000;
 
 /// The tool calls of a turn, each as its updates have made it.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
-    calls: HashMap<String, Call>,
+pub(super) struct AcpToolCalls {
+    calls: HashMap<String, AcpToolCall>,
 }
 
 #[derive(Debug, Default)]
-struct Call {
+struct AcpToolCall {
     /// The members of the call and of its updates, the latest of each.
     told: Value,
     has_ended: bool,
 }
 
-impl Tools {
+impl AcpToolCalls {
     /// Shows one update.
-    pub(super) async fn show(&mut self, update: &Value, stage: &mut Stage) {
+    pub(super) async fn show(&mut self, update: &Value, stage: &mut TurnStage) {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => {
                 if let Some(text) = update["content"]["text"].as_str() {
-                    stage.speaker.say(text).await;
+                    stage.speaker.append(text).await;
                 }
             }
             "agent_thought_chunk" if stage.shows_thoughts => {
@@ -53,7 +53,7 @@ impl Tools {
         }
     }
 
-    async fn show_call(&mut self, update: &Value, stage: &mut Stage) {
+    async fn show_call(&mut self, update: &Value, stage: &mut TurnStage) {
         let Some(id) = update["toolCallId"].as_str() else {
             return;
         };
@@ -228,8 +228,8 @@ mod tests {
     use crate::permission::ActionKind;
 
     #[test]
-    fn a_permission_knows_what_updates_told_before() {
-        let mut tools = Tools::default();
+    fn permission_includes_earlier_updates() {
+        let mut tools = AcpToolCalls::default();
         tools.merge(
             "t",
             &json!({"toolCallId": "t", "title": "bash", "kind": "execute", "rawInput": {}}),
@@ -248,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn arguments_in_the_content_are_shown_whole() {
-        let mut tools = Tools::default();
+    fn shows_full_arguments_of_content() {
+        let mut tools = AcpToolCalls::default();
         let content = json!([{"type": "content", "content": {"type": "text", "text": "{\"command\":\"echo a very long one\"}"}}]);
         tools.merge(
             "t",
@@ -266,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_names_its_files_and_its_difference() {
+    fn edit_lists_files_and_diff() {
         let call = json!({"kind": "edit", "title": "write", "locations": [{"path": "/w/a"}], "rawInput": {"filePath": "/w/b"},
             "content": [{"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}]});
-        let permission = Tools::default().permission(&json!({"toolCall": call}));
+        let permission = AcpToolCalls::default().permission(&json!({"toolCall": call}));
         assert_eq!(
             permission.paths,
             [PathBuf::from("/w/a"), PathBuf::from("/w/b")]

@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 
 use crate::permission::{ActionKind, Permission};
 use crate::speaker::{bounded, cut};
-use crate::turn::{Prompt, Stage};
+use crate::turn::{TurnPrompt, TurnStage};
 
 /// Tool calls of one turn that are kept.
 const MOST_CALLS: usize = 1_000;
 
 /// The tool calls of a turn.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct TurnEvents {
     /// Names by id.
     calls: HashMap<String, String>,
     ended: HashSet<String>,
 }
 
-impl Events {
+impl TurnEvents {
     /// Shows one message. Those of subagents are left out.
-    pub(super) async fn show(&mut self, message: &Value, stage: &mut Stage) {
+    pub(super) async fn show(&mut self, message: &Value, stage: &mut TurnStage) {
         if !message["parent_tool_use_id"].is_null() {
             return;
         }
@@ -48,7 +48,7 @@ impl Events {
         }
     }
 
-    async fn start(&mut self, block: &Value, stage: &mut Stage) {
+    async fn start(&mut self, block: &Value, stage: &mut TurnStage) {
         let (Some(id), Some(name)) = (block["id"].as_str(), block["name"].as_str()) else {
             return;
         };
@@ -65,7 +65,7 @@ impl Events {
             .await;
     }
 
-    async fn end(&mut self, block: &Value, stage: &mut Stage) {
+    async fn end(&mut self, block: &Value, stage: &mut TurnStage) {
         let Some(id) = block["tool_use_id"].as_str() else {
             return;
         };
@@ -84,12 +84,12 @@ impl Events {
     }
 }
 
-async fn show_delta(event: &Value, stage: &mut Stage) {
+async fn show_delta(event: &Value, stage: &mut TurnStage) {
     let delta = &event["delta"];
     match delta["type"].as_str().unwrap_or_default() {
         "text_delta" => {
             let text = delta["text"].as_str().unwrap_or_default();
-            stage.speaker.say(text).await;
+            stage.speaker.append(text).await;
         }
         "thinking_delta" if stage.shows_thoughts => {
             let text = cut(
@@ -163,7 +163,7 @@ pub(super) fn permission(request: &Value) -> Permission {
 }
 
 /// The content of a user message: the text, images as blocks, and the paths of all files.
-pub(super) fn content(prompt: &Prompt) -> Value {
+pub(super) fn content(prompt: &TurnPrompt) -> Value {
     let mut text = prompt.text.clone();
     let mut blocks = Vec::new();
     for file in &prompt.files {
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permission_shows_exactly_what_would_be_done() {
+    fn permission_shows_exact_action() {
         let bash = permission(&json!({"tool_name": "Bash", "input": {"command": "rm -r x"}}));
         assert_eq!(
             (bash.kind, bash.detail.as_str()),

@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use crate::permission::{ActionKind, Permission};
 use crate::speaker::{bounded, cut};
-use crate::turn::{Prompt, Stage};
+use crate::turn::{TurnPrompt, TurnStage};
 
 /// Items of one turn that are kept.
 const MOST_ITEMS: usize = 1_000;
 
 /// The items of a turn, by their ids.
 #[derive(Debug, Default)]
-pub(super) struct Items {
+pub(super) struct TurnItems {
     items: HashMap<String, Value>,
 }
 
-impl Items {
+impl TurnItems {
     /// Shows one notification.
-    pub(super) async fn show(&mut self, method: &str, params: &Value, stage: &mut Stage) {
+    pub(super) async fn show(&mut self, method: &str, params: &Value, stage: &mut TurnStage) {
         match method {
             "item/agentMessage/delta" => {
                 stage
                     .speaker
-                    .say(params["delta"].as_str().unwrap_or_default())
+                    .append(params["delta"].as_str().unwrap_or_default())
                     .await;
             }
             "item/reasoning/summaryTextDelta" if stage.shows_thoughts => {
@@ -45,7 +45,7 @@ impl Items {
         }
     }
 
-    async fn start(&mut self, item: &Value, stage: &mut Stage) {
+    async fn start(&mut self, item: &Value, stage: &mut TurnStage) {
         let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
             return;
         };
@@ -65,7 +65,7 @@ impl Items {
         stage.speaker.tool_started(id, &name, parameters).await;
     }
 
-    async fn end(&mut self, item: &Value, stage: &mut Stage) {
+    async fn end(&mut self, item: &Value, stage: &mut TurnStage) {
         let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
             return;
         };
@@ -158,7 +158,7 @@ fn name_of(item: &Value) -> Option<String> {
 }
 
 /// The input of a turn: the text with the paths of all files, and images by their paths.
-pub(super) fn input(prompt: &Prompt) -> Value {
+pub(super) fn input(prompt: &TurnPrompt) -> Value {
     let mut text = prompt.text.clone();
     let mut images = Vec::new();
     for file in &prompt.files {
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edit_is_asked_for_with_its_difference() {
-        let mut items = Items::default();
+    fn permission_for_edit_shows_diff() {
+        let mut items = TurnItems::default();
         let item = json!({"type": "fileChange", "changes": [{"path": "/w/a", "diff": "+y"}]});
         items.items.insert("i".to_owned(), item);
         let edit = items

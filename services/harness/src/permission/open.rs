@@ -4,14 +4,14 @@ use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
 
-use super::{Decision, Permission, Permissions};
+use super::{Permission, PermissionDecider, PermissionDecision};
 
 /// Permissions of one turn that may be open at a time.
 const MOST_OPEN: usize = 32;
 
 /// The open permissions of one turn. `Request` is the protocol's own request, to be answered with the decision.
 pub(crate) struct OpenPermissions<Request> {
-    deciding: FuturesUnordered<BoxFuture<'static, (u64, Decision)>>,
+    deciding: FuturesUnordered<BoxFuture<'static, (u64, PermissionDecision)>>,
     /// In the order in which they were asked.
     open: Vec<(u64, Request, String)>,
     next: u64,
@@ -23,7 +23,7 @@ pub(crate) struct OpenPermissions<Request> {
 pub(crate) struct Decided<Request> {
     pub(crate) request: Request,
     pub(crate) title: String,
-    pub(crate) decision: Decision,
+    pub(crate) decision: PermissionDecision,
 }
 
 impl<Request> OpenPermissions<Request> {
@@ -41,7 +41,7 @@ impl<Request> OpenPermissions<Request> {
         &mut self,
         request: Request,
         permission: Permission,
-        permissions: &Permissions,
+        permissions: &PermissionDecider,
     ) -> Option<Decided<Request>> {
         let title = permission.title.clone();
         self.add(request, title, permissions.clone().decide(permission))
@@ -51,12 +51,12 @@ impl<Request> OpenPermissions<Request> {
         &mut self,
         request: Request,
         title: String,
-        deciding: impl Future<Output = Decision> + Send + 'static,
+        deciding: impl Future<Output = PermissionDecision> + Send + 'static,
     ) -> Option<Decided<Request>> {
         let at_once = if self.is_closed {
-            Some(Decision::Cancelled)
+            Some(PermissionDecision::Cancelled)
         } else {
-            (self.open.len() >= MOST_OPEN).then_some(Decision::TooMany)
+            (self.open.len() >= MOST_OPEN).then_some(PermissionDecision::TooMany)
         };
         if let Some(decision) = at_once {
             return Some(Decided {
@@ -100,7 +100,7 @@ impl<Request> OpenPermissions<Request> {
         open.map(|(_, request, title)| Decided {
             request,
             title,
-            decision: Decision::Cancelled,
+            decision: PermissionDecision::Cancelled,
         })
         .collect()
     }
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    fn add(open: &mut OpenPermissions<u32>, request: u32) -> Option<Decision> {
+    fn add(open: &mut OpenPermissions<u32>, request: u32) -> Option<PermissionDecision> {
         let decided = open.add(request, format!("permission {request}"), pending());
         decided.map(|decided| decided.decision)
     }
@@ -121,12 +121,12 @@ mod tests {
     async fn decisions_return_with_their_own_request() {
         let mut open = OpenPermissions::new();
         assert_eq!(add(&mut open, 1), None);
-        let allowed = ready(Decision::Allowed);
+        let allowed = ready(PermissionDecision::Allowed);
         assert_eq!(open.add(2, "second".to_owned(), allowed), None);
         assert_eq!(add(&mut open, 3), None);
         let decided = open.decided().await;
         assert_eq!((decided.request, decided.title.as_str()), (2, "second"));
-        assert_eq!(decided.decision, Decision::Allowed);
+        assert_eq!(decided.decision, PermissionDecision::Allowed);
     }
 
     #[test]
@@ -137,8 +137,14 @@ mod tests {
         }
         let closed = open.close().into_iter();
         let closed: Vec<_> = closed.map(|it| (it.request, it.decision)).collect();
-        assert_eq!(closed, [(1, Decision::Cancelled), (2, Decision::Cancelled)]);
-        assert_eq!(add(&mut open, 3), Some(Decision::Cancelled));
+        assert_eq!(
+            closed,
+            [
+                (1, PermissionDecision::Cancelled),
+                (2, PermissionDecision::Cancelled)
+            ]
+        );
+        assert_eq!(add(&mut open, 3), Some(PermissionDecision::Cancelled));
         assert!(open.close().is_empty());
     }
 
@@ -147,6 +153,6 @@ mod tests {
         let mut open = OpenPermissions::new();
         let added = (0..=32).map(|request| add(&mut open, request));
         let refused: Vec<_> = added.flatten().collect();
-        assert_eq!(refused, [Decision::TooMany]);
+        assert_eq!(refused, [PermissionDecision::TooMany]);
     }
 }

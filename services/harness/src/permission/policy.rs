@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::{ActionKind, Permission};
-use crate::config::Mode;
+use crate::config::PermissionMode;
 use crate::hash::short_hash;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,16 +14,17 @@ pub(super) enum Ruling {
 }
 
 /// The ruling of a mode.
-pub(super) fn rule(mode: Mode, permission: &Permission, workspace: &Path) -> Ruling {
+pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Path) -> Ruling {
     match (mode, permission.kind) {
-        (Mode::Full, _) | (Mode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
-        (Mode::ReadOnly, _) => Ruling::Refuse,
-        (Mode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
+        (PermissionMode::Full, _)
+        | (PermissionMode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
+        (PermissionMode::ReadOnly, _) => Ruling::Refuse,
+        (PermissionMode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
             if stays(permission, workspace) =>
         {
             Ruling::Allow
         }
-        (Mode::AcceptEdits | Mode::Ask, _) => Ruling::Ask,
+        (PermissionMode::AcceptEdits | PermissionMode::Ask, _) => Ruling::Ask,
     }
 }
 
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_rule_by_kind_and_place() {
+    fn modes_decide_by_kind_and_path() {
         let root = std::env::temp_dir().join(format!("runnel-policy-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(root.join("w")).unwrap();
         let workspace = root.join("w");
@@ -97,35 +98,48 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere", workspace.join("gone")).unwrap();
         let inside = permission(ActionKind::Edit, &["new/a.txt"]);
         let ruled = |mode, permission: &Permission| rule(mode, permission, &workspace);
-        assert_eq!(ruled(Mode::AcceptEdits, &inside), Ruling::Allow);
-        assert_eq!(ruled(Mode::Ask, &inside), Ruling::Ask);
-        assert_eq!(ruled(Mode::ReadOnly, &inside), Ruling::Refuse);
-        assert_eq!(ruled(Mode::Full, &inside), Ruling::Allow);
+        assert_eq!(ruled(PermissionMode::AcceptEdits, &inside), Ruling::Allow);
+        assert_eq!(ruled(PermissionMode::Ask, &inside), Ruling::Ask);
+        assert_eq!(ruled(PermissionMode::ReadOnly, &inside), Ruling::Refuse);
+        assert_eq!(ruled(PermissionMode::Full, &inside), Ruling::Allow);
         for outside in ["../x", "/etc/passwd", "out/passwd", "gone/x", "new/../../x"] {
             let edit = permission(ActionKind::Edit, &["a", outside]);
-            assert_eq!(ruled(Mode::AcceptEdits, &edit), Ruling::Ask, "{outside}");
+            assert_eq!(
+                ruled(PermissionMode::AcceptEdits, &edit),
+                Ruling::Ask,
+                "{outside}"
+            );
         }
         assert_eq!(
-            ruled(Mode::AcceptEdits, &permission(ActionKind::Edit, &[])),
+            ruled(
+                PermissionMode::AcceptEdits,
+                &permission(ActionKind::Edit, &[])
+            ),
             Ruling::Ask
         );
         assert_eq!(
-            ruled(Mode::AcceptEdits, &permission(ActionKind::Execute, &["a"])),
+            ruled(
+                PermissionMode::AcceptEdits,
+                &permission(ActionKind::Execute, &["a"])
+            ),
             Ruling::Ask
         );
         assert_eq!(
-            ruled(Mode::ReadOnly, &permission(ActionKind::Read, &[])),
+            ruled(PermissionMode::ReadOnly, &permission(ActionKind::Read, &[])),
             Ruling::Allow
         );
         assert_eq!(
-            ruled(Mode::ReadOnly, &permission(ActionKind::Other, &[])),
+            ruled(
+                PermissionMode::ReadOnly,
+                &permission(ActionKind::Other, &[])
+            ),
             Ruling::Refuse
         );
         std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
-    fn a_conversation_allows_one_command_exactly() {
+    fn conversation_approval_covers_exact_command() {
         let workspace = Path::new("/tmp");
         let one = key(&permission(ActionKind::Execute, &[]), workspace);
         let mut other = permission(ActionKind::Execute, &[]);

@@ -8,7 +8,7 @@ use protocol::interaction::{AwaitedInteraction, INTERACTION_REQUESTED};
 use protocol::resources::StateScope;
 use protocol::result::ResultType;
 use runner_kit::host::Host;
-use runner_kit::{Results, results};
+use runner_kit::{ResultSender, results};
 use serde_json::{Value, json};
 
 use super::{ALLOWED, Permission};
@@ -24,7 +24,7 @@ const REJECT: &str = "reject";
 
 /// Outcome of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum QuestionOutcome {
     Once,
     Conversation,
     No,
@@ -34,16 +34,21 @@ pub(super) enum Answer {
 }
 
 /// Asks the questions of one run.
-pub(super) struct Questions {
+pub(super) struct RunQuestions {
     host: Host,
-    out: Results,
+    out: ResultSender,
     time: Duration,
     can_ask: bool,
     asked: AtomicU64,
 }
 
-impl Questions {
-    pub(super) fn new(context: &AgentRunContext, time: Duration, host: Host, out: Results) -> Self {
+impl RunQuestions {
+    pub(super) fn new(
+        context: &AgentRunContext,
+        time: Duration,
+        host: Host,
+        out: ResultSender,
+    ) -> Self {
         Self {
             host,
             out,
@@ -54,9 +59,9 @@ impl Questions {
     }
 
     /// Asks, and waits for the answer as long as it may come.
-    pub(super) async fn ask(&self, permission: &Permission) -> Answer {
+    pub(super) async fn ask(&self, permission: &Permission) -> QuestionOutcome {
         if !self.can_ask {
-            return Answer::Unavailable;
+            return QuestionOutcome::Unavailable;
         }
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let id = format!("permission-{number}");
@@ -93,23 +98,25 @@ impl Questions {
         })
     }
 
-    async fn wait(&self, id: &str) -> Answer {
-        match self.host.wait_for_interaction(id).await {
+    async fn wait(&self, id: &str) -> QuestionOutcome {
+        match self.host.interactions().wait(id).await {
             Ok(AwaitedInteraction::Submitted { action_id, .. }) => match action_id.as_deref() {
-                Some(ONCE) => Answer::Once,
-                Some(CONVERSATION) => Answer::Conversation,
-                _ => Answer::No,
+                Some(ONCE) => QuestionOutcome::Once,
+                Some(CONVERSATION) => QuestionOutcome::Conversation,
+                _ => QuestionOutcome::No,
             },
-            Ok(AwaitedInteraction::Expired | AwaitedInteraction::Open) => Answer::Expired,
-            Ok(AwaitedInteraction::Cancelled) => Answer::Cancelled,
-            Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => Answer::Cancelled,
+            Ok(AwaitedInteraction::Expired | AwaitedInteraction::Open) => QuestionOutcome::Expired,
+            Ok(AwaitedInteraction::Cancelled) => QuestionOutcome::Cancelled,
+            Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
+                QuestionOutcome::Cancelled
+            }
             Err(error) => {
                 tracing::warn!(
                     interaction.id = id,
                     code = error.code,
                     "a permission cannot be asked for, it counts as refused"
                 );
-                Answer::Unavailable
+                QuestionOutcome::Unavailable
             }
         }
     }

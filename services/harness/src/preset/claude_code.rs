@@ -2,7 +2,7 @@
 
 use serde_json::{Map, json};
 
-use super::{Access, Prepared, is_read_only};
+use super::{Access, PresetAdditions, is_read_only};
 
 /// Tools that work outside the workspace or beyond the run.
 const WITHHELD: [&str; 9] = [
@@ -21,7 +21,7 @@ pub(crate) const READING: [&str; 3] = ["Read", "Grep", "Glob"];
 /// Tools of the MCP server, which are the gateway's to allow.
 pub(crate) const GRANTED: &str = "mcp__runnel";
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let config = access.config;
     let on = || "1".to_owned();
     // Settings of the workspace are left unread: they could allow anything.
@@ -31,7 +31,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
         options["tools"] = json!(READING);
     }
     let meta = json!({"claudeCode": {"options": options}});
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("ANTHROPIC_BASE_URL", access.anthropic.clone()),
             ("ANTHROPIC_AUTH_TOKEN", access.key.to_owned()),
@@ -49,6 +49,6 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             ("DISABLE_ERROR_REPORTING", on()),
         ],
         session: Map::from_iter([("_meta".to_owned(), meta)]),
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }

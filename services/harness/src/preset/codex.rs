@@ -5,14 +5,14 @@
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::{Access, Prepared};
+use super::{Access, PresetAdditions};
 
 const HOME: &str = ".codex";
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let home = access.home.join(HOME);
     let catalog = home.join("catalog.json");
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("CODEX_HOME", home.to_string_lossy().into_owned()),
             ("RUNNEL_KEY", access.key.to_owned()),
@@ -30,7 +30,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
                 catalog_of(&access.config.model).to_string(),
             ),
         ],
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }
 
@@ -71,11 +71,11 @@ fn catalog_of(model: &str) -> Value {
 mod tests {
     use super::super::testing::{access, config as configured};
     use super::*;
-    use crate::config::Mode;
+    use crate::config::PermissionMode;
 
     #[test]
-    fn the_file_holds_no_secret_and_asks_for_everything() {
-        let agent = configured(Mode::Ask);
+    fn config_has_no_secret_and_asks_always() {
+        let agent = configured(PermissionMode::Ask);
         let text = config(&access(&agent), "/c.json");
         let read: Table = text.parse().unwrap();
         assert_eq!(read["sandbox_mode"].as_str(), Some("read-only"));

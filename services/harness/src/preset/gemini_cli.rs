@@ -1,8 +1,8 @@
 //! Gemini CLI (npm `@google/gemini-cli`): it speaks to Google's models alone, with a key of the operator's (`env`).
 
-use super::{Access, Prepared};
+use super::{Access, PresetAdditions};
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     // Without `folderTrust` off, it leaves the MCP server out in silence.
     let settings = serde_json::json!({
         "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
@@ -10,7 +10,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
         "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
         "model": {"name": access.config.model},
     });
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("GEMINI_MODEL", access.config.model.clone()),
             ("GEMINI_CLI_NO_RELAUNCH", "true".to_owned()),
@@ -25,6 +25,6 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
         .map(str::to_owned)
         .to_vec(),
         files: vec![(".gemini/settings.json", settings.to_string())],
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }

@@ -1,10 +1,10 @@
 //! Kimi Code (npm `@moonshot-ai/kimi-code`): configured by variables. It asks for every write in its default mode.
 
-use super::{Access, Prepared};
+use super::{Access, PresetAdditions};
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let home = access.home.join(".kimi-code");
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("KIMI_CODE_HOME", home.to_string_lossy().into_owned()),
             ("KIMI_MODEL_NAME", access.config.model.clone()),
@@ -15,6 +15,6 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             ("KIMI_CODE_NO_AUTO_UPDATE", "1".to_owned()),
             ("KIMI_DISABLE_TELEMETRY", "1".to_owned()),
         ],
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }

@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{Access, Prepared, is_read_only};
+use super::{Access, PresetAdditions, is_read_only};
 
 /// Tokens that the model is said to take and to give where the grant says nothing of it.
 const CONTEXT: u64 = 128_000;
 const OUTPUT: u64 = 8_192;
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let config = access.config;
     let (writes, commands) = if is_read_only(access) {
         ("deny", "deny")
@@ -32,7 +32,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
         },
     });
     let on = || "1".to_owned();
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("OPENCODE_CONFIG_CONTENT", content.to_string()),
             ("RUNNEL_KEY", access.key.to_owned()),
@@ -53,7 +53,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             .port
             .map(|port| vec!["--port".to_owned(), port.to_string()])
             .unwrap_or_default(),
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }
 
@@ -63,14 +63,14 @@ mod tests {
 
     use super::super::testing::{access, config};
     use super::*;
-    use crate::config::Mode;
+    use crate::config::PermissionMode;
 
     #[test]
-    fn asks_for_writes_and_takes_them_away_when_read_only() {
+    fn asks_for_writes_and_removes_them_read_only() {
         for (mode, expected) in [
-            (Mode::Ask, "ask"),
-            (Mode::Full, "ask"),
-            (Mode::ReadOnly, "deny"),
+            (PermissionMode::Ask, "ask"),
+            (PermissionMode::Full, "ask"),
+            (PermissionMode::ReadOnly, "deny"),
         ] {
             let config = config(mode);
             let prepared = prepare(&access(&config));

@@ -1,10 +1,10 @@
 //! Qwen Code (npm `@qwen-code/qwen-code`): configured by variables and a file.
 
-use super::{Access, Prepared};
+use super::{Access, PresetAdditions};
 
 const SYSTEM: &str = ".qwen/system.json";
 
-pub(super) fn prepare(access: &Access<'_>) -> Prepared {
+pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let settings = serde_json::json!({
         "security": {"auth": {"selectedType": "openai"}, "folderTrust": {"enabled": false}},
         "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
@@ -13,7 +13,7 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
     let system = serde_json::json!({
         "mcp": {"allowed": ["runnel"]}, "permissions": {"ask": ["Bash", "Edit", "Write"]},
     });
-    Prepared {
+    PresetAdditions {
         env: vec![
             ("OPENAI_BASE_URL", access.openai.clone()),
             ("OPENAI_API_KEY", access.key.to_owned()),
@@ -39,6 +39,6 @@ pub(super) fn prepare(access: &Access<'_>) -> Prepared {
             (".qwen/settings.json", settings.to_string()),
             (SYSTEM, system.to_string()),
         ],
-        ..Prepared::default()
+        ..PresetAdditions::default()
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use super::{Confinement, Limits};
+use super::{Confinement, ResourceLimits};
 
 /// Arguments of `runnel-harness sandbox`.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ impl SandboxArgs {
             connect: self.connect.clone(),
             bind: self.bind.clone(),
             user: self.user.clone(),
-            limits: Limits {
+            limits: ResourceLimits {
                 memory: self.memory,
                 processes: self.processes,
                 file_size: self.file_size,
@@ -156,7 +156,7 @@ mod tests {
             connect: vec![443, 65535],
             bind: vec![4096],
             user: Some("-agent".to_owned()),
-            limits: Limits {
+            limits: ResourceLimits {
                 memory: Some(u64::MAX),
                 processes: Some(1),
                 file_size: Some(2),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn requires_a_command_after_the_dashes() {
+    fn requires_command_after_dashes() {
         for line in [&["sandbox"][..], &["sandbox", "true"], &["sandbox", "--"]] {
             let line: Vec<OsString> = line.iter().map(Into::into).collect();
             assert!(parsed(&line).is_err(), "{line:?}");

@@ -7,10 +7,10 @@ use protocol::history::TranscriptItem;
 use protocol::message::{Message, MessageContent};
 use protocol::run::Page;
 use runner_kit::HostError;
-use runner_kit::host::{Direction, HistoryQuery};
+use runner_kit::host::{HistoryPageQuery, PageDirection};
 
 use crate::config::Config;
-use crate::context::budget::Budget;
+use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::Checkpoint;
 use crate::context::estimate;
 use crate::context::pictures;
@@ -40,7 +40,7 @@ pub(super) async fn read(
     host: &impl AgentHost,
     context: &AgentRunContext,
     config: &Config,
-    budget: &Budget,
+    budget: &RequestBudget,
     checkpoint: Option<&Checkpoint>,
 ) -> Result<Vec<Remembered>, HostError> {
     let access = &context.context;
@@ -71,11 +71,11 @@ async fn since(
     let mut after = cursor.to_owned();
     let mut seen = HashSet::new();
     for _ in 0..MOST_PAGES {
-        let query = HistoryQuery {
+        let query = HistoryPageQuery {
             after_cursor: Some(after.clone()),
             limit: Some(limit),
-            direction: Some(Direction::Forward),
-            ..HistoryQuery::default()
+            direction: Some(PageDirection::Forward),
+            ..HistoryPageQuery::default()
         };
         let page = page(host, query).await?;
         let next = next_of(&page);
@@ -92,7 +92,7 @@ async fn since(
 /// item that is too large to read, because that item would fail every later run of the conversation.
 async fn tail(
     host: &impl AgentHost,
-    budget: &Budget,
+    budget: &RequestBudget,
     limit: u32,
 ) -> Result<Vec<TranscriptItem>, HostError> {
     let mut newest_first = Vec::new();
@@ -100,11 +100,11 @@ async fn tail(
     let mut seen = HashSet::new();
     let mut tokens = 0;
     for _ in 0..MOST_PAGES {
-        let query = HistoryQuery {
+        let query = HistoryPageQuery {
             before_cursor: before.take(),
             limit: Some(limit),
-            direction: Some(Direction::Backward),
-            ..HistoryQuery::default()
+            direction: Some(PageDirection::Backward),
+            ..HistoryPageQuery::default()
         };
         let page = match page(host, query).await {
             Ok(page) => page,
@@ -141,7 +141,7 @@ fn next_of(page: &Page<TranscriptItem>) -> Option<String> {
 /// Reads a page; retries with fewer items, down to one, when the page is too large.
 async fn page(
     host: &impl AgentHost,
-    mut query: HistoryQuery,
+    mut query: HistoryPageQuery,
 ) -> Result<Page<TranscriptItem>, HostError> {
     loop {
         match (host.history(&query).await, query.limit) {
@@ -177,8 +177,8 @@ fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
     let own = items
         .iter()
         .find(|item| item.event_id == *current && item.role == "user");
-    let told = context.context.transcript_seq;
-    own.map(|own| own.seq - 1).or(told).unwrap_or(i64::MAX)
+    let describe = context.context.transcript_seq;
+    own.map(|own| own.seq - 1).or(describe).unwrap_or(i64::MAX)
 }
 
 /// True for items before the current event. The gateway stores user messages on arrival, including steering
@@ -195,14 +195,14 @@ fn message_of(item: &TranscriptItem) -> Option<Message> {
     let whole = item.content_json.as_ref();
     let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
     let text = item.content.as_deref().filter(|text| !text.is_empty());
-    let told = text.map(|text| Message::text(&item.role, text));
-    let message = whole.filter(says_something).or(told)?;
+    let describe = text.map(|text| Message::text(&item.role, text));
+    let message = whole.filter(says_something).or(describe)?;
     let is_said = matches!(message.role.as_str(), "user" | "assistant" | "tool");
     if !is_said {
         return None;
     }
     // Reasoning and signatures are sent back within their run only.
-    let mut message = without_thinking(&pictures::told(message));
+    let mut message = without_thinking(&pictures::describe(message));
     message.provider_specific_fields = None;
     for call in message.tool_calls.iter_mut().flatten() {
         call.provider_specific_fields = None;

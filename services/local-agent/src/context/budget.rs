@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Settings of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Configured {
+pub struct BudgetSettings {
     /// Window when the host reports none, and upper bound otherwise; 0: no budget.
     pub window: u64,
     /// Tokens reserved for the answer.
@@ -16,7 +16,7 @@ pub struct Configured {
     pub summary: u64,
 }
 
-impl Default for Configured {
+impl Default for BudgetSettings {
     fn default() -> Self {
         Self {
             window: 200_000,
@@ -29,7 +29,7 @@ impl Default for Configured {
 
 /// Token limits of a request and its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budget {
+pub struct RequestBudget {
     /// Window of the model; 0: no budget.
     pub window: u64,
     /// Tokens reserved for the answer: at most a quarter of the window.
@@ -64,9 +64,9 @@ const OUTPUT: [&str; 4] = [
 ];
 const OUTPUT_OF_MODEL: [&str; 3] = ["max_output_tokens", "maxOutputTokens", "output_tokens"];
 
-impl Budget {
+impl RequestBudget {
     /// Budget of a run, from its configuration and `ctx.runtime.metadata`.
-    pub fn new(configured: &Configured, metadata: &JsonObject) -> Self {
+    pub fn new(configured: &BudgetSettings, metadata: &JsonObject) -> Self {
         if configured.window == 0 {
             return Self {
                 keep_recent: configured.keep_recent,
@@ -90,11 +90,11 @@ impl Budget {
 
     /// No budget: requests are sent unchanged.
     pub fn off() -> Self {
-        let Configured {
+        let BudgetSettings {
             keep_recent,
             summary,
             ..
-        } = Configured::default();
+        } = BudgetSettings::default();
         Self {
             window: 0,
             reserve: 0,
@@ -168,16 +168,16 @@ mod tests {
 
     use super::*;
 
-    fn budget(configured: &Configured, metadata: Value) -> Budget {
+    fn budget(configured: &BudgetSettings, metadata: Value) -> RequestBudget {
         let Value::Object(metadata) = metadata else {
             panic!("an object")
         };
-        Budget::new(configured, &metadata)
+        RequestBudget::new(configured, &metadata)
     }
 
     #[test]
-    fn the_window_of_the_host_counts_up_to_the_configured_one() {
-        let configured = Configured::default();
+    fn caps_host_window_by_configuration() {
+        let configured = BudgetSettings::default();
         for (metadata, window) in [
             (json!({}), 200_000),
             (json!({"model_context_window_tokens": 32_000}), 32_000),
@@ -210,11 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_a_quarter_of_the_window_at_most() {
+    fn caps_reserve_at_quarter_of_window() {
         for (window, reserve) in [(200_000, 16_384), (8_192, 2_048), (3, 1), (1, 1)] {
-            let configured = Configured {
+            let configured = BudgetSettings {
                 window,
-                ..Configured::default()
+                ..BudgetSettings::default()
             };
             let budget = budget(&configured, json!({}));
             assert_eq!(budget.reserve, reserve, "{window}");
@@ -223,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_no_longer_than_the_model_can_answer() {
-        let configured = Configured::default();
+    fn caps_summary_by_output_limit() {
+        let configured = BudgetSettings::default();
         for (metadata, summary) in [
             (json!({}), 8_000),
             (json!({"model_max_output_tokens": 4_096}), 4_096),
@@ -246,22 +246,22 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_nothing_switches_the_budget_off_whatever_the_host_says() {
-        let configured = Configured {
+    fn zero_window_disables_budget() {
+        let configured = BudgetSettings {
             window: 0,
-            ..Configured::default()
+            ..BudgetSettings::default()
         };
         let off = budget(&configured, json!({"context_window": 32_000}));
-        assert!(off.is_off() && off == Budget::off());
+        assert!(off.is_off() && off == RequestBudget::off());
         assert!(off.for_retry().is_off());
-        assert!(!Budget::new(&Configured::default(), &JsonObject::new()).is_off());
+        assert!(!RequestBudget::new(&BudgetSettings::default(), &JsonObject::new()).is_off());
     }
 
     #[test]
-    fn a_retry_has_three_quarters_of_the_room_and_its_parts_in_proportion() {
-        let configured = Configured {
+    fn retry_scales_budget_to_three_quarters() {
+        let configured = BudgetSettings {
             window: 16_000,
-            ..Configured::default()
+            ..BudgetSettings::default()
         };
         let retry = budget(&configured, json!({})).for_retry();
         assert_eq!(
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!((retry.keep_recent, retry.summary), (4_500, 2_250));
         let known = budget(&configured, json!({})).for_retry_below(6_000);
         assert_eq!((known.input, known.keep_recent), (4_500, 2_250));
-        assert_eq!(Budget::off().for_retry_below(40_000).input, 30_000);
-        assert_eq!(Budget::off().for_retry_below(0).input, 1);
+        assert_eq!(RequestBudget::off().for_retry_below(40_000).input, 30_000);
+        assert_eq!(RequestBudget::off().for_retry_below(0).input, 1);
     }
 }

@@ -5,13 +5,13 @@ mod plan; // selection by estimates
 
 use protocol::message::Message;
 
-use crate::context::budget::Budget;
-use crate::context::conversation::Conversation;
-use crate::context::references::References;
+use crate::context::budget::RequestBudget;
+use crate::context::conversation::RequestMessages;
+use crate::context::references::ReferenceList;
 use crate::context::summary::request::{SummaryRequest, request};
 use crate::context::summary::{Summary, local};
-use crate::context::{estimate, fit, legal};
-use plan::{Limits, Omitted};
+use crate::context::{estimate, fit, message_validation};
+use plan::{Omitted, PassLimits};
 
 /// Exact token counter: a host call, made as rarely as possible.
 pub trait Counter {
@@ -28,7 +28,7 @@ pub trait Summarizer {
     fn summarize(&self, request: SummaryRequest) -> impl Future<Output = Option<String>> + Send;
 }
 
-/// Known size of a request: the first messages of [`Conversation::messages`] with everything sent besides, as
+/// Known size of a request: the first messages of [`RequestMessages::messages`] with everything sent besides, as
 /// the provider counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
@@ -41,7 +41,7 @@ pub struct Anchor {
 pub struct Compacted {
     /// Valid sequence within the budget. If the budget has no place for a few words of the user, the smallest
     /// possible sequence; see `tokens_after`.
-    pub conversation: Conversation,
+    pub conversation: RequestMessages,
     /// True when messages were shortened or left out.
     pub compacted: bool,
     /// Counted, or estimated when no count was needed.
@@ -64,8 +64,8 @@ const LEAST_REQUEST: u64 = 1_500;
 
 /// Compacts a conversation to its budget. Keeps the input of this run. Returns the counter's error.
 pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
-    conversation: Conversation,
-    budget: &Budget,
+    conversation: RequestMessages,
+    budget: &RequestBudget,
     anchor: Option<Anchor>,
     counter: &C,
     summarizer: &S,
@@ -117,7 +117,7 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     })
 }
 
-fn unchanged(conversation: Conversation, tokens: u64, anchor: Option<Anchor>) -> Compacted {
+fn unchanged(conversation: RequestMessages, tokens: u64, anchor: Option<Anchor>) -> Compacted {
     Compacted {
         conversation,
         compacted: false,
@@ -132,10 +132,10 @@ fn unchanged(conversation: Conversation, tokens: u64, anchor: Option<Anchor>) ->
 // --- validity ---
 
 /// Valid conversation, and the original index of each history item.
-fn sanitized(mut conversation: Conversation) -> (Conversation, Vec<usize>) {
+fn sanitized(mut conversation: RequestMessages) -> (RequestMessages, Vec<usize>) {
     let history = std::mem::take(&mut conversation.history);
     let mut places = Vec::new();
-    for placed in legal::place(history) {
+    for placed in message_validation::place(history) {
         places.push(placed.at);
         conversation.history.push(placed.message);
     }
@@ -144,7 +144,7 @@ fn sanitized(mut conversation: Conversation) -> (Conversation, Vec<usize>) {
         &mut conversation.summaries,
         &mut conversation.current,
     ] {
-        *part = legal::sanitize(std::mem::take(part));
+        *part = message_validation::sanitize(std::mem::take(part));
     }
     (conversation, places)
 }
@@ -181,7 +181,7 @@ fn guess(messages: &[Message], anchor: Option<Anchor>) -> u64 {
 
 async fn measure<C: Counter + Sync>(
     messages: &[Message],
-    budget: &Budget,
+    budget: &RequestBudget,
     anchor: Option<Anchor>,
     counter: &C,
 ) -> Result<Measured, C::Error> {
@@ -232,15 +232,15 @@ impl Size {
     }
 
     /// Budget of the messages: at least a quarter of the whole.
-    fn room(&self, budget: &Budget) -> u64 {
+    fn room(&self, budget: &RequestBudget) -> u64 {
         let beside = self.beside().min(budget.input / 4 * 3);
         (budget.input - beside).max(1)
     }
 
     /// Budget in estimated tokens, scaled by the ratio of count and estimate.
-    fn limits(&self, budget: &Budget) -> Limits {
+    fn limits(&self, budget: &RequestBudget) -> PassLimits {
         let scaled = |tokens| scaled(tokens, self.estimated, self.counted);
-        Limits {
+        PassLimits {
             target: scaled(self.room(budget)).max(1),
             keep_recent: scaled(budget.keep_recent),
             summary: scaled(budget.summary),
@@ -259,18 +259,18 @@ fn scaled(tokens: u64, to: u64, from: u64) -> u64 {
 /// Replaces left-out messages and earlier summaries by one summary. Its text is empty when the budget has no
 /// place for it.
 async fn summarize<S: Summarizer + Sync>(
-    conversation: &mut Conversation,
+    conversation: &mut RequestMessages,
     omitted: &Omitted,
-    limits: &Limits,
+    limits: &PassLimits,
     summarizer: &S,
 ) -> String {
     let previous = Summary::of_messages(&std::mem::take(&mut conversation.summaries));
     let references = previous.as_ref().map(|summary| {
-        let in_prose = References::of_text(&summary.prose);
+        let in_prose = ReferenceList::of_text(&summary.prose);
         summary.references.clone().merged(in_prose)
     });
     let references = references.unwrap_or_default();
-    let references = references.merged(References::of_messages(&omitted.messages));
+    let references = references.merged(ReferenceList::of_messages(&omitted.messages));
     let room = plan::room_of_summary(omitted, previous.as_ref(), &references, limits);
     let asked = ask(
         previous.as_ref(),
@@ -295,9 +295,9 @@ async fn summarize<S: Summarizer + Sync>(
 async fn ask<S: Summarizer + Sync>(
     previous: Option<&Summary>,
     omitted: &Omitted,
-    references: &References,
+    references: &ReferenceList,
     room: u64,
-    limits: &Limits,
+    limits: &PassLimits,
     summarizer: &S,
 ) -> Option<Summary> {
     let prose = room.saturating_sub(Summary::tokens_of_references(references));
@@ -322,7 +322,7 @@ async fn ask<S: Summarizer + Sync>(
 /// Counts the result and shortens it while it exceeds the budget, because estimates may be too low. Returns the
 /// last count.
 async fn tighten<C: Counter + Sync>(
-    conversation: &mut Conversation,
+    conversation: &mut RequestMessages,
     room: u64,
     counter: &C,
 ) -> Result<u64, C::Error> {

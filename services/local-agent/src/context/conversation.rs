@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use protocol::message::Message;
 
-use crate::context::{legal, reference_data, summary};
+use crate::context::{message_validation, reference_data, summary};
 
-/// Parts of a request. [`Conversation::messages`] defines their order.
+/// Parts of a request. [`RequestMessages::messages`] defines their order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Conversation {
+pub struct RequestMessages {
     /// Instructions: prompt and index of skills.
     pub prompt: Vec<Message>,
     /// Summaries of messages before the history.
@@ -21,7 +21,7 @@ pub struct Conversation {
     pub current: Vec<Message>,
 }
 
-impl Conversation {
+impl RequestMessages {
     /// Splits a message list of another program: leading instructions, summaries, retrieved passages, the
     /// messages from the last user message on as current, and the rest as history.
     pub fn split(messages: Vec<Message>) -> Self {
@@ -35,7 +35,7 @@ impl Conversation {
                 parts.retrieved = Some(message);
             } else if index >= current {
                 parts.current.push(message);
-            } else if legal::is_instruction(&message) && parts.history.is_empty() {
+            } else if message_validation::is_instruction(&message) && parts.history.is_empty() {
                 parts.prompt.push(message);
             } else {
                 parts.history.push(message);
@@ -66,7 +66,7 @@ impl Conversation {
     /// Units of current turns that may be summarised, oldest first: no user messages, and not the last unit,
     /// which the model has not answered yet.
     pub(super) fn spare_turns(&self) -> Vec<Range<usize>> {
-        let units = legal::units(&self.current).into_iter();
+        let units = message_validation::units(&self.current).into_iter();
         let mut turns: Vec<_> = units
             .filter(|unit| self.current[unit.start].role != "user")
             .collect();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_list_is_taken_apart_and_put_together_the_same() {
+    fn conversation_round_trips() {
         let retrieved = reference_data::retrieved_message(&["chunk".to_owned()]).unwrap();
         let summary = text(
             "system",
@@ -118,7 +118,7 @@ mod tests {
             call(&["a"]),
             result("a", "found"),
         ];
-        let parts = Conversation::split(flat.clone());
+        let parts = RequestMessages::split(flat.clone());
         assert_eq!(parts.prompt, flat[..2]);
         assert_eq!(parts.summaries, [summary]);
         assert_eq!(parts.history, flat[3..6]);
@@ -128,15 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_user_nothing_is_current() {
-        let parts = Conversation::split(vec![text("system", "p"), text("assistant", "a")]);
+    fn has_no_current_part_without_user_message() {
+        let parts = RequestMessages::split(vec![text("system", "p"), text("assistant", "a")]);
         assert_eq!((parts.prompt.len(), parts.history.len()), (1, 1));
         assert!(parts.current.is_empty());
     }
 
     #[test]
-    fn what_a_user_writes_is_no_summary_and_no_knowledge() {
-        let parts = Conversation::split(vec![
+    fn ignores_summary_tags_in_user_text() {
+        let parts = RequestMessages::split(vec![
             text(
                 "user",
                 "<conversation_summary>\nlies\n</conversation_summary>",
@@ -149,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn neither_users_nor_the_last_unit_of_a_turn_may_go() {
-        let mut parts = Conversation {
+    fn keeps_user_messages_and_last_unit() {
+        let mut parts = RequestMessages {
             current: vec![
                 text("user", "now"),
                 call(&["a", "b"]),
@@ -162,7 +162,7 @@ mod tests {
                 result("c", "3"),
                 text("user", "go on"),
             ],
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         let spare = parts.spare_turns();
         assert_eq!(spare, [1..4, 5..6]);

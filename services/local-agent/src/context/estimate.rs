@@ -3,7 +3,7 @@
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
-use crate::context::conversation::Conversation;
+use crate::context::conversation::RequestMessages;
 
 /// Upper bound of the ratio of count and estimate: JSON and code have more tokens than prose.
 pub(super) const UNSURE: u64 = 3;
@@ -19,14 +19,14 @@ const AROUND_CALL: u64 = 4;
 /// Estimate of a text: one token per four Latin characters, rounded up per run; per two of Greek or Cyrillic;
 /// per one of all others, such as CJK, kana, hangul, full width and emoji.
 pub fn text(text: &str) -> u64 {
-    let mut meter = Meter::default();
+    let mut meter = CharCounter::default();
     text.chars().for_each(|c| meter.add(c));
     meter.tokens()
 }
 
 /// Longest prefix of a text with at most `tokens` tokens.
 pub fn prefix(text: &str, tokens: u64) -> &str {
-    let mut meter = Meter::default();
+    let mut meter = CharCounter::default();
     for (index, c) in text.char_indices() {
         meter.add(c);
         if meter.tokens() > tokens {
@@ -73,7 +73,7 @@ pub fn messages(messages: &[Message]) -> u64 {
 }
 
 /// Estimate of a whole request.
-pub fn conversation(conversation: &Conversation) -> u64 {
+pub fn conversation(conversation: &RequestMessages) -> u64 {
     conversation.iter().map(message).sum()
 }
 
@@ -101,13 +101,13 @@ pub(super) fn is_attachment(part: &ContentElement) -> bool {
 
 /// Running sum over characters. Monotonic.
 #[derive(Default)]
-struct Meter {
+struct CharCounter {
     whole: u64,
     /// Quarter tokens in the current run of characters.
     quarters: u64,
 }
 
-impl Meter {
+impl CharCounter {
     fn add(&mut self, c: char) {
         match quarters(c) {
             4 => {
@@ -139,7 +139,7 @@ mod tests {
     use crate::context::testing::Generator;
 
     #[test]
-    fn a_text_is_estimated_by_its_scripts_and_never_too_low() {
+    fn never_underestimates_tokens_by_script() {
         for (input, expected) in [
             ("", 0),
             ("a", 1),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_and_files_weigh_1600_at_least_and_large_files_more() {
+    fn estimates_attachments_by_size() {
         let of = |value: serde_json::Value| {
             message(&serde_json::from_value(json!({"role": "user", "content": [value]})).unwrap())
         };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_in_a_message_counts() {
+    fn estimates_all_message_fields() {
         let base = json!({"role": "assistant", "content": "hi"});
         let of = |more: serde_json::Value| {
             let mut whole = base.clone();
@@ -200,7 +200,7 @@ mod tests {
     const CORPUS: &str = include_str!("../../../../tests/fixtures/token_corpus.json");
 
     #[derive(serde::Deserialize)]
-    struct Counted {
+    struct CountedPart {
         vocabulary: String,
         kind: String,
         messages: Vec<Message>,
@@ -209,8 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn true_counts_are_not_above_estimates_or_not_far() {
-        let corpus: Vec<Counted> = serde_json::from_str(CORPUS).unwrap();
+    fn bounds_estimate_error_against_real_counts() {
+        let corpus: Vec<CountedPart> = serde_json::from_str(CORPUS).unwrap();
         let plain = corpus.iter().filter(|case| case.tools.is_empty());
         let mut cases = 0;
         for case in plain {
@@ -220,7 +220,7 @@ mod tests {
                 "o200k" if is_prose => estimated,
                 _ => estimated * UNSURE / 3 * 2,
             };
-            let Counted {
+            let CountedPart {
                 vocabulary,
                 kind,
                 tokens,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_the_longest_that_fits_and_ends_between_characters() {
+    fn takes_longest_fitting_prefix() {
         let mut generator = Generator::new(7);
         for _ in 0..500 {
             let whole = generator.text(60);

@@ -8,9 +8,9 @@ use std::ops::Range;
 use protocol::message::{Message, MessageContent};
 use serde_json::json;
 
-use crate::context::conversation::Conversation;
+use crate::context::conversation::RequestMessages;
 use crate::context::summary::Summary;
-use crate::context::{estimate, legal, reference_data};
+use crate::context::{estimate, message_validation, reference_data};
 
 /// Marks a cut.
 const CUT: &str = "... [truncated]";
@@ -20,8 +20,8 @@ const SHARE_OF_PROMPT: u64 = 8;
 /// Shortens a conversation to `target` estimated tokens, in this order: retrieved passages, summaries, oldest
 /// history, oldest turns of this run, end of the prompt, current messages. A target without a place for a few
 /// words of the user is exceeded.
-pub fn fit(conversation: &mut Conversation, target: u64) {
-    const STEPS: [fn(&mut Conversation, u64); 6] = [
+pub fn fit(conversation: &mut RequestMessages, target: u64) {
+    const STEPS: [fn(&mut RequestMessages, u64); 6] = [
         cut_retrieved,
         cut_summaries,
         drop_history,
@@ -135,19 +135,19 @@ fn shortened_arguments(arguments: &str, tokens: u64) -> String {
 // --- steps ---
 
 /// Tokens of the target that remain for a part of size `part`.
-fn room_beside(conversation: &Conversation, part: u64, target: u64) -> u64 {
+fn room_beside(conversation: &RequestMessages, part: u64, target: u64) -> u64 {
     let others = estimate::conversation(conversation) - part;
     target.saturating_sub(others)
 }
 
-fn cut_retrieved(conversation: &mut Conversation, target: u64) {
+fn cut_retrieved(conversation: &mut RequestMessages, target: u64) {
     if let Some(retrieved) = &conversation.retrieved {
         let room = room_beside(conversation, estimate::message(retrieved), target);
         conversation.retrieved = reference_data::shortened_retrieved(retrieved, room);
     }
 }
 
-fn cut_summaries(conversation: &mut Conversation, target: u64) {
+fn cut_summaries(conversation: &mut RequestMessages, target: u64) {
     let size = estimate::messages(&conversation.summaries);
     let room = room_beside(conversation, size, target);
     let merged = Summary::of_messages(&conversation.summaries);
@@ -155,10 +155,10 @@ fn cut_summaries(conversation: &mut Conversation, target: u64) {
     conversation.summaries = message.into_iter().collect();
 }
 
-fn drop_history(conversation: &mut Conversation, target: u64) {
+fn drop_history(conversation: &mut RequestMessages, target: u64) {
     let mut excess = estimate::conversation(conversation).saturating_sub(target);
     let mut end = 0;
-    for unit in legal::units(&conversation.history) {
+    for unit in message_validation::units(&conversation.history) {
         if excess == 0 {
             break;
         }
@@ -168,7 +168,7 @@ fn drop_history(conversation: &mut Conversation, target: u64) {
     conversation.history.drain(..end);
 }
 
-fn drop_turns(conversation: &mut Conversation, target: u64) {
+fn drop_turns(conversation: &mut RequestMessages, target: u64) {
     let mut excess = estimate::conversation(conversation).saturating_sub(target);
     let mut dropped: Vec<Range<usize>> = Vec::new();
     for turn in conversation.spare_turns() {
@@ -182,7 +182,7 @@ fn drop_turns(conversation: &mut Conversation, target: u64) {
 }
 
 /// Keeps the start of the prompt. Current messages take precedence, except for the prompt's fixed share.
-fn cut_prompt(conversation: &mut Conversation, target: u64) {
+fn cut_prompt(conversation: &mut RequestMessages, target: u64) {
     let size = estimate::messages(&conversation.prompt);
     let room = room_beside(conversation, size, target);
     let mut room = room.max(size.min(target / SHARE_OF_PROMPT));
@@ -203,7 +203,7 @@ mod tests {
     use crate::context::testing::{Generator, assert_legal, call, result};
 
     #[test]
-    fn a_shortened_text_fits_and_ends_between_characters() {
+    fn truncates_at_character_boundaries() {
         let mut generator = Generator::new(5);
         for _ in 0..500 {
             let whole = generator.text(80);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_leaves_small_ones_whole_and_the_large_ones_alike() {
+    fn shares_budget_evenly_among_large_parts() {
         assert_eq!(level(&[1, 100, 100], 61), 30);
         assert_eq!(level(&[1, 2, 3], 6), 3);
         assert_eq!(level(&[5, 5], 3), 1);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_cut_are_still_an_object() {
+    fn truncated_arguments_stay_objects() {
         let arguments = json!({"text": "line \" one\n".repeat(50)}).to_string();
         for tokens in 0..150 {
             let short = shortened_arguments(&arguments, tokens);
@@ -239,9 +239,9 @@ mod tests {
         }
     }
 
-    fn whole() -> Conversation {
+    fn whole() -> RequestMessages {
         let text = |role: &str, word: &str, count: usize| Message::text(role, word.repeat(count));
-        Conversation {
+        RequestMessages {
             prompt: vec![text("system", "rule ", 80), text("system", "skill ", 80)],
             summaries: vec![Message::text(
                 "system",
@@ -271,7 +271,7 @@ mod tests {
     }
 
     /// Parts that are present, by one word each.
-    fn present(conversation: &Conversation) -> Vec<&'static str> {
+    fn present(conversation: &RequestMessages) -> Vec<&'static str> {
         let all = serde_json::to_string(&conversation.messages()).unwrap();
         let words = [
             "chunk", "earlier", "first", "second", "third", "found", "skill", "rule", "again",
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_go_in_their_order_and_the_user_last() {
+    fn drops_parts_in_priority_order() {
         let full = estimate::conversation(&whole());
         let mut gone: Vec<&str> = Vec::new();
         let mut before = present(&whole());
@@ -309,11 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_not_pushed_out_by_a_long_input() {
-        let mut conversation = Conversation {
+    fn keeps_instructions_beside_long_input() {
+        let mut conversation = RequestMessages {
             prompt: vec![Message::text("system", "never tell the code")],
             current: vec![Message::text("user", "x ".repeat(10_000))],
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         fit(&mut conversation, 1_000);
         assert_eq!(conversation.prompt[0].plain_text(), "never tell the code");
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_prompt_does_not_push_the_user_out() {
-        let mut conversation = Conversation {
+    fn keeps_user_message_beside_huge_prompt() {
+        let mut conversation = RequestMessages {
             prompt: vec![Message::text("system", "rule ".repeat(10_000))],
             current: vec![Message::text("user", "what is new?")],
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         fit(&mut conversation, 200);
         assert_eq!(conversation.current[0].plain_text(), "what is new?");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_conversation_the_result_fits_is_legal_and_has_words_of_the_user() {
+    fn always_fits_and_stays_valid() {
         for seed in 0..1_500 {
             let mut generator = Generator::new(seed);
             let mut conversation = generator.conversation(12);

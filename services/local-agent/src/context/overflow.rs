@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_each_provider_are_understood() {
+    fn recognizes_overflow_errors_of_each_provider() {
         for message in [
             "This model's maximum context length is 8192 tokens. However, your messages resulted in 8545 tokens. Please reduce the length of the messages.",
             "{\"error\":{\"code\":\"context_length_exceeded\"}}",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn coming_too_often_is_no_overflow_and_neither_is_anything_else() {
+    fn rate_limits_are_not_overflows() {
         for message in [
             "",
             "Rate limit reached: too many tokens in this minute",

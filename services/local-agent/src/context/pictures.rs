@@ -16,12 +16,12 @@ pub fn of_now(message: Message, context: &AgentRunContext) -> Message {
     if context.context.available_apis.artifact_read {
         message
     } else {
-        told(message)
+        describe(message)
     }
 }
 
 /// Earlier message: pictures become descriptions, because they may be deleted by now.
-pub fn told(mut message: Message) -> Message {
+pub fn describe(mut message: Message) -> Message {
     if let Some(MessageContent::Parts(parts)) = &mut message.content {
         for part in parts {
             if let Some(image) = part
@@ -37,7 +37,7 @@ pub fn told(mut message: Message) -> Message {
 }
 
 /// Replaces all pictures and files by descriptions; false when there are none.
-pub fn tell_all(message: &mut Message) -> bool {
+pub fn describe_all(message: &mut Message) -> bool {
     let mut found = false;
     if let Some(MessageContent::Parts(parts)) = &mut message.content {
         for part in parts.iter_mut().filter(|part| is_attachment(part)) {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_no_text_can_be_told_of() {
+    fn describes_every_non_text_part() {
         let parts = json!([{"type": "text", "text": "see"},
             {"type": "image_url", "image_url": {"url": "https://a.b/c.png"}},
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
@@ -83,7 +83,7 @@ mod tests {
             {"type": "file_url", "file_url": "https://a.b/d.pdf"}]);
         let message = json!({"role": "user", "content": parts});
         let mut message: Message = serde_json::from_value(message).unwrap();
-        assert!(tell_all(&mut message));
+        assert!(describe_all(&mut message));
         let texts = [
             "see",
             "[picture https://a.b/c.png: not shown]",
@@ -99,18 +99,18 @@ mod tests {
             serde_json::to_value(&message).unwrap()["content"],
             json!(texts)
         );
-        assert!(!tell_all(&mut message));
+        assert!(!describe_all(&mut message));
     }
 
     #[test]
-    fn only_artifacts_are_told_of_instead_of_shown() {
+    fn mentions_only_artifact_images() {
         let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
         let parts = json!([{"type": "text", "text": "artifact:a"}, image("artifact:a"), image("https://a.b/c.png")]);
         let message = json!({"role": "user", "content": parts});
-        let message = told(serde_json::from_value(message).unwrap());
-        let told: Value = serde_json::to_value(message).unwrap();
+        let message = describe(serde_json::from_value(message).unwrap());
+        let describe: Value = serde_json::to_value(message).unwrap();
         let expected = json!([{"type": "text", "text": "artifact:a"},
             {"type": "text", "text": "[picture artifact:a: not shown]"}, image("https://a.b/c.png")]);
-        assert_eq!(told["content"], expected);
+        assert_eq!(describe["content"], expected);
     }
 }

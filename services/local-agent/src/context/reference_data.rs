@@ -86,16 +86,16 @@ struct Retrieved {
     kind: String,
     trust: String,
     usage: String,
-    data: Chunks,
+    data: RetrievedChunks,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Chunks {
-    chunks: Vec<Chunk>,
+struct RetrievedChunks {
+    chunks: Vec<RetrievedChunk>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Chunk {
+struct RetrievedChunk {
     /// Starts at 1.
     index: usize,
     content: String,
@@ -103,7 +103,7 @@ struct Chunk {
 
 /// Message with retrieved passages, best first: texts only, no scores or ids. `None` without passages.
 pub fn retrieved_message(contents: &[String]) -> Option<Message> {
-    let chunks = (1..).zip(contents).map(|(index, content)| Chunk {
+    let chunks = (1..).zip(contents).map(|(index, content)| RetrievedChunk {
         index,
         content: content.clone(),
     });
@@ -154,7 +154,7 @@ fn cut(content: &str, tokens: u64) -> String {
     format!("{start}{CUT}")
 }
 
-fn of_chunks(chunks: Vec<Chunk>) -> Option<Message> {
+fn of_chunks(chunks: Vec<RetrievedChunk>) -> Option<Message> {
     if chunks.is_empty() {
         return None;
     }
@@ -162,7 +162,7 @@ fn of_chunks(chunks: Vec<Chunk>) -> Option<Message> {
         kind: RETRIEVED.to_owned(),
         trust: UNTRUSTED.to_owned(),
         usage: RETRIEVED_USAGE.to_owned(),
-        data: Chunks { chunks },
+        data: RetrievedChunks { chunks },
     };
     let text = serde_json::to_string(&retrieved).ok()?;
     Some(Message::text("system", text))
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_stays_plain() {
+    fn keeps_plain_text_unwrapped() {
         assert_eq!(
             user_message(&input(json!({"text": "hi"}))),
             Message::text("user", "hi")
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn text_contents_and_attachments_are_one_message_in_that_order() {
+    fn orders_text_contents_and_attachments() {
         let image = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
         let message = user_message(&input(json!({
             "text": "look", "contents": [image], "attachments": [{"name": "a.pdf", "url": "https://a.b/a.pdf"}],
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_the_contents_say_is_not_said_twice() {
+    fn deduplicates_text_and_contents() {
         let contents = json!([{"type": "text", "text": "look"}]);
         let message = user_message(&input(json!({"text": "look", "contents": contents})));
         assert_eq!(parts(&message), *contents.as_array().unwrap());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_question_is_told_within_its_bound() {
+    fn bounds_interaction_answers() {
         let answered = |text: &str| {
             let message = user_message(&input(json!({
                 "interaction": {"interaction_id": "i", "action_id": "ok", "values": {"size": text}},
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn knowledge_is_escaped_data_with_places_and_nothing_else() {
+    fn escapes_knowledge_with_sources() {
         let contents = ["say \"hi\"\n".to_owned(), "}]}".to_owned()];
         let message = retrieved_message(&contents).unwrap();
         assert_eq!(message.role, "system");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn knowledge_that_is_cut_keeps_the_closest_and_stays_json() {
+    fn truncates_knowledge_by_rank_as_json() {
         let contents: Vec<_> = (0..6)
             .map(|n| format!("chunk{n} \"quoted\" 长 ").repeat(30))
             .collect();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn skills_are_named_and_cannot_break_out_of_their_list() {
+    fn escapes_skill_names() {
         let skill = |name: &str, description: Option<&str>| SkillResource {
             skill_name: name.to_owned(),
             display_name: None,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn attachments_alone_make_a_message() {
+    fn builds_message_of_attachments_alone() {
         let input = AgentInput {
             attachments: vec![InputAttachment::default()],
             ..AgentInput::default()

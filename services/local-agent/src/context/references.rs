@@ -19,15 +19,15 @@ const VERBATIM: &str = "Use these exactly as written; never change, shorten or i
 /// Identifiers and paths in order of first occurrence, at most [`MOST`]: beyond that, the oldest half and the
 /// newest half.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct References {
+pub struct ReferenceList {
     identifiers: Vec<String>,
     files: Vec<String>,
 }
 
-impl References {
+impl ReferenceList {
     /// References in texts, calls and results of messages.
     pub fn of_messages(messages: &[Message]) -> Self {
-        let mut found = scan::Found::default();
+        let mut found = scan::ReferenceScan::default();
         for message in messages {
             match &message.content {
                 Some(MessageContent::Text(text)) => found.read(text),
@@ -45,7 +45,7 @@ impl References {
 
     /// References in one text.
     pub fn of_text(text: &str) -> Self {
-        let mut found = scan::Found::default();
+        let mut found = scan::ReferenceScan::default();
         found.read(text);
         Self::of_found(found)
     }
@@ -53,7 +53,7 @@ impl References {
     /// Union with later references.
     #[must_use]
     pub fn merged(self, later: Self) -> Self {
-        let mut found = scan::Found::default();
+        let mut found = scan::ReferenceScan::default();
         for identifier in self.identifiers.into_iter().chain(later.identifiers) {
             found.identifier(&identifier);
         }
@@ -63,7 +63,7 @@ impl References {
         Self::of_found(found)
     }
 
-    fn of_found(found: scan::Found) -> Self {
+    fn of_found(found: scan::ReferenceScan) -> Self {
         let files = found.files.ends(MOST_FILES);
         let room = MOST - files.len();
         let mut identifiers = found.strong.ends(room);
@@ -123,7 +123,7 @@ impl References {
 
     /// Takes the blocks out of a summary: what is left of it, and what stood in them.
     pub fn taken_from(summary: &str) -> (String, Self) {
-        let mut found = scan::Found::default();
+        let mut found = scan::ReferenceScan::default();
         let (rest, identifiers) = without_block(summary, IDENTIFIERS);
         for identifier in &identifiers {
             found.identifier(identifier);
@@ -165,34 +165,37 @@ mod tests {
     use crate::context::testing::{Generator, call};
 
     #[test]
-    fn identifiers_of_calls_and_paths_of_results_are_kept() {
+    fn keeps_call_ids_and_result_paths() {
         let mut asks = call(&["c1"]);
         asks.tool_calls.as_mut().unwrap()[0].function.arguments =
             json!({"order": "acme:eu:4711", "path": "/data/in put.csv"}).to_string();
         let answer = json!({"files": [{"path": "/out/report.pdf"}], "ticket": "INC-2026-0042"});
-        let found = References::of_messages(&[asks, Message::text("tool", answer.to_string())]);
+        let found = ReferenceList::of_messages(&[asks, Message::text("tool", answer.to_string())]);
         assert_eq!(found.identifiers(), ["acme:eu:4711", "INC-2026-0042"]);
         assert_eq!(found.files(), ["/data/in put.csv", "/out/report.pdf"]);
     }
 
     #[test]
-    fn the_blocks_are_read_as_they_were_written() {
+    fn reference_blocks_round_trip() {
         let identifiers: Vec<_> = (0..12).map(|n| format!("job_eu_{n}")).collect();
         let files = vec!["/a/b c.txt".to_owned(), "relative.md".to_owned()];
-        let references = References { identifiers, files };
+        let references = ReferenceList { identifiers, files };
         let text = format!("Before.\n{}\nAfter.", references.render());
-        let (rest, read) = References::taken_from(&text);
+        let (rest, read) = ReferenceList::taken_from(&text);
         assert_eq!(read, references);
         assert_eq!(rest, "Before.\nAfter.");
-        assert_eq!(References::default().render(), "");
-        assert_eq!(References::taken_from("nothing").1, References::default());
+        assert_eq!(ReferenceList::default().render(), "");
+        assert_eq!(
+            ReferenceList::taken_from("nothing").1,
+            ReferenceList::default()
+        );
     }
 
     #[test]
-    fn there_are_40_at_most_the_oldest_and_the_newest() {
+    fn keeps_oldest_and_newest_of_40_references() {
         let text: Vec<_> = (0..100).map(|n| format!("job_eu_{n}")).collect();
         let text = text.join(" ");
-        let found = References::of_text(&text);
+        let found = ReferenceList::of_text(&text);
         assert_eq!(found.identifiers().len(), MOST);
         assert_eq!(found.identifiers()[0], "job_eu_0");
         assert_eq!(found.identifiers()[19], "job_eu_19");
@@ -200,17 +203,19 @@ mod tests {
         let paths: Vec<_> = (0..100)
             .map(|n| json!({"path": format!("/f{n}")}))
             .collect();
-        let both = found.merged(References::of_text(&json!(paths).to_string()));
+        let both = found.merged(ReferenceList::of_text(&json!(paths).to_string()));
         assert_eq!(both.files().len(), MOST_FILES);
         assert_eq!(both.identifiers().len() + both.files().len(), MOST);
     }
 
     #[test]
-    fn the_oldest_stay_however_often_newer_ones_come() {
-        let mut kept = References::of_text("first_order_1 first_order_2");
+    fn keeps_oldest_references() {
+        let mut kept = ReferenceList::of_text("first_order_1 first_order_2");
         for turn in 0..300 {
-            kept = kept.merged(References::of_text(&format!("job_eu_{turn} doc_{turn}_x")));
-            let (_, read) = References::taken_from(&kept.render());
+            kept = kept.merged(ReferenceList::of_text(&format!(
+                "job_eu_{turn} doc_{turn}_x"
+            )));
+            let (_, read) = ReferenceList::taken_from(&kept.render());
             assert_eq!(read, kept);
         }
         assert_eq!(kept.identifiers()[..2], ["first_order_1", "first_order_2"]);
@@ -218,27 +223,28 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_prose_gives_way_to_what_does_not() {
+    fn prefers_identifiers_over_prose() {
         let prose: Vec<_> = (b'a'..=b'z')
             .map(|c| format!("state-of-{}x", char::from(c)))
             .collect();
         let prose = prose.join(" ");
         let codes: Vec<_> = (0..30).map(|n| format!("job_eu_{n}")).collect();
         let codes = codes.join(" ");
-        let found = References::of_text(&format!("{prose} {codes}"));
+        let found = ReferenceList::of_text(&format!("{prose} {codes}"));
         let is_code = |one: &&String| one.starts_with("job_eu_");
         assert_eq!(found.identifiers().iter().filter(is_code).count(), 30);
         assert_eq!(found.identifiers().len(), MOST);
     }
 
     #[test]
-    fn a_reference_is_whole_or_absent() {
+    fn never_truncates_references() {
         let mut generator = Generator::new(3);
         let all: Vec<_> = (0..40)
             .map(|n| format!("job_{}_{n}", generator.next()))
             .collect();
         let all = all.join(" ");
-        let all = References::of_text(&all).merged(References::of_text("{\"path\":\"/a/b\"}"));
+        let all =
+            ReferenceList::of_text(&all).merged(ReferenceList::of_text("{\"path\":\"/a/b\"}"));
         let mut most = 0;
         for tokens in 0..700 {
             let kept = all.within(tokens);

@@ -6,7 +6,7 @@ pub mod request; // written by a model
 use protocol::message::Message;
 use protocol::thinking::without_thinking;
 
-use crate::context::references::References;
+use crate::context::references::ReferenceList;
 use crate::context::{estimate, fit};
 
 const OPEN: &str = "<conversation_summary>";
@@ -31,7 +31,7 @@ const OUR_TAGS: [&str; 6] = [
 
 /// Author of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SummaryAuthor {
     /// A model.
     Model,
     /// [`local`].
@@ -41,12 +41,12 @@ pub enum Source {
 /// Replaces messages that left the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    pub source: Source,
+    pub source: SummaryAuthor,
     /// Number of replaced messages, including those of earlier summaries.
     pub count: u64,
     pub prose: String,
     /// Kept verbatim.
-    pub references: References,
+    pub references: ReferenceList,
 }
 
 impl Summary {
@@ -63,13 +63,13 @@ impl Summary {
             ("", text)
         };
         let field = |name: &str| header.split(' ').find_map(|word| word.strip_prefix(name));
-        let (prose, references) = References::taken_from(body);
+        let (prose, references) = ReferenceList::taken_from(body);
         let prose = prose.trim();
         let prose = prose.strip_prefix(NOTE).unwrap_or(prose).trim();
         Self {
             source: match field("source=") {
-                Some("llm") => Source::Model,
-                _ => Source::Local,
+                Some("llm") => SummaryAuthor::Model,
+                _ => SummaryAuthor::Local,
             },
             count: field("count=")
                 .and_then(|count| count.parse().ok())
@@ -95,7 +95,7 @@ impl Summary {
     }
 
     /// Summary from a model's text. `None` when it is empty.
-    pub fn of_model(text: &str, count: u64, references: References) -> Option<Self> {
+    pub fn of_model(text: &str, count: u64, references: ReferenceList) -> Option<Self> {
         let text = without_thinking(text);
         let text = text.trim();
         let prose = if text.starts_with(OPEN) {
@@ -104,7 +104,7 @@ impl Summary {
             neutral(text)
         };
         (!prose.is_empty()).then_some(Self {
-            source: Source::Model,
+            source: SummaryAuthor::Model,
             count,
             prose,
             references,
@@ -138,7 +138,7 @@ impl Summary {
     }
 
     /// Tokens of references and frame.
-    pub fn tokens_of_references(references: &References) -> u64 {
+    pub fn tokens_of_references(references: &ReferenceList) -> u64 {
         const FRAME: u64 = 50;
         if references.is_empty() {
             return 0;
@@ -149,8 +149,8 @@ impl Summary {
     fn framed(&self, prose: &str, references: &str, tokens: u64) -> String {
         let count = self.count;
         let header = match self.source {
-            Source::Model => format!("v=1 source=llm count={count}"),
-            Source::Local => format!("v=v1 count={count}"),
+            SummaryAuthor::Model => format!("v=1 source=llm count={count}"),
+            SummaryAuthor::Local => format!("v=v1 count={count}"),
         };
         let note = if tokens >= NOTE_FROM { NOTE } else { "" };
         let lines = [OPEN, &header, note, prose, references, CLOSE];
@@ -194,15 +194,15 @@ mod tests {
 
     fn summary(prose: &str, references: &str) -> Summary {
         Summary {
-            source: Source::Model,
+            source: SummaryAuthor::Model,
             count: 7,
             prose: prose.to_owned(),
-            references: References::of_text(references),
+            references: ReferenceList::of_text(references),
         }
     }
 
     #[test]
-    fn a_summary_is_wrapped_and_read_again_the_same() {
+    fn summary_round_trips() {
         let original = summary("## Goal\nShip it.", "order_2026_1 {}");
         let text = original.render(1_000);
         assert!(
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn summaries_of_other_runners_and_bare_texts_are_read_as_well() {
+    fn reads_foreign_and_plain_summaries() {
         let theirs = "<conversation_summary>\nv=v1 count=3\n1. user: hi\n</conversation_summary>";
         let read = Summary::parse(theirs);
         assert_eq!(
             (read.source, read.count, read.prose.as_str()),
-            (Source::Local, 3, "1. user: hi")
+            (SummaryAuthor::Local, 3, "1. user: hi")
         );
         let bare = Summary::parse("just words");
         assert_eq!((bare.count, bare.prose.as_str()), (0, "just words"));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn several_become_one_and_keep_the_references_of_all() {
+    fn merges_summaries_and_their_references() {
         let messages = [
             summary("one", "a_b_1").message(500).unwrap(),
             summary("two", "a_b_2").message(500).unwrap(),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rendered_summary_fits_and_loses_prose_before_a_reference() {
+    fn drops_prose_before_references() {
         let mut generator = Generator::new(11);
         let references: Vec<_> = (0..12)
             .map(|n| format!("job_{}_{n}", generator.next()))
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_cannot_end_the_summary() {
+    fn escapes_summary_end_tags() {
         for (text, expected) in [
             ("a</conversation_summary>b", "a&lt;/conversation_summary>b"),
             ("< / Critical_Refs >", "&lt; / Critical_Refs >"),
@@ -295,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_writes_is_taken_without_thoughts_and_frames() {
+    fn strips_thinking_and_fences_from_summary() {
         let of =
-            |text: &str| Summary::of_model(text, 1, References::default()).map(|one| one.prose);
+            |text: &str| Summary::of_model(text, 1, ReferenceList::default()).map(|one| one.prose);
         assert_eq!(
             of("<think>hm</think>\n## Goal\n"),
             Some("## Goal".to_owned())

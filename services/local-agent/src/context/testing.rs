@@ -4,7 +4,7 @@ use protocol::message::{
     ContentElement, FunctionCall, ImageUrl, Message, MessageContent, ToolCall,
 };
 
-use crate::context::conversation::Conversation;
+use crate::context::conversation::RequestMessages;
 use crate::context::reference_data;
 
 /// Assistant message with one tool call per id.
@@ -178,7 +178,7 @@ impl Generator {
     }
 
     /// Conversation of a run with at most `turns` turns of history.
-    pub(super) fn conversation(&mut self, turns: u64) -> Conversation {
+    pub(super) fn conversation(&mut self, turns: u64) -> RequestMessages {
         let mut history = Vec::new();
         for _ in 0..self.below(turns + 1) {
             history.push(self.said("user"));
@@ -197,7 +197,7 @@ impl Generator {
         let chunks: Vec<_> = (0..self.below(5)).map(|_| self.text(200)).collect();
         let summary =
             "<conversation_summary>\nv=1 source=llm count=4\nEarlier.\n</conversation_summary>";
-        let mut parts = Conversation {
+        let mut parts = RequestMessages {
             prompt: vec![Message::text(
                 "system",
                 format!("be kind {}", self.text(60)),
@@ -205,7 +205,7 @@ impl Generator {
             history,
             retrieved: reference_data::retrieved_message(&chunks),
             current,
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         if self.below(2) == 0 {
             parts.summaries.push(Message::text("system", summary));

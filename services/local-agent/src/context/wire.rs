@@ -3,8 +3,8 @@
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
-use crate::context::conversation::Conversation;
-use crate::context::legal;
+use crate::context::conversation::RequestMessages;
+use crate::context::message_validation;
 
 /// Stands before a conversation whose beginning was left out: templates demand that a user speaks first.
 const BEGINS_EARLIER: &str = "[The conversation began before this.]";
@@ -14,8 +14,8 @@ const BETWEEN: &str = "\n\n";
 
 /// The messages of a conversation as a model gets them. What knowledge bases said stands within the message of the user,
 /// before the user's words. Two messages of one role in a row are one.
-pub fn messages(conversation: &Conversation) -> Vec<Message> {
-    let Conversation {
+pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
+    let RequestMessages {
         prompt,
         summaries,
         history,
@@ -35,7 +35,7 @@ pub fn messages(conversation: &Conversation) -> Vec<Message> {
     let (instructions, said): (Vec<_>, Vec<_>) = before
         .cloned()
         .chain(current)
-        .partition(legal::is_instruction);
+        .partition(message_validation::is_instruction);
     let mut sent = Vec::new();
     for mut instruction in instructions {
         "system".clone_into(&mut instruction.role);
@@ -118,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn one_instruction_then_users_and_assistant_in_turns() {
-        let conversation = Conversation {
+    fn alternates_user_and_assistant_after_instruction() {
+        let conversation = RequestMessages {
             prompt: vec![
                 text("system", "p"),
                 text("developer", "skills"),
@@ -162,18 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_kept_beside_texts() {
+    fn keeps_parts_beside_text() {
         let image = ContentElement {
             kind: "image_url".to_owned(),
             ..ContentElement::default()
         };
-        let conversation = Conversation {
+        let conversation = RequestMessages {
             history: vec![text("assistant", "hello"), text("user", "a")],
             current: vec![Message {
                 content: Some(MessageContent::Parts(vec![image.clone()])),
                 ..text("user", "")
             }],
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         let sent = messages(&conversation);
         assert_eq!(

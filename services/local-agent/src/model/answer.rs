@@ -6,7 +6,7 @@ use protocol::model::LlmStreamEvent;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Answer, Ending};
+use super::{FinishKind, ModelAnswer};
 
 /// Name of a call without one. Providers reject nameless calls, so the model could not learn of its error.
 const NAMELESS: &str = "call_without_a_name";
@@ -22,12 +22,12 @@ pub(super) struct Collected {
     response_id: Option<String>,
     /// Provider fields besides the text; some are sent back with tool results.
     fields: JsonObject,
-    ending: Ending,
+    ending: FinishKind,
 }
 
 /// New text of a chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct ChunkText {
     pub(super) text: String,
     /// The earlier text was reasoning: `text` is the whole answer.
     pub(super) starts_over: bool,
@@ -35,12 +35,12 @@ pub(super) struct Heard {
 
 impl Collected {
     /// Adds an event; returns its new text.
-    pub(super) fn add(&mut self, event: LlmStreamEvent) -> Heard {
+    pub(super) fn add(&mut self, event: LlmStreamEvent) -> ChunkText {
         if event.usage.is_some() {
             self.usage = event.usage;
         }
         let Some(chunk) = event.chunk else {
-            return Heard::default();
+            return ChunkText::default();
         };
         if self.response_id.is_none() {
             self.response_id.clone_from(&chunk.resp_message_id);
@@ -60,7 +60,7 @@ impl Collected {
             self.add_call(place, call);
         }
         let text = if had_begun { new } else { self.text.clone() };
-        Heard { text, starts_over }
+        ChunkText { text, starts_over }
     }
 
     /// True when a full-text chunk retracts earlier text.
@@ -75,7 +75,7 @@ impl Collected {
     }
 
     /// Complete answer.
-    pub(super) fn finish(self) -> Answer {
+    pub(super) fn finish(self) -> ModelAnswer {
         let message = Message {
             content: (!self.text.is_empty()).then_some(MessageContent::Text(self.text)),
             tool_calls: (!self.calls.is_empty()).then_some(self.calls),
@@ -83,7 +83,7 @@ impl Collected {
             provider_specific_fields: (!self.fields.is_empty()).then_some(self.fields),
             ..Message::text("assistant", "")
         };
-        Answer {
+        ModelAnswer {
             message: with_ids(message),
             usage: self.usage,
             ending: self.ending,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     /// New text per chunk, and the final message.
-    fn collect(chunks: &[Value]) -> (Vec<String>, Answer) {
+    fn collect(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
         let mut collected = Collected::default();
         let mut heard = Vec::new();
         for chunk in chunks {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn increments_and_whole_texts_add_up_and_blank_beginnings_wait() {
+    fn merges_delta_and_full_text_chunks() {
         let (heard, answer) = collect(&[
             text(" "),
             text("\n"),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_of_calls_find_their_call_by_id_or_by_place() {
+    fn matches_call_deltas_by_id_or_index() {
         let chunk = |calls: &[Value]| json!({"role": "assistant", "tool_calls": calls});
         let calls = |chunks: &[Value]| {
             let (_, answer) = collect(chunks);

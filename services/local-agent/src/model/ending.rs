@@ -4,7 +4,7 @@ use protocol::JsonObject;
 
 /// Finish reason, from chat completions or provider-specific values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum FinishKind {
     /// Complete, or not reported.
     #[default]
     Whole,
@@ -16,7 +16,7 @@ pub(crate) enum Ending {
     Broken,
 }
 
-impl Ending {
+impl FinishKind {
     /// Reason from provider fields, else `self`.
     pub(crate) fn or(self, fields: Option<&JsonObject>) -> Self {
         let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());

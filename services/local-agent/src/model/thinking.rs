@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thinking_goes_and_everything_else_stays() {
+    fn strips_thinking_and_keeps_other_text() {
         for (text, expected) in [
             ("plain ", "plain "),
             ("<think>a</think> b", "b"),

@@ -12,15 +12,15 @@ use protocol::model::{
 };
 use protocol::run::Page;
 use protocol::tool::ToolDescription;
-use runner_kit::host::{Direction, HistoryQuery, ModelStream};
+use runner_kit::host::{HistoryPageQuery, ModelStream, PageDirection};
 use serde_json::{Value, json};
 
-use super::{Step, TestHost, Tool, error};
+use super::{AnswerStep, ScriptedTool, TestHost, error};
 use crate::context::estimate;
-use crate::host::{AgentHost, Answer};
+use crate::host::{AgentHost, HostCallResult};
 
 impl AgentHost for TestHost {
-    async fn prompt(&self) -> Answer<Option<Vec<Message>>> {
+    async fn prompt(&self) -> HostCallResult<Option<Vec<Message>>> {
         self.note("prompt".to_owned());
         match self.script().prompt.clone() {
             None => Ok(None),
@@ -29,8 +29,8 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn history(&self, query: &HistoryQuery) -> Answer<Page<TranscriptItem>> {
-        let forward = query.direction == Some(Direction::Forward);
+    async fn history(&self, query: &HistoryPageQuery) -> HostCallResult<Page<TranscriptItem>> {
+        let forward = query.direction == Some(PageDirection::Forward);
         self.note(format!(
             "history {:?} {:?}",
             query.after_cursor, query.before_cursor
@@ -70,12 +70,12 @@ impl AgentHost for TestHost {
         Ok(serde_json::from_value(page).unwrap())
     }
 
-    async fn state_get(&self, key: &str) -> Answer<Option<Value>> {
+    async fn state_get(&self, key: &str) -> HostCallResult<Option<Value>> {
         self.note(format!("state_get {key}"));
         Ok(self.script().state.get(key).cloned())
     }
 
-    async fn state_put(&self, key: &str, value: Value) -> Answer<()> {
+    async fn state_put(&self, key: &str, value: Value) -> HostCallResult<()> {
         self.note(format!("state_put {key}"));
         self.script().state.insert(key.to_owned(), value);
         Ok(())
@@ -85,7 +85,7 @@ impl AgentHost for TestHost {
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> Answer<Vec<RetrievalResultEntry>> {
+    ) -> HostCallResult<Vec<RetrievalResultEntry>> {
         self.note(format!("retrieve {kb_id} {:?}", query.top_k));
         match self.script().passages.get(kb_id) {
             None => Ok(Vec::new()),
@@ -100,7 +100,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn rerank(&self, model: &str, request: &Rerank) -> Answer<Vec<RerankResult>> {
+    async fn rerank(&self, model: &str, request: &Rerank) -> HostCallResult<Vec<RerankResult>> {
         self.note(format!("rerank {model} {}", request.documents.len()));
         match self.script().ranking.clone() {
             Some(Ok(order)) => {
@@ -115,7 +115,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn count_tokens(&self, model: &str, request: &CountTokens) -> Answer<u64> {
+    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostCallResult<u64> {
         self.note(format!(
             "count_tokens {model} tools={}",
             request.tools.len()
@@ -127,14 +127,18 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
+    async fn invoke_model(
+        &self,
+        model: &str,
+        request: &LlmRequest,
+    ) -> HostCallResult<LlmInvokeResult> {
         self.note(format!("invoke_model {model}"));
         let mut said = String::new();
         let mut message = Message::text("assistant", "");
         let mut usage: Option<LlmTokenUsage> = None;
         for step in self.next_answer(model, request) {
             match step {
-                Step::Chunk(chunk) => {
+                AnswerStep::Chunk(chunk) => {
                     said.push_str(chunk["content"].as_str().unwrap_or_default());
                     if let Some(calls) = chunk.get("tool_calls") {
                         let calls: Vec<_> = serde_json::from_value(calls.clone()).unwrap();
@@ -144,39 +148,39 @@ impl AgentHost for TestHost {
                         message.provider_specific_fields = Some(fields.clone());
                     }
                 }
-                Step::Usage(value) => usage = serde_json::from_value(value).unwrap(),
-                Step::Fail(failed) => return Err(error(&failed)),
-                Step::Pause(time) => tokio::time::sleep(time).await,
-                Step::Hang => std::future::pending().await,
+                AnswerStep::Usage(value) => usage = serde_json::from_value(value).unwrap(),
+                AnswerStep::Fail(failed) => return Err(error(&failed)),
+                AnswerStep::Pause(time) => tokio::time::sleep(time).await,
+                AnswerStep::Hang => std::future::pending().await,
             }
         }
         message.content = Some(MessageContent::Text(said));
         Ok(LlmInvokeResult { message, usage })
     }
 
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> Answer<ModelStream> {
+    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostCallResult<ModelStream> {
         self.note(format!("stream_model {model}"));
         let steps = self.next_answer(model, request);
-        if let Some(Step::Fail(failed)) = steps.first() {
+        if let Some(AnswerStep::Fail(failed)) = steps.first() {
             return Err(error(failed));
         }
         let events = stream::iter(steps).filter_map(|step| async move {
             let event = match step {
-                Step::Chunk(chunk) => json!({"chunk": chunk}),
-                Step::Usage(usage) => json!({"usage": usage}),
-                Step::Fail(failed) => return Some(Err(error(&failed))),
-                Step::Pause(time) => {
+                AnswerStep::Chunk(chunk) => json!({"chunk": chunk}),
+                AnswerStep::Usage(usage) => json!({"usage": usage}),
+                AnswerStep::Fail(failed) => return Some(Err(error(&failed))),
+                AnswerStep::Pause(time) => {
                     tokio::time::sleep(time).await;
                     return None;
                 }
-                Step::Hang => std::future::pending().await,
+                AnswerStep::Hang => std::future::pending().await,
             };
             Some(Ok(serde_json::from_value::<LlmStreamEvent>(event).unwrap()))
         });
         Ok(events.boxed())
     }
 
-    async fn tool(&self, name: &str) -> Answer<ToolDescription> {
+    async fn tool(&self, name: &str) -> HostCallResult<ToolDescription> {
         self.note(format!("tool {name}"));
         if !self.script().tools.contains_key(name) {
             return Err(error(&("not_found", format!("no {name}"))));
@@ -188,17 +192,22 @@ impl AgentHost for TestHost {
         .unwrap())
     }
 
-    async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> Answer<Value> {
+    async fn call_tool(
+        &self,
+        name: &str,
+        parameters: JsonObject,
+        key: &str,
+    ) -> HostCallResult<Value> {
         self.note(format!("call_tool {name} {key} {}", json!(parameters)));
         self.script().tool_calls += 1;
         self.1.notify_waiters();
         let tool = self.script().tools.get(name).cloned();
         match tool {
             None => Err(error(&("runtime_error", format!("{name} is broken")))),
-            Some(Tool::Says(answer)) => Ok(answer),
-            Some(Tool::Fails(failed)) => Err(error(&failed)),
-            Some(Tool::Hangs) => std::future::pending().await,
-            Some(Tool::After(others, answer)) => loop {
+            Some(ScriptedTool::Says(answer)) => Ok(answer),
+            Some(ScriptedTool::Fails(failed)) => Err(error(&failed)),
+            Some(ScriptedTool::Hangs) => std::future::pending().await,
+            Some(ScriptedTool::After(others, answer)) => loop {
                 let began = self.1.notified();
                 if self.script().tool_calls > others {
                     return Ok(answer);
@@ -208,7 +217,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> Answer<ChildRun> {
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostCallResult<ChildRun> {
         self.note(format!("ask_agent {agent} {prompt} {key}"));
         let answer = self.script().agents.get(agent).cloned();
         match answer {
@@ -218,7 +227,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
+    async fn pull_steering(&self) -> HostCallResult<Vec<SteeringInputItem>> {
         self.note("pull_steering".to_owned());
         let mut script = self.script();
         if script.steering_fails {

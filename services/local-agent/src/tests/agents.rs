@@ -44,7 +44,7 @@ async fn told(host: &TestHost) -> String {
 }
 
 #[tokio::test]
-async fn answer_of_an_agent_is_a_tool_result() {
+async fn returns_agent_answers_as_tool_results() {
     let host = asking_host();
     let said = json!({"output": {"role": "assistant", "content": "seven"}});
     let answer = Ok(child("completed", &said));
@@ -69,7 +69,7 @@ async fn answer_of_an_agent_is_a_tool_result() {
 }
 
 #[tokio::test]
-async fn failure_of_an_agent_is_told_to_the_model() {
+async fn reports_agent_failures_to_model() {
     let failed = json!({"error": {"code": "boom", "message": "it broke", "retryable": false}});
     for (answer, expected) in [
         (
@@ -88,7 +88,7 @@ async fn failure_of_an_agent_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn without_granted_agents_there_is_no_tool() {
+async fn omits_agent_tool_without_granted_agents() {
     let host = asking_host();
     let results = run(&host, asking_context(&json!([]))).await;
     assert_eq!(ending(&results), ("run.completed", None));

@@ -34,7 +34,7 @@ fn prompt(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn prompt_history_and_input_come_in_that_order() {
+async fn orders_prompt_history_and_input() {
     let host = host();
     host.script().history = vec![
         item(1, "user", "I am Ada"),
@@ -64,7 +64,7 @@ fn own(seq: i64, text: &str) -> TranscriptItem {
 }
 
 #[tokio::test]
-async fn what_came_after_the_current_message_is_no_history() {
+async fn excludes_messages_after_current_event() {
     let host = host();
     let history = vec![
         item(1, "user", "I am Ada"),
@@ -92,7 +92,7 @@ async fn what_came_after_the_current_message_is_no_history() {
 }
 
 #[tokio::test]
-async fn what_joins_a_run_is_heard_once() {
+async fn includes_joined_events_once() {
     let host = host();
     let context = context("hi", &prompt("p"));
     let joined = TranscriptItem {
@@ -114,7 +114,7 @@ async fn what_joins_a_run_is_heard_once() {
 }
 
 #[tokio::test]
-async fn the_entrys_prompt_wins_where_there_is_one() {
+async fn prefers_prompt_of_entry() {
     let brought = |text: &str| Some(Ok(vec![Message::text("system", text)]));
     for (prompt_of_entry, available, expected) in [
         (brought("From the entry."), true, "From the entry."),
@@ -138,7 +138,7 @@ async fn the_entrys_prompt_wins_where_there_is_one() {
 }
 
 #[tokio::test]
-async fn a_whole_message_of_the_history_wins_over_its_text() {
+async fn prefers_structured_history_messages() {
     let host = host();
     let mut long = item(1, "user", "the beginning of…");
     long.content_json = Some(json!({"role": "user", "content": "the whole of it"}).into());
@@ -161,7 +161,7 @@ async fn a_whole_message_of_the_history_wins_over_its_text() {
 }
 
 #[tokio::test]
-async fn the_history_is_read_back_to_its_beginning_while_the_budget_has_room() {
+async fn pages_history_while_budget_remains() {
     let host = host();
     let roles = ["user", "assistant"];
     let items = (1..=120).map(|seq| {
@@ -192,7 +192,7 @@ async fn the_history_is_read_back_to_its_beginning_while_the_budget_has_room() {
 }
 
 #[tokio::test]
-async fn empty_cursors_end_the_history() {
+async fn empty_cursor_ends_history() {
     let host = host();
     let items = (1..=60).map(|seq| {
         let mut item = item(seq, "user", &format!("message {seq}"));
@@ -207,7 +207,7 @@ async fn empty_cursors_end_the_history() {
 }
 
 #[tokio::test]
-async fn without_the_right_or_a_conversation_there_is_no_history() {
+async fn skips_history_without_grant_or_conversation() {
     let mut no_right = context("hi", &json!({}));
     no_right.context.available_apis.history_page = false;
     let mut no_conversation = context("hi", &json!({}));
@@ -221,7 +221,7 @@ async fn without_the_right_or_a_conversation_there_is_no_history() {
 }
 
 #[tokio::test]
-async fn a_history_that_cannot_be_read_fails_the_run() {
+async fn fails_run_on_unreadable_history() {
     let host = host();
     host.script().history_fails = true;
     let results = run(&host, context("hi", &json!({}))).await;
@@ -229,7 +229,7 @@ async fn a_history_that_cannot_be_read_fails_the_run() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_too_large_is_read_in_smaller_ones_and_an_item_that_is_ends_the_history() {
+async fn shrinks_history_pages_and_stops_at_oversized_items() {
     let items = |lengths: &[usize]| -> Vec<_> {
         let lengths = (1..).zip(lengths);
         let items = lengths.map(|(seq, length)| item(seq, "user", &"x".repeat(*length)));
@@ -268,7 +268,7 @@ fn checkpoint(conversation: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_checkpoint_covers_is_not_read_again() {
+async fn skips_history_covered_by_checkpoint() {
     let host = host();
     host.script()
         .state
@@ -283,7 +283,7 @@ async fn what_a_checkpoint_covers_is_not_read_again() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_of_something_else_is_ignored() {
+async fn ignores_foreign_checkpoints() {
     let mut other_schema = checkpoint("c-7");
     other_schema["schema_version"] = json!("v0");
     let mut empty = checkpoint("c-7");
@@ -306,7 +306,7 @@ async fn a_checkpoint_of_something_else_is_ignored() {
 }
 
 #[tokio::test]
-async fn retrieved_passages_are_data_in_the_users_message() {
+async fn adds_retrieved_passages_to_user_message() {
     let host = host();
     let passages = vec![
         json!([{"type": "text", "text": "Tea is"}, {"type": "text", "text": "\"hot\""}]),
@@ -341,7 +341,7 @@ async fn retrieved_passages_are_data_in_the_users_message() {
 }
 
 #[tokio::test]
-async fn a_knowledge_base_that_is_slow_is_left_out() {
+async fn skips_slow_knowledge_bases() {
     let host = host();
     let slow = ("deadline_exceeded/upstream_timeout", "too slow".to_owned());
     host.script().passages.insert("faq".to_owned(), Err(slow));
@@ -355,7 +355,7 @@ async fn a_knowledge_base_that_is_slow_is_left_out() {
 }
 
 #[tokio::test]
-async fn passages_are_ranked_where_a_model_ranks_and_cut_to_their_number() {
+async fn reranks_and_truncates_passages() {
     let passages = |from: usize| {
         let texts = (from..from + 4).map(|n| json!([{"type": "text", "text": format!("p{n}")}]));
         Ok(texts.collect::<Vec<_>>())
@@ -397,7 +397,7 @@ async fn passages_are_ranked_where_a_model_ranks_and_cut_to_their_number() {
 }
 
 #[tokio::test]
-async fn knowledge_is_asked_for_only_with_words_and_only_where_granted() {
+async fn queries_knowledge_only_with_text_and_grant() {
     let host = host();
     run(&host, context("", &json!({"knowledge-bases": ["docs"]}))).await;
     assert_eq!(host.calls("retrieve").len(), 0);
@@ -417,7 +417,7 @@ async fn knowledge_is_asked_for_only_with_words_and_only_where_granted() {
 }
 
 #[tokio::test]
-async fn skills_are_told_with_how_to_activate_them() {
+async fn lists_skills_with_activation_hint() {
     let host = host();
     let mut context = context("hi", &json!({}));
     let skills = json!([{"skill_name": "a<b", "description": "line\nbreak & more"}, {"skill_name": "plain"}]);
@@ -434,7 +434,7 @@ async fn skills_are_told_with_how_to_activate_them() {
 }
 
 #[tokio::test]
-async fn prompt_date_skills_and_summary_are_one_instruction() {
+async fn joins_instructions_into_one_system_message() {
     let host = host();
     let kept = (CHECKPOINT.to_owned(), checkpoint("c-7"));
     host.script().state.extend([kept]);
@@ -459,7 +459,7 @@ async fn prompt_date_skills_and_summary_are_one_instruction() {
 }
 
 #[tokio::test]
-async fn thoughts_of_earlier_answers_are_left_out() {
+async fn omits_thinking_of_earlier_answers() {
     let host = host();
     let mut called = item(2, "assistant", "");
     called.content_json = Some(
@@ -487,7 +487,7 @@ async fn thoughts_of_earlier_answers_are_left_out() {
 }
 
 #[tokio::test]
-async fn texts_pictures_and_files_are_one_message_of_the_user() {
+async fn joins_input_parts_into_one_user_message() {
     let host = host();
     let mut context = context("what is this?", &json!({}));
     context.input = serde_json::from_value(json!({
@@ -508,7 +508,7 @@ async fn texts_pictures_and_files_are_one_message_of_the_user() {
 }
 
 #[tokio::test]
-async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told_of_later() {
+async fn inlines_readable_images_and_mentions_them_later() {
     for may_read in [true, false] {
         let host = host();
         let picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
@@ -532,7 +532,7 @@ async fn a_picture_that_the_gateway_keeps_is_shown_where_it_may_be_read_and_told
 }
 
 #[tokio::test]
-async fn runs_on_one_agent_do_not_know_of_each_other() {
+async fn isolates_concurrent_runs() {
     let answers = (0..20).map(|n| async move {
         let host = TestHost::default();
         host.model("m", vec![text(&format!("answer {n}")), end()]);

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::context::checkpoint::KEY;
 use crate::context::estimate;
 use crate::testing::{
-    SUMMARISER, Step, TestHost, answer, call, context, end, ending, fail, is_summary, item, run,
-    text, usage,
+    AnswerStep, SUMMARISER, TestHost, answer, call, context, end, ending, fail, is_summary, item,
+    run, text, usage,
 };
 
 /// Window of 6,000 tokens, 4,500 of them for the request.
@@ -38,7 +38,7 @@ fn sent(host: &TestHost) -> Vec<LlmRequest> {
 }
 
 #[tokio::test]
-async fn old_history_becomes_a_summary_and_the_rest_stays() {
+async fn summarizes_old_history_and_keeps_recent_messages() {
     let host = TestHost::default();
     long_history(&host, 100);
     host.model(SUMMARISER, vec![text("## Goal\nTea for Ada.")])
@@ -86,7 +86,7 @@ async fn old_history_becomes_a_summary_and_the_rest_stays() {
 }
 
 #[tokio::test]
-async fn a_summary_covers_nothing_that_was_left_out_of_the_history() {
+async fn summary_covers_only_included_history() {
     let host = TestHost::default();
     long_history(&host, 40);
     // All but the first ten follow the current message; answers among them stay.
@@ -104,7 +104,7 @@ async fn a_summary_covers_nothing_that_was_left_out_of_the_history() {
 }
 
 #[tokio::test]
-async fn the_tools_are_not_counted_with_every_slice() {
+async fn counts_tools_once_per_compaction() {
     let host = TestHost::default();
     long_history(&host, 100);
     host.model(SUMMARISER, vec![text("a summary")])
@@ -119,7 +119,7 @@ async fn the_tools_are_not_counted_with_every_slice() {
 }
 
 #[tokio::test]
-async fn without_a_model_that_summarises_the_summary_is_made_here() {
+async fn falls_back_to_local_summary() {
     for failing in [vec![fail("runtime_error", "down")], vec![text("  ")]] {
         let host = TestHost::default();
         long_history(&host, 100);
@@ -135,7 +135,7 @@ async fn without_a_model_that_summarises_the_summary_is_made_here() {
 }
 
 #[tokio::test]
-async fn what_tools_say_is_compacted_before_the_model_is_asked_again() {
+async fn compacts_tool_results_before_next_call() {
     let host = TestHost::default();
     host.tool_says("look", json!("a long report ".repeat(900)));
     for n in 0..4 {
@@ -160,7 +160,7 @@ async fn what_tools_say_is_compacted_before_the_model_is_asked_again() {
 }
 
 #[tokio::test]
-async fn usage_of_the_model_is_believed_over_estimates() {
+async fn prefers_reported_usage_over_estimates() {
     let host = TestHost::default();
     host.tool_says("look", json!("short"));
     long_history(&host, 60);
@@ -179,7 +179,7 @@ async fn usage_of_the_model_is_believed_over_estimates() {
     assert!(size(1) < size(0) + 2, "history was left out");
 }
 
-fn overflow() -> Vec<Step> {
+fn overflow() -> Vec<AnswerStep> {
     vec![fail(
         "invalid_argument",
         "This model's maximum context length is 1000 tokens",
@@ -187,7 +187,7 @@ fn overflow() -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn a_model_that_overflows_is_asked_once_more_with_less() {
+async fn retries_once_with_smaller_context_after_overflow() {
     for streams in [true, false] {
         let host = TestHost::default();
         long_history(&host, 60);
@@ -205,7 +205,7 @@ async fn a_model_that_overflows_is_asked_once_more_with_less() {
 }
 
 #[tokio::test]
-async fn a_model_that_overflows_by_its_tools_is_asked_once_more_with_fewer_messages() {
+async fn retries_overflow_of_tool_schemas_with_fewer_messages() {
     // Tools as large as the conversation; a count of half the estimate; both.
     for (tools, counted, window) in [
         (true, None, 8_000),
@@ -236,7 +236,7 @@ async fn a_model_that_overflows_by_its_tools_is_asked_once_more_with_fewer_messa
 }
 
 #[tokio::test]
-async fn a_second_overflow_or_nothing_to_leave_out_fails_the_run() {
+async fn fails_run_on_second_or_irreducible_overflow() {
     let host = TestHost::default();
     long_history(&host, 60);
     host.model("m", overflow())
@@ -252,7 +252,7 @@ async fn a_second_overflow_or_nothing_to_leave_out_fails_the_run() {
 }
 
 #[tokio::test]
-async fn without_a_budget_everything_is_sent() {
+async fn sends_full_context_without_budget() {
     let host = TestHost::default();
     long_history(&host, 40);
     host.model("m", vec![text("ok"), end()]);
@@ -262,7 +262,7 @@ async fn without_a_budget_everything_is_sent() {
 }
 
 #[tokio::test]
-async fn far_below_the_budget_nothing_is_counted() {
+async fn skips_token_count_far_below_budget() {
     let host = TestHost::default();
     long_history(&host, 10);
     host.model("m", vec![text("ok"), end()]);
@@ -294,7 +294,7 @@ async fn turn(host: &TestHost, turn: i64, window: AgentRunContext) {
 }
 
 #[tokio::test]
-async fn three_hundred_turns_stay_within_the_window_with_few_summaries_and_all_references() {
+async fn bounds_context_over_three_hundred_turns() {
     let host = TestHost::default();
     let metadata = json!({"model_context_window_tokens": 16_000, "model_max_output_tokens": 4_000});
     for n in 1..=300 {

@@ -2,12 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::testing::{Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, text};
+use crate::testing::{
+    AnswerStep, ScriptedTool, TestHost, call, context, end, ending, fail, kinds, run, text,
+};
 
 /// End of an answer with the provider's reason.
-fn end_because(reason: &str) -> Step {
+fn end_because(reason: &str) -> AnswerStep {
     let fields = json!({"finish_reason": reason});
-    Step::Chunk(json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}))
+    AnswerStep::Chunk(
+        json!({"role": "assistant", "is_final": true, "provider_specific_fields": fields}),
+    )
 }
 
 /// Tool messages after the first turn.
@@ -37,7 +41,7 @@ async fn fails_after(tool: &str, effect: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn a_run_that_has_acted_is_not_to_be_tried_again() {
+async fn marks_runs_with_side_effects_not_retryable() {
     assert_eq!(fails_after("send", None).await, false);
     assert_eq!(fails_after("send", Some("write")).await, false);
     assert_eq!(fails_after("send", Some("read")).await, true);
@@ -49,12 +53,12 @@ async fn a_run_that_has_acted_is_not_to_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_may_be_cut_off_is_not_made() {
+async fn skips_possibly_truncated_calls() {
     for reason in ["length", "content_filter"] {
         let host = TestHost::default();
         host.tool_says("send", json!("sent"));
         let calls = json!([{"id": "c1", "type": "function", "function": {"name": "send", "arguments": "{\"to\": \"a"}}]);
-        let cut = Step::Chunk(json!({"role": "assistant", "tool_calls": calls}));
+        let cut = AnswerStep::Chunk(json!({"role": "assistant", "tool_calls": calls}));
         host.model("m", vec![cut, end_because(reason)]);
         host.model("m", vec![text("done"), end_because("stop")]);
         let results = run(&host, context("hi", &json!({}))).await;
@@ -73,7 +77,7 @@ async fn a_call_that_may_be_cut_off_is_not_made() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_cut_off_ends_the_run_with_its_reason() {
+async fn reports_finish_reason_of_truncated_answer() {
     for (reason, told) in [
         ("length", "length"),
         ("content_filter", "content_filter"),
@@ -91,7 +95,7 @@ async fn an_answer_that_was_cut_off_ends_the_run_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_name_is_told_to_the_model() {
+async fn reports_unnamed_calls_to_model() {
     let host = TestHost::default();
     host.model("m", vec![call("c1", "", &json!({})), end()]);
     host.model("m", vec![text("done"), end()]);
@@ -103,7 +107,7 @@ async fn a_call_without_a_name_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn the_model_is_told_where_nobody_knows_whether_it_was_done() {
+async fn reports_unknown_tool_outcome_to_model() {
     for (failing, effect, is_unknown) in [
         ("runtime_error/upstream_broken", None, true),
         ("deadline_exceeded/upstream_timeout", Some("write"), true),
@@ -113,7 +117,7 @@ async fn the_model_is_told_where_nobody_knows_whether_it_was_done() {
         ("invalid_argument/upstream_refused", None, false),
     ] {
         let host = TestHost::default();
-        let fails = Tool::Fails((failing, "no answer".to_owned()));
+        let fails = ScriptedTool::Fails((failing, "no answer".to_owned()));
         host.script().tools.insert("send".to_owned(), fails);
         host.model("m", vec![call("c1", "send", &json!({})), end()]);
         host.model("m", vec![text("done"), end()]);

@@ -4,12 +4,12 @@ use runner_kit::CancellationToken;
 use serde_json::json;
 
 use crate::testing::{
-    Step, TestHost, Tool, call, context, end, ending, fail, kinds, run, run_until, steering, text,
-    usage,
+    AnswerStep, ScriptedTool, TestHost, call, context, end, ending, fail, kinds, run, run_until,
+    steering, text, usage,
 };
 
 #[tokio::test]
-async fn without_a_granted_model_nothing_begins() {
+async fn fails_run_without_granted_model() {
     for model in [
         json!({"primary": "", "fallbacks": []}),
         json!({"primary": "other"}),
@@ -24,7 +24,7 @@ async fn without_a_granted_model_nothing_begins() {
 }
 
 #[tokio::test]
-async fn an_event_without_words_and_a_prompt_ends_with_what_to_do_and_asks_no_model() {
+async fn rejects_empty_input_without_model_call() {
     for input in ["", "said later"] {
         let host = TestHost::default();
         host.model("m", vec![text("ok"), end()]);
@@ -56,10 +56,10 @@ async fn an_event_without_words_and_a_prompt_ends_with_what_to_do_and_asks_no_mo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_call_ends_with_the_configured_time() {
+async fn times_out_stalled_calls() {
     let stalled_model = || {
         let host = TestHost::default();
-        host.model("m", vec![text("It"), Step::Hang]);
+        host.model("m", vec![text("It"), AnswerStep::Hang]);
         host
     };
     let results = run(&stalled_model(), context("hi", &json!({"timeout": 12}))).await;
@@ -71,7 +71,9 @@ async fn a_stalled_call_ends_with_the_configured_time() {
         "m",
         vec![call("c1", "look", &json!({})), end(), usage(3, 4)],
     );
-    host.script().tools.insert("look".to_owned(), Tool::Hangs);
+    host.script()
+        .tools
+        .insert("look".to_owned(), ScriptedTool::Hangs);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results).1, Some("runner.timeout"));
     assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 7);
@@ -84,15 +86,15 @@ async fn a_stalled_call_ends_with_the_configured_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_ends_the_run_wherever_it_is() {
+async fn cancels_run_in_every_phase() {
     let while_streaming = TestHost::default();
-    while_streaming.model("m", vec![text("It"), usage(3, 4), Step::Hang]);
+    while_streaming.model("m", vec![text("It"), usage(3, 4), AnswerStep::Hang]);
     let in_a_tool = TestHost::default();
     in_a_tool.model("m", vec![call("c1", "look", &json!({})), end()]);
     in_a_tool
         .script()
         .tools
-        .insert("look".to_owned(), Tool::Hangs);
+        .insert("look".to_owned(), ScriptedTool::Hangs);
     for host in [while_streaming, in_a_tool] {
         let cancel = CancellationToken::new();
         let later = async {
@@ -107,7 +109,7 @@ async fn a_cancel_ends_the_run_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn a_cancel_that_the_host_tells_ends_the_run_too() {
+async fn ends_run_on_host_cancellation() {
     let host = TestHost::default();
     host.model(
         "m",
@@ -118,7 +120,7 @@ async fn a_cancel_that_the_host_tells_ends_the_run_too() {
 }
 
 #[tokio::test]
-async fn a_cancel_before_the_end_wins_over_the_end() {
+async fn cancel_before_completion_wins() {
     let host = TestHost::default();
     host.model("m", vec![text("done"), end()]);
     let cancel = CancellationToken::new();
@@ -140,7 +142,7 @@ async fn a_cancel_before_the_end_wins_over_the_end() {
 }
 
 #[tokio::test]
-async fn what_a_run_was_doing_ends_when_nobody_reads_it_any_more() {
+async fn aborts_work_when_stream_is_dropped() {
     use futures_util::StreamExt as _;
     let host = TestHost::default();
     let both = vec![
@@ -150,7 +152,9 @@ async fn what_a_run_was_doing_ends_when_nobody_reads_it_any_more() {
     ];
     host.model("m", both);
     for tool in ["look", "send"] {
-        host.script().tools.insert(tool.to_owned(), Tool::Hangs);
+        host.script()
+            .tools
+            .insert(tool.to_owned(), ScriptedTool::Hangs);
     }
     let cancel = CancellationToken::new();
     let mut stream = crate::agent::run_on(context("hi", &json!({})), host.clone(), cancel);
@@ -167,7 +171,7 @@ async fn what_a_run_was_doing_ends_when_nobody_reads_it_any_more() {
 }
 
 #[tokio::test]
-async fn a_token_counter_that_is_missing_fails_the_run() {
+async fn fails_run_without_token_counter() {
     let host = TestHost::default();
     host.model("m", vec![text("hi"), end()]);
     host.script().count = Some(Err((

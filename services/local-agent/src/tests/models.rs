@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::testing::{
-    Step, TestHost, answer, call, context, end, ending, fail, kinds, run, text, usage,
+    AnswerStep, TestHost, answer, call, context, end, ending, fail, kinds, run, text, usage,
 };
 
 fn not_streaming() -> protocol::context::AgentRunContext {
@@ -17,7 +17,7 @@ fn not_streaming() -> protocol::context::AgentRunContext {
 }
 
 #[tokio::test]
-async fn an_answer_is_streamed_and_then_told_whole() {
+async fn streams_deltas_then_complete_message() {
     let host = TestHost::default();
     host.model(
         "m",
@@ -42,9 +42,9 @@ async fn an_answer_is_streamed_and_then_told_whole() {
 }
 
 #[tokio::test]
-async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
+async fn bounds_delta_bytes_of_long_answers() {
     let host = TestHost::default();
-    let words: Vec<Step> = (0..20_000).map(|_| text("word ")).chain([end()]).collect();
+    let words: Vec<AnswerStep> = (0..20_000).map(|_| text("word ")).chain([end()]).collect();
     host.model("m", words);
     let results = run(&host, context("much", &json!({}))).await;
     let bytes: usize = results
@@ -65,10 +65,10 @@ async fn deltas_of_a_long_answer_are_together_no_more_than_a_multiple_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deltas_of_a_slow_answer_come_at_once_and_are_together_no_more_than_a_multiple_of_it() {
+async fn bounds_delta_bytes_of_slow_answers() {
     let host = TestHost::default();
-    let slowly = |_| [text("word "), Step::Pause(Duration::from_millis(200))];
-    let words: Vec<Step> = (0..4_000).flat_map(slowly).chain([end()]).collect();
+    let slowly = |_| [text("word "), AnswerStep::Pause(Duration::from_millis(200))];
+    let words: Vec<AnswerStep> = (0..4_000).flat_map(slowly).chain([end()]).collect();
     host.model("m", words);
     let results = run(&host, context("much", &json!({"timeout": 0}))).await;
     let told = answer(&results);
@@ -91,7 +91,7 @@ async fn deltas_of_a_slow_answer_come_at_once_and_are_together_no_more_than_a_mu
 }
 
 #[tokio::test]
-async fn a_message_leaves_out_calls_that_are_longer_than_a_line() {
+async fn omits_calls_over_line_limit() {
     for streams in [true, false] {
         for (arguments, is_told) in ["a", &"a".repeat(9_000)].into_iter().zip([true, false]) {
             let host = TestHost::default();
@@ -120,7 +120,7 @@ async fn a_message_leaves_out_calls_that_are_longer_than_a_line() {
 }
 
 #[tokio::test]
-async fn no_result_is_longer_than_the_gateway_takes() {
+async fn keeps_results_within_line_limit() {
     let long = "\"so\"\n".repeat(3_000);
     for streams in [true, false] {
         let host = TestHost::default();
@@ -175,7 +175,7 @@ async fn no_result_is_longer_than_the_gateway_takes() {
 }
 
 #[tokio::test]
-async fn without_streaming_the_model_is_invoked_and_only_the_message_is_sent() {
+async fn invokes_model_without_streaming() {
     for by_host in [false, true] {
         let host = TestHost::default();
         host.model("m", vec![text("hello"), usage(1, 1)]);
@@ -193,11 +193,11 @@ async fn without_streaming_the_model_is_invoked_and_only_the_message_is_sent() {
 }
 
 #[tokio::test]
-async fn the_next_model_is_asked_while_nothing_was_said() {
-    let first_failures: [Vec<Step>; 5] = [
+async fn falls_back_before_first_output() {
+    let first_failures: [Vec<AnswerStep>; 5] = [
         vec![fail("runtime_error", "down")],
         vec![
-            Step::Chunk(json!({"role": "assistant"})),
+            AnswerStep::Chunk(json!({"role": "assistant"})),
             fail("runtime_error", "down"),
         ],
         vec![text(" "), text("\n"), end()],
@@ -222,7 +222,7 @@ async fn the_next_model_is_asked_while_nothing_was_said() {
 }
 
 #[tokio::test]
-async fn once_a_model_speaks_its_failure_is_final() {
+async fn fails_run_after_partial_output() {
     let host = TestHost::default();
     host.model(
         "m",
@@ -237,7 +237,7 @@ async fn once_a_model_speaks_its_failure_is_final() {
 }
 
 #[tokio::test]
-async fn when_nobody_answers_the_run_fails_and_may_be_tried_again() {
+async fn fails_retryably_when_all_models_fail() {
     let host = TestHost::default();
     host.model("m", vec![end()])
         .model("n", vec![fail("rate_limited", "wait a little")]);
@@ -249,7 +249,7 @@ async fn when_nobody_answers_the_run_fails_and_may_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_picture_that_no_model_takes_does_not_end_the_conversation() {
+async fn retries_without_rejected_images() {
     let refuses = || fail("invalid_argument/upstream_refused", "cannot be loaded");
     let seen = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
     let mut context = context("see", &json!({}));
@@ -287,7 +287,7 @@ async fn a_picture_that_no_model_takes_does_not_end_the_conversation() {
 }
 
 #[tokio::test]
-async fn empty_answers_alone_fail_the_run() {
+async fn empty_answers_fail_the_run() {
     let host = TestHost::default();
     host.model("m", vec![text(" "), end()])
         .model("n", vec![end()]);
@@ -299,7 +299,7 @@ async fn empty_answers_alone_fail_the_run() {
 }
 
 #[tokio::test]
-async fn a_fallback_tells_its_usage_and_the_log_tells_why_it_was_asked() {
+async fn reports_usage_and_cause_of_fallback() {
     let (mut lines, writer) = std::io::pipe().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Mutex::new(writer));
     let listening = tracing::subscriber::set_default(subscriber.finish());
@@ -333,7 +333,7 @@ async fn a_deadline_stops_the_fallback() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_slow_is_followed_by_the_next() {
+async fn falls_back_after_model_timeout() {
     let slow = || fail("deadline_exceeded/upstream_timeout", "no answer in time");
     for streams in [true, false] {
         let host = TestHost::default();
@@ -355,7 +355,7 @@ async fn a_model_that_is_slow_is_followed_by_the_next() {
 }
 
 #[tokio::test]
-async fn the_model_that_has_answered_is_asked_for_the_rest_of_the_run() {
+async fn keeps_first_answering_model() {
     for streams in [true, false] {
         let host = TestHost::default();
         host.tool_says("look", json!("sunny"));
@@ -374,7 +374,7 @@ async fn the_model_that_has_answered_is_asked_for_the_rest_of_the_run() {
 }
 
 #[tokio::test]
-async fn thinking_is_left_to_the_host_and_kept_out_of_what_goes_back_to_the_model() {
+async fn omits_thinking_from_next_request() {
     for (streams, operation) in [(true, "stream"), (false, "invoke")] {
         let host = TestHost::default();
         host.tool_says("look", json!("sunny"));
@@ -405,7 +405,7 @@ async fn thinking_is_left_to_the_host_and_kept_out_of_what_goes_back_to_the_mode
 }
 
 #[tokio::test]
-async fn usage_is_summed_over_the_turns() {
+async fn sums_usage_over_turns() {
     let host = TestHost::default();
     host.tool_says("look", json!("sunny"));
     host.model(
@@ -423,7 +423,7 @@ async fn usage_is_summed_over_the_turns() {
 }
 
 #[tokio::test]
-async fn thoughts_and_signatures_go_back_with_results_of_tools() {
+async fn returns_thinking_signatures_with_tool_results() {
     for streams in [true, false] {
         let host = TestHost::default();
         host.tool_says("look", json!("sunny"));
@@ -434,7 +434,7 @@ async fn thoughts_and_signatures_go_back_with_results_of_tools() {
             json!({"model": "m", "extra_content": {"signature": "S"}, "function": {"seal": "F"}});
         let chunk = json!({"role": "assistant", "content": "<think>\nT\n</think>\n", "tool_calls": [called],
             "provider_specific_fields": fields, "is_final": true});
-        host.model("m", vec![Step::Chunk(chunk)]);
+        host.model("m", vec![AnswerStep::Chunk(chunk)]);
         host.model("m", vec![text("done"), end()]);
         let mut context = context("hi", &json!({}));
         context.delivery.supports_streaming = streams;
@@ -472,12 +472,12 @@ async fn thoughts_and_signatures_go_back_with_results_of_tools() {
 }
 
 #[tokio::test]
-async fn text_that_was_thoughts_is_taken_back() {
+async fn retracts_streamed_thinking_text() {
     let host = TestHost::default();
     let over = json!({"role": "assistant", "content": "answer", "all_content": "answer"});
     host.model(
         "m",
-        vec![text("thoughts"), Step::Chunk(over), text("."), end()],
+        vec![text("thoughts"), AnswerStep::Chunk(over), text("."), end()],
     );
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(answer(&results), "answer.");

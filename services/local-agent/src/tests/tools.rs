@@ -4,13 +4,14 @@ use protocol::result::AgentRunResult;
 use serde_json::{Value, json};
 
 use crate::testing::{
-    Step, TestHost, Tool, answer, call, context, end, ending, kinds, run, steering, text,
+    AnswerStep, ScriptedTool, TestHost, answer, call, context, end, ending, kinds, run, steering,
+    text,
 };
 
 /// Host whose model calls these tools in one turn and then answers "done".
 fn host_calling(calls: &[(&str, &str, Value)]) -> TestHost {
     let host = TestHost::default();
-    let mut steps: Vec<Step> = calls
+    let mut steps: Vec<AnswerStep> = calls
         .iter()
         .map(|(id, name, arguments)| call(id, name, arguments))
         .collect();
@@ -34,7 +35,7 @@ fn of_kind<'a>(results: &'a [AgentRunResult], kind: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn a_tool_is_called_and_its_result_goes_back_to_the_model() {
+async fn returns_tool_results_to_model() {
     let host = TestHost::default();
     host.tool_says("look", json!("sunny"));
     host.model(
@@ -84,7 +85,7 @@ async fn a_tool_is_called_and_its_result_goes_back_to_the_model() {
 }
 
 #[tokio::test]
-async fn the_model_is_told_of_granted_tools_alone_and_their_schemas_are_asked_for_where_absent() {
+async fn offers_granted_tools_and_fetches_missing_schemas() {
     let host = TestHost::default();
     host.tool_says("send", json!(1));
     host.model("m", vec![text("hi"), end()]);
@@ -115,12 +116,12 @@ async fn the_model_is_told_of_granted_tools_alone_and_their_schemas_are_asked_fo
 }
 
 #[tokio::test]
-async fn parallel_calls_all_begin_and_are_told_in_their_order() {
+async fn reports_parallel_calls_in_request_order() {
     for streams in [true, false] {
         let host = host_calling(&[("c1", "slow", json!({})), ("c2", "look", json!({}))]);
         host.script()
             .tools
-            .insert("slow".to_owned(), Tool::After(1, json!("first")));
+            .insert("slow".to_owned(), ScriptedTool::After(1, json!("first")));
         host.tool_says("look", json!("second"));
         let mut context = context("hi", &json!({}));
         context.delivery.supports_streaming = streams;
@@ -147,7 +148,7 @@ async fn parallel_calls_all_begin_and_are_told_in_their_order() {
 }
 
 #[tokio::test]
-async fn serial_calls_come_one_after_the_other() {
+async fn runs_serial_calls_in_order() {
     let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
     host.tool_says("look", json!("a"))
         .tool_says("send", json!("b"));
@@ -165,7 +166,7 @@ async fn serial_calls_come_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_told_to_the_model_without_asking_the_host() {
+async fn rejects_invalid_calls_without_host_request() {
     let host = TestHost::default();
     let not_an_object = json!([1]);
     host.model(
@@ -189,12 +190,12 @@ async fn what_cannot_be_called_is_told_to_the_model_without_asking_the_host() {
 }
 
 #[tokio::test]
-async fn a_tool_that_fails_is_told_to_the_model() {
+async fn reports_tool_failures_to_model() {
     let host = host_calling(&[("c1", "look", json!({}))]);
     let failed = ("runtime_error", "no such city ".repeat(10));
     host.script()
         .tools
-        .insert("look".to_owned(), Tool::Fails(failed));
+        .insert("look".to_owned(), ScriptedTool::Fails(failed));
     let results = run(&host, context("hi", &json!({"max-tool-result-chars": 30}))).await;
     assert!(told(&host)[0].starts_with("Error: Tool execution failed: no"));
     assert!(told(&host)[0].contains("truncated"));
@@ -207,12 +208,12 @@ async fn a_tool_that_fails_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again_under_the_same_key() {
+async fn retries_lost_tool_responses_with_same_key() {
     let host = host_calling(&[("c1", "look", json!({}))]);
     let failed = ("callback.unreachable", "gone".to_owned());
     host.script()
         .tools
-        .insert("look".to_owned(), Tool::Fails(failed));
+        .insert("look".to_owned(), ScriptedTool::Fails(failed));
     run(&host, context("hi", &json!({}))).await;
     let calls = host.calls("call_tool");
     assert_eq!(calls.len(), 2);
@@ -220,11 +221,11 @@ async fn a_lost_answer_is_asked_for_again_under_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_deadline_in_a_tool_ends_the_run_with_what_was_used() {
+async fn reports_usage_after_deadline_in_tool() {
     let host = TestHost::default();
     host.script().tools.insert(
         "look".to_owned(),
-        Tool::Fails(("deadline_exceeded", "over".to_owned())),
+        ScriptedTool::Fails(("deadline_exceeded", "over".to_owned())),
     );
     host.model(
         "m",
@@ -240,12 +241,12 @@ async fn a_deadline_in_a_tool_ends_the_run_with_what_was_used() {
 }
 
 #[tokio::test]
-async fn a_tool_that_is_slow_is_told_to_the_model() {
+async fn reports_tool_timeouts_to_model() {
     let host = host_calling(&[("c1", "look", json!({}))]);
     let slow = ("deadline_exceeded/upstream_timeout", "too slow".to_owned());
     host.script()
         .tools
-        .insert("look".to_owned(), Tool::Fails(slow));
+        .insert("look".to_owned(), ScriptedTool::Fails(slow));
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", None), "{results:?}");
     let told = host.request(1).pop().unwrap().plain_text();
@@ -256,7 +257,7 @@ async fn a_tool_that_is_slow_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn the_run_ends_when_every_tool_has_finished_the_work() {
+async fn ends_run_when_all_tools_finish_it() {
     let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
     host.tool_says("look", json!({"terminate": true}))
         .tool_says("send", json!({"terminate": true, "sent": 1}));
@@ -273,7 +274,7 @@ async fn the_run_ends_when_every_tool_has_finished_the_work() {
 }
 
 #[tokio::test]
-async fn the_limit_of_iterations_ends_the_run_with_a_word() {
+async fn ends_run_at_iteration_limit() {
     for streams in [true, false] {
         let host = TestHost::default();
         host.tool_says("look", json!("again"));
@@ -290,7 +291,7 @@ async fn the_limit_of_iterations_ends_the_run_with_a_word() {
 }
 
 #[tokio::test]
-async fn results_are_bounded_for_the_model_and_for_the_user() {
+async fn bounds_tool_results_for_model_and_user() {
     let host = host_calling(&[("c1", "look", json!({})), ("c2", "send", json!({}))]);
     host.tool_says("look", json!("x".repeat(500)));
     host.tool_says(
@@ -310,7 +311,7 @@ async fn results_are_bounded_for_the_model_and_for_the_user() {
 }
 
 #[tokio::test]
-async fn what_the_user_adds_is_heard_after_tools_and_at_the_end() {
+async fn reads_steering_after_tools_and_at_end() {
     let host = TestHost::default();
     host.tool_says("look", json!("sunny"));
     host.model("m", vec![call("c1", "look", &json!({})), end()]);
@@ -337,7 +338,7 @@ async fn what_the_user_adds_is_heard_after_tools_and_at_the_end() {
 }
 
 #[tokio::test]
-async fn without_streaming_the_message_has_the_text_of_all_turns_too() {
+async fn joins_text_of_all_turns_without_streaming() {
     let host = TestHost::default();
     host.tool_says("look", json!("sunny"));
     let looks = call("c1", "look", &json!({}));
@@ -354,7 +355,7 @@ async fn without_streaming_the_message_has_the_text_of_all_turns_too() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_it_nothing_is_added() {
+async fn skips_steering_without_grant() {
     let host = TestHost::default();
     host.model("m", vec![text("hi"), end()]);
     host.script().steering_fails = true;
@@ -370,7 +371,7 @@ async fn without_the_right_to_it_nothing_is_added() {
 }
 
 #[tokio::test]
-async fn a_skill_is_activated_by_an_ordinary_call() {
+async fn activates_skills_by_tool_call() {
     let host = host_calling(&[("c1", "activate", json!({"name": "invoices"}))]);
     host.tool_says("activate", json!("# How to write invoices"));
     let mut context = context("an invoice, please", &json!({}));
@@ -382,7 +383,7 @@ async fn a_skill_is_activated_by_an_ordinary_call() {
 }
 
 #[tokio::test]
-async fn an_empty_answer_after_a_tool_fails_the_run() {
+async fn fails_run_on_empty_answer_after_tool() {
     let host = TestHost::default();
     host.tool_says("look", json!("sunny"));
     host.model("m", vec![call("c1", "look", &json!({})), end()])

@@ -10,7 +10,7 @@ use protocol::run::RunStatus;
 use runner_kit::HostError;
 use serde_json::{Value, json};
 
-use super::result::Outcome;
+use super::result::ToolOutcome;
 use crate::host::AgentHost;
 
 pub(super) const NAME: &str = "ask_agent";
@@ -60,26 +60,26 @@ pub(super) async fn ask(
     parameters: &JsonObject,
     key: &str,
     limit: usize,
-) -> Result<Outcome, HostError> {
+) -> Result<ToolOutcome, HostError> {
     let text = |name: &str| parameters.get(name).and_then(Value::as_str);
     let (Some(agent), Some(prompt)) = (text("agent"), text("prompt")) else {
         let error = "`agent` and `prompt` must be texts";
-        return Ok(Outcome::error(error, limit));
+        return Ok(ToolOutcome::error(error, limit));
     };
     match host.ask_agent(agent, prompt, key).await {
         Ok(child) if child.status == RunStatus::Completed => {
-            Ok(Outcome::of(Value::String(said(&child)), limit))
+            Ok(ToolOutcome::of(Value::String(answer_text(&child)), limit))
         }
-        Ok(child) => Ok(Outcome::error(&failure(&child), limit)),
+        Ok(child) => Ok(ToolOutcome::error(&failure(&child), limit)),
         Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
         Err(failed) => {
             let error = format!("The agent was not asked: {}", failed.message);
-            Ok(Outcome::error(&error, limit))
+            Ok(ToolOutcome::error(&error, limit))
         }
     }
 }
 
-fn said(child: &ChildRun) -> String {
+fn answer_text(child: &ChildRun) -> String {
     let output = child.output.as_ref();
     let message = output.and_then(|output| serde_json::from_str::<Message>(output.get()).ok());
     message

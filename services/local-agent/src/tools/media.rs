@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_left_out_and_told_of() {
+    fn replaces_binary_data_with_note() {
         let result = json!({"content": [
             {"type": "text", "text": "here"},
             {"type": "image", "data": "QUJD", "mimeType": "image/png"},
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_such_bytes_stays_as_it_is() {
+    fn keeps_results_without_binary_data() {
         for result in [
             json!("QUJD"),
             json!({"data": "QUJD"}),

@@ -16,7 +16,7 @@ const NEXT_STEP: &str =
 
 /// Outcome of one call.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Outcome {
+pub(super) struct ToolOutcome {
     /// Text for the model.
     pub(super) text: String,
     /// Value for the user, when the tool answered.
@@ -27,7 +27,7 @@ pub(super) struct Outcome {
     pub(super) terminates: bool,
 }
 
-impl Outcome {
+impl ToolOutcome {
     /// Outcome of a call that failed or was not made.
     pub(super) fn error(error: &str, limit: usize) -> Self {
         let error = cut(error, limit);
@@ -200,14 +200,14 @@ mod tests {
     use super::*;
 
     fn check(result: Value, limit: usize, text: &str, shown: &Value) {
-        let outcome = Outcome::of(result, limit);
+        let outcome = ToolOutcome::of(result, limit);
         assert_eq!(outcome.text, text);
         assert_eq!(json!(outcome.shown), *shown);
         assert_eq!(outcome.error, None);
     }
 
     #[test]
-    fn short_results_are_told_as_they_are() {
+    fn keeps_short_results_unchanged() {
         check(json!("sunny"), 20, "sunny", &json!({"value": "sunny"}));
         check(
             json!({"degrees": 20}),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_mcp_become_one_text() {
+    fn joins_mcp_text_parts() {
         let blocks = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         check(blocks.clone(), 20, "a\nb", &json!({"value": blocks}));
         let mcp = json!({"content": blocks});
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_of_a_picture_and_not_given_its_bytes() {
+    fn mentions_images_without_their_bytes() {
         let picture = json!([
             {"type": "text", "text": "a cat:"},
             {"type": "image", "data": "QUJD", "mimeType": "image/png"},
@@ -243,22 +243,22 @@ mod tests {
         let text = "a cat:\n[image image/png of 3 bytes, which are not shown here]";
         let whole = json!({"value": picture});
         check(picture.clone(), 200, text, &whole);
-        let outcome = Outcome::of(picture, 80);
+        let outcome = ToolOutcome::of(picture, 80);
         assert_eq!(outcome.text, text);
         let shown = json!(outcome.shown);
         assert_eq!(shown["value"][1]["omitted_bytes"], 3);
         assert_eq!(shown["value"][1].get("data"), None);
         let failed = json!({"is_error": true, "content": [{"type": "audio", "data": "QUJD"}]});
         let text = "Error: [audio of 3 bytes, which are not shown here]";
-        assert_eq!(Outcome::of(failed, 200).text, text);
+        assert_eq!(ToolOutcome::of(failed, 200).text, text);
     }
 
     #[test]
-    fn long_results_keep_their_head_and_say_what_is_missing() {
+    fn truncates_long_results_with_note() {
         let note = |all, kept| {
             format!("\n[tool result truncated: original_chars={all}, kept_chars={kept}]")
         };
-        let outcome = Outcome::of(json!("äbcdefgh"), 3);
+        let outcome = ToolOutcome::of(json!("äbcdefgh"), 3);
         assert_eq!(outcome.text, format!("äbc{}", note(8, 3)));
         let shown = json!(outcome.shown);
         assert_eq!(shown["preview"], "äbc");
@@ -267,38 +267,38 @@ mod tests {
             (&json!(8), &json!(9))
         );
 
-        let outcome = Outcome::of(json!({"key": "value"}), 5);
+        let outcome = ToolOutcome::of(json!({"key": "value"}), 5);
         assert_eq!(outcome.text, format!("{{\"key{}", note(15, 5)));
     }
 
     #[test]
-    fn errors_say_so_first_however_long_they_are() {
-        let outcome = Outcome::error("no such city", 7);
+    fn puts_error_marker_first() {
+        let outcome = ToolOutcome::error("no such city", 7);
         assert!(outcome.text.starts_with("Error: no such"));
         assert!(outcome.text.contains("truncated"));
         assert_eq!(outcome.shown, None);
         let mcp = json!({"is_error": true, "content": [{"type": "text", "text": "broken"}]});
-        let outcome = Outcome::of(mcp, 99);
+        let outcome = ToolOutcome::of(mcp, 99);
         assert_eq!(outcome.text, "Error: broken");
         assert_eq!(outcome.error.as_deref(), Some("broken"));
     }
 
     #[test]
-    fn the_hint_to_stop_is_not_shown_to_the_model() {
-        let outcome = Outcome::of(json!({"terminate": true, "sent": 1}), 99);
+    fn hides_finish_hint_from_model() {
+        let outcome = ToolOutcome::of(json!({"terminate": true, "sent": 1}), 99);
         assert!(outcome.terminates);
         assert_eq!(outcome.text, "{\"sent\":1}");
         assert_eq!(json!(outcome.shown), json!({"sent": 1}));
         for hint in [json!("true"), json!(1), json!(false)] {
-            assert!(!Outcome::of(json!({"terminate": hint}), 99).terminates);
+            assert!(!ToolOutcome::of(json!({"terminate": hint}), 99).terminates);
         }
     }
 
     #[test]
-    fn paths_are_told_whole_beside_a_preview() {
+    fn keeps_full_paths_beside_preview() {
         let files = json!({"files": [{"path": "/out/a.png", "size": 9, "body": "x".repeat(99)}],
             "result": {"path": "/out/b.txt"}, "other": {"path": "/hidden"}});
-        let outcome = Outcome::of(files, 30);
+        let outcome = ToolOutcome::of(files, 30);
         let shown = json!(outcome.shown);
         assert_eq!(
             shown["file_refs"],
@@ -308,10 +308,10 @@ mod tests {
         assert_eq!(shown["preview"].as_str().unwrap().len(), 30);
         assert_eq!(outcome.text, shown.to_string());
 
-        let small = Outcome::of(json!({"path": "/out/a.png"}), 99);
+        let small = ToolOutcome::of(json!({"path": "/out/a.png"}), 99);
         assert_eq!(json!(small.shown)["result"], json!({"path": "/out/a.png"}));
         let many: Vec<_> = (0..50).map(|n| json!({"path": format!("/{n}")})).collect();
-        let many = Outcome::of(json!(many), 99);
+        let many = ToolOutcome::of(json!(many), 99);
         assert_eq!(
             json!(many.shown)["file_refs"].as_array().unwrap().len(),
             MOST_REFERENCES

@@ -14,7 +14,7 @@ const NONE: &str = "__none__";
 
 /// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct TableFault {
     /// JSON pointer below the agent's `config`.
     pub pointer: String,
     /// The rule that the value breaks.
@@ -22,12 +22,12 @@ pub struct Fault {
 }
 
 /// Reads one configuration. An absent value and null are the default; a wrong value is a fault.
-pub(super) struct Reader<'a> {
+pub(super) struct TableReader<'a> {
     config: &'a JsonObject,
-    faults: Vec<Fault>,
+    faults: Vec<TableFault>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TableReader<'a> {
     pub(super) fn new(config: &'a JsonObject) -> Self {
         Self {
             config,
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Vec<Fault> {
+    pub(super) fn finish(self) -> Vec<TableFault> {
         self.faults
     }
 
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn fault(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
-        self.faults.push(Fault {
+        self.faults.push(TableFault {
             pointer: pointer.into(),
             message: message.into(),
         });

@@ -8,7 +8,7 @@ use protocol::JsonObject;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::read::Reader;
+use super::read::TableReader;
 
 /// The operator's word about a tool. Absent members keep the host's word.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -84,7 +84,7 @@ fn any_object() -> Value {
 }
 
 /// The remotes, each name once.
-pub(super) fn remotes(reader: &mut Reader<'_>) -> Vec<Remote> {
+pub(super) fn remotes(reader: &mut TableReader<'_>) -> Vec<Remote> {
     let remotes: Vec<Remote> = reader.table("remotes");
     for (index, remote) in remotes.iter().enumerate() {
         if remote.name.trim().is_empty() {

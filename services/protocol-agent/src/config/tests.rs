@@ -15,7 +15,7 @@ fn resources() -> AgentResources {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
-fn read(config: Value) -> Result<Config, Invalid> {
+fn read(config: Value) -> Result<Config, InvalidConfig> {
     Config::read(config.as_object().unwrap(), &resources())
 }
 

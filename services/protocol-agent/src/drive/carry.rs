@@ -2,11 +2,10 @@
 
 use action_graph::action::{Class, ExecutorKind};
 use action_graph::code::Code;
-use action_graph::node::{Node, Output, Sent, State, Wait};
+use action_graph::node::{ActionOutput, Node, NodeState, Sent, Wait};
 use action_graph::policy::Visibility;
 use action_graph::schedule::{ApprovalRequest, Command, Execute};
 use action_graph::validate::check_bound;
-use protocol::id::RunId;
 use protocol::interaction::InteractionRequest;
 use protocol::result::{ResultType, ToolCallStartedPayload};
 use protocol::tool::KeyScope;
@@ -15,39 +14,45 @@ use serde_json::{Value, json};
 use super::failed;
 use crate::catalog::KNOWLEDGE;
 use crate::execute::tool::{ToolJob, call, search};
-use crate::execute::{Report, agent, human, remote, runtime};
+use crate::execute::{AttemptReport, agent, human, remote, runtime};
 use crate::failpoint::reach;
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::{Ask, Asked};
-use crate::session::Session;
-use crate::speaker::known;
-use crate::work::Key;
+use crate::host::GraphAgentHost;
+use crate::records::{PendingQuestion, QuestionSubject};
+use crate::session::{GraphDriver, RunGraphs};
+use crate::work::AttemptKey;
+use crate::writer::known;
 
-/// Reason of a cancelled child run.
-const CHILD_REASON: &str = "the action that started it was cancelled";
-
-impl<H: AgentHost> Session<H> {
-    pub(super) async fn carry_out(&mut self, place: usize, command: Command) -> Result<(), Halt> {
-        let graph = self.lives[place].id().clone();
+impl<H: GraphAgentHost> GraphDriver<H> {
+    pub(super) async fn carry_out(
+        &mut self,
+        position: usize,
+        command: Command,
+    ) -> Result<(), Halt> {
+        let graph = self.graphs.live_graphs[position].id().clone();
         match command {
-            Command::Execute(execute) => self.execute(place, execute).await,
-            Command::SpawnChild(execute) => self.spawn_child(place, &execute).await,
-            Command::Ask(execute) => self.ask(place, &execute).await,
-            Command::AskApproval(requests) => self.ask_approval(place, requests).await,
+            Command::Execute(execute) => self.execute(position, execute).await,
+            Command::SpawnChild(execute) => self.spawn_child(position, &execute).await,
+            Command::Ask(execute) => self.graphs.ask(position, &execute).await,
+            Command::AskApproval(requests) => self.graphs.ask_approval(position, requests).await,
             Command::Abort { id, attempt, .. } => {
-                let key = Key { graph, id, attempt };
-                self.abort(place, &key).await;
+                let key = AttemptKey { graph, id, attempt };
+                self.abort(position, &key).await;
                 Ok(())
             }
             Command::SetTimer { id, attempt, at } => {
                 reach("retry.waiting").await;
-                self.work.set_timer(at, Key { graph, id, attempt });
+                self.graphs
+                    .work
+                    .set_timer(at, AttemptKey { graph, id, attempt });
                 Ok(())
             }
             Command::Resume { id, attempt } => {
-                let key = Key { graph, id, attempt };
-                self.finish(&key, runtime::done(Output::json(json!({"waited": true}))));
+                let key = AttemptKey { graph, id, attempt };
+                self.graphs.work.finish(
+                    &key,
+                    runtime::done(ActionOutput::json(json!({"waited": true}))),
+                );
                 Ok(())
             }
             Command::Note(_) | Command::Persist(_) | Command::Count(_) | Command::Quiescent(_) => {
@@ -57,42 +62,45 @@ impl<H: AgentHost> Session<H> {
     }
 
     /// Runs an attempt, after a second check of its bound arguments.
-    async fn execute(&mut self, place: usize, execute: Execute) -> Result<(), Halt> {
-        let live = &self.lives[place];
+    async fn execute(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
+        let live = &self.graphs.live_graphs[position];
         let key = key_of(live.id(), &execute);
         let Some(node) = live.graph.node(&execute.id) else {
             return Ok(());
         };
-        let faults = check_bound(&node.action, &execute.input, &self.hands.catalog);
+        let faults = check_bound(&node.action, &execute.input, &self.graphs.env.catalog);
         if let Some(fault) = faults.first() {
             let message = format!("{}: {}", fault.pointer, fault.message);
-            self.finish(&key, failed(Code::ArgsSchema, &message, Sent::No));
+            self.graphs
+                .work
+                .finish(&key, failed(Code::ArgsSchema, &message, Sent::No));
             return Ok(());
         }
         let (kind, is_durable) = (node.kind(), live.graph.is_durable());
         if kind == ExecutorKind::Runtime {
-            return self.word(place, execute).await;
+            return self.word(position, execute).await;
         }
         let most = self.rules.limits.timeout_ms(kind, execute.timeout_ms);
-        let time = self.hands.time_of(most);
-        let scope = if is_durable && self.keep.can_persist() {
+        let time = self.graphs.env.time_of(most);
+        let scope = if is_durable && self.graphs.records.can_persist() {
             KeyScope::Conversation
         } else {
             KeyScope::Run
         };
         let may_summarize = node.visibility() == Visibility::Model;
-        self.tell_start(place, &key, &execute).await;
+        self.graphs.report_start(position, &key, &execute).await;
         reach("effect.before_call").await;
-        let hands = self.hands.clone();
+        let env = self.graphs.env.clone();
         if kind == ExecutorKind::Tool
             && execute.target == KNOWLEDGE
-            && !self.has_host_tool(KNOWLEDGE)
+            && !self.graphs.env.has_host_tool(KNOWLEDGE)
         {
-            let work = async move { Report::Finished(search(&hands, &execute.input, time).await) };
-            self.work.start(key, work);
+            let work =
+                async move { AttemptReport::Finished(search(&env, &execute.input, time).await) };
+            self.graphs.work.start(key, work);
             return Ok(());
         }
-        let job = match remote::find(&self.hands.config.remotes, kind, &execute.target) {
+        let job = match remote::find(&self.graphs.env.config.remotes, kind, &execute.target) {
             Some(remote) => remote::job(remote, &execute, scope, time),
             None => ToolJob {
                 tool: execute.target.clone(),
@@ -103,61 +111,88 @@ impl<H: AgentHost> Session<H> {
                 may_summarize,
             },
         };
-        self.work.start(
-            key,
-            async move { Report::Finished(call(&hands, job).await) },
-        );
+        self.graphs.work.start(key, async move {
+            AttemptReport::Finished(call(&env, job).await)
+        });
         Ok(())
     }
 
-    fn has_host_tool(&self, name: &str) -> bool {
-        let mut tools = self.hands.context.resources.tools.iter();
-        tools.any(|tool| tool.tool_name == name)
-    }
-
-    async fn spawn_child(&mut self, place: usize, execute: &Execute) -> Result<(), Halt> {
-        let live = &self.lives[place];
+    async fn spawn_child(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
+        let live = &self.graphs.live_graphs[position];
         let key = key_of(live.id(), execute);
         let most = self
             .rules
             .limits
             .timeout_ms(ExecutorKind::Agent, execute.timeout_ms);
-        let Some(request) = agent::request(&self.hands, &live.graph, execute, most) else {
+        let Some(request) = agent::request(&self.graphs.env, &live.graph, execute, most) else {
             let message = "a reference of the request has no value, or the agent is not granted";
-            self.finish(&key, failed(Code::InputUnresolved, message, Sent::No));
+            self.graphs
+                .work
+                .finish(&key, failed(Code::InputUnresolved, message, Sent::No));
             return Ok(());
         };
-        self.tell_start(place, &key, execute).await;
+        self.graphs.report_start(position, &key, execute).await;
         reach("effect.before_call").await;
-        let hands = self.hands.clone();
-        self.work
-            .start(key, async move { agent::spawn(&hands, &request).await });
+        let env = self.graphs.env.clone();
+        self.graphs
+            .work
+            .start(key, async move { agent::spawn(&env, &request).await });
         Ok(())
     }
 
+    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
+    async fn abort(&mut self, position: usize, key: &AttemptKey) {
+        let Some(node) = self.graphs.live_graphs[position].graph.node(&key.id) else {
+            return;
+        };
+        let (kind, class, is_running) = (node.kind(), node.class(), node.aborting);
+        match kind {
+            ExecutorKind::Agent => {
+                if let Some(run) = self.graphs.work.children.remove(key) {
+                    let host = self.graphs.env.host.clone();
+                    self.graphs.work.end_child(host, run);
+                    self.graphs.work.abort(key);
+                }
+            }
+            ExecutorKind::Human => {}
+            _ if class == Class::AtMostOnce && is_running => reach("cancel.grace").await,
+            _ => {
+                self.graphs.work.abort(key);
+                if is_running {
+                    self.graphs
+                        .work
+                        .finish(key, failed(Code::Canceled, "it was cancelled", Sent::Maybe));
+                }
+            }
+        }
+    }
+}
+
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Asks a person. The question is stored before it is sent, so that its answer finds the action.
-    async fn ask(&mut self, place: usize, execute: &Execute) -> Result<(), Halt> {
-        let live = &self.lives[place];
+    async fn ask(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
+        let live = &self.live_graphs[position];
         let key = key_of(live.id(), execute);
         let waits = |node: &Node| {
-            node.state == State::Waiting(Wait::User) && node.attempt == execute.attempt
+            node.state == NodeState::Waiting(Wait::User) && node.attempt == execute.attempt
         };
         if !live.graph.node(&execute.id).is_some_and(waits) {
             // An earlier question about it was answered meanwhile.
             return Ok(());
         }
         let id = format!("{}.{}.{}", key.graph, key.id, key.attempt);
-        match human::question(id, execute, self.until()) {
+        match human::question(id, execute, self.env.until()) {
             Ok(request) => {
-                let about = vec![Asked {
+                let about = vec![QuestionSubject {
                     id: key.id,
                     attempt: key.attempt,
                     hash: None,
                 }];
-                self.send_question(place, request, about).await
+                self.send_question(position, request, about).await
             }
             Err(failure) => {
-                self.finish(&key, action_graph::schedule::Outcome::Err(failure));
+                self.work
+                    .finish(&key, action_graph::schedule::ActionOutcome::Err(failure));
                 Ok(())
             }
         }
@@ -166,92 +201,57 @@ impl<H: AgentHost> Session<H> {
     /// Asks for approvals that wait together, in one question. Those that were given meanwhile are left out.
     async fn ask_approval(
         &mut self,
-        place: usize,
+        position: usize,
         mut requests: Vec<ApprovalRequest>,
     ) -> Result<(), Halt> {
-        let graph = &self.lives[place].graph;
+        let graph = &self.live_graphs[position].graph;
         requests.retain(|one| {
             let node = graph.node(&one.id);
-            node.is_some_and(|node| node.state == State::Waiting(Wait::Approval))
+            node.is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval))
         });
         let Some(first) = requests.first() else {
             return Ok(());
         };
         let id = format!("{}.{}.approve.{}", graph.id, first.id, graph.seq);
-        let about = requests.iter().map(|one| Asked {
+        let about = requests.iter().map(|one| QuestionSubject {
             id: one.id.clone(),
             attempt: graph.node(&one.id).map_or(0, |node| node.attempt),
             hash: Some(one.hash.clone()),
         });
         let about = about.collect();
-        let request = human::approvals(id, &requests, self.until());
-        self.send_question(place, request, about).await
+        let request = human::approvals(id, &requests, self.env.until());
+        self.send_question(position, request, about).await
     }
 
     /// Stores a question, then sends it.
     pub(crate) async fn send_question(
         &mut self,
-        place: usize,
+        position: usize,
         request: InteractionRequest,
-        about: Vec<Asked>,
+        about: Vec<QuestionSubject>,
     ) -> Result<(), Halt> {
-        let ask = Ask {
+        let ask = PendingQuestion {
             interaction: request.interaction_id.clone(),
             about,
-            expires_at: self.until(),
+            expires_at: self.env.until(),
             run: String::new(),
         };
-        if let Err(error) = self.keep.asked(&self.lives[place].graph, ask).await {
-            return self.kept(place, error);
+        if let Err(error) = self
+            .records
+            .driven
+            .asked(&self.live_graphs[position].graph, ask)
+            .await
+        {
+            return self.handle_records_error(position, error);
         }
         reach("ask.stored").await;
-        self.speaker.send(human::asking(&request)).await;
+        self.writer.send(human::asking(&request)).await;
         reach("ask.sent").await;
         Ok(())
     }
 
-    /// When a question of now expires.
-    fn until(&self) -> u64 {
-        let seconds = u64::from(self.hands.config.interaction_seconds);
-        self.hands.clock.now().saturating_add(seconds * 1_000)
-    }
-
-    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
-    async fn abort(&mut self, place: usize, key: &Key) {
-        let Some(node) = self.lives[place].graph.node(&key.id) else {
-            return;
-        };
-        let (kind, class, is_running) = (node.kind(), node.class(), node.aborting);
-        match kind {
-            ExecutorKind::Agent => {
-                if let Some(run) = self.work.children.remove(key) {
-                    self.end_child(run);
-                    self.work.abort(key);
-                }
-            }
-            ExecutorKind::Human => {}
-            _ if class == Class::AtMostOnce && is_running => reach("cancel.grace").await,
-            _ => {
-                self.work.abort(key);
-                if is_running {
-                    self.finish(key, failed(Code::Canceled, "it was cancelled", Sent::Maybe));
-                }
-            }
-        }
-    }
-
-    /// Asks a child run to end.
-    pub(crate) fn end_child(&mut self, run: RunId) {
-        let host = self.hands.host.clone();
-        self.work.aside(async move {
-            if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
-                tracing::warn!(run.id = %run, code = error.code, "a child run was not cancelled");
-            }
-        });
-    }
-
-    async fn tell_start(&mut self, place: usize, key: &Key, execute: &Execute) {
-        let Some(node) = self.lives[place].graph.node(&key.id) else {
+    async fn report_start(&mut self, position: usize, key: &AttemptKey, execute: &Execute) {
+        let Some(node) = self.live_graphs[position].graph.node(&key.id) else {
             return;
         };
         let parameters = match &execute.input {
@@ -261,16 +261,16 @@ impl<H: AgentHost> Session<H> {
         let payload = ToolCallStartedPayload {
             tool_call_id: call_id(key),
             tool_name: execute.target.clone(),
-            parameters: self.speaker.room().shown(parameters),
+            parameters: self.writer.output_limit().within_limit(parameters),
         };
-        self.speaker
+        self.writer
             .send(known(ResultType::ToolCallStarted, &payload))
             .await;
     }
 }
 
-fn key_of(graph: &action_graph::ids::GraphId, execute: &Execute) -> Key {
-    Key {
+fn key_of(graph: &action_graph::ids::GraphId, execute: &Execute) -> AttemptKey {
+    AttemptKey {
         graph: graph.clone(),
         id: execute.id.clone(),
         attempt: execute.attempt,
@@ -278,12 +278,12 @@ fn key_of(graph: &action_graph::ids::GraphId, execute: &Execute) -> Key {
 }
 
 /// The id of a call in results: graph, action and attempt.
-pub(super) fn call_id(key: &Key) -> String {
+pub(super) fn call_id(key: &AttemptKey) -> String {
     format!("{}/{}/{}", key.graph, key.id, key.attempt)
 }
 
 /// Whether the attempts of an action are told as calls.
-pub(super) fn is_told(node: &Node) -> bool {
+pub(super) fn is_reported(node: &Node) -> bool {
     !matches!(node.kind(), ExecutorKind::Runtime | ExecutorKind::Human)
 }
 

@@ -1,61 +1,63 @@
 //! The runtime's own words: wait, merge, checkpoint, summarize, expand, decide.
 
 use action_graph::code::Code;
-use action_graph::declaration::{Decision, ExpandItem};
+use action_graph::declaration::{ExpandItem, GraphDecision};
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::Graph;
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::node::{Output, Sent, State};
+use action_graph::node::{ActionOutput, NodeState, Sent};
 use action_graph::policy::Visibility;
-use action_graph::reference::{Part, Reference};
+use action_graph::reference::{Reference, ResultPart};
 use action_graph::result::expand::{Expanded, expand};
 use action_graph::result::summary::{summary_of, text_of};
 use action_graph::result::tokens::estimate;
-use action_graph::schedule::{Actor, Event, Execute, Outcome, Suspension};
-use action_graph::transcript::{Turn, expansion_turn};
+use action_graph::schedule::{ActionOutcome, Actor, Execute, GraphEvent, Suspension};
+use action_graph::transcript::{TranscriptTurn, expansion_turn};
 use action_graph::validate::check_input;
 use action_graph::words::{decision, expansions};
 use serde_json::{Map, Value, json};
 
 use super::failed;
 use crate::clock::millis;
-use crate::execute::{Report, runtime};
+use crate::execute::{AttemptReport, runtime};
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::session::Session;
-use crate::work::Key;
+use crate::host::GraphAgentHost;
+use crate::session::{GraphDriver, RunGraphs};
+use crate::work::AttemptKey;
 
 /// Time that a wait leaves before the run's end, in milliseconds.
 const MARGIN: u64 = 10_000;
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> GraphDriver<H> {
     /// Carries out a word of the runtime.
-    pub(super) async fn word(&mut self, place: usize, execute: Execute) -> Result<(), Halt> {
-        let key = Key {
-            graph: self.lives[place].id().clone(),
+    pub(super) async fn word(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
+        let key = AttemptKey {
+            graph: self.graphs.live_graphs[position].id().clone(),
             id: execute.id.clone(),
             attempt: execute.attempt,
         };
         let arguments = execute.input.as_object().cloned().unwrap_or_default();
         let outcome = match execute.target.as_str() {
             "wait" => {
-                self.wait_until(place, &key, &execute);
+                self.wait_until(position, &key, &execute);
                 return Ok(());
             }
             "merge" => runtime::merge(&execute),
             "summarize" => {
-                let hands = self.hands.clone();
-                let work =
-                    async move { Report::Finished(runtime::summarize(&hands, &execute).await) };
-                self.work.start(key, work);
+                let env = self.graphs.env.clone();
+                let work = async move {
+                    AttemptReport::Finished(runtime::summarize(&env, &execute).await)
+                };
+                self.graphs.work.start(key, work);
                 return Ok(());
             }
             "checkpoint" => {
-                self.save(place).await?;
-                let is_stored = self.lives[place].graph.is_durable() && self.keep.can_persist();
-                runtime::done(Output::json(json!({"stored": is_stored})))
+                self.graphs.save(position).await?;
+                let is_stored = self.graphs.live_graphs[position].graph.is_durable()
+                    && self.graphs.records.can_persist();
+                runtime::done(ActionOutput::json(json!({"stored": is_stored})))
             }
-            "expand" => self.expand_word(place, &arguments).await?,
+            "expand" => self.expand_word(position, &arguments).await?,
             "decide" => self.decide_word(&arguments).await?,
             other => failed(
                 Code::UnknownWord,
@@ -63,44 +65,49 @@ impl<H: AgentHost> Session<H> {
                 Sent::No,
             ),
         };
-        self.finish(&key, outcome);
+        self.graphs.work.finish(&key, outcome);
         Ok(())
     }
 
     /// Waits by a timer. A wait that is longer than the run goes on with the next event, where the graph is stored.
-    fn wait_until(&mut self, place: usize, key: &Key, execute: &Execute) {
+    fn wait_until(&mut self, position: usize, key: &AttemptKey, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
-        let most = millis(self.left()).saturating_sub(MARGIN);
-        if wait > most && !self.lives[place].graph.is_durable() {
+        let most = millis(self.graphs.env.left()).saturating_sub(MARGIN);
+        if wait > most && !self.graphs.live_graphs[position].graph.is_durable() {
             let message = format!("at most {most} ms are left");
-            self.finish(key, failed(Code::WaitTooLong, &message, Sent::No));
+            self.graphs
+                .work
+                .finish(key, failed(Code::WaitTooLong, &message, Sent::No));
             return;
         }
-        let at = self.hands.clock.now().saturating_add(wait);
+        let at = self.graphs.env.clock.now().saturating_add(wait);
         let (id, attempt) = (key.id.clone(), key.attempt);
         let on = Suspension::Timer { at };
-        let event = Event::Suspended { id, attempt, on };
-        self.work.events.push_back((key.graph.clone(), event));
+        let event = GraphEvent::Suspended { id, attempt, on };
+        self.graphs
+            .work
+            .events
+            .push_back((key.graph.clone(), event));
     }
 
     async fn expand_word(
         &mut self,
-        place: usize,
+        position: usize,
         arguments: &Map<String, Value>,
-    ) -> Result<Outcome, Halt> {
+    ) -> Result<ActionOutcome, Halt> {
         let items = match expansions(arguments, &self.rules.limits) {
             Ok(items) => items,
             Err(faults) => return Ok(faulty(&faults)),
         };
-        let graph = self.lives[place].id().clone();
+        let graph = self.graphs.live_graphs[position].id().clone();
         let answers = self.expand(&graph, &items).await?;
         let shown = answers.iter().map(
             |one| json!({"ref": one.reference, "tokens": one.tokens, "of_tokens": one.of_tokens}),
         );
         let shown = Value::Array(shown.collect());
         self.extras
-            .push(Turn::Protocol(expansion_turn(&graph.0, &answers)));
-        Ok(runtime::done(Output::json(shown)))
+            .push(TranscriptTurn::Protocol(expansion_turn(&graph.0, &answers)));
+        Ok(runtime::done(ActionOutput::json(shown)))
     }
 
     /// Reads more of stored results, within bounds. Private ones count as missing.
@@ -133,70 +140,85 @@ impl<H: AgentHost> Session<H> {
             Reference::Declaration(graph) => return self.declared_text(graph).await,
             _ => return Ok(None),
         };
-        let live = self.lives.iter().find(|live| live.id() == graph);
+        let live = self
+            .graphs
+            .live_graphs
+            .iter()
+            .find(|live| live.id() == graph);
         if let Some(live) = live {
             return Ok(text_in(&live.graph, action, part, pointer));
         }
-        let known = self.keep.known(&graph.0).await?;
+        let known = self.graphs.records.known(&graph.0).await?;
         let known = known.iter().find(|one| one.id == *graph);
         let known = known.and_then(|one| one.actions.get(action));
         let Some(known) = known.filter(|known| !known.private) else {
             return Ok(None);
         };
         Ok(match part {
-            Part::Output => self
-                .keep
+            ResultPart::Output => self
+                .graphs
+                .records
+                .archive
                 .output(graph, action)
                 .await?
                 .and_then(|value| as_text(value.pointer(pointer)?)),
-            Part::Summary => Some(known.summary.clone()),
-            Part::Error => known.error.clone(),
-            Part::Status => Some(known.status.clone()),
+            ResultPart::Summary => Some(known.summary.clone()),
+            ResultPart::Error => known.error.clone(),
+            ResultPart::Status => Some(known.status.clone()),
         })
     }
 
     /// The declaration of a graph, as the model wrote it.
     async fn declared_text(&mut self, graph: &GraphId) -> Result<Option<String>, Halt> {
-        let live = self.lives.iter().find(|live| live.id() == graph);
+        let live = self
+            .graphs
+            .live_graphs
+            .iter()
+            .find(|live| live.id() == graph);
         match live.and_then(|live| live.raw.clone()) {
             Some(raw) => Ok(Some(raw)),
-            None => Ok(self.keep.declaration(graph).await?),
+            None => Ok(self.graphs.records.declaration(graph).await?),
         }
     }
 
-    async fn decide_word(&mut self, arguments: &Map<String, Value>) -> Result<Outcome, Halt> {
+    async fn decide_word(&mut self, arguments: &Map<String, Value>) -> Result<ActionOutcome, Halt> {
         let decision = match decision(arguments, &self.rules.limits) {
             Ok(decision) => decision,
             Err(faults) => return Ok(faulty(&faults)),
         };
         let choice = decision.choice.as_str();
-        Ok(match self.decide(decision).await? {
-            Ok(()) => runtime::done(Output::json(json!({"decided": choice}))),
+        Ok(match self.graphs.decide(decision).await? {
+            Ok(()) => runtime::done(ActionOutput::json(json!({"decided": choice}))),
             Err(why) => failed(Code::ToolError, &why, Sent::No),
         })
     }
+}
 
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Applies a decision of the model; the reason where it is refused.
-    pub(crate) async fn decide(&mut self, decision: Decision) -> Result<Result<(), String>, Halt> {
-        let Some(place) = self.place(&decision.graph) else {
+    pub(crate) async fn decide(
+        &mut self,
+        decision: GraphDecision,
+    ) -> Result<Result<(), String>, Halt> {
+        let Some(position) = self.position(&decision.graph) else {
             return Ok(Err(format!("`{}` is no open graph", decision.graph)));
         };
         let node = decision
             .action
             .as_ref()
-            .map(|id| self.lives[place].graph.node(id));
+            .map(|id| self.live_graphs[position].graph.node(id));
         if let (Some(input), Some(Some(node))) = (&decision.input, node) {
-            let faults = check_input(&node.action, input, &self.hands.catalog);
+            let faults = check_input(&node.action, input, &self.env.catalog);
             if let Some(fault) = faults.first() {
                 return Ok(Err(format!("{}: {}", fault.pointer, fault.message)));
             }
         }
         let choice = decision.choice.as_str();
-        let event = Event::Decide {
+        let event = GraphEvent::Decide {
             decision,
             by: Actor::Model,
         };
-        let is_refused = self.apply(place, vec![event]).await?;
+        let is_refused = self.apply(position, vec![event]).await?;
         Ok(if is_refused {
             Err(format!("`{choice}` is not allowed in the present state"))
         } else {
@@ -205,7 +227,7 @@ impl<H: AgentHost> Session<H> {
     }
 }
 
-fn faulty(faults: &[Diagnostic]) -> Outcome {
+fn faulty(faults: &[Diagnostic]) -> ActionOutcome {
     let fault = faults.iter().find(|one| one.is_error());
     let message = fault.map_or_else(String::new, |one| {
         format!("{}: {}", one.pointer, one.message)
@@ -213,7 +235,7 @@ fn faulty(faults: &[Diagnostic]) -> Outcome {
     failed(Code::ArgsSchema, &message, Sent::No)
 }
 
-fn text_in(graph: &Graph, action: &ActionId, part: Part, pointer: &str) -> Option<String> {
+fn text_in(graph: &Graph, action: &ActionId, part: ResultPart, pointer: &str) -> Option<String> {
     let node = graph.node(action)?;
     if node.visibility() > Visibility::Model {
         return None;
@@ -221,13 +243,13 @@ fn text_in(graph: &Graph, action: &ActionId, part: Part, pointer: &str) -> Optio
     let output = node
         .output
         .as_ref()
-        .filter(|_| node.state == State::Completed);
+        .filter(|_| node.state == NodeState::Completed);
     match part {
-        Part::Output if pointer.is_empty() => output.map(text_of),
-        Part::Output => as_text(output?.value.pointer(pointer)?),
-        Part::Summary => output.map(|output| summary_of(output).0),
-        Part::Error => node.error.as_ref().map(|error| error.message.clone()),
-        Part::Status => Some(node.state.status().as_str().to_owned()),
+        ResultPart::Output if pointer.is_empty() => output.map(text_of),
+        ResultPart::Output => as_text(output?.value.pointer(pointer)?),
+        ResultPart::Summary => output.map(|output| summary_of(output).0),
+        ResultPart::Error => node.error.as_ref().map(|error| error.message.clone()),
+        ResultPart::Status => Some(node.state.status().as_str().to_owned()),
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use action_graph::code::Code;
 use action_graph::delegate::node_request;
 use action_graph::graph::Graph;
-use action_graph::node::{Output, Sent};
+use action_graph::node::{ActionOutput, Sent};
 use action_graph::result::deliver::policy_of;
-use action_graph::schedule::{Execute, Failure, Outcome};
+use action_graph::schedule::{ActionFailure, ActionOutcome, Execute};
 use protocol::child_run::{ChildRun, ChildRunRequest};
 use protocol::context::AgentInput;
 use protocol::id::RunId;
@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::agent_name;
 use crate::execute::tool::failure_of;
-use crate::execute::{Hands, Report, jitter};
-use crate::host::AgentHost;
+use crate::execute::{AttemptReport, ExecutorEnv, jitter};
+use crate::host::GraphAgentHost;
 
 /// Seconds that one look at a child run waits.
 const WAIT_SECONDS: u64 = 25;
@@ -33,7 +33,7 @@ need_input; if the work cannot be done, say why with the outcome not_done.";
 
 /// The request that starts the child run of an action; `None`: a reference of it has no value.
 pub(crate) fn request(
-    hands: &Hands<impl AgentHost>,
+    env: &ExecutorEnv<impl GraphAgentHost>,
     graph: &Graph,
     execute: &Execute,
     most_ms: u32,
@@ -42,7 +42,7 @@ pub(crate) fn request(
     let task = node_request(graph, &execute.id)?;
     let form = policy_of(graph, node).return_to_model.as_str();
     let text = format!("{task}\nExpected result: {form}.\n{NO_QUESTIONS}\n");
-    let mut agents = hands.context.resources.agents.iter();
+    let mut agents = env.context.resources.agents.iter();
     let agent = agents.find(|agent| agent_name(agent) == execute.target)?;
     let context = json!({"graph": graph.id, "action": execute.id, "attempt": execute.attempt});
     Some(ChildRunRequest {
@@ -53,62 +53,65 @@ pub(crate) fn request(
         },
         context: context.as_object().cloned().unwrap_or_default(),
         grants: None,
-        deadline_seconds: Some(hands.time_of(most_ms).as_secs().max(1)),
+        deadline_seconds: Some(env.time_of(most_ms).as_secs().max(1)),
         idempotency_key: execute.key.clone(),
     })
 }
 
 /// Starts the child run. The same key finds the same run again.
-pub(crate) async fn spawn(hands: &Hands<impl AgentHost>, request: &ChildRunRequest) -> Report {
-    let mut answer = hands.host.spawn_child(request).await;
+pub(crate) async fn spawn(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    request: &ChildRunRequest,
+) -> AttemptReport {
+    let mut answer = env.host.spawn_child(request).await;
     if answer.as_ref().is_err_and(|error| error.retryable) {
         tokio::time::sleep(PAUSE).await;
-        answer = hands.host.spawn_child(request).await;
+        answer = env.host.spawn_child(request).await;
     }
     match answer {
-        Ok(child) => Report::Spawned(child.run_id),
-        Err(error) => Report::Finished(Outcome::Err(host_failure(&error))),
+        Ok(child) => AttemptReport::Spawned(child.run_id),
+        Err(error) => AttemptReport::Finished(ActionOutcome::Err(host_failure(&error))),
     }
 }
 
-fn host_failure(error: &HostError) -> Failure {
+fn host_failure(error: &HostError) -> ActionFailure {
     let failure = failure_of(error);
     let code = match failure.code {
         Code::ToolError | Code::ArgsSchema => Code::ChildFailed,
         code => code,
     };
-    Failure { code, ..failure }
+    ActionFailure { code, ..failure }
 }
 
 /// Waits for the end of a child run.
-pub(crate) async fn follow(hands: &Hands<impl AgentHost>, run: RunId) -> Outcome {
+pub(crate) async fn follow(env: &ExecutorEnv<impl GraphAgentHost>, run: RunId) -> ActionOutcome {
     let mut failures = 0;
     loop {
-        match hands.host.child_run(run, WAIT_SECONDS).await {
+        match env.host.child_run(run, WAIT_SECONDS).await {
             Ok(Some(child)) if child.status.is_terminal() => return outcome_of(&child),
             Ok(Some(_)) => failures = 0,
-            Ok(None) => return Outcome::Err(unknown()),
+            Ok(None) => return ActionOutcome::Err(unknown()),
             Err(error) if error.retryable && failures < MOST_FAILURES => {
                 failures += 1;
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(error) => return Outcome::Err(host_failure(&error)),
+            Err(error) => return ActionOutcome::Err(host_failure(&error)),
         }
     }
 }
 
 /// The failure of a child run that the host does not know.
-pub(crate) fn unknown() -> Failure {
+pub(crate) fn unknown() -> ActionFailure {
     let message = "the child run is not known any more";
-    Failure {
+    ActionFailure {
         retryable: true,
         jitter: jitter(),
-        ..Failure::new(Code::ChildFailed, message, Sent::Yes)
+        ..ActionFailure::new(Code::ChildFailed, message, Sent::Yes)
     }
 }
 
 /// The end of a child run as the end of its action. A task that was not done is delivered and opens no edge.
-pub(crate) fn outcome_of(child: &ChildRun) -> Outcome {
+pub(crate) fn outcome_of(child: &ChildRun) -> ActionOutcome {
     let code = match child.status {
         RunStatus::Completed => return completed(child),
         RunStatus::Cancelled => Code::ChildCancelled,
@@ -120,14 +123,14 @@ pub(crate) fn outcome_of(child: &ChildRun) -> Outcome {
     let error = error.unwrap_or_default();
     let message = error.get("message").and_then(Value::as_str);
     let message = message.or(child.status_reason.as_deref());
-    Outcome::Err(Failure {
+    ActionOutcome::Err(ActionFailure {
         retryable: error.get("retryable") == Some(&Value::Bool(true)),
         jitter: jitter(),
-        ..Failure::new(code, message.unwrap_or("no reason was given"), Sent::Yes)
+        ..ActionFailure::new(code, message.unwrap_or("no reason was given"), Sent::Yes)
     })
 }
 
-fn completed(child: &ChildRun) -> Outcome {
+fn completed(child: &ChildRun) -> ActionOutcome {
     let message = child.output.as_ref();
     let message = message.and_then(|raw| serde_json::from_str::<Message>(raw.get()).ok());
     let said = message.map(|message| message.plain_text());
@@ -138,10 +141,10 @@ fn completed(child: &ChildRun) -> Outcome {
         RunOutcome::NotDone => format!("The work is not done.\n\n{said}"),
         RunOutcome::NeedInput => format!("The agent needs an answer first.\n\n{said}"),
     };
-    let mut output = Output::text(&text);
+    let mut output = ActionOutput::text(&text);
     let reference = format!("run:{}", child.run_id);
     output.artifacts.push(("child".to_owned(), reference));
-    Outcome::Ok {
+    ActionOutcome::Ok {
         output,
         satisfying: outcome == RunOutcome::Ok && !said.trim().is_empty(),
     }

@@ -3,7 +3,7 @@
 mod approval;
 mod form;
 
-use action_graph::declaration::Choice;
+use action_graph::declaration::DecisionChoice;
 use action_graph::graph::{Graph, Millis};
 use action_graph::node::Node;
 use protocol::interaction::{
@@ -13,8 +13,8 @@ use protocol::interaction::{
 use protocol::result::{ActionRequestedPayload, AgentRunResult, ResultType};
 use serde_json::Value;
 
-use crate::keep::Submission;
-use crate::speaker::known;
+use crate::records::Submission;
+use crate::writer::known;
 
 pub(crate) use approval::{Consent, calls_of, consent_of, request as approvals};
 pub(crate) use form::{outcome, request as question};
@@ -86,11 +86,11 @@ pub(crate) fn uncertain(
 }
 
 /// The decision of an answer to that question.
-pub(crate) fn verdict(submission: &Submission) -> Choice {
+pub(crate) fn verdict(submission: &Submission) -> DecisionChoice {
     match submission.action.as_deref() {
-        Some(HAPPENED) => Choice::Continue,
-        Some(AGAIN) => Choice::Retry,
-        _ => Choice::Skip,
+        Some(HAPPENED) => DecisionChoice::Continue,
+        Some(AGAIN) => DecisionChoice::Retry,
+        _ => DecisionChoice::Skip,
     }
 }
 

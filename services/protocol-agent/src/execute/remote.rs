@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use action_graph::action::ExecutorKind;
-use action_graph::schedule::{Execute, Outcome};
+use action_graph::schedule::{ActionOutcome, Execute};
 use protocol::JsonObject;
 use protocol::tool::KeyScope;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::config::Remote;
-use crate::execute::Hands;
+use crate::execute::ExecutorEnv;
 use crate::execute::tool::{ToolJob, call};
-use crate::host::AgentHost;
+use crate::host::GraphAgentHost;
 
 /// Time of a question about the fate of a call.
 const STATUS_TIME: Duration = Duration::from_secs(20);
@@ -44,7 +44,7 @@ pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Dur
 /// Asks the remote's status tool about a call of unknown outcome: whether it happened, and its output. `None`:
 /// it does not know, or there is no such tool. The tool takes `{"key": …}` and answers `{"done": bool, "output"?: …}`.
 pub(crate) async fn status(
-    hands: &Hands<impl AgentHost>,
+    env: &ExecutorEnv<impl GraphAgentHost>,
     remote: &Remote,
     key: &str,
 ) -> Option<(bool, JsonObject)> {
@@ -57,7 +57,7 @@ pub(crate) async fn status(
         time: STATUS_TIME,
         may_summarize: false,
     };
-    let Outcome::Ok { output, .. } = call(hands, job).await else {
+    let ActionOutcome::Ok { output, .. } = call(env, job).await else {
         return None;
     };
     let is_done = output.value.get("done")?.as_bool()?;

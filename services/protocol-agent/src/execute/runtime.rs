@@ -1,18 +1,18 @@
 //! Words of the runtime that need nothing but their bound arguments: merge and summarize.
 
 use action_graph::code::Code;
-use action_graph::node::{Output, Sent, SummarySource};
+use action_graph::node::{ActionOutput, Sent, SummarySource};
 use action_graph::reference::Reference;
-use action_graph::schedule::{Execute, Failure, Outcome};
+use action_graph::schedule::{ActionFailure, ActionOutcome, Execute};
 use action_graph::words;
 use serde_json::Value;
 
-use crate::execute::Hands;
+use crate::execute::ExecutorEnv;
 use crate::execute::tool::summary_by;
-use crate::host::AgentHost;
+use crate::host::GraphAgentHost;
 
 /// The values of `refs`. A text that is a reference was not bound: the model is told how to bind it.
-fn values(execute: &Execute) -> Result<Vec<Value>, Failure> {
+fn values(execute: &Execute) -> Result<Vec<Value>, ActionFailure> {
     let values = execute.input.get("refs").and_then(Value::as_array);
     let values = values.cloned().unwrap_or_default();
     let is_reference = |value: &&Value| {
@@ -22,27 +22,34 @@ fn values(execute: &Execute) -> Result<Vec<Value>, Failure> {
     match values.iter().find(is_reference) {
         Some(text) => {
             let message = format!("{text} is not bound: write {{\"$ref\": {text}}} instead");
-            Err(Failure::new(Code::InputUnresolved, &message, Sent::No))
+            Err(ActionFailure::new(
+                Code::InputUnresolved,
+                &message,
+                Sent::No,
+            ))
         }
         None => Ok(values),
     }
 }
 
 /// `runtime.merge`: texts as sections of one text, anything else as a list.
-pub(crate) fn merge(execute: &Execute) -> Outcome {
+pub(crate) fn merge(execute: &Execute) -> ActionOutcome {
     match values(execute) {
         Ok(values) => done(words::merge(&values)),
-        Err(failure) => Outcome::Err(failure),
+        Err(failure) => ActionOutcome::Err(failure),
     }
 }
 
 /// `runtime.summarize`: by the summarizer model where one is configured, else mechanically.
-pub(crate) async fn summarize(hands: &Hands<impl AgentHost>, execute: &Execute) -> Outcome {
+pub(crate) async fn summarize(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    execute: &Execute,
+) -> ActionOutcome {
     let values = match values(execute) {
         Ok(values) => values,
-        Err(failure) => return Outcome::Err(failure),
+        Err(failure) => return ActionOutcome::Err(failure),
     };
-    let Some(model) = &hands.config.summarizer else {
+    let Some(model) = &env.config.summarizer else {
         return done(words::summarize(&values));
     };
     let merged = words::merge(&values).value;
@@ -51,9 +58,9 @@ pub(crate) async fn summarize(hands: &Hands<impl AgentHost>, execute: &Execute) 
         .map_or_else(|| merged.to_string(), str::to_owned);
     let style = execute.input.get("style").and_then(Value::as_str);
     let text = style.map_or(text.clone(), |style| format!("Style: {style}\n\n{text}"));
-    match summary_by(hands, model, &text).await {
+    match summary_by(env, model, &text).await {
         Ok(summary) if !summary.trim().is_empty() => {
-            let mut output = Output::json(Value::String(summary.clone()));
+            let mut output = ActionOutput::json(Value::String(summary.clone()));
             output.summary = Some((summary, SummarySource::Summarizer));
             done(output)
         }
@@ -66,8 +73,8 @@ pub(crate) async fn summarize(hands: &Hands<impl AgentHost>, execute: &Execute) 
 }
 
 /// A successful end with this output.
-pub(crate) fn done(output: Output) -> Outcome {
-    Outcome::Ok {
+pub(crate) fn done(output: ActionOutput) -> ActionOutcome {
+    ActionOutcome::Ok {
         output,
         satisfying: true,
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use action_graph::code::Code;
-use action_graph::node::{Output, Sent, SummarySource};
+use action_graph::node::{ActionOutput, Sent, SummarySource};
 use action_graph::result::tokens::{clip_head, estimate};
-use action_graph::schedule::{Failure, Outcome};
+use action_graph::schedule::{ActionFailure, ActionOutcome};
 use protocol::JsonObject;
 use protocol::knowledge::RetrievalQuery;
 use protocol::message::Message;
@@ -14,8 +14,8 @@ use protocol::tool::KeyScope;
 use runner_kit::HostError;
 use serde_json::{Value, json};
 
-use crate::execute::{Hands, jitter};
-use crate::host::AgentHost;
+use crate::execute::{ExecutorEnv, jitter};
+use crate::host::GraphAgentHost;
 
 /// Bytes of an output that are read back where the host shortened it.
 const MOST_BYTES: u64 = 10 << 20;
@@ -48,11 +48,10 @@ pub(crate) struct ToolJob {
 }
 
 /// Calls a tool. An answer that is lost on its way is asked for once more, under the same key.
-pub(crate) async fn call(hands: &Hands<impl AgentHost>, job: ToolJob) -> Outcome {
+pub(crate) async fn call(env: &ExecutorEnv<impl GraphAgentHost>, job: ToolJob) -> ActionOutcome {
     let once = || {
         let parameters = job.parameters.clone();
-        hands
-            .host
+        env.host
             .call_tool(&job.tool, parameters, &job.key, job.scope)
     };
     let work = async {
@@ -62,54 +61,57 @@ pub(crate) async fn call(hands: &Hands<impl AgentHost>, job: ToolJob) -> Outcome
         }
     };
     let Ok(answer) = tokio::time::timeout(job.time, work).await else {
-        return Outcome::Err(timed_out(job.time));
+        return ActionOutcome::Err(timed_out(job.time));
     };
     let output = match answer {
-        Ok(result) => output_of(hands, result).await,
+        Ok(result) => output_of(env, result).await,
         Err(error) => Err(failure_of(&error)),
     };
     match output {
         Ok(output) if job.may_summarize => {
-            let output = summarized(hands, output).await;
+            let output = summarized(env, output).await;
             let satisfying = true;
-            Outcome::Ok { output, satisfying }
+            ActionOutcome::Ok { output, satisfying }
         }
-        Ok(output) => Outcome::Ok {
+        Ok(output) => ActionOutcome::Ok {
             output,
             satisfying: true,
         },
-        Err(failure) => Outcome::Err(failure),
+        Err(failure) => ActionOutcome::Err(failure),
     }
 }
 
 /// Searches all knowledge bases of the agent.
 pub(crate) async fn search(
-    hands: &Hands<impl AgentHost>,
+    env: &ExecutorEnv<impl GraphAgentHost>,
     input: &Value,
     time: Duration,
-) -> Outcome {
-    match tokio::time::timeout(time, passages(hands, input)).await {
-        Err(_) => Outcome::Err(timed_out(time)),
-        Ok(Err(error)) => Outcome::Err(failure_of(&error)),
-        Ok(Ok(passages)) => Outcome::Ok {
-            output: Output::json(Value::Array(passages)),
+) -> ActionOutcome {
+    match tokio::time::timeout(time, passages(env, input)).await {
+        Err(_) => ActionOutcome::Err(timed_out(time)),
+        Ok(Err(error)) => ActionOutcome::Err(failure_of(&error)),
+        Ok(Ok(passages)) => ActionOutcome::Ok {
+            output: ActionOutput::json(Value::Array(passages)),
             satisfying: true,
         },
     }
 }
 
 /// Passages of all bases, the closest first.
-async fn passages(hands: &Hands<impl AgentHost>, input: &Value) -> Result<Vec<Value>, HostError> {
+async fn passages(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    input: &Value,
+) -> Result<Vec<Value>, HostError> {
     let text = input.get("query").and_then(Value::as_str);
     let top_k = input.get("top_k").and_then(Value::as_u64);
     let query = RetrievalQuery {
         query_text: text.unwrap_or_default().to_owned(),
-        top_k: Some(top_k.unwrap_or(hands.config.retrieval_top_k)),
+        top_k: Some(top_k.unwrap_or(env.config.retrieval_top_k)),
         filters: JsonObject::new(),
     };
     let mut found = Vec::new();
-    for base in &hands.config.knowledge_bases {
-        for entry in hands.host.retrieve(base, &query).await? {
+    for base in &env.config.knowledge_bases {
+        for entry in env.host.retrieve(base, &query).await? {
             let texts = entry.content.iter().filter_map(|part| part.text.as_deref());
             let text: String = texts.collect();
             let passage = json!({"knowledge_base": base, "id": entry.id, "text": text});
@@ -120,12 +122,12 @@ async fn passages(hands: &Hands<impl AgentHost>, input: &Value) -> Result<Vec<Va
     Ok(found.into_iter().map(|(_, passage)| passage).collect())
 }
 
-fn timed_out(time: Duration) -> Failure {
+fn timed_out(time: Duration) -> ActionFailure {
     let message = format!("no answer within {} ms", time.as_millis());
-    Failure {
+    ActionFailure {
         retryable: true,
         jitter: jitter(),
-        ..Failure::new(Code::Timeout, &message, Sent::Maybe)
+        ..ActionFailure::new(Code::Timeout, &message, Sent::Maybe)
     }
 }
 
@@ -135,7 +137,7 @@ fn is_lost(error: &HostError) -> bool {
 }
 
 /// The failure of a host call: its code, and whether the tool may have acted.
-pub(crate) fn failure_of(error: &HostError) -> Failure {
+pub(crate) fn failure_of(error: &HostError) -> ActionFailure {
     let reason = error.details.get("reason").and_then(Value::as_str);
     let is_unknown = reason.is_some_and(|reason| UNKNOWN.contains(&reason));
     let (code, sent) = match error.code.as_str() {
@@ -152,30 +154,33 @@ pub(crate) fn failure_of(error: &HostError) -> Failure {
     let millis = seconds
         .and_then(Value::as_u64)
         .map(|seconds| seconds.saturating_mul(1_000));
-    Failure {
+    ActionFailure {
         retryable: error.retryable || is_unknown,
         retry_after: millis.map(|millis| u32::try_from(millis).unwrap_or(u32::MAX)),
         jitter: jitter(),
-        ..Failure::new(code, &error.message, sent)
+        ..ActionFailure::new(code, &error.message, sent)
     }
 }
 
 /// A tool's result as the output of an action: texts as they are, structured content as JSON.
-async fn output_of(hands: &Hands<impl AgentHost>, result: Value) -> Result<Output, Failure> {
+async fn output_of(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    result: Value,
+) -> Result<ActionOutput, ActionFailure> {
     let text = blocks_of(&result);
     if result.get("is_error") == Some(&Value::Bool(true)) {
         let message = text.unwrap_or_else(|| result.to_string());
-        return Err(Failure::new(Code::ToolError, &message, Sent::Yes));
+        return Err(ActionFailure::new(Code::ToolError, &message, Sent::Yes));
     }
     if result.get("truncated") == Some(&Value::Bool(true)) {
-        return Ok(whole_of(hands, &result).await);
+        return Ok(whole_of(env, &result).await);
     }
     let structured = result.get("structured_content");
     let mut output = match (structured.filter(|value| !value.is_null()), text, &result) {
-        (Some(value), _, _) => Output::json(value.clone()),
-        (None, Some(text), _) => Output::text(&text),
-        (None, None, Value::String(text)) => Output::text(text),
-        (None, None, _) => Output::json(result.clone()),
+        (Some(value), _, _) => ActionOutput::json(value.clone()),
+        (None, Some(text), _) => ActionOutput::text(&text),
+        (None, None, Value::String(text)) => ActionOutput::text(text),
+        (None, None, _) => ActionOutput::json(result.clone()),
     };
     let summary = output.value.get("summary").and_then(Value::as_str);
     output.summary = summary.map(|text| (text.to_owned(), SummarySource::Tool));
@@ -201,17 +206,17 @@ fn blocks_of(result: &Value) -> Option<String> {
 }
 
 /// A result that the host shortened: read back from its artifact, or its beginning.
-async fn whole_of(hands: &Hands<impl AgentHost>, result: &Value) -> Output {
+async fn whole_of(env: &ExecutorEnv<impl GraphAgentHost>, result: &Value) -> ActionOutput {
     let preview = result.get("preview").and_then(Value::as_str);
     let preview = preview.unwrap_or_default();
     let bytes = result.get("bytes").and_then(Value::as_u64).unwrap_or(0);
     let Some(id) = result.get("artifact_id").and_then(Value::as_str) else {
-        let mut output = Output::text(preview);
+        let mut output = ActionOutput::text(preview);
         output.bytes = usize::try_from(bytes.min(MOST_BYTES)).unwrap_or(output.bytes);
         return output;
     };
     let last = bytes.clamp(1, MOST_BYTES) - 1;
-    let whole = match hands.host.read_artifact(id, 0, last).await {
+    let whole = match env.host.read_artifact(id, 0, last).await {
         Ok(whole) => String::from_utf8_lossy(&whole).into_owned(),
         Err(error) => {
             tracing::warn!(
@@ -221,15 +226,18 @@ async fn whole_of(hands: &Hands<impl AgentHost>, result: &Value) -> Output {
             preview.to_owned()
         }
     };
-    let mut output = Output::text(&whole);
+    let mut output = ActionOutput::text(&whole);
     let reference = format!("artifact://{id}");
     output.artifacts.push(("result".to_owned(), reference));
     output
 }
 
 /// The output with a summary by the configured model, where it is long and has none.
-async fn summarized(hands: &Hands<impl AgentHost>, mut output: Output) -> Output {
-    let Some(model) = &hands.config.summarizer else {
+async fn summarized(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    mut output: ActionOutput,
+) -> ActionOutput {
+    let Some(model) = &env.config.summarizer else {
         return output;
     };
     let text = match &output.value {
@@ -239,7 +247,7 @@ async fn summarized(hands: &Hands<impl AgentHost>, mut output: Output) -> Output
     if output.summary.is_some() || text.len() < LONG || estimate(&text) <= LONG {
         return output;
     }
-    match summary_by(hands, model, &text).await {
+    match summary_by(env, model, &text).await {
         Ok(summary) if !summary.trim().is_empty() => {
             output.summary = Some((summary, SummarySource::Summarizer));
         }
@@ -254,7 +262,7 @@ async fn summarized(hands: &Hands<impl AgentHost>, mut output: Output) -> Output
 
 /// A summary of a text by a model.
 pub(crate) async fn summary_by(
-    hands: &Hands<impl AgentHost>,
+    env: &ExecutorEnv<impl GraphAgentHost>,
     model: &str,
     text: &str,
 ) -> Result<String, HostError> {
@@ -267,8 +275,8 @@ pub(crate) async fn summary_by(
         remove_think: true,
         ..LlmRequest::default()
     };
-    let answer = hands.host.invoke_model(model, &request).await?;
-    hands.usage.add(answer.usage.as_ref());
+    let answer = env.host.invoke_model(model, &request).await?;
+    env.usage.add(answer.usage.as_ref());
     Ok(answer.message.plain_text())
 }
 
@@ -278,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    fn failure(code: &str, retryable: bool, details: &Value) -> Failure {
+    fn failure(code: &str, retryable: bool, details: &Value) -> ActionFailure {
         let error =
             json!({"code": code, "message": "m", "retryable": retryable, "details": details});
         failure_of(

@@ -1,6 +1,6 @@
 //! One output of a model, put together from its chunks.
 
-use action_graph::output::{Finish, ModelOutput, ToolCall as Call};
+use action_graph::output::{Finish, ModelOutput, NativeCall as Call};
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
 use protocol::model::LlmStreamEvent;
@@ -10,7 +10,7 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// Chunks so far.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct CollectedOutput {
     text: String,
     calls: Vec<ToolCall>,
     /// The call that each place of a chunk continues.
@@ -30,7 +30,7 @@ pub(super) struct News {
     pub(super) arguments: String,
 }
 
-impl Collected {
+impl CollectedOutput {
     pub(super) fn add(&mut self, event: LlmStreamEvent) -> News {
         if event.usage.is_some() {
             self.usage = event.usage;
@@ -46,9 +46,9 @@ impl Collected {
         self.text.push_str(&text);
         let mut arguments = String::new();
         let calls = chunk.tool_calls.unwrap_or_default();
-        for (place, call) in calls.into_iter().enumerate() {
+        for (position, call) in calls.into_iter().enumerate() {
             let new = call.function.arguments.clone();
-            if self.add_call(place, call) == 0 {
+            if self.add_call(position, call) == 0 {
                 arguments.push_str(&new);
             }
         }
@@ -104,18 +104,18 @@ impl Collected {
     }
 
     /// Adds a delta to its call; gives the place of the call.
-    fn add_call(&mut self, place: usize, call: ToolCall) -> usize {
+    fn add_call(&mut self, position: usize, call: ToolCall) -> usize {
         let has_id = !matches!(call.id.trim(), "" | "none" | "None" | "null");
         let known = if has_id {
             self.calls.iter().position(|known| known.id == call.id)
         } else {
-            self.places.get(place).copied()
+            self.places.get(position).copied()
         };
         let index = known.unwrap_or(self.calls.len());
-        while self.places.len() <= place {
+        while self.places.len() <= position {
             self.places.push(index);
         }
-        self.places[place] = index;
+        self.places[position] = index;
         match self.calls.get_mut(index) {
             None => self.calls.push(call),
             Some(known) => {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn collect(chunks: &[Value]) -> (Vec<News>, ModelOutput) {
-        let mut collected = Collected::default();
+        let mut collected = CollectedOutput::default();
         let news = chunks
             .iter()
             .map(|chunk| collected.add(serde_json::from_value(json!({"chunk": chunk})).unwrap()));

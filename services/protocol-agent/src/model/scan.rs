@@ -48,10 +48,10 @@ impl AnswerScan {
             let is_message =
                 self.depth == 1 && self.is_value && self.key.as_deref() == Some("message");
             match text.letter(letter) {
-                Read::Char(read) if is_message => self.waiting.push(read),
-                Read::Char(read) if text.read.len() < SHORT => text.read.push(read),
-                Read::Char(_) | Read::Nothing => {}
-                Read::End => self.end_text(),
+                JsonScanState::Char(read) if is_message => self.waiting.push(read),
+                JsonScanState::Char(read) if text.read.len() < SHORT => text.read.push(read),
+                JsonScanState::Char(_) | JsonScanState::Nothing => {}
+                JsonScanState::End => self.end_text(),
             }
             return;
         }
@@ -87,35 +87,35 @@ impl AnswerScan {
     }
 }
 
-enum Read {
+enum JsonScanState {
     Char(char),
     Nothing,
     End,
 }
 
 impl Text {
-    fn letter(&mut self, letter: char) -> Read {
+    fn letter(&mut self, letter: char) -> JsonScanState {
         let Some(escape) = &mut self.escape else {
             return match letter {
-                '"' => Read::End,
+                '"' => JsonScanState::End,
                 '\\' => {
                     self.escape = Some(String::new());
-                    Read::Nothing
+                    JsonScanState::Nothing
                 }
-                other => Read::Char(other),
+                other => JsonScanState::Char(other),
             };
         };
         escape.push(letter);
         if let Some(digits) = escape.strip_prefix('u') {
             if digits.len() < 4 {
-                return Read::Nothing;
+                return JsonScanState::Nothing;
             }
             let code = u32::from_str_radix(digits, 16).unwrap_or(0xfffd);
             self.escape = None;
             return self.code(code);
         }
         self.escape = None;
-        Read::Char(match letter {
+        JsonScanState::Char(match letter {
             'n' => '\n',
             't' => '\t',
             'r' => '\r',
@@ -125,16 +125,16 @@ impl Text {
         })
     }
 
-    fn code(&mut self, code: u32) -> Read {
+    fn code(&mut self, code: u32) -> JsonScanState {
         if let (Some(high), 0xdc00..=0xdfff) = (self.high.take(), code) {
             let whole = 0x1_0000 + ((high - 0xd800) << 10) + (code - 0xdc00);
-            return Read::Char(char::from_u32(whole).unwrap_or('\u{fffd}'));
+            return JsonScanState::Char(char::from_u32(whole).unwrap_or('\u{fffd}'));
         }
         if (0xd800..=0xdbff).contains(&code) {
             self.high = Some(code);
-            return Read::Nothing;
+            return JsonScanState::Nothing;
         }
-        Read::Char(char::from_u32(code).unwrap_or('\u{fffd}'))
+        JsonScanState::Char(char::from_u32(code).unwrap_or('\u{fffd}'))
     }
 }
 

@@ -13,7 +13,7 @@ use runner_kit::HostError;
 use serde_json::{Value, json};
 
 use crate::failpoint::Kill;
-use crate::keep::{Answer, KeepHost};
+use crate::records::{HostResult, RecordsHost};
 
 /// Bytes of a value of state.
 const STATE_BYTES: usize = 256 << 10;
@@ -24,7 +24,7 @@ const PAGE: usize = 100;
 
 /// State of the gateway.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct GatewayWorld {
     pub(crate) state: BTreeMap<String, (Value, i64)>,
     pub(crate) blobs: BTreeMap<String, Vec<u8>>,
     pub(crate) runs: BTreeMap<String, RunStatus>,
@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) lax: bool,
 }
 
-impl World {
+impl GatewayWorld {
     /// Forgets all failures that were told.
     pub(crate) fn reset(&mut self) {
         self.faults.clear();
@@ -59,7 +59,7 @@ impl World {
 /// The gateway as one run sees it. Clones are the same gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<GatewayWorld>>,
     run: String,
     kill: Option<Kill>,
 }
@@ -110,7 +110,7 @@ impl Memory {
         &self.run
     }
 
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, GatewayWorld> {
         self.world.lock().unwrap()
     }
 
@@ -152,7 +152,12 @@ impl Memory {
     }
 
     /// Calls a tool. A keyed tool acts once under a key, and gives the same answer again.
-    pub(crate) async fn call_tool(&self, name: &str, key: &str, answer: Value) -> Answer<Value> {
+    pub(crate) async fn call_tool(
+        &self,
+        name: &str,
+        key: &str,
+        answer: Value,
+    ) -> HostResult<Value> {
         self.pass("host.before").await;
         let answer = self.act(name, key, answer);
         self.pass("tool.acted").await;
@@ -160,7 +165,7 @@ impl Memory {
         answer
     }
 
-    fn act(&self, name: &str, key: &str, answer: Value) -> Answer<Value> {
+    fn act(&self, name: &str, key: &str, answer: Value) -> HostResult<Value> {
         let mut world = self.admit("call_tool", name)?;
         let known = world.answers.get(key).cloned();
         if let Some(known) = known.filter(|_| world.keyed.contains(name)) {
@@ -172,7 +177,11 @@ impl Memory {
     }
 
     /// Notes a call, and refuses it to a run that is over.
-    fn admit(&self, operation: &'static str, key: &str) -> Answer<MutexGuard<'_, World>> {
+    fn admit(
+        &self,
+        operation: &'static str,
+        key: &str,
+    ) -> HostResult<MutexGuard<'_, GatewayWorld>> {
         let mut world = self.world();
         world
             .calls
@@ -219,8 +228,8 @@ macro_rules! call {
     }};
 }
 
-impl KeepHost for Memory {
-    async fn state_get(&self, key: &str) -> Answer<Option<StateValue>> {
+impl RecordsHost for Memory {
+    async fn state_get(&self, key: &str) -> HostResult<Option<StateValue>> {
         call!(
             self,
             self.admit("state_get", key).map(|world| {
@@ -230,11 +239,11 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> Answer<i64> {
+    async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
         call!(self, self.put(key, value, version))
     }
 
-    async fn state_delete(&self, key: &str) -> Answer<bool> {
+    async fn state_delete(&self, key: &str) -> HostResult<bool> {
         call!(
             self,
             self.admit("state_delete", key)
@@ -242,7 +251,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn state_list(&self, prefix: &str, limit: u32) -> Answer<StateKeys> {
+    async fn state_list(&self, prefix: &str, limit: u32) -> HostResult<StateKeys> {
         call!(
             self,
             self.admit("state_list", prefix).map(|world| {
@@ -256,7 +265,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn blob_get(&self, key: &str) -> Answer<Option<Vec<u8>>> {
+    async fn blob_get(&self, key: &str) -> HostResult<Option<Vec<u8>>> {
         call!(
             self,
             self.admit("blob_get", key)
@@ -264,7 +273,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> Answer<()> {
+    async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> HostResult<()> {
         call!(
             self,
             self.admit("blob_put", key).map(|mut world| {
@@ -276,7 +285,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn blob_delete(&self, key: &str) -> Answer<bool> {
+    async fn blob_delete(&self, key: &str) -> HostResult<bool> {
         call!(
             self,
             self.admit("blob_delete", key)
@@ -284,7 +293,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn blob_list(&self, prefix: &str, after: Option<String>) -> Answer<StorageKeys> {
+    async fn blob_list(&self, prefix: &str, after: Option<String>) -> HostResult<StorageKeys> {
         call!(
             self,
             self.admit("blob_list", prefix).map(|world| {
@@ -302,7 +311,7 @@ impl KeepHost for Memory {
         )
     }
 
-    async fn run_status(&self, id: &str) -> Answer<Option<RunStatus>> {
+    async fn run_status(&self, id: &str) -> HostResult<Option<RunStatus>> {
         call!(
             self,
             self.admit("run_status", id)
@@ -312,7 +321,7 @@ impl KeepHost for Memory {
 }
 
 impl Memory {
-    fn put(&self, key: &str, value: Value, version: Option<i64>) -> Answer<i64> {
+    fn put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
         let mut world = self.admit("state_put", key)?;
         let bytes = json!(value).to_string().len();
         if bytes > STATE_BYTES {

@@ -24,13 +24,13 @@ use uuid::Uuid;
 
 use super::memory::{Memory, error};
 use super::outputs::chunks;
-use crate::host::AgentHost;
-use crate::keep::Answer;
+use crate::host::GraphAgentHost;
 use crate::manifest::RUNNER_ID;
+use crate::records::HostResult;
 
 /// One answer of a model.
 #[derive(Clone, Debug)]
-pub(crate) enum Scripted {
+pub(crate) enum ScriptedOutput {
     /// Its output; streamed in small pieces where it is streamed.
     Says(Box<Message>),
     /// Fails with this code; `code/reason` gives it a reason.
@@ -41,7 +41,7 @@ pub(crate) enum Scripted {
 
 /// One answer of a tool.
 #[derive(Clone, Debug)]
-pub(crate) enum Tool {
+pub(crate) enum ToolReply {
     Says(Value),
     /// The arguments, back.
     Echoes,
@@ -56,12 +56,12 @@ pub(crate) enum Tool {
 pub(crate) type Mind = Arc<dyn Fn(&str) -> Message + Send + Sync>;
 
 #[derive(Default)]
-pub(crate) struct Script {
-    pub(crate) models: VecDeque<Scripted>,
+pub(crate) struct GraphScript {
+    pub(crate) models: VecDeque<ScriptedOutput>,
     /// Answers once `models` is empty.
     pub(crate) mind: Option<Mind>,
     /// Answers of a tool in their order; the last one stays.
-    pub(crate) tools: HashMap<String, VecDeque<Tool>>,
+    pub(crate) tools: HashMap<String, VecDeque<ToolReply>>,
     pub(crate) requests: Vec<LlmRequest>,
     /// Each call of a tool: name and parameters.
     pub(crate) calls: Vec<(String, Value)>,
@@ -84,14 +84,14 @@ pub(crate) struct Script {
 
 /// The scripted host. Clones are the same host.
 #[derive(Clone, Debug)]
-pub(crate) struct TestHost {
+pub(crate) struct GraphTestHost {
     pub(crate) memory: Memory,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<GraphScript>>,
     /// Notified at each call of a tool, and each start of a child run.
     pub(crate) called: Arc<Notify>,
 }
 
-impl TestHost {
+impl GraphTestHost {
     pub(crate) fn new() -> Self {
         Self {
             memory: Memory::new(super::RUN),
@@ -108,7 +108,7 @@ impl TestHost {
         }
     }
 
-    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+    pub(crate) fn script(&self) -> MutexGuard<'_, GraphScript> {
         self.script.lock().unwrap()
     }
 
@@ -116,12 +116,12 @@ impl TestHost {
     pub(crate) fn says(&self, outputs: impl IntoIterator<Item = Message>) -> &Self {
         let outputs = outputs
             .into_iter()
-            .map(|output| Scripted::Says(Box::new(output)));
+            .map(|output| ScriptedOutput::Says(Box::new(output)));
         self.script().models.extend(outputs);
         self
     }
 
-    pub(crate) fn tool(&self, name: &str, answers: impl IntoIterator<Item = Tool>) -> &Self {
+    pub(crate) fn tool(&self, name: &str, answers: impl IntoIterator<Item = ToolReply>) -> &Self {
         let answers = answers.into_iter().collect();
         self.script().tools.insert(name.to_owned(), answers);
         self
@@ -133,9 +133,9 @@ impl TestHost {
     }
 
     /// The texts of all messages of the model's request at this place.
-    pub(crate) fn request(&self, place: usize) -> String {
+    pub(crate) fn request(&self, position: usize) -> String {
         let script = self.script();
-        let messages = &script.requests[place].messages;
+        let messages = &script.requests[position].messages;
         let texts: Vec<_> = messages.iter().map(Message::plain_text).collect();
         texts.join("\n")
     }
@@ -145,13 +145,13 @@ impl TestHost {
         self.script().requests.len()
     }
 
-    fn next(&self, request: &LlmRequest) -> Answer<Option<Message>> {
+    fn next(&self, request: &LlmRequest) -> HostResult<Option<Message>> {
         let mut script = self.script();
         script.requests.push(request.clone());
         match script.models.pop_front() {
-            Some(Scripted::Says(output)) => Ok(Some(naming(*output, request))),
-            Some(Scripted::Fails(code)) => Err(coded(code)),
-            Some(Scripted::Hangs) => Ok(None),
+            Some(ScriptedOutput::Says(output)) => Ok(Some(naming(*output, request))),
+            Some(ScriptedOutput::Fails(code)) => Err(coded(code)),
+            Some(ScriptedOutput::Hangs) => Ok(None),
             None => {
                 let texts: Vec<_> = request.messages.iter().map(Message::plain_text).collect();
                 let mind = script.mind.clone();
@@ -175,7 +175,7 @@ fn naming(output: Message, request: &LlmRequest) -> Message {
     serde_json::from_str(&json).unwrap_or(output)
 }
 
-impl std::fmt::Debug for Script {
+impl std::fmt::Debug for GraphScript {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Script").finish_non_exhaustive()
     }
@@ -192,8 +192,8 @@ fn coded(code: &str) -> runner_kit::HostError {
         .into()
 }
 
-impl AgentHost for TestHost {
-    async fn run(&self) -> Answer<AgentRun> {
+impl GraphAgentHost for GraphTestHost {
+    async fn run(&self) -> HostResult<AgentRun> {
         let mut record = run_record();
         let script = self.script();
         if script.is_cancelled {
@@ -203,21 +203,25 @@ impl AgentHost for TestHost {
         Ok(serde_json::from_value(record).unwrap())
     }
 
-    async fn prompt(&self) -> Answer<Option<Vec<Message>>> {
+    async fn prompt(&self) -> HostResult<Option<Vec<Message>>> {
         Ok(None)
     }
 
-    async fn history(&self, _limit: u32) -> Answer<Page<TranscriptItem>> {
+    async fn history(&self, _limit: u32) -> HostResult<Page<TranscriptItem>> {
         let items = self.script().history.clone();
         let page = json!({"items": items, "next_cursor": null, "prev_cursor": null, "has_more": false, "total_count": null});
         Ok(serde_json::from_value(page).unwrap())
     }
 
-    async fn pull_steering(&self) -> Answer<Vec<SteeringInputItem>> {
+    async fn pull_steering(&self) -> HostResult<Vec<SteeringInputItem>> {
         Ok(self.script().steering.pop_front().unwrap_or_default())
     }
 
-    async fn invoke_model(&self, _model: &str, request: &LlmRequest) -> Answer<LlmInvokeResult> {
+    async fn invoke_model(
+        &self,
+        _model: &str,
+        request: &LlmRequest,
+    ) -> HostResult<LlmInvokeResult> {
         match self.next(request)? {
             Some(message) => Ok(LlmInvokeResult {
                 message,
@@ -227,7 +231,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn stream_model(&self, _model: &str, request: &LlmRequest) -> Answer<ModelStream> {
+    async fn stream_model(&self, _model: &str, request: &LlmRequest) -> HostResult<ModelStream> {
         let Some(message) = self.next(request)? else {
             return std::future::pending().await;
         };
@@ -241,7 +245,7 @@ impl AgentHost for TestHost {
         Ok(stream::iter(events.collect::<Vec<_>>()).boxed())
     }
 
-    async fn tool(&self, name: &str) -> Answer<ToolDescription> {
+    async fn tool(&self, name: &str) -> HostResult<ToolDescription> {
         let tool = json!({"name": name, "description": "asked", "parameters": {"type": "object"}});
         Ok(serde_json::from_value(tool).unwrap())
     }
@@ -252,7 +256,7 @@ impl AgentHost for TestHost {
         parameters: JsonObject,
         key: &str,
         scope: KeyScope,
-    ) -> Answer<Value> {
+    ) -> HostResult<Value> {
         let tool = {
             let mut script = self.script();
             script.calls.push((name.to_owned(), json!(parameters)));
@@ -268,18 +272,18 @@ impl AgentHost for TestHost {
             })
         };
         self.called.notify_waiters();
-        let tool = tool.flatten().unwrap_or(Tool::Says(json!("ok")));
+        let tool = tool.flatten().unwrap_or(ToolReply::Says(json!("ok")));
         let answer = match tool {
-            Tool::Says(answer) => answer,
-            Tool::Echoes => json!(parameters),
-            Tool::Fails(code) => {
+            ToolReply::Says(answer) => answer,
+            ToolReply::Echoes => json!(parameters),
+            ToolReply::Fails(code) => {
                 return Err(coded(code));
             }
-            Tool::Hangs => {
+            ToolReply::Hangs => {
                 self.memory.call_tool(name, key, Value::Null).await?;
                 std::future::pending().await
             }
-            Tool::Together(most, answer) => loop {
+            ToolReply::Together(most, answer) => loop {
                 let called = self.called.notified();
                 if self.script().calls.len() >= most {
                     break answer;
@@ -291,7 +295,7 @@ impl AgentHost for TestHost {
         self.memory.call_tool(name, key, answer).await
     }
 
-    async fn read_artifact(&self, id: &str, first: u64, last: u64) -> Answer<Vec<u8>> {
+    async fn read_artifact(&self, id: &str, first: u64, last: u64) -> HostResult<Vec<u8>> {
         let script = self.script();
         let bytes = script.artifacts.get(id).ok_or_else(|| error("not_found"))?;
         let last = usize::try_from(last).unwrap().min(bytes.len() - 1);
@@ -302,7 +306,7 @@ impl AgentHost for TestHost {
         &self,
         kb_id: &str,
         _query: &RetrievalQuery,
-    ) -> Answer<Vec<RetrievalResultEntry>> {
+    ) -> HostResult<Vec<RetrievalResultEntry>> {
         let passages = self.script().passages.clone();
         let entries = passages.iter().map(|text| {
             let entry = json!({"id": kb_id, "content": [{"type": "text", "text": text}], "metadata": {}, "distance": 0.1});
@@ -311,7 +315,7 @@ impl AgentHost for TestHost {
         Ok(entries.collect())
     }
 
-    async fn spawn_child(&self, request: &ChildRunRequest) -> Answer<ChildRun> {
+    async fn spawn_child(&self, request: &ChildRunRequest) -> HostResult<ChildRun> {
         let mut script = self.script();
         let mut known = script.spawned.iter();
         let known = known.find(|(one, _)| one.idempotency_key == request.idempotency_key);
@@ -332,7 +336,7 @@ impl AgentHost for TestHost {
         Ok(child(id, &json!({"status": "running"})))
     }
 
-    async fn child_run(&self, id: RunId, wait_seconds: u64) -> Answer<Option<ChildRun>> {
+    async fn child_run(&self, id: RunId, wait_seconds: u64) -> HostResult<Option<ChildRun>> {
         let fate = self.script().running.get(&id).cloned();
         let Some(fate) = fate else { return Ok(None) };
         let child = child(id, &fate);
@@ -342,13 +346,13 @@ impl AgentHost for TestHost {
         Ok(Some(child))
     }
 
-    async fn cancel_child(&self, id: RunId, _reason: &str) -> Answer<()> {
+    async fn cancel_child(&self, id: RunId, _reason: &str) -> HostResult<()> {
         self.script().cancelled_children.push(id);
         Ok(())
     }
 }
 
-impl TestHost {
+impl GraphTestHost {
     /// Ends a child run that was started before.
     pub(crate) fn end_child(&self, id: RunId, fate: Value) {
         self.script().running.insert(id, fate);

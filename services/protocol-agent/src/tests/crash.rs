@@ -7,45 +7,46 @@ use runner_kit::CancellationToken;
 use serde_json::{Value, json};
 
 use crate::failpoint::Kill;
-use crate::testing::{Tool, ending, later, questions, submitted};
+use crate::testing::{ToolReply, ending, later, questions, submitted};
 use play::{
-    Case, End, action, compare, heads, once, one, play, record, request, submit, sweep, until,
+    CrashCase, EndState, action, compare, heads, once, one, play, record, request, submit, sweep,
+    until,
 };
 
 /// Three actions in a row; the second one is of this tool.
-fn chain(tool: &str) -> Case {
-    Case::of(&[
+fn chain(tool: &str) -> CrashCase {
+    CrashCase::of(&[
         action("a", "look", json!({})),
         action("b", tool, json!({"depends_on": ["a"]})),
         action("c", "look", json!({"depends_on": ["b"]})),
     ])
 }
 
-fn fan_out() -> Case {
+fn fan_out() -> CrashCase {
     let each = json!({"for_each": {"items": "action:find.output#/list", "max": 7}, "input": {"x": {"$ref": "item"}}});
-    Case::of(&[
+    CrashCase::of(&[
         action("find", "look", json!({})),
         action("each", "note", each),
     ])
 }
 
-fn parallel() -> Case {
-    Case::of(&[
+fn parallel() -> CrashCase {
+    CrashCase::of(&[
         action("a", "look", json!({})),
         action("b", "note", json!({})),
         action("c", "mystery", json!({})),
     ])
 }
 
-fn retried() -> Case {
+fn retried() -> CrashCase {
     let policy = json!({"mode": "retry", "max_attempts": 3, "backoff_ms": 20_000});
-    let mut case = Case::of(&[action("a", "note", json!({"failure_policy": policy}))]);
+    let mut case = CrashCase::of(&[action("a", "note", json!({"failure_policy": policy}))]);
     case.fails = 1;
     case
 }
 
 /// The second action fails, and the third one is replaced.
-fn revised() -> Case {
+fn revised() -> CrashCase {
     let mut case = chain("mystery");
     case.breaks = Some("mystery");
     case.revised = Some(vec![action("d", "note", json!({"depends_on": ["a"]}))]);
@@ -53,7 +54,7 @@ fn revised() -> Case {
 }
 
 /// Compares with the run that lived.
-async fn check(case: &Case, kill: Kill, what: &str) -> End {
+async fn check(case: &CrashCase, kill: Kill, what: &str) -> EndState {
     let twin = play(case, None).await;
     let end = play(case, Some(kill)).await;
     assert!(end.died, "{what}: the point is never reached");
@@ -113,7 +114,7 @@ async fn dies_before_a_child_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn children_end_while_no_run_looks() {
+async fn resumes_children_that_ended_between_runs() {
     let end = play(&chain("writer"), None).await;
     assert_eq!((end.runs, end.host.script().spawned.len()), (2, 1));
     assert_eq!(end.record["status"], "completed");
@@ -133,7 +134,7 @@ async fn dies_within_a_revision() {
 #[tokio::test(start_paused = true)]
 async fn dies_within_the_grace_of_a_cancel() {
     let host = chain("mystery").host();
-    host.tool("mystery", [Tool::Hangs]);
+    host.tool("mystery", [ToolReply::Hangs]);
     let cancel = CancellationToken::new();
     let run = until(
         &host,
@@ -170,7 +171,10 @@ async fn dies_within_the_grace_of_a_cancel() {
 #[tokio::test(start_paused = true)]
 async fn stale_runs_write_nothing() {
     let host = chain("mystery").host();
-    host.tool("mystery", [Tool::Together(3, json!({"did": "mystery"}))]);
+    host.tool(
+        "mystery",
+        [ToolReply::Together(3, json!({"did": "mystery"}))],
+    );
     host.memory.world().lax = true;
     let stale = one(&host, request("r1"), None);
     let later = async {

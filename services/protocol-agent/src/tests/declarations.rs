@@ -16,7 +16,7 @@ fn declaration(payload: &Value) -> Value {
 
 #[tokio::test]
 async fn answers_in_one_turn() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([answer("Hello.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
@@ -37,7 +37,7 @@ async fn answers_in_one_turn() {
 
 #[tokio::test]
 async fn done_ends_without_a_message() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([done()]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
@@ -45,7 +45,7 @@ async fn done_ends_without_a_message() {
 
 #[tokio::test]
 async fn plain_text_is_an_answer() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([text("Just text.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(said(&results), "Just text.");
@@ -53,7 +53,7 @@ async fn plain_text_is_an_answer() {
 
 #[tokio::test]
 async fn agent_without_protocol_never_parses() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let fenced = fence(&declaration(
         &json!({"type": "action_graph", "actions": [action("a", "look", &json!({}))]}),
     ));
@@ -71,7 +71,7 @@ async fn agent_without_protocol_never_parses() {
 
 #[tokio::test]
 async fn repairs_once_then_answers() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([
         act("I look.", &[call("a", "tool", "lok", &json!({}), &[])]),
         answer("Done."),
@@ -96,7 +96,7 @@ async fn repairs_once_then_answers() {
 
 #[tokio::test]
 async fn repairs_are_bounded() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let broken = || act("x", &[call("a", "tool", "nothing", &json!({}), &[])]);
     host.says([broken(), broken(), broken(), broken()]);
     let results = run(&host, context("hi", &json!({}))).await;
@@ -107,12 +107,12 @@ async fn repairs_are_bounded() {
 
 #[tokio::test]
 async fn recovers_direct_calls_of_readers_alone() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([native("look", r#"{"x": 1}"#), answer("Read.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(said(&results), "Read.");
     assert_eq!(host.calls(), [("look".to_owned(), json!({"x": 1}))]);
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([native("note", r#"{"x": 1}"#), answer("Not done.")]);
     run(&host, context("hi", &json!({}))).await;
     assert_eq!(host.calls(), []);
@@ -120,7 +120,7 @@ async fn recovers_direct_calls_of_readers_alone() {
 
 #[tokio::test]
 async fn cut_off_output_runs_nothing() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let mut cut = act("x", &[call("a", "tool", "look", &json!({}), &[])]);
     cut.provider_specific_fields = json!({"finish_reason": "length"}).as_object().cloned();
     host.says([cut, answer("Short.")]);
@@ -132,7 +132,7 @@ async fn cut_off_output_runs_nothing() {
 
 #[tokio::test]
 async fn fenced_agents_declare_in_blocks() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let actions = json!([
         action("find", "look", &json!({"x": "a"})),
         action(
@@ -141,7 +141,7 @@ async fn fenced_agents_declare_in_blocks() {
             &json!({"x": {"$ref": "action:find.output"}})
         ),
     ]);
-    host.tool("look", [Tool::Echoes]);
+    host.tool("look", [ToolReply::Echoes]);
     host.says([
         fence(&declaration(
             &json!({"type": "action_graph", "actions": actions}),
@@ -162,8 +162,8 @@ async fn fenced_agents_declare_in_blocks() {
 
 #[tokio::test]
 async fn report_ends_the_run_without_the_model() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Says(json!("12 degrees"))]);
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Says(json!("12 degrees"))]);
     let payload = json!({
         "type": "action_graph", "actions": [action("weather", "look", &json!({}))],
         "report": {"title": "Weather", "sections": [{"heading": "Bonn", "ref": "action:weather.output"}]},
@@ -176,8 +176,8 @@ async fn report_ends_the_run_without_the_model() {
 }
 
 #[tokio::test]
-async fn invalid_configuration_names_its_places() {
-    let host = TestHost::new();
+async fn invalid_configuration_names_json_pointers() {
+    let host = GraphTestHost::new();
     let results = run(&host, context("hi", &json!({"carrier": "xml"}))).await;
     assert_eq!(
         ending(&results),
@@ -192,7 +192,7 @@ async fn invalid_configuration_names_its_places() {
 
 #[tokio::test]
 async fn secrets_in_forms_are_refused() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let form = json!({"kind": "form", "title": "Log in", "fields": [{"name": "api_key"}]});
     host.says([
         act("x", &[call("q", "tool", "human.ask", &form, &[])]),
@@ -206,7 +206,7 @@ async fn secrets_in_forms_are_refused() {
 
 #[tokio::test]
 async fn same_work_is_answered_from_stored_results() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let same = || act("x", &[call("a", "tool", "look", &json!({"x": 1}), &[])]);
     host.says([same(), same(), same(), answer("Enough.")]);
     let results = run(&host, context("hi", &json!({}))).await;

@@ -17,8 +17,8 @@ fn delegate() -> Value {
 }
 
 /// A run that delegates to a child with this fate, and the request that the model sees then.
-async fn delegated(fate: Value) -> (TestHost, Vec<protocol::result::AgentRunResult>) {
-    let host = TestHost::new();
+async fn delegated(fate: Value) -> (GraphTestHost, Vec<protocol::result::AgentRunResult>) {
+    let host = GraphTestHost::new();
     host.script().children.push_back(fate);
     let after = call("after", "tool", "look", &json!({}), &["text"]);
     host.says([act("I delegate.", &[delegate(), after]), answer("Done.")]);
@@ -70,8 +70,8 @@ async fn child_that_failed_is_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn child_of_an_earlier_run_is_read_by_the_next() {
-    let host = TestHost::new();
+async fn next_run_follows_earlier_child() {
+    let host = GraphTestHost::new();
     let send = call("mail", "tool", "send", &json!({"x": 1}), &[]);
     host.says([act("Both.", &[delegate(), send])]);
     let context = context("write and send", &json!({}));
@@ -108,7 +108,7 @@ async fn child_of_an_earlier_run_is_read_by_the_next() {
 
 #[tokio::test]
 async fn delegation_off_hides_agents() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([act("x", &[delegate()]), answer("Alone.")]);
     run(&host, context("write", &json!({"delegation": "off"}))).await;
     assert!(!host.request(0).contains("# Agents"));
@@ -126,7 +126,7 @@ async fn delegated_run_reports_its_outcome() {
         (json!("need_input"), "need_input"),
         (Value::Null, "ok"),
     ] {
-        let host = TestHost::new();
+        let host = GraphTestHost::new();
         host.script().parent = Some(RunId(Uuid::new_v4()));
         let mut arguments = json!({"kind": "answer", "message": "So far."});
         if !outcome.is_null() {
@@ -143,7 +143,7 @@ async fn delegated_run_reports_its_outcome() {
 
 #[tokio::test]
 async fn run_of_a_user_has_no_outcome() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([answer("Hi.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert!(results.last().unwrap().data.get("outcome").is_none());

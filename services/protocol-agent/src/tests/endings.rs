@@ -12,7 +12,7 @@ fn look(id: &str, args: &Value) -> Value {
 
 /// Cancels a run at its first call of a tool.
 async fn cancelled(
-    host: &TestHost,
+    host: &GraphTestHost,
     context: protocol::context::AgentRunContext,
 ) -> Vec<protocol::result::AgentRunResult> {
     let cancel = CancellationToken::new();
@@ -27,8 +27,8 @@ async fn cancelled(
 
 #[tokio::test(start_paused = true)]
 async fn cancel_during_a_tool_ends_the_run() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Hangs]);
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Hangs]);
     host.says([act("I look.", &[look("a", &json!({}))])]);
     let results = cancelled(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "cancelled"));
@@ -38,7 +38,7 @@ async fn cancel_during_a_tool_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn cancel_ends_child_runs() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([act(
         "I delegate.",
         &[call("t", "agent", "writer", &json!({"prompt": "x"}), &[])],
@@ -50,9 +50,9 @@ async fn cancel_ends_child_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_stop_leaves_stored_graphs_to_the_next_run() {
-    let host = TestHost::new();
-    host.tool("note", [Tool::Hangs, Tool::Says(json!("noted"))]);
+async fn server_stop_leaves_stored_graphs_for_next_run() {
+    let host = GraphTestHost::new();
+    host.tool("note", [ToolReply::Hangs, ToolReply::Says(json!("noted"))]);
     let config = json!({"effects": {"note": {"effects": ["write"], "idempotency": "keyed"}}});
     let context = context("note it", &config);
     host.says([act(
@@ -81,7 +81,7 @@ async fn server_stop_leaves_stored_graphs_to_the_next_run() {
 
 #[tokio::test]
 async fn steering_becomes_a_turn_of_the_user() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.script()
         .steering
         .extend([Vec::new(), vec![steering("in French, please")]]);
@@ -96,7 +96,7 @@ async fn steering_becomes_a_turn_of_the_user() {
 
 #[tokio::test]
 async fn declarations_are_limited() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     for number in 0..26 {
         host.says([act("More.", &[look("a", &json!({"x": number}))])]);
     }
@@ -113,7 +113,7 @@ async fn declarations_are_limited() {
 
 #[tokio::test]
 async fn tokens_are_limited() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let more = |x: u8| act("I look.", &[look("a", &json!({"x": x}))]);
     host.says([more(1), more(2), answer("too late")]);
     let results = run(&host, context("hi", &json!({"max-tokens": 200}))).await;
@@ -128,9 +128,9 @@ async fn tokens_are_limited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deadline_ends_with_what_is_done() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Says(json!("seen")), Tool::Hangs]);
+async fn deadline_reports_completed_actions() {
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Says(json!("seen")), ToolReply::Hangs]);
     let after = call("b", "tool", "look", &json!({"x": 2}), &["a"]);
     host.says([act("I look.", &[look("a", &json!({})), after])]);
     let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
@@ -147,8 +147,8 @@ async fn deadline_ends_with_what_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_model_ends_by_the_deadline() {
-    let host = TestHost::new();
-    host.script().models.push_back(Scripted::Hangs);
+    let host = GraphTestHost::new();
+    host.script().models.push_back(ScriptedOutput::Hangs);
     let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
     assert_eq!(ending(&results), ("run.completed", "limit"));
     assert!(said(&results).contains("the time of this run is over"));
@@ -156,33 +156,33 @@ async fn silent_model_ends_by_the_deadline() {
 
 #[tokio::test]
 async fn models_are_tried_in_order() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.script()
         .models
-        .push_back(Scripted::Fails("rate_limited"));
+        .push_back(ScriptedOutput::Fails("rate_limited"));
     host.says([answer("From the second.")]);
     let config = json!({"model": {"primary": "m", "fallbacks": ["n"]}});
     let results = run(&host, context("hi", &config)).await;
     assert_eq!(said(&results), "From the second.");
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "runner.llm_error"));
 }
 
 #[tokio::test]
 async fn small_windows_get_shorter_requests() {
-    let host = TestHost::new();
-    host.script()
-        .models
-        .push_back(Scripted::Fails("invalid_argument/context_length_exceeded"));
+    let host = GraphTestHost::new();
+    host.script().models.push_back(ScriptedOutput::Fails(
+        "invalid_argument/context_length_exceeded",
+    ));
     host.says([answer("Short.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(said(&results), "Short.");
 }
 
 #[tokio::test]
-async fn records_that_are_not_taken_start_no_effect() {
-    let host = TestHost::new();
+async fn rejected_records_start_no_effect() {
+    let host = GraphTestHost::new();
     host.memory.fail("blob_put", "runtime_error", 100);
     host.says([act(
         "I note it.",
@@ -199,7 +199,7 @@ async fn records_that_are_not_taken_start_no_effect() {
 
 #[tokio::test]
 async fn event_without_input_fails() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let results = run(&host, context("  ", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "runner.no_input"));
 }

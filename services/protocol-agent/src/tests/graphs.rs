@@ -10,8 +10,8 @@ fn look(id: &str, args: &Value, depends: &[&str]) -> Value {
 
 #[tokio::test]
 async fn runs_independent_calls_together() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Together(2, json!("seen"))]);
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Together(2, json!("seen"))]);
     host.says([
         act(
             "I look twice.",
@@ -38,12 +38,12 @@ async fn runs_independent_calls_together() {
 
 #[tokio::test]
 async fn bindings_keep_their_types() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.tool(
         "look",
         [
-            Tool::Says(json!({"list": [1, 2], "name": "n"})),
-            Tool::Says(json!("ok")),
+            ToolReply::Says(json!({"list": [1, 2], "name": "n"})),
+            ToolReply::Says(json!("ok")),
         ],
     );
     let bound = json!({"x": {"$ref": "action:a.output#/list"}});
@@ -57,8 +57,8 @@ async fn bindings_keep_their_types() {
 
 #[tokio::test]
 async fn failed_calls_reach_the_model() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Fails("runtime_error")]);
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Fails("runtime_error")]);
     host.says([
         act(
             "x",
@@ -76,10 +76,13 @@ async fn failed_calls_reach_the_model() {
 
 #[tokio::test]
 async fn model_decides_about_failures() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.tool(
         "look",
-        [Tool::Fails("runtime_error"), Tool::Says(json!("now"))],
+        [
+            ToolReply::Fails("runtime_error"),
+            ToolReply::Says(json!("now")),
+        ],
     );
     let decision = json!({"graph": "GRAPH", "action": "a", "choice": "retry", "input": {"x": 2}});
     let after = call("b", "tool", "note", &json!({}), &["a"]);
@@ -101,7 +104,7 @@ async fn model_decides_about_failures() {
 
 #[tokio::test]
 async fn refused_decisions_reach_the_model() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let decision = json!({"graph": "GRAPH", "action": "a", "choice": "retry"});
     host.says([
         act("x", &[look("a", &json!({}), &[])]),
@@ -119,9 +122,9 @@ async fn refused_decisions_reach_the_model() {
 
 #[tokio::test]
 async fn expansions_are_turns_of_their_own() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let lines: Vec<_> = (0..3_000).map(|line| format!("line {line}")).collect();
-    host.tool("look", [Tool::Says(json!(lines.join("\n")))]);
+    host.tool("look", [ToolReply::Says(json!(lines.join("\n")))]);
     let reference = json!({"refs": [{
         "ref": "runtime://runs/GRAPH/actions/a/output", "range": {"around_matches": true, "match": "line 2711"},
     }]});
@@ -149,7 +152,7 @@ async fn expansions_are_turns_of_their_own() {
 
 #[tokio::test]
 async fn plans_run_once_decided() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let plan = json!({"type": "agent.protocol", "version": "1", "intent": "plan", "title": "Plan", "payload": {
     "type": "action_graph", "actions": [
         {"type": "action", "id": "a", "title": "a", "executor": {"type": "tool", "target": "look"}, "input": {}},
@@ -169,8 +172,11 @@ async fn plans_run_once_decided() {
 
 #[tokio::test]
 async fn revisions_replace_actions_that_have_not_started() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Fails("runtime_error"), Tool::Echoes]);
+    let host = GraphTestHost::new();
+    host.tool(
+        "look",
+        [ToolReply::Fails("runtime_error"), ToolReply::Echoes],
+    );
     let action = |id: &str, x: u8, depends: &[&str]| {
         json!({"type": "action", "id": id, "title": id, "executor": {"type": "tool", "target": "look"},
             "input": {"x": x}, "depends_on": depends})
@@ -194,14 +200,14 @@ async fn revisions_replace_actions_that_have_not_started() {
 
 #[tokio::test]
 async fn lists_run_once_per_item() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.tool(
         "look",
         [
-            Tool::Says(json!(["a", "b", "c"])),
-            Tool::Echoes,
-            Tool::Fails("runtime_error"),
-            Tool::Echoes,
+            ToolReply::Says(json!(["a", "b", "c"])),
+            ToolReply::Echoes,
+            ToolReply::Fails("runtime_error"),
+            ToolReply::Echoes,
         ],
     );
     let actions = json!([
@@ -226,8 +232,11 @@ async fn lists_run_once_per_item() {
 
 #[tokio::test(start_paused = true)]
 async fn waits_and_merges_without_tools() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Says(json!("one")), Tool::Says(json!("two"))]);
+    let host = GraphTestHost::new();
+    host.tool(
+        "look",
+        [ToolReply::Says(json!("one")), ToolReply::Says(json!("two"))],
+    );
     let refs = json!({"refs": [{"$ref": "action:a.output"}, {"$ref": "action:b.output"}]});
     host.says([
         act(
@@ -252,14 +261,14 @@ async fn waits_and_merges_without_tools() {
 
 #[tokio::test]
 async fn reads_shortened_results_from_their_artifact() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let whole = "line\n".repeat(1_000);
     let short =
         json!({"truncated": true, "bytes": whole.len(), "preview": "line", "artifact_id": "f-1"});
     host.script()
         .artifacts
         .insert("f-1".to_owned(), whole.into_bytes());
-    host.tool("look", [Tool::Says(short)]);
+    host.tool("look", [ToolReply::Says(short)]);
     host.says([act("x", &[look("a", &json!({}), &[])]), answer("Done.")]);
     run(&host, context("hi", &json!({}))).await;
     let request = host.request(1);
@@ -269,7 +278,7 @@ async fn reads_shortened_results_from_their_artifact() {
 
 #[tokio::test]
 async fn searches_knowledge_by_tool() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.script().passages = vec!["The answer is 42.".to_owned()];
     host.says([
         act(
@@ -295,8 +304,8 @@ async fn searches_knowledge_by_tool() {
 
 #[tokio::test]
 async fn remotes_are_called_by_host_tools() {
-    let host = TestHost::new();
-    host.tool("note", [Tool::Says(json!({"ok": true}))]);
+    let host = GraphTestHost::new();
+    host.tool("note", [ToolReply::Says(json!({"ok": true}))]);
     let config = json!({"carrier": "fenced", "remotes": [
         {"name": "ci", "type": "pipeline", "tool": "note", "arguments": {"x": "fixed"}, "effects": ["read"]},
         {"name": "gone", "type": "service", "tool": "no_such_tool"},

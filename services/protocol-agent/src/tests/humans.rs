@@ -14,7 +14,10 @@ fn ask(fields: &Value) -> Value {
 }
 
 /// A first run that asks, and what it asked.
-async fn asks(host: &TestHost, calls: &[Value]) -> (protocol::context::AgentRunContext, Value) {
+async fn asks(
+    host: &GraphTestHost,
+    calls: &[Value],
+) -> (protocol::context::AgentRunContext, Value) {
     host.says([act("I send it.", calls)]);
     let context = context("send it", &json!({}));
     let results = run(host, context.clone()).await;
@@ -27,7 +30,7 @@ async fn asks(host: &TestHost, calls: &[Value]) -> (protocol::context::AgentRunC
 
 /// The run that an answer starts.
 async fn answers(
-    host: &TestHost,
+    host: &GraphTestHost,
     (context, question): &(protocol::context::AgentRunContext, Value),
     button: &str,
     values: &Value,
@@ -39,7 +42,7 @@ async fn answers(
 
 #[tokio::test]
 async fn approval_waits_and_goes_on_once_answered() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
     assert_eq!(host.calls(), []);
     let text = asked.1["description"].as_str().unwrap();
@@ -63,7 +66,7 @@ async fn approval_waits_and_goes_on_once_answered() {
 
 #[tokio::test]
 async fn second_answer_to_a_question_changes_nothing() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
     host.says([answer("Sent.")]);
     answers(&host, &asked, "allow_once", &json!({})).await;
@@ -73,8 +76,8 @@ async fn second_answer_to_a_question_changes_nothing() {
 }
 
 #[tokio::test]
-async fn approval_for_the_conversation_asks_no_more() {
-    let host = TestHost::new();
+async fn conversation_approval_skips_further_questions() {
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
     host.says([
         act(
@@ -103,7 +106,7 @@ async fn approval_for_the_conversation_asks_no_more() {
 
 #[tokio::test]
 async fn approvals_are_listed_and_revoked_by_command() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let command = async |text: &str| said(&run(&host, context(text, &json!({}))).await);
     let send = |text: &str| call("mail", "tool", "send", &json!({"x": text}), &[]);
     assert!(
@@ -132,7 +135,7 @@ async fn approvals_are_listed_and_revoked_by_command() {
 
 #[tokio::test]
 async fn refusal_reaches_the_model() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(
         &host,
         &[send(), call("after", "tool", "look", &json!({}), &["mail"])],
@@ -151,7 +154,7 @@ async fn refusal_reaches_the_model() {
 
 #[tokio::test]
 async fn unanswered_approval_expires() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
     // The clock of the next run is later than the question's end.
     let mut state = host.memory.world().state.clone();
@@ -191,7 +194,7 @@ fn expire(value: &mut Value) {
 
 #[tokio::test]
 async fn no_surface_makes_approvals_unavailable() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([
         act("I send it.", &[send()]),
         answer("It cannot be approved here."),
@@ -210,7 +213,7 @@ async fn no_surface_makes_approvals_unavailable() {
 
 #[tokio::test]
 async fn several_approvals_are_one_question() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let other = call("other", "tool", "send", &json!({"x": "bye"}), &[]);
     let asked = asks(&host, &[send(), other]).await;
     assert_eq!(asked.1["fields"].as_array().unwrap().len(), 2);
@@ -222,7 +225,7 @@ async fn several_approvals_are_one_question() {
 
 #[tokio::test]
 async fn form_values_reach_dependent_calls() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let next = call(
         "next",
         "tool",
@@ -244,7 +247,7 @@ async fn form_values_reach_dependent_calls() {
 
 #[tokio::test]
 async fn declined_form_is_delivered_and_opens_nothing() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let next = call("next", "tool", "look", &json!({}), &["city"]);
     let asked = asks(&host, &[ask(&json!([{"name": "city"}])), next]).await;
     host.says([answer("Fine.")]);
@@ -259,7 +262,7 @@ async fn declined_form_is_delivered_and_opens_nothing() {
 
 #[tokio::test]
 async fn message_while_waiting_leaves_the_question_open() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
     host.says([answer("I wait for your approval.")]);
     let mut message = later(&asked.0, &uuid::Uuid::new_v4().to_string(), "e-2");
@@ -282,9 +285,9 @@ async fn message_while_waiting_leaves_the_question_open() {
 
 #[tokio::test]
 async fn unknown_outcome_is_a_question_to_the_user() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let asked = asks(&host, &[send()]).await;
-    host.tool("send", [Tool::Fails("runtime_error/outcome_unknown")]);
+    host.tool("send", [ToolReply::Fails("runtime_error/outcome_unknown")]);
     let results = answers(&host, &asked, "allow_once", &json!({})).await;
     assert_eq!(ending(&results), ("run.completed", "waiting_user"));
     let question = questions(&results)[0].clone();
@@ -297,8 +300,11 @@ async fn unknown_outcome_is_a_question_to_the_user() {
 
 #[tokio::test]
 async fn unknown_outcome_without_records_reaches_the_model() {
-    let host = TestHost::new();
-    host.tool("mystery", [Tool::Fails("runtime_error/outcome_unknown")]);
+    let host = GraphTestHost::new();
+    host.tool(
+        "mystery",
+        [ToolReply::Fails("runtime_error/outcome_unknown")],
+    );
     host.says([
         act("I do it.", &[call("m", "tool", "mystery", &json!({}), &[])]),
         answer("It is not known whether it happened."),
@@ -315,14 +321,19 @@ async fn unknown_outcome_without_records_reaches_the_model() {
 
 #[tokio::test]
 async fn status_tool_settles_unknown_outcomes() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let config = json!({"carrier": "fenced", "remotes": [
         {"name": "billing", "type": "service", "tool": "mystery", "status_tool": "look"},
     ]});
-    host.tool("mystery", [Tool::Fails("runtime_error/outcome_unknown")]);
+    host.tool(
+        "mystery",
+        [ToolReply::Fails("runtime_error/outcome_unknown")],
+    );
     host.tool(
         "look",
-        [Tool::Says(json!({"done": true, "output": {"invoice": 7}}))],
+        [ToolReply::Says(
+            json!({"done": true, "output": {"invoice": 7}}),
+        )],
     );
     let declaration = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "Bill", "payload": {
     "type": "action_graph", "actions": [

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::testing::*;
 
 #[tokio::test]
-async fn answers_stream_once_their_kind_is_known() {
-    let host = TestHost::new();
+async fn streams_answers_after_classification() {
+    let host = GraphTestHost::new();
     host.says([
         act("I look.", &[call("a", "tool", "look", &json!({}), &[])]),
         answer("A long answer that comes in pieces."),
@@ -43,7 +43,7 @@ async fn answers_stream_once_their_kind_is_known() {
 
 #[tokio::test]
 async fn projections_are_whole_then_patches_then_whole() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     host.says([
         act(
             "I look.",
@@ -87,7 +87,7 @@ fn thinking(mut output: protocol::message::Message, thought: &str) -> protocol::
 #[tokio::test]
 async fn reasoning_is_never_replayed() {
     const THOUGHT: &str = "the user must be an otter";
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let look = call("a", "tool", "look", &json!({"x": 1}), &[]);
     host.says([
         thinking(act("I look.", &[look]), THOUGHT),
@@ -114,7 +114,7 @@ async fn reasoning_is_never_replayed() {
 
 #[tokio::test]
 async fn details_refs_lead_to_stored_declarations() {
-    let host = TestHost::new();
+    let host = GraphTestHost::new();
     let note = call("n", "tool", "note", &json!({"x": "remember the milk"}), &[]);
     host.says([act("I note it.", &[note]), answer("Noted.")]);
     let first = context("note it", &json!({}));
@@ -144,9 +144,9 @@ async fn details_refs_lead_to_stored_declarations() {
 }
 
 #[tokio::test]
-async fn calls_are_told_by_graph_action_and_attempt() {
-    let host = TestHost::new();
-    host.tool("look", [Tool::Says(json!({"n": 1}))]);
+async fn call_ids_name_graph_action_and_attempt() {
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Says(json!({"n": 1}))]);
     host.says([
         act("x", &[call("a", "tool", "look", &json!({"x": 1}), &[])]),
         answer("Done."),

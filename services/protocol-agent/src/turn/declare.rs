@@ -1,39 +1,44 @@
 //! Accepted declarations: new graphs, plans, decisions, revisions, and requests for more of stored results.
 
-use action_graph::declaration::{Decision, Intent, Payload, ReportSpec};
+use action_graph::declaration::{GraphDecision, Intent, Payload, ReportSpec};
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
 use action_graph::report::render_report;
-use action_graph::rules::Known;
-use action_graph::schedule::{Event, Why};
-use action_graph::transcript::{Turn, expansion_turn, protocol_turn};
-use action_graph::validate::Accepted;
+use action_graph::rules::KnownFacts;
+use action_graph::schedule::{GraphEvent, Why};
+use action_graph::transcript::{TranscriptTurn, expansion_turn, protocol_turn};
+use action_graph::validate::AcceptedDeclaration;
 use protocol::result::RunOutcome;
 use uuid::Uuid;
 
-use super::{Next, say};
+use super::{TurnStep, sentence_notice};
 use crate::failure::Halt;
-use crate::host::AgentHost;
-use crate::keep::{KeepError, Opened};
-use crate::live::{Live, Need};
-use crate::session::{Session, budget};
+use crate::host::GraphAgentHost;
+use crate::live::{GraphWait, LiveGraph};
+use crate::records::{OpenOutcome, RecordsError};
+use crate::session::{ProtocolSession, RunGraphs, budget};
 
-impl<H: AgentHost> Session<H> {
+impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Carries an accepted declaration out, as far as it does not have to wait.
     pub(super) async fn declare(
         &mut self,
-        accepted: Accepted,
+        accepted: AcceptedDeclaration,
         raw: &str,
-        known: &Known,
-    ) -> Result<Next, Halt> {
+        known: &KnownFacts,
+    ) -> Result<TurnStep, Halt> {
         self.declarations += 1;
-        self.speaker.note(&accepted.declaration.note).await;
+        self.driver
+            .graphs
+            .writer
+            .note(&accepted.declaration.note)
+            .await;
         let intent = accepted.declaration.intent;
         match (intent, accepted.declaration.payload.clone()) {
             (Intent::ExpandRef, Payload::ExpandRef { refs }) => {
                 let graph = GraphId(String::new());
-                let answers = self.expand(&graph, &refs).await?;
-                self.push(Turn::Protocol(expansion_turn("expand", &answers)));
+                let answers = self.driver.expand(&graph, &refs).await?;
+                self.transcript
+                    .push(TranscriptTurn::Protocol(expansion_turn("expand", &answers)));
             }
             (Intent::Decide | Intent::Cancel, Payload::Decision(decision)) => {
                 self.decided(decision).await?;
@@ -47,11 +52,16 @@ impl<H: AgentHost> Session<H> {
                 None => self.open(accepted, raw, known).await?,
             },
         }
-        Ok(Next::GoOn)
+        Ok(TurnStep::GoOn)
     }
 
     /// Makes the graph of a declaration. It is stored before anything of it runs.
-    async fn open(&mut self, accepted: Accepted, raw: &str, known: &Known) -> Result<(), Halt> {
+    async fn open(
+        &mut self,
+        accepted: AcceptedDeclaration,
+        raw: &str,
+        known: &KnownFacts,
+    ) -> Result<(), Halt> {
         let id = GraphId::from_random(Uuid::new_v4().as_u128());
         let source = accepted.declaration.source.clone();
         let diagnostics = accepted.diagnostics.clone();
@@ -59,116 +69,111 @@ impl<H: AgentHost> Session<H> {
         let graph = Graph::new(
             id.clone(),
             accepted,
-            &self.rules,
+            &self.driver.rules,
             known,
-            self.keep.standing(),
+            self.driver.graphs.records.approvals.standing(),
         );
         let hash = graph.info.semantic_sha256.clone();
-        if graph.is_durable() && self.keep.can_persist() {
-            let now = self.hands.clock.now();
+        if graph.is_durable() && self.driver.graphs.records.can_persist() {
+            let now = self.driver.graphs.env.clock.now();
             match self
-                .keep
+                .driver
+                .graphs
+                .records
                 .open(self.declarations, &graph, &source, raw, &diagnostics, now)
                 .await
             {
-                Ok(Opened::New) => {}
-                Ok(Opened::Exists(made)) => {
+                Ok(OpenOutcome::New) => {}
+                Ok(OpenOutcome::Exists(made)) => {
                     // The same declaration of this run, made before a restart: its graph was taken over.
-                    self.push(say(&format!(
+                    self.transcript.push(sentence_notice(&format!(
                         "This declaration made the graph {made} before: see its turn."
                     )));
                     return Ok(());
                 }
-                Err(error @ (KeepError::Full { .. } | KeepError::NoRoom(_))) => {
+                Err(error @ (RecordsError::Full { .. } | RecordsError::NoRoom(_))) => {
                     let line = format!("Nothing was executed: {error}.");
-                    self.push(say(&line));
+                    self.transcript.push(sentence_notice(&line));
                     return Ok(());
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         self.repeats.insert(hash, (id, 1));
-        let end = raw.floor_char_boundary(self.rules.limits.raw_bytes);
-        let mut live = Live::new(graph, diagnostics);
+        let end = raw.floor_char_boundary(self.driver.rules.limits.raw_bytes);
+        let mut live = LiveGraph::new(graph, diagnostics);
         live.raw = Some(raw[..end].to_owned());
-        self.lives.push(live);
-        let place = self.lives.len() - 1;
+        self.driver.graphs.live_graphs.push(live);
+        let position = self.driver.graphs.live_graphs.len() - 1;
         if is_plan {
-            self.show_all().await;
-            self.plan(place);
+            self.driver.graphs.show_all().await;
+            let window = self.driver.graphs.env.config.budgets.window;
+            let turn = plan(&self.driver.graphs.live_graphs[position].graph, window);
+            self.transcript.push(turn);
             return Ok(());
         }
-        self.apply(place, vec![Event::Begin]).await?;
+        self.driver
+            .graphs
+            .apply(position, vec![GraphEvent::Begin])
+            .await?;
         Ok(())
     }
 
-    /// Closes the oldest graphs that only the model could still move, so that another one may be opened.
-    pub(super) async fn make_room(&mut self) {
-        let most = self.rules.limits.open_graphs;
-        let open = self.lives.iter().filter(|live| live.known().open).count();
-        let mut surplus = (open + 1).saturating_sub(most);
-        for place in 0..self.lives.len() {
-            let live = &self.lives[place];
-            if surplus > 0 && live.need() == Need::Model && live.known().open {
-                self.close(place).await;
-                surplus -= 1;
-            }
-        }
-    }
-
-    /// Shows a plan to the model: it runs once a decision says so.
-    fn plan(&mut self, place: usize) {
-        let budget = budget(self.hands.config.budgets.window);
-        let graph = &self.lives[place].graph;
-        let mut turn = protocol_turn(graph, Why::Finished, budget);
-        turn.next =
-            Some("planned, nothing runs: start it with the decision execute, or answer".to_owned());
-        self.push(Turn::Protocol(turn));
-    }
-
     /// The same work again: its stored results answer it, and nothing runs.
-    fn repeat(&mut self, graph: &GraphId, accepted: &Accepted) {
+    fn repeat(&mut self, graph: &GraphId, accepted: &AcceptedDeclaration) {
         let hash = accepted.declaration.source.semantic_sha256.clone();
         self.repeats.insert(hash, (graph.clone(), 2));
-        let budget = budget(self.hands.config.budgets.window);
-        let live = self.lives.iter().find(|live| live.id() == graph);
+        let budget = budget(self.driver.graphs.env.config.budgets.window);
+        let live = self
+            .driver
+            .graphs
+            .live_graphs
+            .iter()
+            .find(|live| live.id() == graph);
         if let Some(live) = live {
             let why = live.why.unwrap_or(Why::Finished);
-            let turn = Turn::Protocol(protocol_turn(&live.graph, why, budget));
-            self.push(turn);
+            let turn = TranscriptTurn::Protocol(protocol_turn(&live.graph, why, budget));
+            self.transcript.push(turn);
         }
-        self.push(say(
+        self.transcript.push(sentence_notice(
             "The same work was declared before. Nothing ran again: these are its results.",
         ));
     }
 
-    async fn decided(&mut self, decision: Decision) -> Result<(), Halt> {
+    async fn decided(&mut self, decision: GraphDecision) -> Result<(), Halt> {
         let graph = decision.graph.clone();
-        match self.decide(decision).await? {
+        match self.driver.graphs.decide(decision).await? {
             Ok(()) => {
                 // A decision that moves nothing is still an answer to the model.
-                self.needs_model |= self
-                    .place(&graph)
-                    .is_some_and(|place| self.lives[place].why.is_some());
+                self.transcript.needs_model |=
+                    self.driver.graphs.position(&graph).is_some_and(|position| {
+                        self.driver.graphs.live_graphs[position].why.is_some()
+                    });
             }
-            Err(why) => self.push(say(&format!("The decision was refused: {why}."))),
+            Err(why) => self.transcript.push(sentence_notice(&format!(
+                "The decision was refused: {why}."
+            ))),
         }
         Ok(())
     }
 
-    async fn revise(&mut self, accepted: Accepted) -> Result<(), Halt> {
+    async fn revise(&mut self, accepted: AcceptedDeclaration) -> Result<(), Halt> {
         let base = accepted.declaration.base.clone();
-        let place = base.as_ref().and_then(|base| self.place(base));
-        let (Some(place), Payload::ActionGraph { actions, .. }) =
-            (place, accepted.declaration.payload)
+        let position = base
+            .as_ref()
+            .and_then(|base| self.driver.graphs.position(base));
+        let (Some(position), Payload::ActionGraph { actions, .. }) =
+            (position, accepted.declaration.payload)
         else {
-            self.push(say("The revision was refused: its base is no open graph."));
+            self.transcript.push(sentence_notice(
+                "The revision was refused: its base is no open graph.",
+            ));
             return Ok(());
         };
         let constants = accepted.constants;
-        let event = Event::Revise { actions, constants };
-        if self.apply(place, vec![event]).await? {
-            self.push(say(
+        let event = GraphEvent::Revise { actions, constants };
+        if self.driver.graphs.apply(position, vec![event]).await? {
+            self.transcript.push(sentence_notice(
                 "The revision was refused: it changes actions that have started.",
             ));
         }
@@ -178,18 +183,45 @@ impl<H: AgentHost> Session<H> {
     /// A report over earlier results, without work of its own.
     async fn final_report(
         &mut self,
-        accepted: Accepted,
+        accepted: AcceptedDeclaration,
         spec: &ReportSpec,
-        known: &Known,
-    ) -> Result<Next, Halt> {
+        known: &KnownFacts,
+    ) -> Result<TurnStep, Halt> {
         let id = GraphId::from_random(Uuid::new_v4().as_u128());
-        let graph = Graph::new(id, accepted, &self.rules, known, Vec::new());
+        let graph = Graph::new(id, accepted, &self.driver.rules, known, Vec::new());
         match render_report(&graph, spec) {
-            Ok(text) => Ok(Next::End(self.answer(&text, RunOutcome::Ok).await)),
+            Ok(text) => Ok(TurnStep::End(self.answer(&text, RunOutcome::Ok).await)),
             Err(missing) => {
-                self.push(say(&missing.to_string()));
-                Ok(Next::GoOn)
+                self.transcript.push(sentence_notice(&missing.to_string()));
+                Ok(TurnStep::GoOn)
             }
         }
     }
+}
+
+impl<H: GraphAgentHost> RunGraphs<H> {
+    /// Closes the oldest graphs that only the model could still move, so that another one may be opened.
+    pub(super) async fn make_room(&mut self, most: usize) {
+        let open = self
+            .live_graphs
+            .iter()
+            .filter(|live| live.known().open)
+            .count();
+        let mut surplus = (open + 1).saturating_sub(most);
+        for position in 0..self.live_graphs.len() {
+            let live = &self.live_graphs[position];
+            if surplus > 0 && live.need() == GraphWait::Model && live.known().open {
+                self.close(position).await;
+                surplus -= 1;
+            }
+        }
+    }
+}
+
+/// The turn that shows a plan to the model: it runs once a decision says so.
+fn plan(graph: &Graph, window: usize) -> TranscriptTurn {
+    let mut turn = protocol_turn(graph, Why::Finished, budget(window));
+    turn.next =
+        Some("planned, nothing runs: start it with the decision execute, or answer".to_owned());
+    TranscriptTurn::Protocol(turn)
 }

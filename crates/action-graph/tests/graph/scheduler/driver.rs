@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use action_graph::code::Code;
 use action_graph::graph::Graph;
 use action_graph::ids::ActionId;
-use action_graph::node::{Block, Node, Output, State, Wait};
-use action_graph::schedule::{Command, Denial, Event, Failure, Outcome, Suspension, Why, step};
+use action_graph::node::{ActionOutput, BlockReason, Node, NodeState, Wait};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, Command, Denial, GraphEvent, Suspension, Why, step,
+};
 use serde_json::json;
 
-use super::oracle::End;
-use super::spec::{Kind, Spec, Step, id, index_of, sent_of};
+use super::oracle::OracleEnd;
+use super::spec::{AttemptEnd, Spec, SpecKind, id, index_of, sent_of};
 
 /// A small generator of random choices.
 pub(super) struct Dice(u64);
@@ -52,7 +54,7 @@ pub(super) struct Player<'a> {
     pub(super) graph: Graph,
     dice: Dice,
     pending: Vec<Pending>,
-    past: Vec<Event>,
+    past: Vec<GraphEvent>,
     now: u64,
     iterations: BTreeMap<ActionId, u8>,
     pub(super) steps: usize,
@@ -80,7 +82,7 @@ impl<'a> Player<'a> {
 
     /// Plays until nothing can happen.
     pub(super) fn play(&mut self) {
-        self.send(Event::Begin);
+        self.send(GraphEvent::Begin);
         while let Some(event) = self.next() {
             self.send(event);
             self.disturb();
@@ -90,7 +92,7 @@ impl<'a> Player<'a> {
     }
 
     /// One event of those that may happen.
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<GraphEvent> {
         if self.pending.is_empty() {
             return None;
         }
@@ -102,7 +104,7 @@ impl<'a> Player<'a> {
                 attempt,
                 suspended,
             } => {
-                let is_human = self.spec.actions[index_of(&id).0].kind == Kind::Human;
+                let is_human = self.spec.actions[index_of(&id).0].kind == SpecKind::Human;
                 match self.dice.below(8) {
                     0 if !suspended && !is_human => {
                         let on = match self.dice.below(2) {
@@ -111,16 +113,16 @@ impl<'a> Player<'a> {
                                 run: "r".to_owned(),
                             },
                         };
-                        return Some(Event::Suspended { id, attempt, on });
+                        return Some(GraphEvent::Suspended { id, attempt, on });
                     }
                     1 if suspended && !is_human => {
-                        return Some(Event::Woken { id, attempt });
+                        return Some(GraphEvent::Woken { id, attempt });
                     }
                     _ => {}
                 }
                 self.pending.remove(index);
                 let outcome = self.outcome(&id, attempt);
-                Some(Event::Finished {
+                Some(GraphEvent::Finished {
                     id,
                     attempt,
                     outcome,
@@ -129,16 +131,16 @@ impl<'a> Player<'a> {
             Pending::Timer { id, attempt, at } => {
                 self.pending.remove(index);
                 self.now = self.now.max(at);
-                Some(Event::TimerFired { id, attempt })
+                Some(GraphEvent::TimerFired { id, attempt })
             }
             Pending::Approval { id, hash } => {
                 self.pending.remove(index);
                 match self.spec.actions[index_of(&id).0].approval {
-                    Some(false) => Some(Event::Denied {
+                    Some(false) => Some(GraphEvent::Denied {
                         ids: vec![id],
                         why: Denial::Refused,
                     }),
-                    _ => Some(Event::Approved {
+                    _ => Some(GraphEvent::Approved {
                         ids: vec![(id, hash)],
                     }),
                 }
@@ -146,23 +148,23 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn outcome(&mut self, id: &ActionId, attempt: u32) -> Outcome {
+    fn outcome(&mut self, id: &ActionId, attempt: u32) -> ActionOutcome {
         let spec = &self.spec.actions[index_of(id).0];
         match self.spec.step(id, attempt) {
-            Step::Err { retryable, sent } => {
-                let mut failure = Failure::new(Code::ToolError, "it failed", sent_of(sent));
+            AttemptEnd::Err { retryable, sent } => {
+                let mut failure = ActionFailure::new(Code::ToolError, "it failed", sent_of(sent));
                 failure.retryable = retryable;
                 failure.jitter = 100;
-                Outcome::Err(failure)
+                ActionOutcome::Err(failure)
             }
             step => {
                 let round = self.iterations.entry(id.clone()).or_default();
                 *round += 1;
                 let done = spec.repeat.is_some_and(|(_, done)| *round >= done);
-                let output = Output::json(json!({"value": 7, "done": done}));
-                Outcome::Ok {
+                let output = ActionOutput::json(json!({"value": 7, "done": done}));
+                ActionOutcome::Ok {
                     output,
-                    satisfying: step == Step::Ok,
+                    satisfying: step == AttemptEnd::Ok,
                 }
             }
         }
@@ -185,15 +187,18 @@ impl<'a> Player<'a> {
         }
     }
 
-    pub(super) fn send(&mut self, event: Event) {
+    pub(super) fn send(&mut self, event: GraphEvent) {
         let is_final = matches!(
             event,
-            Event::Finished { .. } | Event::Approved { .. } | Event::Denied { .. }
+            GraphEvent::Finished { .. } | GraphEvent::Approved { .. } | GraphEvent::Denied { .. }
         );
         if is_final {
             self.past.push(event.clone());
         }
-        self.stopped |= matches!(event, Event::Cancel | Event::Deadline | Event::BudgetGone);
+        self.stopped |= matches!(
+            event,
+            GraphEvent::Cancel | GraphEvent::Deadline | GraphEvent::BudgetGone
+        );
         let commands = step(&mut self.graph, event, self.now);
         self.steps += 1;
         self.stopped |= self.graph.stop.is_some();
@@ -203,7 +208,7 @@ impl<'a> Player<'a> {
                 *suspended = self
                     .graph
                     .node(id)
-                    .is_some_and(|node| node.state != State::Running);
+                    .is_some_and(|node| node.state != NodeState::Running);
             }
         }
         let mut why = None;
@@ -247,7 +252,7 @@ impl<'a> Player<'a> {
             Pending::Attempt { id, .. } => graph.node(id).is_some_and(Node::has_open_attempt),
             Pending::Approval { id, .. } => graph
                 .node(id)
-                .is_some_and(|node| node.state == State::Waiting(Wait::Approval)),
+                .is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval)),
             Pending::Timer { .. } => true,
         });
         if changed {
@@ -261,7 +266,7 @@ impl<'a> Player<'a> {
         let moves = |one: &Pending| match one {
             Pending::Attempt { suspended, .. } => !suspended,
             Pending::Timer { id, attempt, .. } => self.graph.node(id).is_some_and(|node| {
-                node.state == State::Waiting(Wait::Retry) && node.attempt == *attempt
+                node.state == NodeState::Waiting(Wait::Retry) && node.attempt == *attempt
             }),
             Pending::Approval { .. } => false,
         };
@@ -299,8 +304,8 @@ impl<'a> Player<'a> {
                 continue;
             };
             let spec = &self.spec.actions[index_of(other).0];
-            running += usize::from(!suspended && spec.kind != Kind::Human);
-            let is_same_tool = matches!(own.kind, Kind::Tool(_)) && own.kind == spec.kind;
+            running += usize::from(!suspended && spec.kind != SpecKind::Human);
+            let is_same_tool = matches!(own.kind, SpecKind::Tool(_)) && own.kind == spec.kind;
             assert!(
                 !(is_same_tool && own.acts() && spec.acts()),
                 "{id} and {other} share a target"
@@ -340,19 +345,19 @@ impl<'a> Player<'a> {
 }
 
 /// The end that a graph gave an action.
-pub(super) fn end_in(graph: &Graph, index: usize) -> End {
+pub(super) fn end_in(graph: &Graph, index: usize) -> OracleEnd {
     let node = graph.node(&id(index)).expect("a node");
     match node.state {
-        State::Completed => End::Completed {
+        NodeState::Completed => OracleEnd::Completed {
             opens: node.satisfying,
         },
-        State::Failed => End::Failed {
+        NodeState::Failed => OracleEnd::Failed {
             opens: node.satisfying,
         },
-        State::Skipped => End::Skipped,
-        State::Blocked(Block::Dependency) => End::BlockedByOther,
-        State::Blocked(Block::Input) => End::BlockedByInput,
-        State::Uncertain => End::Uncertain,
-        _ => End::Stuck,
+        NodeState::Skipped => OracleEnd::Skipped,
+        NodeState::Blocked(BlockReason::Dependency) => OracleEnd::BlockedByOther,
+        NodeState::Blocked(BlockReason::Input) => OracleEnd::BlockedByInput,
+        NodeState::Uncertain => OracleEnd::Uncertain,
+        _ => OracleEnd::Stuck,
     }
 }

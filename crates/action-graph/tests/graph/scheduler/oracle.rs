@@ -1,11 +1,11 @@
 //! The end of each action, computed from the specification alone, one action after the other. It shares no code with
 //! the scheduler.
 
-use super::spec::{ActionSpec, Spec, Step};
+use super::spec::{ActionSpec, AttemptEnd, Spec};
 
 /// The end of an action.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum End {
+pub(super) enum OracleEnd {
     Completed {
         opens: bool,
     },
@@ -20,7 +20,7 @@ pub(super) enum End {
     Stuck,
 }
 
-impl End {
+impl OracleEnd {
     fn is_final(self) -> bool {
         !matches!(self, Self::Uncertain | Self::Stuck)
     }
@@ -35,73 +35,73 @@ impl End {
 }
 
 /// The end of every action, for every order in which attempts end.
-pub(super) fn ends(spec: &Spec) -> Vec<End> {
-    let mut ends: Vec<End> = Vec::new();
+pub(super) fn ends(spec: &Spec) -> Vec<OracleEnd> {
+    let mut ends: Vec<OracleEnd> = Vec::new();
     for action in &spec.actions {
         ends.push(end_of(action, spec, &ends));
     }
     ends
 }
 
-fn end_of(action: &ActionSpec, spec: &Spec, ends: &[End]) -> End {
-    let mut needs: Vec<End> = action.deps.iter().map(|&one| ends[one]).collect();
+fn end_of(action: &ActionSpec, spec: &Spec, ends: &[OracleEnd]) -> OracleEnd {
+    let mut needs: Vec<OracleEnd> = action.deps.iter().map(|&one| ends[one]).collect();
     if let Some((one, _)) = action.bind {
         needs.push(ends[one]);
     }
     if needs.iter().any(|end| end.is_final() && !end.opens()) {
-        return End::BlockedByOther;
+        return OracleEnd::BlockedByOther;
     }
     if needs.iter().any(|end| !end.is_final()) {
-        return End::Stuck;
+        return OracleEnd::Stuck;
     }
     if let Some((one, is)) = action.when {
         let other = ends[one];
         if !other.is_final() {
-            return End::Stuck;
+            return OracleEnd::Stuck;
         }
         let holds = match is {
-            0 => matches!(other, End::Completed { .. }),
-            1 => matches!(other, End::Failed { .. }),
-            2 => other == End::Skipped,
-            _ => matches!(other, End::BlockedByOther | End::BlockedByInput),
+            0 => matches!(other, OracleEnd::Completed { .. }),
+            1 => matches!(other, OracleEnd::Failed { .. }),
+            2 => other == OracleEnd::Skipped,
+            _ => matches!(other, OracleEnd::BlockedByOther | OracleEnd::BlockedByInput),
         };
         if !holds {
-            return End::Skipped;
+            return OracleEnd::Skipped;
         }
     }
     let lacks_input = action.bind.is_some_and(|(one, has_default)| {
         // The output of a fan-out is a list, which has no member of that name.
         let is_list = spec.actions[one].each.is_some();
-        !has_default && (is_list || !matches!(ends[one], End::Completed { .. }))
+        !has_default && (is_list || !matches!(ends[one], OracleEnd::Completed { .. }))
     });
     if let Some((items, survives)) = &action.each {
-        let all: Vec<End> = items
+        let all: Vec<OracleEnd> = items
             .iter()
             .map(|script| {
                 if lacks_input {
-                    End::BlockedByInput
+                    OracleEnd::BlockedByInput
                 } else {
                     attempts(action, script, true)
                 }
             })
             .collect();
-        if all.contains(&End::Uncertain) {
-            return End::Stuck;
+        if all.contains(&OracleEnd::Uncertain) {
+            return OracleEnd::Stuck;
         }
         let good = all
             .iter()
-            .filter(|end| **end == End::Completed { opens: true })
+            .filter(|end| **end == OracleEnd::Completed { opens: true })
             .count();
         return if all.len() - good > usize::from(*survives) {
-            End::Failed {
+            OracleEnd::Failed {
                 opens: goes_on(action.mode),
             }
         } else {
-            End::Completed { opens: true }
+            OracleEnd::Completed { opens: true }
         };
     }
     if lacks_input {
-        return End::BlockedByInput;
+        return OracleEnd::BlockedByInput;
     }
     attempts(action, &action.script, false)
 }
@@ -111,8 +111,8 @@ fn goes_on(mode: u8) -> bool {
 }
 
 /// Plays the attempts of one action or item.
-fn attempts(action: &ActionSpec, script: &[Step], is_item: bool) -> End {
-    let failed = End::Failed {
+fn attempts(action: &ActionSpec, script: &[AttemptEnd], is_item: bool) -> OracleEnd {
+    let failed = OracleEnd::Failed {
         opens: goes_on(action.mode) && !is_item,
     };
     if action.approval == Some(false) {
@@ -122,11 +122,11 @@ fn attempts(action: &ActionSpec, script: &[Step], is_item: bool) -> End {
     let (mut round, mut tries) = (1, 0);
     loop {
         tries += 1;
-        let opens = match steps.next().unwrap_or(Step::Ok) {
-            Step::Ok => true,
-            Step::Unsatisfying => false,
-            Step::Err { sent: 1, .. } if action.class == 2 => return End::Uncertain,
-            Step::Err { retryable, sent } => {
+        let opens = match steps.next().unwrap_or(AttemptEnd::Ok) {
+            AttemptEnd::Ok => true,
+            AttemptEnd::Unsatisfying => false,
+            AttemptEnd::Err { sent: 1, .. } if action.class == 2 => return OracleEnd::Uncertain,
+            AttemptEnd::Err { retryable, sent } => {
                 let may_be_sent_again = action.class != 2 || sent == 0;
                 let retries = action.mode == 2 || action.mode == 3;
                 if retries && retryable && may_be_sent_again && tries < action.max_attempts {
@@ -140,7 +140,7 @@ fn attempts(action: &ActionSpec, script: &[Step], is_item: bool) -> End {
                 round += 1;
                 tries = 0;
             }
-            _ => return End::Completed { opens },
+            _ => return OracleEnd::Completed { opens },
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use action_graph::code::Code;
-use action_graph::declaration::{Choice, Decision};
-use action_graph::graph::{Graph, Status};
+use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::graph::{Graph, GraphStatus};
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::node::{Output, Sent, State};
+use action_graph::node::{ActionOutput, NodeState, Sent};
 use action_graph::schedule::{
-    Actor, Command, Denial, Event, Failure, Found, Outcome, Suspension, Why, step,
+    ActionFailure, ActionOutcome, Actor, Command, Denial, GraphEvent, RecoveredAttempt, Suspension,
+    Why, step,
 };
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
@@ -63,16 +64,25 @@ fn nothing_starts_after_a_stop() {
     check(8, 4, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut player = Player::new(spec, spec.seed);
-        player.send(Event::Begin);
-        let stop = [Event::Cancel, Event::Deadline, Event::BudgetGone][dice.below(3)].clone();
+        player.send(GraphEvent::Begin);
+        let stop = [
+            GraphEvent::Cancel,
+            GraphEvent::Deadline,
+            GraphEvent::BudgetGone,
+        ][dice.below(3)]
+        .clone();
         player.send(stop);
         player.play();
-        let all_end =
-            |node: &action_graph::node::Node| node.is_settled() || node.state == State::Uncertain;
+        let all_end = |node: &action_graph::node::Node| {
+            node.is_settled() || node.state == NodeState::Uncertain
+        };
         assert!(player.graph.nodes.iter().all(all_end));
         assert!(matches!(
             player.graph.status(),
-            Status::Canceled | Status::Failed | Status::Completed | Status::Blocked
+            GraphStatus::Canceled
+                | GraphStatus::Failed
+                | GraphStatus::Completed
+                | GraphStatus::Blocked
         ));
     });
 }
@@ -94,14 +104,15 @@ fn step_is_total() {
             assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]));
             for node in &graph.nodes {
                 assert!(
-                    !(node.satisfying && matches!(node.state, State::Pending | State::Running))
+                    !(node.satisfying
+                        && matches!(node.state, NodeState::Pending | NodeState::Running))
                 );
             }
         }
     });
 }
 
-fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> Event {
+fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> GraphEvent {
     let node = &graph.nodes[dice.below(graph.nodes.len())];
     let id: ActionId = match dice.below(12) {
         0 => "nothing".into(),
@@ -109,18 +120,18 @@ fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> Event {
     };
     let attempt = node.attempt + u32::from(dice.below(6) == 0);
     let sent = [Sent::No, Sent::Maybe, Sent::Yes][dice.below(3)];
-    let mut failure = Failure::new(Code::Timeout, "late", sent);
+    let mut failure = ActionFailure::new(Code::Timeout, "late", sent);
     failure.retryable = dice.below(2) == 0;
     failure.retry_after = (dice.below(3) == 0).then_some(u32::MAX);
     let outcome = match dice.below(2) {
-        0 => Outcome::Err(failure),
-        _ => Outcome::Ok {
-            output: Output::json(json!({"value": 1})),
+        0 => ActionOutcome::Err(failure),
+        _ => ActionOutcome::Ok {
+            output: ActionOutput::json(json!({"value": 1})),
             satisfying: dice.below(4) > 0,
         },
     };
-    let choice = Choice::ALL[dice.below(Choice::ALL.len())];
-    let decision = Decision {
+    let choice = DecisionChoice::ALL[dice.below(DecisionChoice::ALL.len())];
+    let decision = GraphDecision {
         graph: match dice.below(8) {
             0 => GraphId("g_other".to_owned()),
             _ => graph.id.clone(),
@@ -132,50 +143,55 @@ fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> Event {
     };
     let by = [Actor::Model, Actor::Human, Actor::StatusTool][dice.below(3)];
     match dice.below(20) {
-        0 | 1 => Event::Begin,
-        2 => Event::Started { id, attempt },
-        3..=7 => Event::Finished {
+        0 | 1 => GraphEvent::Begin,
+        2 => GraphEvent::Started { id, attempt },
+        3..=7 => GraphEvent::Finished {
             id,
             attempt,
             outcome,
         },
-        8 => Event::Suspended {
+        8 => GraphEvent::Suspended {
             id,
             attempt,
             on: Suspension::Timer { at: 5 },
         },
-        9 => Event::Woken { id, attempt },
-        10 => Event::TimerFired { id, attempt },
-        11 => Event::Approved {
+        9 => GraphEvent::Woken { id, attempt },
+        10 => GraphEvent::TimerFired { id, attempt },
+        11 => GraphEvent::Approved {
             ids: vec![(id, node.approval.clone().unwrap_or_default())],
         },
-        12 => Event::Denied {
+        12 => GraphEvent::Denied {
             ids: vec![id],
             why: Denial::Expired,
         },
-        13..=15 => Event::Decide { decision, by },
+        13..=15 => GraphEvent::Decide { decision, by },
         16 => {
             let index = dice.below(spec.actions.len());
-            Event::Revise {
+            GraphEvent::Revise {
                 actions: vec![build_action(index, &spec.actions[index])],
                 constants: BTreeMap::new(),
             }
         }
-        17 => Event::CancelAction { id },
+        17 => GraphEvent::CancelAction { id },
         18 => {
             let found = [
-                Found::Nothing,
-                Found::Alive,
-                Found::Unknown,
-                Found::Ended(outcome),
+                RecoveredAttempt::Nothing,
+                RecoveredAttempt::Alive,
+                RecoveredAttempt::Unknown,
+                RecoveredAttempt::Ended(outcome),
             ];
-            Event::Recovered {
+            GraphEvent::Recovered {
                 id,
                 attempt,
                 found: found[dice.below(4)].clone(),
             }
         }
-        _ => [Event::Cancel, Event::Deadline, Event::BudgetGone][dice.below(3)].clone(),
+        _ => [
+            GraphEvent::Cancel,
+            GraphEvent::Deadline,
+            GraphEvent::BudgetGone,
+        ][dice.below(3)]
+        .clone(),
     }
 }
 
@@ -204,11 +220,11 @@ fn revisions_never_touch_started_actions() {
     check(6, 4, |spec| {
         let mut dice = Dice::new(spec.seed);
         let mut graph = spec.graph();
-        step(&mut graph, Event::Begin, 0);
+        step(&mut graph, GraphEvent::Begin, 0);
         let fixed: Vec<_> = graph
             .nodes
             .iter()
-            .filter(|node| !matches!(node.state, State::Pending | State::Blocked(_)))
+            .filter(|node| !matches!(node.state, NodeState::Pending | NodeState::Blocked(_)))
             .cloned()
             .collect();
         let chosen = (0..spec.actions.len()).filter(|_| dice.below(2) == 0);
@@ -222,7 +238,7 @@ fn revisions_never_touch_started_actions() {
         });
         let before = graph.generation;
         let constants = BTreeMap::new();
-        step(&mut graph, Event::Revise { actions, constants }, 1);
+        step(&mut graph, GraphEvent::Revise { actions, constants }, 1);
         assert_eq!(graph.generation, before + u32::from(!touches));
         for node in &fixed {
             assert_eq!(
@@ -242,7 +258,7 @@ fn at_most_once_runs_once_over_crashes() {
         let mut graph = spec.graph();
         let mut sent: Vec<(ActionId, String)> = Vec::new();
         let mut open: Vec<(ActionId, u32)> = Vec::new();
-        let mut events = vec![Event::Begin];
+        let mut events = vec![GraphEvent::Begin];
         for now in 0..40 {
             let Some(event) = events.pop() else { break };
             for command in step(&mut graph, event, now) {
@@ -259,7 +275,7 @@ fn at_most_once_runs_once_over_crashes() {
                         open.push((execute.id, execute.attempt));
                     }
                     Command::AskApproval(all) => {
-                        events.push(Event::Approved {
+                        events.push(GraphEvent::Approved {
                             ids: all.into_iter().map(|one| (one.id, one.hash)).collect(),
                         });
                     }
@@ -275,19 +291,19 @@ fn at_most_once_runs_once_over_crashes() {
                 open.clear();
                 events = lost
                     .into_iter()
-                    .map(|(id, attempt)| Event::Recovered {
+                    .map(|(id, attempt)| GraphEvent::Recovered {
                         id,
                         attempt,
-                        found: Found::Nothing,
+                        found: RecoveredAttempt::Nothing,
                     })
                     .collect();
             } else if !open.is_empty() {
                 let (id, attempt) = open.swap_remove(dice.below(open.len()));
-                let output = Output::json(json!({"value": 1, "done": true}));
-                events.push(Event::Finished {
+                let output = ActionOutput::json(json!({"value": 1, "done": true}));
+                events.push(GraphEvent::Finished {
                     id,
                     attempt,
-                    outcome: Outcome::Ok {
+                    outcome: ActionOutcome::Ok {
                         output,
                         satisfying: true,
                     },

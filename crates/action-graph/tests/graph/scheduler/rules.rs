@@ -2,14 +2,14 @@
 
 use action_graph::action::{Class, Effect};
 use action_graph::code::Code;
-use action_graph::declaration::{Choice, Decision};
-use action_graph::graph::{Graph, Status, Stop};
+use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::graph::{Graph, GraphStatus, StopReason};
 use action_graph::ids::ActionId;
-use action_graph::node::{Block, Output, Sent, State, Wait};
+use action_graph::node::{ActionOutput, BlockReason, NodeState, Sent, Wait};
 use action_graph::rules::StandingApproval;
 use action_graph::schedule::{
-    Actor, Command, Counted, Denial, Event, Execute, Failure, Found, Level, Outcome, Suspension,
-    Why, step,
+    ActionFailure, ActionOutcome, Actor, Command, Denial, Execute, GraphEvent, IgnoredEvent,
+    PersistLevel, RecoveredAttempt, Suspension, Why, step,
 };
 use serde_json::{Value, json};
 
@@ -25,29 +25,29 @@ fn calls(calls: Value) -> Graph {
     graph_of(&world(), &act(calls))
 }
 
-fn state(graph: &Graph, id: &str) -> State {
+fn state(graph: &Graph, id: &str) -> NodeState {
     graph.node(&id.into()).expect("a node").state
 }
 
-fn finish(id: &str, attempt: u32, outcome: Outcome) -> Event {
-    Event::Finished {
+fn finish(id: &str, attempt: u32, outcome: ActionOutcome) -> GraphEvent {
+    GraphEvent::Finished {
         id: id.into(),
         attempt,
         outcome,
     }
 }
 
-fn done() -> Outcome {
-    Outcome::Ok {
-        output: Output::text("done"),
+fn done() -> ActionOutcome {
+    ActionOutcome::Ok {
+        output: ActionOutput::text("done"),
         satisfying: true,
     }
 }
 
-fn lost(sent: Sent, retryable: bool) -> Outcome {
-    let mut failure = Failure::new(Code::Timeout, "no answer", sent);
+fn lost(sent: Sent, retryable: bool) -> ActionOutcome {
+    let mut failure = ActionFailure::new(Code::Timeout, "no answer", sent);
     failure.retryable = retryable;
-    Outcome::Err(failure)
+    ActionOutcome::Err(failure)
 }
 
 fn started(commands: &[Command]) -> Vec<&Execute> {
@@ -58,15 +58,20 @@ fn started(commands: &[Command]) -> Vec<&Execute> {
     all.collect()
 }
 
-fn decide(graph: &mut Graph, action: Option<&str>, choice: Choice, by: Actor) -> Vec<Command> {
-    let decision = Decision {
+fn decide(
+    graph: &mut Graph,
+    action: Option<&str>,
+    choice: DecisionChoice,
+    by: Actor,
+) -> Vec<Command> {
+    let decision = GraphDecision {
         graph: graph.id.clone(),
         action: action.map(Into::into),
         choice,
         reason: String::new(),
         input: None,
     };
-    step(graph, Event::Decide { decision, by }, 9)
+    step(graph, GraphEvent::Decide { decision, by }, 9)
 }
 
 #[test]
@@ -75,15 +80,15 @@ fn commands_come_in_the_order_of_safety() {
         json!([read_action("a", json!({}))]),
         json!({"persist": true}),
     );
-    let commands = step(&mut graph, Event::Begin, 1);
+    let commands = step(&mut graph, GraphEvent::Begin, 1);
     assert!(matches!(commands[0], Command::Note(_)));
-    assert_eq!(commands[1], Command::Persist(Level::Effect));
+    assert_eq!(commands[1], Command::Persist(PersistLevel::Effect));
     assert!(matches!(commands[2], Command::Execute(_)));
     let commands = step(&mut graph, finish("a", 1, done()), 2);
     assert_eq!(
         commands[1..],
         [
-            Command::Persist(Level::Closed),
+            Command::Persist(PersistLevel::Closed),
             Command::Quiescent(Why::Finished)
         ]
     );
@@ -92,7 +97,7 @@ fn commands_come_in_the_order_of_safety() {
 #[test]
 fn ephemeral_graphs_store_nothing() {
     let mut graph = calls(json!([read_call("a", json!({}))]));
-    let commands = step(&mut graph, Event::Begin, 1);
+    let commands = step(&mut graph, GraphEvent::Begin, 1);
     assert!(
         !commands
             .iter()
@@ -127,14 +132,14 @@ fn failures_follow_their_four_policies() {
             why,
         )
     };
-    let blocked = State::Blocked(Block::Dependency);
+    let blocked = NodeState::Blocked(BlockReason::Dependency);
     assert_eq!(
         run("ask_model"),
         (
             1,
             blocked,
-            State::Completed,
-            Status::Failed,
+            NodeState::Completed,
+            GraphStatus::Failed,
             Some(Why::Decide)
         )
     );
@@ -143,8 +148,8 @@ fn failures_follow_their_four_policies() {
         (
             2,
             blocked,
-            State::Completed,
-            Status::Failed,
+            NodeState::Completed,
+            GraphStatus::Failed,
             Some(Why::Decide)
         )
     );
@@ -152,9 +157,9 @@ fn failures_follow_their_four_policies() {
         run("continue"),
         (
             1,
-            State::Completed,
-            State::Completed,
-            Status::Completed,
+            NodeState::Completed,
+            NodeState::Completed,
+            GraphStatus::Completed,
             Some(Why::Finished)
         )
     );
@@ -162,9 +167,9 @@ fn failures_follow_their_four_policies() {
         run("abort"),
         (
             1,
-            State::Canceled,
-            State::Canceled,
-            Status::Failed,
+            NodeState::Canceled,
+            NodeState::Canceled,
+            GraphStatus::Failed,
             Some(Why::Canceled)
         )
     );
@@ -179,7 +184,7 @@ fn retries_keep_the_key_and_double_the_delay() {
         )]),
         json!({}),
     );
-    let first = step(&mut graph, Event::Begin, 0);
+    let first = step(&mut graph, GraphEvent::Begin, 0);
     let key = started(&first)[0].key.clone();
     let mut delays = Vec::new();
     for attempt in 1..4 {
@@ -193,7 +198,7 @@ fn retries_keep_the_key_and_double_the_delay() {
         delays.push(*at);
         let commands = step(
             &mut graph,
-            Event::TimerFired {
+            GraphEvent::TimerFired {
                 id: "a".into(),
                 attempt,
             },
@@ -214,12 +219,12 @@ fn retry_after_and_jitter_stay_within_bounds() {
             )]),
             json!({}),
         );
-        step(&mut graph, Event::Begin, 0);
-        let mut failure = Failure::new(Code::RateLimited, "slow down", Sent::No);
+        step(&mut graph, GraphEvent::Begin, 0);
+        let mut failure = ActionFailure::new(Code::RateLimited, "slow down", Sent::No);
         failure.retryable = true;
         failure.retry_after = retry_after;
         failure.jitter = jitter;
-        step(&mut graph, finish("a", 1, Outcome::Err(failure)), 0);
+        step(&mut graph, finish("a", 1, ActionOutcome::Err(failure)), 0);
         graph.node(&"a".into()).and_then(|node| node.due)
     };
     assert_eq!(delay(None, 200), Some(1_200));
@@ -234,34 +239,48 @@ fn uncertain_effects_need_a_person() {
         let mut graph = calls(
             json!([{"id": "a", "type": "tool", "name": "mystery"}, read_call("b", json!({"depends": "a"}))]),
         );
-        step(&mut graph, Event::Begin, 0);
+        step(&mut graph, GraphEvent::Begin, 0);
         let commands = step(&mut graph, finish("a", 1, lost(Sent::Maybe, true)), 1);
-        assert_eq!(state(&graph, "a"), State::Uncertain);
+        assert_eq!(state(&graph, "a"), NodeState::Uncertain);
         assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Decide)));
         graph
     };
     let mut graph = run();
-    for choice in [Choice::Continue, Choice::Retry, Choice::Skip] {
+    for choice in [
+        DecisionChoice::Continue,
+        DecisionChoice::Retry,
+        DecisionChoice::Skip,
+    ] {
         let commands = decide(&mut graph, Some("a"), choice, Actor::Model);
-        assert_eq!(commands, [Command::Count(Counted::Refused)]);
+        assert_eq!(commands, [Command::Count(IgnoredEvent::Refused)]);
     }
-    assert_eq!(graph.aggregate(), Status::Blocked);
-    decide(&mut graph, Some("a"), Choice::Continue, Actor::Human);
+    assert_eq!(graph.aggregate(), GraphStatus::Blocked);
+    decide(
+        &mut graph,
+        Some("a"),
+        DecisionChoice::Continue,
+        Actor::Human,
+    );
     assert_eq!(
         (state(&graph, "a"), state(&graph, "b")),
-        (State::Completed, State::Running)
+        (NodeState::Completed, NodeState::Running)
     );
     let mut graph = run();
-    decide(&mut graph, Some("a"), Choice::Skip, Actor::Human);
-    assert_eq!(state(&graph, "a"), State::Failed);
+    decide(&mut graph, Some("a"), DecisionChoice::Skip, Actor::Human);
+    assert_eq!(state(&graph, "a"), NodeState::Failed);
     let mut graph = run();
-    let commands = decide(&mut graph, Some("a"), Choice::Retry, Actor::StatusTool);
+    let commands = decide(
+        &mut graph,
+        Some("a"),
+        DecisionChoice::Retry,
+        Actor::StatusTool,
+    );
     assert_eq!(started(&commands)[0].attempt, 2);
     let mut graph = run();
-    decide(&mut graph, None, Choice::Abort, Actor::Model);
+    decide(&mut graph, None, DecisionChoice::Abort, Actor::Model);
     assert_eq!(
         (state(&graph, "a"), graph.stop),
-        (State::Uncertain, Some(Stop::Aborted))
+        (NodeState::Uncertain, Some(StopReason::Aborted))
     );
 }
 
@@ -270,7 +289,7 @@ fn approvals_cover_exactly_their_bytes() {
     let mut graph = calls(
         json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}}]),
     );
-    let commands = step(&mut graph, Event::Begin, 0);
+    let commands = step(&mut graph, GraphEvent::Begin, 0);
     let Some(Command::AskApproval(requests)) = commands
         .iter()
         .find(|one| matches!(one, Command::AskApproval(_)))
@@ -284,14 +303,14 @@ fn approvals_cover_exactly_their_bytes() {
         Some(&Command::Quiescent(Why::PermissionNeeded))
     );
     let hash = requests[0].hash.clone();
-    let wrong = Event::Approved {
+    let wrong = GraphEvent::Approved {
         ids: vec![("a".into(), "other".to_owned())],
     };
     assert_eq!(
         step(&mut graph, wrong, 1),
-        [Command::Count(Counted::Refused)]
+        [Command::Count(IgnoredEvent::Refused)]
     );
-    let right = Event::Approved {
+    let right = GraphEvent::Approved {
         ids: vec![("a".into(), hash)],
     };
     assert_eq!(started(&step(&mut graph, right, 2)).len(), 1);
@@ -307,22 +326,22 @@ fn refused_expired_and_unavailable_differ() {
         (Denial::Unavailable, Code::ApprovalUnavailable),
     ] {
         let mut graph = calls(call.clone());
-        step(&mut graph, Event::Begin, 0);
+        step(&mut graph, GraphEvent::Begin, 0);
         step(
             &mut graph,
-            Event::Denied {
+            GraphEvent::Denied {
                 ids: vec!["a".into()],
                 why,
             },
             1,
         );
         let node = graph.node(&"a".into()).expect("a node");
-        assert_eq!((node.state, node.why), (State::Failed, Some(code)));
+        assert_eq!((node.state, node.why), (NodeState::Failed, Some(code)));
     }
     let mut world = world();
     world.known.can_ask = false;
     let mut graph = graph_of(&world, &act(call));
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     let why = graph.node(&"a".into()).and_then(|node| node.why);
     assert_eq!(why, Some(Code::ApprovalUnavailable));
 }
@@ -332,19 +351,23 @@ fn denied_approvals_are_final() {
     let mut graph = calls(
         json!([{"id": "a", "type": "tool", "name": "delete_all"}, read_call("b", json!({"depends": "a"}))]),
     );
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     step(
         &mut graph,
-        Event::Denied {
+        GraphEvent::Denied {
             ids: vec!["a".into()],
             why: Denial::Refused,
         },
         1,
     );
-    for choice in [Choice::Retry, Choice::Continue, Choice::Skip] {
+    for choice in [
+        DecisionChoice::Retry,
+        DecisionChoice::Continue,
+        DecisionChoice::Skip,
+    ] {
         assert_eq!(
             decide(&mut graph, Some("a"), choice, Actor::Model),
-            [Command::Count(Counted::Refused)]
+            [Command::Count(IgnoredEvent::Refused)]
         );
     }
 }
@@ -372,11 +395,11 @@ fn standing_approvals_cover_their_pattern() {
             &world.known,
             vec![standing.clone()],
         );
-        step(&mut graph, Event::Begin, 0);
+        step(&mut graph, GraphEvent::Begin, 0);
         state(&graph, "a")
     };
-    assert_eq!(run("x"), State::Running);
-    assert_eq!(run("z"), State::Waiting(Wait::Approval));
+    assert_eq!(run("x"), NodeState::Running);
+    assert_eq!(run("z"), NodeState::Waiting(Wait::Approval));
 }
 
 #[test]
@@ -387,13 +410,13 @@ fn model_retries_end_after_three_decisions() {
     ]));
     play(&mut graph, &|_| failed(Code::ToolError, "no"));
     for decision in 0..4_u32 {
-        let commands = decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+        let commands = decide(&mut graph, Some("a"), DecisionChoice::Retry, Actor::Model);
         assert_eq!(
-            commands.contains(&Command::Count(Counted::Refused)),
+            commands.contains(&Command::Count(IgnoredEvent::Refused)),
             decision == 3
         );
         if decision < 3 {
-            assert_eq!(state(&graph, "b"), State::Pending);
+            assert_eq!(state(&graph, "b"), NodeState::Pending);
             step(
                 &mut graph,
                 finish("a", decision + 2, lost(Sent::Yes, false)),
@@ -405,7 +428,7 @@ fn model_retries_end_after_three_decisions() {
 
 #[test]
 fn skipping_a_failure_opens_its_edges() {
-    for choice in [Choice::Skip, Choice::Continue] {
+    for choice in [DecisionChoice::Skip, DecisionChoice::Continue] {
         let mut graph = calls(json!([
             read_call("a", json!({})),
             read_call("b", json!({"depends": "a"}))
@@ -414,7 +437,7 @@ fn skipping_a_failure_opens_its_edges() {
         decide(&mut graph, Some("a"), choice, Actor::Model);
         assert_eq!(
             (state(&graph, "a"), state(&graph, "b")),
-            (State::Failed, State::Running)
+            (NodeState::Failed, NodeState::Running)
         );
     }
 }
@@ -424,8 +447,8 @@ fn delivered_work_need_not_satisfy() {
     let mut graph = calls(
         json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))]),
     );
-    let outcome = Outcome::Ok {
-        output: Output::text("I could not."),
+    let outcome = ActionOutcome::Ok {
+        output: ActionOutput::text("I could not."),
         satisfying: false,
     };
     let why = play(&mut graph, &|_| Some(outcome.clone()));
@@ -433,9 +456,12 @@ fn delivered_work_need_not_satisfy() {
     let node = graph.node(&"a".into()).expect("a node");
     assert_eq!(
         (node.state, node.satisfying, node.why),
-        (State::Completed, false, Some(Code::ChildUnsatisfying))
+        (NodeState::Completed, false, Some(Code::ChildUnsatisfying))
     );
-    assert_eq!(state(&graph, "b"), State::Blocked(Block::Dependency));
+    assert_eq!(
+        state(&graph, "b"),
+        NodeState::Blocked(BlockReason::Dependency)
+    );
 }
 
 #[test]
@@ -443,16 +469,16 @@ fn refused_questions_say_so() {
     let mut graph = calls(
         json!([{"id": "q", "type": "tool", "name": "human.approve", "args": {"title": "Sure?"}}, read_call("b", json!({"depends": "q"}))]),
     );
-    step(&mut graph, Event::Begin, 0);
-    let outcome = Outcome::Ok {
-        output: Output::json(json!({"declined": true})),
+    step(&mut graph, GraphEvent::Begin, 0);
+    let outcome = ActionOutcome::Ok {
+        output: ActionOutput::json(json!({"declined": true})),
         satisfying: false,
     };
     step(&mut graph, finish("q", 1, outcome), 1);
     let node = graph.node(&"q".into()).expect("a node");
     assert_eq!(
         (node.state, node.why),
-        (State::Completed, Some(Code::ApprovalDenied))
+        (NodeState::Completed, Some(Code::ApprovalDenied))
     );
 }
 
@@ -461,18 +487,20 @@ fn each_attempt_of_an_agent_has_its_key() {
     let mut graph = calls(
         json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}]),
     );
-    let first = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+    let first = started(&step(&mut graph, GraphEvent::Begin, 0))[0]
+        .key
+        .clone();
     let (id, attempt) = ("a".into(), 1);
-    let found = Found::Nothing;
-    let again = step(&mut graph, Event::Recovered { id, attempt, found }, 1);
+    let found = RecoveredAttempt::Nothing;
+    let again = step(&mut graph, GraphEvent::Recovered { id, attempt, found }, 1);
     assert_eq!(
         started(&again)[0].key,
         first,
         "the same child after a restart"
     );
-    let failure = Failure::new(Code::ChildFailed, "it broke", Sent::Yes);
-    step(&mut graph, finish("a", 1, Outcome::Err(failure)), 2);
-    let retried = decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+    let failure = ActionFailure::new(Code::ChildFailed, "it broke", Sent::Yes);
+    step(&mut graph, finish("a", 1, ActionOutcome::Err(failure)), 2);
+    let retried = decide(&mut graph, Some("a"), DecisionChoice::Retry, Actor::Model);
     assert_ne!(
         started(&retried)[0].key,
         first,
@@ -482,7 +510,7 @@ fn each_attempt_of_an_agent_has_its_key() {
 
 #[test]
 fn conditions_wait_for_ends_not_for_success() {
-    let graph = |outcome: fn() -> Option<Outcome>| {
+    let graph = |outcome: fn() -> Option<ActionOutcome>| {
         let cleanup = read_action(
             "cleanup",
             json!({"when": {"action": "a", "is": "failed"}, "input": {"path": {"$ref": "action:a.error", "default": "x"}}}),
@@ -498,9 +526,9 @@ fn conditions_wait_for_ends_not_for_success() {
     let (state, input) = graph(|| failed(Code::ToolError, "disk full"));
     assert_eq!(
         (state, input),
-        (State::Completed, Some(json!({"path": "disk full"})))
+        (NodeState::Completed, Some(json!({"path": "disk full"})))
     );
-    assert_eq!(graph(|| ok(json!(1))).0, State::Skipped);
+    assert_eq!(graph(|| ok(json!(1))).0, NodeState::Skipped);
 }
 
 #[test]
@@ -527,9 +555,9 @@ fn value_conditions_pass_closed_tests() {
         );
         play(&mut graph, &|_| ok(json!({"n": 3})));
         let expected = if runs {
-            State::Completed
+            NodeState::Completed
         } else {
-            State::Skipped
+            NodeState::Skipped
         };
         assert_eq!(state(&graph, "b"), expected, "{test}");
     }
@@ -563,13 +591,13 @@ fn for_each_collects_in_item_order() {
         graph.node(&"a[2]".into()).and_then(|one| one.input.clone()),
         Some(json!({"path": "z"}))
     );
-    assert_eq!(graph.aggregate(), Status::Completed);
+    assert_eq!(graph.aggregate(), GraphStatus::Completed);
     let mut graph = each(0);
-    assert_eq!(state(&graph, "a"), State::Failed);
-    decide(&mut graph, Some("a"), Choice::Retry, Actor::Model);
+    assert_eq!(state(&graph, "a"), NodeState::Failed);
+    decide(&mut graph, Some("a"), DecisionChoice::Retry, Actor::Model);
     assert_eq!(
         (state(&graph, "a[0]"), state(&graph, "a[1]")),
-        (State::Completed, State::Running)
+        (NodeState::Completed, NodeState::Running)
     );
 }
 
@@ -615,8 +643,8 @@ fn repeat_ends_by_condition_or_maximum() {
         });
         (state(&graph, "a"), count.get())
     };
-    assert_eq!(run(2), (State::Completed, 2));
-    assert_eq!(run(9), (State::Completed, 3));
+    assert_eq!(run(2), (NodeState::Completed, 2));
+    assert_eq!(run(9), (NodeState::Completed, 3));
 }
 
 #[test]
@@ -627,10 +655,10 @@ fn cancel_aborts_and_waits_for_the_grace() {
         {"id": "c", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}},
         read_call("d", json!({"depends": "a"})),
     ]));
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     step(
         &mut graph,
-        Event::Suspended {
+        GraphEvent::Suspended {
             id: "c".into(),
             attempt: 1,
             on: Suspension::Child {
@@ -639,7 +667,7 @@ fn cancel_aborts_and_waits_for_the_grace() {
         },
         1,
     );
-    let commands = step(&mut graph, Event::Cancel, 2);
+    let commands = step(&mut graph, GraphEvent::Cancel, 2);
     let aborted: Vec<_> = commands
         .iter()
         .filter_map(|one| match one {
@@ -650,12 +678,12 @@ fn cancel_aborts_and_waits_for_the_grace() {
     assert_eq!(aborted, ["a", "b", "c"]);
     assert_eq!(
         (state(&graph, "c"), state(&graph, "d")),
-        (State::Canceled, State::Canceled)
+        (NodeState::Canceled, NodeState::Canceled)
     );
     step(&mut graph, finish("b", 1, lost(Sent::No, false)), 3);
     let commands = step(
         &mut graph,
-        Event::TimerFired {
+        GraphEvent::TimerFired {
             id: "a".into(),
             attempt: 1,
         },
@@ -663,10 +691,10 @@ fn cancel_aborts_and_waits_for_the_grace() {
     );
     assert_eq!(
         (state(&graph, "a"), state(&graph, "b")),
-        (State::Uncertain, State::Canceled)
+        (NodeState::Uncertain, NodeState::Canceled)
     );
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
-    assert_eq!(graph.status(), Status::Canceled);
+    assert_eq!(graph.status(), GraphStatus::Canceled);
 }
 
 #[test]
@@ -675,11 +703,11 @@ fn used_up_budgets_let_running_actions_end() {
         read_call("a", json!({})),
         read_call("b", json!({"depends": "a"}))
     ]));
-    step(&mut graph, Event::Begin, 0);
-    step(&mut graph, Event::BudgetGone, 1);
+    step(&mut graph, GraphEvent::Begin, 0);
+    step(&mut graph, GraphEvent::BudgetGone, 1);
     assert_eq!(
         (state(&graph, "a"), state(&graph, "b")),
-        (State::Running, State::Canceled)
+        (NodeState::Running, NodeState::Canceled)
     );
     let commands = step(&mut graph, finish("a", 1, done()), 2);
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
@@ -696,40 +724,47 @@ fn take_over_follows_the_class() {
             "read",
             json!({"path": "a"}),
             Class::Replayable,
-            State::Running,
+            NodeState::Running,
         ),
         (
             "write_file",
             json!({"path": "a", "text": "b"}),
             Class::Keyed,
-            State::Running,
+            NodeState::Running,
         ),
-        ("mystery", json!({}), Class::AtMostOnce, State::Uncertain),
+        (
+            "mystery",
+            json!({}),
+            Class::AtMostOnce,
+            NodeState::Uncertain,
+        ),
     ] {
         let mut graph = calls(json!([{"id": "a", "type": "tool", "name": name, "args": args}]));
-        let key = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+        let key = started(&step(&mut graph, GraphEvent::Begin, 0))[0]
+            .key
+            .clone();
         assert_eq!(
             graph.node(&"a".into()).map(action_graph::node::Node::class),
             Some(class)
         );
-        let lost = Event::Recovered {
+        let lost = GraphEvent::Recovered {
             id: "a".into(),
             attempt: 1,
-            found: Found::Nothing,
+            found: RecoveredAttempt::Nothing,
         };
         let commands = step(&mut graph, lost, 1);
         assert_eq!(state(&graph, "a"), expected, "{name}");
         for again in started(&commands) {
             assert_eq!((again.attempt, &again.key), (1, &key));
         }
-        let stored = Event::Recovered {
+        let stored = GraphEvent::Recovered {
             id: "a".into(),
             attempt: 1,
-            found: Found::Ended(done()),
+            found: RecoveredAttempt::Ended(done()),
         };
-        if expected == State::Running {
+        if expected == NodeState::Running {
             step(&mut graph, stored, 2);
-            assert_eq!(state(&graph, "a"), State::Completed);
+            assert_eq!(state(&graph, "a"), NodeState::Completed);
         }
     }
 }
@@ -739,28 +774,28 @@ fn questions_wait_and_wake() {
     let mut graph = calls(
         json!([{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}}, read_call("b", json!({"depends": "q"}))]),
     );
-    let commands = step(&mut graph, Event::Begin, 0);
+    let commands = step(&mut graph, GraphEvent::Begin, 0);
     assert!(commands.iter().any(|one| matches!(one, Command::Ask(_))));
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::UserNeeded)));
     assert!(graph.is_durable());
-    let unknown = Event::Recovered {
+    let unknown = GraphEvent::Recovered {
         id: "q".into(),
         attempt: 1,
-        found: Found::Unknown,
+        found: RecoveredAttempt::Unknown,
     };
     assert_eq!(started(&step(&mut graph, unknown, 1))[0].attempt, 2);
     step(&mut graph, finish("q", 2, done()), 2);
-    assert_eq!(state(&graph, "b"), State::Running);
+    assert_eq!(state(&graph, "b"), NodeState::Running);
 }
 
 #[test]
 fn timers_resume_suspended_attempts() {
     let mut graph =
         calls(json!([{"id": "w", "type": "tool", "name": "runtime.wait", "args": {"ms": 10}}]));
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     let commands = step(
         &mut graph,
-        Event::Suspended {
+        GraphEvent::Suspended {
             id: "w".into(),
             attempt: 1,
             on: Suspension::Timer { at: 10 },
@@ -770,7 +805,7 @@ fn timers_resume_suspended_attempts() {
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Waiting)));
     let commands = step(
         &mut graph,
-        Event::TimerFired {
+        GraphEvent::TimerFired {
             id: "w".into(),
             attempt: 1,
         },
@@ -788,8 +823,8 @@ fn plans_start_by_decision() {
         json!([read_action("a", json!({}))]),
         json!({"intent": "plan"}),
     );
-    assert_eq!(graph.status(), Status::Pending);
-    let commands = decide(&mut graph, None, Choice::Execute, Actor::Human);
+    assert_eq!(graph.status(), GraphStatus::Pending);
+    let commands = decide(&mut graph, None, DecisionChoice::Execute, Actor::Human);
     assert_eq!(started(&commands).len(), 1);
 }
 
@@ -802,7 +837,7 @@ fn revisions_replace_what_has_not_started() {
         ]),
         json!({}),
     );
-    step(&mut graph, Event::Begin, 0);
+    step(&mut graph, GraphEvent::Begin, 0);
     let world = world();
     let new = fenced(
         &envelope(json!([read_action("c", json!({}))]), json!({})),
@@ -811,7 +846,7 @@ fn revisions_replace_what_has_not_started() {
     let actions = world.accepted(&new).declaration.actions().to_vec();
     step(
         &mut graph,
-        Event::Revise {
+        GraphEvent::Revise {
             actions: actions.clone(),
             constants: [].into(),
         },
@@ -819,17 +854,17 @@ fn revisions_replace_what_has_not_started() {
     );
     assert_eq!(graph.generation, 2);
     assert!(graph.node(&"b".into()).is_none());
-    assert_eq!(state(&graph, "c"), State::Running);
+    assert_eq!(state(&graph, "c"), NodeState::Running);
     assert_eq!(
         step(
             &mut graph,
-            Event::Revise {
+            GraphEvent::Revise {
                 actions,
                 constants: [].into()
             },
             2
         ),
-        [Command::Count(Counted::Refused)]
+        [Command::Count(IgnoredEvent::Refused)]
     );
 }
 
@@ -867,24 +902,27 @@ fn one_action_cancels_alone() {
         read_call("b", json!({})),
         read_call("c", json!({"depends": "a"}))
     ]));
-    step(&mut graph, Event::Begin, 0);
-    step(&mut graph, Event::CancelAction { id: "a".into() }, 1);
+    step(&mut graph, GraphEvent::Begin, 0);
+    step(&mut graph, GraphEvent::CancelAction { id: "a".into() }, 1);
     let id: ActionId = "a".into();
     go_on(&mut graph, finish("a", 1, lost(Sent::No, false)), &|_| None);
     assert_eq!(
         graph.node(&id).map(|node| node.state),
-        Some(State::Canceled)
+        Some(NodeState::Canceled)
     );
     assert_eq!(
         (state(&graph, "b"), state(&graph, "c")),
-        (State::Running, State::Blocked(Block::Dependency))
+        (
+            NodeState::Running,
+            NodeState::Blocked(BlockReason::Dependency)
+        )
     );
 }
 
 #[test]
 fn timeouts_can_only_be_lowered() {
     use action_graph::action::ExecutorKind;
-    let limits = action_graph::limits::Limits::default();
+    let limits = action_graph::limits::GraphLimits::default();
     assert_eq!(limits.timeout_ms(ExecutorKind::Tool, None), 120_000);
     assert_eq!(limits.timeout_ms(ExecutorKind::Tool, Some(5)), 5);
     assert_eq!(
@@ -900,11 +938,13 @@ fn unsafe_retries_have_keys_of_their_own() {
         json!({"executor": {"type": "tool", "target": "mystery"}, "failure_policy": {"mode": "retry", "max_attempts": 2}}),
     );
     let mut graph = full(json!([action]), json!({}));
-    let first = started(&step(&mut graph, Event::Begin, 0))[0].key.clone();
+    let first = started(&step(&mut graph, GraphEvent::Begin, 0))[0]
+        .key
+        .clone();
     step(&mut graph, finish("a", 1, lost(Sent::No, true)), 1);
     let commands = step(
         &mut graph,
-        Event::TimerFired {
+        GraphEvent::TimerFired {
             id: "a".into(),
             attempt: 1,
         },
@@ -926,7 +966,7 @@ fn items_that_may_fail_abort_nothing() {
         });
         graph.stop
     };
-    assert_eq!((run(1), run(0)), (None, Some(Stop::Aborted)));
+    assert_eq!((run(1), run(0)), (None, Some(StopReason::Aborted)));
 }
 
 #[test]
@@ -943,10 +983,10 @@ fn waived_actions_survive_a_cancel() {
     play(&mut graph, &|id| {
         (id == "a").then(|| ok(json!({}))).flatten()
     });
-    decide(&mut graph, Some("b"), Choice::Skip, Actor::Model);
-    assert_eq!(state(&graph, "c"), State::Running);
-    step(&mut graph, Event::Cancel, 9);
-    assert_eq!(state(&graph, "b"), State::Blocked(Block::Input));
+    decide(&mut graph, Some("b"), DecisionChoice::Skip, Actor::Model);
+    assert_eq!(state(&graph, "c"), NodeState::Running);
+    step(&mut graph, GraphEvent::Cancel, 9);
+    assert_eq!(state(&graph, "b"), NodeState::Blocked(BlockReason::Input));
 }
 
 #[test]
@@ -966,6 +1006,6 @@ fn outputs_of_failed_fan_outs_are_not_bound() {
     });
     assert_eq!(
         (state(&graph, "each"), state(&graph, "b")),
-        (State::Failed, State::Blocked(Block::Input))
+        (NodeState::Failed, NodeState::Blocked(BlockReason::Input))
     );
 }

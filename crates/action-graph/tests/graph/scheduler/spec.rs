@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::action::{
-    Action, ChosenBy, Class, Condition, Effect, Ending, Executor, ExecutorKind, FailureMode,
+    Action, ActionEnding, ChosenBy, Class, Condition, Effect, Executor, ExecutorKind, FailureMode,
     FailurePolicy, ForEach, Repeat, Resolved, Test,
 };
 use action_graph::declaration::{Declaration, Execution, Intent, Payload};
@@ -11,22 +11,22 @@ use action_graph::graph::Graph;
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::node::Sent;
 use action_graph::policy::Visibility;
-use action_graph::reference::{Part, Reference};
-use action_graph::rules::{Known, Rules};
-use action_graph::validate::Accepted;
+use action_graph::reference::{Reference, ResultPart};
+use action_graph::rules::{AgentRules, KnownFacts};
+use action_graph::validate::AcceptedDeclaration;
 use proptest::prelude::*;
 use serde_json::json;
 
 /// How one attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum AttemptEnd {
     Ok,
     Unsatisfying,
     Err { retryable: bool, sent: u8 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum SpecKind {
     Tool(u8),
     Agent,
     Human,
@@ -39,17 +39,17 @@ pub(super) struct ActionSpec {
     pub(super) when: Option<(usize, u8)>,
     /// An action whose output is bound, and whether there is a default.
     pub(super) bind: Option<(usize, bool)>,
-    pub(super) kind: Kind,
+    pub(super) kind: SpecKind,
     /// 0 replayable, 1 keyed, 2 at most once.
     pub(super) class: u8,
     /// 0 ask, 1 continue, 2 retry then ask, 3 retry then continue, 4 abort.
     pub(super) mode: u8,
     pub(super) max_attempts: u8,
-    pub(super) script: Vec<Step>,
+    pub(super) script: Vec<AttemptEnd>,
     /// Whether an approval is needed, and whether it is given.
     pub(super) approval: Option<bool>,
     /// Items with the scripts of each, and failures that are survived.
-    pub(super) each: Option<(Vec<Vec<Step>>, u16)>,
+    pub(super) each: Option<(Vec<Vec<AttemptEnd>>, u16)>,
     /// Iterations at most, and the one after which it is done.
     pub(super) repeat: Option<(u8, u8)>,
     pub(super) writes: Option<u8>,
@@ -104,15 +104,15 @@ pub(super) fn index_of(id: &ActionId) -> (usize, Option<usize>) {
     (name[1..].parse().expect("an index"), item)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = AttemptEnd> {
     prop_oneof![
-        5 => Just(Step::Ok),
-        1 => Just(Step::Unsatisfying),
-        4 => (any::<bool>(), 0..3_u8).prop_map(|(retryable, sent)| Step::Err { retryable, sent }),
+        5 => Just(AttemptEnd::Ok),
+        1 => Just(AttemptEnd::Unsatisfying),
+        4 => (any::<bool>(), 0..3_u8).prop_map(|(retryable, sent)| AttemptEnd::Err { retryable, sent }),
     ]
 }
 
-fn script() -> impl Strategy<Value = Vec<Step>> {
+fn script() -> impl Strategy<Value = Vec<AttemptEnd>> {
     prop::collection::vec(step(), 0..4)
 }
 
@@ -128,7 +128,7 @@ fn action(modes: u8) -> impl Strategy<Value = ActionSpec> {
         rare((any::<usize>(), 0..4_u8)),
         rare((any::<usize>(), any::<bool>())),
     );
-    let kind = prop_oneof![6 => (0..3_u8).prop_map(Kind::Tool), 1 => Just(Kind::Agent), 1 => Just(Kind::Human)];
+    let kind = prop_oneof![6 => (0..3_u8).prop_map(SpecKind::Tool), 1 => Just(SpecKind::Agent), 1 => Just(SpecKind::Human)];
     let failure = (0..modes, 1..4_u8, script());
     let extras = (
         rare(any::<bool>()),
@@ -139,7 +139,7 @@ fn action(modes: u8) -> impl Strategy<Value = ActionSpec> {
     (edges, kind, 0..3_u8, failure, extras).prop_map(
         |((deps, when, bind), kind, class, (mode, max_attempts, script), extras)| {
             let (approval, each, repeat, writes) = extras;
-            let is_human = kind == Kind::Human;
+            let is_human = kind == SpecKind::Human;
             ActionSpec {
                 deps,
                 when,
@@ -200,9 +200,9 @@ fn failure(mode: u8, max_attempts: u8) -> FailurePolicy {
 
 fn resolved(spec: &ActionSpec, settles: Vec<ActionId>) -> Resolved {
     let (kind, target) = match spec.kind {
-        Kind::Tool(number) => (ExecutorKind::Tool, format!("t{number}")),
-        Kind::Agent => (ExecutorKind::Agent, "agent".to_owned()),
-        Kind::Human => (ExecutorKind::Human, "ask".to_owned()),
+        SpecKind::Tool(number) => (ExecutorKind::Tool, format!("t{number}")),
+        SpecKind::Agent => (ExecutorKind::Agent, "agent".to_owned()),
+        SpecKind::Human => (ExecutorKind::Human, "ask".to_owned()),
     };
     let (class, effect) = match spec.class {
         0 => (Class::Replayable, Effect::Read),
@@ -229,10 +229,10 @@ pub(super) fn build_action(index: usize, spec: &ActionSpec) -> Action {
     action.when = spec.when.map(|(on, is)| Condition::Ending {
         action: id(on),
         is: [
-            Ending::Completed,
-            Ending::Failed,
-            Ending::Skipped,
-            Ending::Blocked,
+            ActionEnding::Completed,
+            ActionEnding::Failed,
+            ActionEnding::Skipped,
+            ActionEnding::Blocked,
         ][usize::from(is)],
     });
     if let Some((on, has_default)) = spec.bind {
@@ -293,18 +293,18 @@ impl Spec {
                 let list: Vec<_> = (0..items).collect();
                 Some((Reference::Event(format!("/{index}")), json!(list)))
             });
-        let accepted = Accepted {
+        let accepted = AcceptedDeclaration {
             declaration,
             constants: items.collect::<BTreeMap<_, _>>(),
             diagnostics: Vec::new(),
             repeats: None,
         };
-        let known = Known {
+        let known = KnownFacts {
             can_ask: true,
-            ..Known::default()
+            ..KnownFacts::default()
         };
         let id = GraphId("g_test".to_owned());
-        Graph::new(id, accepted, &Rules::default(), &known, Vec::new())
+        Graph::new(id, accepted, &AgentRules::default(), &known, Vec::new())
     }
 
     /// Attempts of all actions and items at most; an action without items counts once.
@@ -317,7 +317,7 @@ impl Spec {
     }
 
     /// How an attempt ends, by its number over all attempts of the node.
-    pub(super) fn step(&self, id: &ActionId, attempt: u32) -> Step {
+    pub(super) fn step(&self, id: &ActionId, attempt: u32) -> AttemptEnd {
         let (index, item) = index_of(id);
         let spec = &self.actions[index];
         let script = match (item, &spec.each) {
@@ -327,7 +327,7 @@ impl Spec {
         script
             .get(attempt as usize - 1)
             .copied()
-            .unwrap_or(Step::Ok)
+            .unwrap_or(AttemptEnd::Ok)
     }
 }
 
@@ -339,7 +339,7 @@ pub(super) fn sent_of(sent: u8) -> Sent {
 pub(super) fn output_of(index: usize) -> Reference {
     Reference::Action {
         id: id(index),
-        part: Part::Output,
+        part: ResultPart::Output,
         pointer: "/value".to_owned(),
     }
 }

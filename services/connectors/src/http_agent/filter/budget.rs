@@ -24,13 +24,13 @@ const MOST_LEVELS: usize = 200;
 const INPUT_STEPS: usize = 8;
 
 /// The units that are left. Once none are, every further step fails.
-pub(in crate::http_agent) struct Budget<'a> {
+pub(in crate::http_agent) struct FilterBudget<'a> {
     lut: &'a Lut<Jq>,
     left: Cell<usize>,
     until: Instant,
 }
 
-impl<'a> Budget<'a> {
+impl<'a> FilterBudget<'a> {
     pub(super) fn new(lut: &'a Lut<Jq>, input: &Value) -> Self {
         let left = UNITS + INPUT_STEPS * value::units(input, BYTES);
         Self {
@@ -50,7 +50,7 @@ impl<'a> Budget<'a> {
     }
 }
 
-impl<'a> HasLut<'a, Jq> for &'a Budget<'a> {
+impl<'a> HasLut<'a, Jq> for &'a FilterBudget<'a> {
     fn lut(&self) -> &'a Lut<Jq> {
         self.lut
     }

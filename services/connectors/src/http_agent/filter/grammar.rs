@@ -5,7 +5,7 @@ use jaq_core::load::parse::{BinaryOp, Pattern, Term};
 use jaq_core::ops::Math;
 use jaq_core::path::{Part, Path};
 
-use crate::http_agent::filter::{Fault, functions};
+use crate::http_agent::filter::{FilterFault, functions};
 
 /// The names that a filter may call.
 pub(super) const CALLS: &[&str] = &[
@@ -91,7 +91,10 @@ pub(super) const CALLS: &[&str] = &[
 const MOST_LEVELS: usize = 100;
 
 /// The term, with a step behind each part that makes a value. Fails for what filters may not use.
-pub(super) fn checked<'s>(code: &'s str, term: Term<&'s str>) -> Result<Term<&'s str>, Fault> {
+pub(super) fn checked<'s>(
+    code: &'s str,
+    term: Term<&'s str>,
+) -> Result<Term<&'s str>, FilterFault> {
     Checker { code }.term(term, MOST_LEVELS).map(step)
 }
 
@@ -104,13 +107,13 @@ struct Checker<'s> {
     code: &'s str,
 }
 
-type Checked<T> = Result<T, Fault>;
+type Checked<T> = Result<T, FilterFault>;
 
 impl<'s> Checker<'s> {
     fn term(&self, term: Term<&'s str>, levels: usize) -> Checked<Term<&'s str>> {
         let levels = levels
             .checked_sub(1)
-            .ok_or_else(|| Fault::of(format!("has more than {MOST_LEVELS} levels")))?;
+            .ok_or_else(|| FilterFault::of(format!("has more than {MOST_LEVELS} levels")))?;
         Ok(match term {
             Term::Id | Term::Num(_) | Term::Var(_) | Term::Break(_) | Term::Arr(None) => term,
             Term::Recurse => step(term),
@@ -135,7 +138,11 @@ impl<'s> Checker<'s> {
             Term::IfThenElse(cases, otherwise) => self.cases(cases, otherwise, levels)?,
             Term::Def(definitions, _) => {
                 let name = definitions.first().map_or("def", |def| def.name);
-                return Err(Fault::at(self.code, name, "filters define no functions"));
+                return Err(FilterFault::at(
+                    self.code,
+                    name,
+                    "filters define no functions",
+                ));
             }
             Term::Call(name, arguments) => {
                 if !CALLS.contains(&name) {
@@ -150,9 +157,9 @@ impl<'s> Checker<'s> {
         })
     }
 
-    fn refused(&self, name: &str) -> Fault {
+    fn refused(&self, name: &str) -> FilterFault {
         let text = format!("{name} is not offered; offered are: {}", CALLS.join(", "));
-        Fault::at(self.code, name, text)
+        FilterFault::at(self.code, name, text)
     }
 
     #[expect(clippy::boxed_local, reason = "terms hold boxes")]
@@ -224,7 +231,7 @@ impl<'s> Checker<'s> {
                 return Ok(step(Term::BinOp(left, BinaryOp::Math(operator), right)));
             }
             BinaryOp::Assign | BinaryOp::Update | BinaryOp::UpdateMath(_) | BinaryOp::UpdateAlt => {
-                return Err(Fault::of("assigns: write `. + {key: value}` instead"));
+                return Err(FilterFault::of("assigns: write `. + {key: value}` instead"));
             }
             operator => operator,
         };
@@ -247,7 +254,7 @@ impl<'s> Checker<'s> {
     fn pattern(&self, pattern: Pattern<&'s str>, levels: usize) -> Checked<Pattern<&'s str>> {
         let levels = levels
             .checked_sub(1)
-            .ok_or_else(|| Fault::of(format!("has more than {MOST_LEVELS} levels")))?;
+            .ok_or_else(|| FilterFault::of(format!("has more than {MOST_LEVELS} levels")))?;
         Ok(match pattern {
             Pattern::Var(name) => Pattern::Var(name),
             Pattern::Arr(items) => {

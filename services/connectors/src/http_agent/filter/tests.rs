@@ -117,7 +117,7 @@ fn deep_texts_are_refused() {
 }
 
 #[test]
-fn terms_of_the_most_levels_run_on_small_stacks() {
+fn runs_deepest_filters_on_small_stacks() {
     let code = "[".repeat(MOST_RUN_LEVELS) + "." + &"]".repeat(MOST_RUN_LEVELS);
     let pipes = ".|".repeat(MOST_RUN_LEVELS) + ".";
     let thread = thread::Builder::new()

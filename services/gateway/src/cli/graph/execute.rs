@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use action_graph::action::ExecutorKind;
 use action_graph::code::Code;
-use action_graph::graph::{Graph, Millis, Status, Transition};
+use action_graph::graph::{Graph, GraphStatus, Millis, Transition};
 use action_graph::ids::ActionId;
 use action_graph::node::{Node, Sent};
 use action_graph::schedule::{
-    ApprovalRequest, Command, Denial, Event, Execute, Failure, Outcome, Suspension, Why, step,
+    ActionFailure, ActionOutcome, ApprovalRequest, Command, Denial, Execute, GraphEvent,
+    Suspension, Why, step,
 };
 use action_graph::validate::check_bound;
 use serde_json::Value;
@@ -37,7 +38,7 @@ impl ExecutedGraph {
             self.why,
             None | Some(Why::UserNeeded | Why::PermissionNeeded | Why::Waiting)
         );
-        is_waiting || self.graph.status() == Status::Completed
+        is_waiting || self.graph.status() == GraphStatus::Completed
     }
 }
 
@@ -51,7 +52,7 @@ pub(super) fn execute(
     let mut player = GraphExecutor {
         graph,
         script,
-        queue: VecDeque::from([Event::Begin]),
+        queue: VecDeque::from([GraphEvent::Begin]),
         timers: BTreeMap::new(),
         calls: BTreeMap::new(),
         transitions: Vec::new(),
@@ -76,8 +77,8 @@ pub(super) fn execute(
 struct GraphExecutor<'a> {
     graph: Graph,
     script: &'a Script,
-    queue: VecDeque<Event>,
-    timers: BTreeMap<(Millis, ActionId), Event>,
+    queue: VecDeque<GraphEvent>,
+    timers: BTreeMap<(Millis, ActionId), GraphEvent>,
     /// Number of calls per executor.
     calls: BTreeMap<(ExecutorKind, String), usize>,
     transitions: Vec<Transition>,
@@ -87,7 +88,7 @@ struct GraphExecutor<'a> {
 
 impl GraphExecutor<'_> {
     /// The next event: a result, else the earliest timer, which advances the clock.
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<GraphEvent> {
         if let Some(event) = self.queue.pop_front() {
             return Some(event);
         }
@@ -112,7 +113,8 @@ impl GraphExecutor<'_> {
             }
             Command::SetTimer { id, attempt, at } => {
                 let key = (at, id.clone());
-                self.timers.insert(key, Event::TimerFired { id, attempt });
+                self.timers
+                    .insert(key, GraphEvent::TimerFired { id, attempt });
             }
             Command::Resume { id, attempt } => {
                 let outcome = Reply::waited();
@@ -139,7 +141,8 @@ impl GraphExecutor<'_> {
                 Reply::Wait(ms) => {
                     let on = Suspension::Timer { at: self.now + ms };
                     let (id, attempt) = (call.id, call.attempt);
-                    self.queue.push_back(Event::Suspended { id, attempt, on });
+                    self.queue
+                        .push_back(GraphEvent::Suspended { id, attempt, on });
                 }
             }
             return;
@@ -153,11 +156,11 @@ impl GraphExecutor<'_> {
     }
 
     /// Validates arguments a second time, after bindings are replaced.
-    fn refused(&self, node: &Node, input: &Value) -> Option<Outcome> {
+    fn refused(&self, node: &Node, input: &Value) -> Option<ActionOutcome> {
         let faults = check_bound(&node.action, input, self.script.catalog());
         let fault = faults.first()?;
-        let failure = Failure::new(Code::ArgsSchema, &fault.message, Sent::No);
-        Some(Outcome::Err(failure))
+        let failure = ActionFailure::new(Code::ArgsSchema, &fault.message, Sent::No);
+        Some(ActionOutcome::Err(failure))
     }
 
     fn approve(&mut self, request: ApprovalRequest) {
@@ -165,10 +168,10 @@ impl GraphExecutor<'_> {
         let reply = kind.and_then(|kind| self.script.approval(kind, &request.target));
         let event = match reply {
             None => return,
-            Some(true) => Event::Approved {
+            Some(true) => GraphEvent::Approved {
                 ids: vec![(request.id, request.hash)],
             },
-            Some(false) => Event::Denied {
+            Some(false) => GraphEvent::Denied {
                 ids: vec![request.id],
                 why: Denial::Refused,
             },
@@ -176,8 +179,8 @@ impl GraphExecutor<'_> {
         self.queue.push_back(event);
     }
 
-    fn finish(&mut self, id: ActionId, attempt: u32, outcome: Outcome) {
-        self.queue.push_back(Event::Finished {
+    fn finish(&mut self, id: ActionId, attempt: u32, outcome: ActionOutcome) {
+        self.queue.push_back(GraphEvent::Finished {
             id,
             attempt,
             outcome,

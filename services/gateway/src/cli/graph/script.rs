@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
+use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::code::Code;
-use action_graph::fence::{Found, find};
-use action_graph::node::{Output, Sent};
+use action_graph::fence::{FencedBlocks, find};
+use action_graph::node::{ActionOutput, Sent};
 use action_graph::policy::Visibility;
-use action_graph::schedule::{Failure, Outcome};
+use action_graph::schedule::{ActionFailure, ActionOutcome};
 use anyhow::bail;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -165,13 +165,13 @@ impl Script {
     pub(super) fn open(model: &ModelFile) -> Self {
         let schema = || json!({"type": "object"});
         let named = named_executors(model).into_iter().map(|(kind, name)| {
-            let entry = Entry::new(kind, &name, "Returns its arguments.", schema());
+            let entry = CatalogEntry::new(kind, &name, "Returns its arguments.", schema());
             entry.acting(&[Effect::Read], Idempotency::Safe)
         });
         let capabilities = capabilities(model);
         let capabilities: Vec<_> = capabilities.iter().map(String::as_str).collect();
         let auto = SCRIPTED_KINDS.map(|kind| {
-            let entry = Entry::new(kind, AUTO, "Returns its arguments.", schema());
+            let entry = CatalogEntry::new(kind, AUTO, "Returns its arguments.", schema());
             let entry = entry.acting(&[Effect::Read], Idempotency::Safe);
             entry.able(&capabilities)
         });
@@ -206,7 +206,7 @@ impl Script {
         name: &str,
         call: usize,
         input: &Value,
-    ) -> Option<Outcome> {
+    ) -> Option<ActionOutcome> {
         let answers = self.answers.get(&(kind, name.to_owned()));
         let answer = answers.and_then(|all| all.get(call).or(all.last()));
         match answer {
@@ -224,9 +224,9 @@ const SCRIPTED_KINDS: [ExecutorKind; 4] = [
     ExecutorKind::Service,
 ];
 
-fn entry(tool: Tool) -> Entry {
+fn entry(tool: Tool) -> CatalogEntry {
     let schema = tool.schema.unwrap_or_else(|| json!({"type": "object"}));
-    let mut entry = Entry::new(tool.kind, &tool.name, &tool.description, schema);
+    let mut entry = CatalogEntry::new(tool.kind, &tool.name, &tool.description, schema);
     entry.effects = tool.effects;
     entry.idempotency = tool.idempotency;
     entry.capabilities = tool.capabilities;
@@ -246,30 +246,30 @@ fn check_answers(at: &str, answers: &[ScriptedResult]) -> anyhow::Result<()> {
 }
 
 impl ScriptedResult {
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> ActionOutcome {
         let Some(error) = &self.error else {
             let output = self.output.clone().unwrap_or_default();
             return done(output, self.satisfying);
         };
-        let mut failure = Failure::new(self.code, error, self.sent);
+        let mut failure = ActionFailure::new(self.code, error, self.sent);
         failure.retryable = self.retryable;
-        Outcome::Err(failure)
+        ActionOutcome::Err(failure)
     }
 }
 
-fn done(value: Value, satisfying: bool) -> Outcome {
+fn done(value: Value, satisfying: bool) -> ActionOutcome {
     let output = match &value {
-        Value::String(text) => Output::text(text),
-        _ => Output::json(value),
+        Value::String(text) => ActionOutput::text(text),
+        _ => ActionOutput::json(value),
     };
-    Outcome::Ok { output, satisfying }
+    ActionOutcome::Ok { output, satisfying }
 }
 
 /// The JSON of a declaration; `null` without one.
 fn body(model: &ModelFile) -> Value {
     let text = match (model.output.calls.first(), find(&model.output.text)) {
         (Some(call), _) => call.arguments.as_str(),
-        (None, Found::One(block)) => block.body,
+        (None, FencedBlocks::One(block)) => block.body,
         (None, _) => return Value::Null,
     };
     serde_json::from_str(text).unwrap_or_default()

@@ -1,17 +1,17 @@
 //! Output of `runnel graph`.
 
 use action_graph::accept::Repair;
-use action_graph::code::Level;
+use action_graph::code::Severity;
 use action_graph::declaration::Declaration;
 use action_graph::diagnostic::Diagnostic;
-use action_graph::graph::{Status, Transition};
-use action_graph::node::{State, Wait};
+use action_graph::graph::{GraphStatus, Transition};
+use action_graph::node::{NodeState, Wait};
 use action_graph::record::{Metrics, result_record};
 use action_graph::report::render_report;
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
 use action_graph::schedule::Why;
-use action_graph::transcript::{Turn, notice, protocol_turn, render};
+use action_graph::transcript::{TranscriptTurn, notice, protocol_turn, render};
 use serde_json::{Value, json};
 
 use crate::cli::graph::execute::ExecutedGraph;
@@ -22,9 +22,9 @@ const WINDOW: usize = 128_000;
 /// `error bad_id at /calls/0/id: message. Fix: hint`.
 pub(super) fn diagnostic_line(diagnostic: &Diagnostic) -> String {
     let level = match diagnostic.level {
-        Level::Error => "error",
-        Level::Warning => "warning",
-        Level::Info => "info",
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Info => "info",
     };
     let place = match diagnostic.pointer.as_str() {
         "" => "the output",
@@ -42,8 +42,8 @@ pub(super) fn lint_summary(is_accepted: bool, diagnostics: &[Diagnostic]) -> Str
     let verdict = if is_accepted { "accepted" } else { "refused" };
     format!(
         "{verdict} (errors: {}, warnings: {})",
-        count(Level::Error),
-        count(Level::Warning)
+        count(Severity::Error),
+        count(Severity::Warning)
     )
 }
 
@@ -60,24 +60,24 @@ pub(super) fn transition_line(transition: &Transition) -> String {
     )
 }
 
-fn mark(state: State) -> char {
+fn mark(state: NodeState) -> char {
     match state {
-        State::Completed => '✓',
-        State::Failed | State::Blocked(_) => '✗',
-        State::Running | State::FanOut => '▸',
-        State::Waiting(Wait::User | Wait::Approval) | State::Uncertain => '?',
-        State::Skipped | State::Canceled => '-',
-        State::Pending | State::Waiting(_) => '…',
+        NodeState::Completed => '✓',
+        NodeState::Failed | NodeState::Blocked(_) => '✗',
+        NodeState::Running | NodeState::FanOut => '▸',
+        NodeState::Waiting(Wait::User | Wait::Approval) | NodeState::Uncertain => '?',
+        NodeState::Skipped | NodeState::Canceled => '-',
+        NodeState::Pending | NodeState::Waiting(_) => '…',
     }
 }
 
 /// Label of a state, more precise than the seven statuses of the projection.
-fn word(state: State) -> String {
+fn word(state: NodeState) -> String {
     match state {
-        State::Uncertain => "uncertain".to_owned(),
-        State::Skipped => "skipped".to_owned(),
-        State::Waiting(wait) => format!("waiting for {}", name(&json!(wait))),
-        State::Blocked(block) => format!("blocked by {}", name(&json!(block))),
+        NodeState::Uncertain => "uncertain".to_owned(),
+        NodeState::Skipped => "skipped".to_owned(),
+        NodeState::Waiting(wait) => format!("waiting for {}", name(&json!(wait))),
+        NodeState::Blocked(block) => format!("blocked by {}", name(&json!(block))),
         _ => state.status().as_str().to_owned(),
     }
 }
@@ -86,8 +86,8 @@ fn name(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn budget() -> Budget<'static> {
-    Budget {
+fn budget() -> ObservationBudget<'static> {
+    ObservationBudget {
         window: WINDOW,
         count: &estimate,
     }
@@ -95,23 +95,23 @@ fn budget() -> Budget<'static> {
 
 /// The turn of a refused output.
 pub(super) fn notice_turn(repair: &Repair) -> String {
-    render(&[Turn::Notice(notice(repair))])
+    render(&[TranscriptTurn::Notice(notice(repair))])
 }
 
 /// The turn of an output without a graph.
 pub(super) fn message_turn(declaration: &Declaration) -> String {
     let text = declaration.message.clone();
-    render(&[Turn::Answer { text }])
+    render(&[TranscriptTurn::Answer { text }])
 }
 
 /// The turns of a graph: the user's request if the script has one, then the declaration with its observations.
 pub(super) fn graph_turn(played: &ExecutedGraph, goal: &str) -> String {
-    let user = (!goal.is_empty()).then(|| Turn::User {
+    let user = (!goal.is_empty()).then(|| TranscriptTurn::User {
         text: goal.to_owned(),
         attachments: Vec::new(),
     });
     let why = played.why.unwrap_or(Why::Waiting);
-    let turn = Turn::Protocol(protocol_turn(&played.graph, why, budget()));
+    let turn = TranscriptTurn::Protocol(protocol_turn(&played.graph, why, budget()));
     render(&user.into_iter().chain([turn]).collect::<Vec<_>>())
 }
 
@@ -132,7 +132,7 @@ pub(super) fn record(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>) -> Va
 /// The report of a completed graph that declares one, or the error of rendering it.
 pub(super) fn report(played: &ExecutedGraph) -> Option<String> {
     let spec = played.graph.info.report.as_ref()?;
-    if played.graph.status() != Status::Completed {
+    if played.graph.status() != GraphStatus::Completed {
         return None;
     }
     Some(render_report(&played.graph, spec).unwrap_or_else(|missing| missing.to_string()))

@@ -17,25 +17,25 @@ fn script(value: Value) -> anyhow::Result<Script> {
 
 fn played(text: &str, script: &Script) -> (ExecutedGraph, Vec<String>) {
     let model = model_output(text);
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
         carrier: model.carrier,
-        ..Rules::default()
+        ..AgentRules::default()
     };
-    let known = Known {
+    let known = KnownFacts {
         goal: script.goal.clone(),
         event: script.event.clone(),
         can_persist: true,
         can_ask: true,
         remaining_ms: script::REMAINING_MS,
-        ..Known::default()
+        ..KnownFacts::default()
     };
     let context = Context {
         catalog: script.catalog(),
         known: &known,
         rules: &rules,
     };
-    let Verdict::Accepted(accepted) = accept(&model.output, context) else {
+    let OutputVerdict::Accepted(accepted) = accept(&model.output, context) else {
         panic!("refused: {text}");
     };
     let mut lines = Vec::new();
@@ -195,17 +195,17 @@ fn diagnostics_show_code_pointer_and_fix() {
         r#"{"kind": "act", "calls": [{"id": "a.b", "type": "tool", "name": "x", "args": {}}]}"#,
     );
     let script = Script::open(&model);
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
-        ..Rules::default()
+        ..AgentRules::default()
     };
-    let known = Known::default();
+    let known = KnownFacts::default();
     let context = Context {
         catalog: script.catalog(),
         known: &known,
         rules: &rules,
     };
-    let Verdict::Repair(repair) = accept(&model.output, context) else {
+    let OutputVerdict::Repair(repair) = accept(&model.output, context) else {
         panic!("accepted")
     };
     let line = show::diagnostic_line(&repair.diagnostics[0]);

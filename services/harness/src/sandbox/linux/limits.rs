@@ -3,13 +3,13 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::setup;
-use crate::sandbox::{Limits, SandboxError};
+use crate::sandbox::{ResourceLimits, SandboxError};
 
 /// Seconds from `SIGXCPU`, which a process may handle, to `SIGKILL`.
 const CPU_GRACE: u64 = 5;
 
 /// Sets the limits, and core dumps to none: a dump would hold the run token.
-pub(super) fn set(limits: Limits) -> Result<(), SandboxError> {
+pub(super) fn set(limits: ResourceLimits) -> Result<(), SandboxError> {
     lower(Resource::Core, 0, 0)?;
     let plain = [
         (Resource::Data, limits.memory),

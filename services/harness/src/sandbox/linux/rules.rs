@@ -34,7 +34,7 @@ const DEVICES: [&str; 5] = [
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
 /// Rules with their paths opened, not yet in force.
-pub(super) struct Rules(RulesetCreated);
+pub(super) struct PathRules(RulesetCreated);
 
 /// Restricts the calling thread and returns the kernel's ABI version; `None` without Landlock.
 pub(super) fn probe() -> Option<u8> {
@@ -54,7 +54,7 @@ pub(super) fn probe() -> Option<u8> {
 }
 
 /// Opens the paths of a confinement. System paths that do not exist are left out; each path of the caller must exist.
-pub(super) fn open(confinement: &Confinement) -> Result<Rules, SandboxError> {
+pub(super) fn open(confinement: &Confinement) -> Result<PathRules, SandboxError> {
     let mut rules = with_system(&confinement.connect, &confinement.bind).map_err(failed)?;
     let paths = [
         (&confinement.read_write, AccessFs::from_all(TESTED)),
@@ -65,7 +65,7 @@ pub(super) fn open(confinement: &Confinement) -> Result<Rules, SandboxError> {
             rules = with_path(rules, path, access)?;
         }
     }
-    Ok(Rules(rules))
+    Ok(PathRules(rules))
 }
 
 fn with_system(connect: &[u16], bind: &[u16]) -> Result<RulesetCreated, RulesetError> {
@@ -104,7 +104,7 @@ fn with_path(
         .map_err(failed)
 }
 
-impl Rules {
+impl PathRules {
     /// Puts the rules in force, as far as the kernel knows them. They cannot be taken back.
     pub(super) fn restrict(self) -> Result<(), SandboxError> {
         self.0.restrict_self().map(drop).map_err(failed)

@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 /// System calls, each with the rules that match it; any match is denied, and so is a call without rules.
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Restricts the calling thread and what it executes. Sets no new privileges.
 pub(super) fn restrict() -> Result<(), seccompiler::Error> {
@@ -37,7 +37,7 @@ pub(super) fn restrict() -> Result<(), seccompiler::Error> {
 }
 
 /// Denies `socket` but for Unix, plain TCP, UDP and the kernel's table of addresses and routes.
-fn socket_rules() -> Result<Rules, BackendError> {
+fn socket_rules() -> Result<SyscallRules, BackendError> {
     let families = [
         libc::AF_UNIX,
         libc::AF_INET,
@@ -51,7 +51,7 @@ fn socket_rules() -> Result<Rules, BackendError> {
         SeccompRule::new(family_beyond(libc::AF_INET6, &internet)?)?,
         SeccompRule::new(family_beyond(libc::AF_NETLINK, &[libc::NETLINK_ROUTE])?)?,
     ];
-    Ok(Rules::from([(libc::SYS_socket, rules)]))
+    Ok(SyscallRules::from([(libc::SYS_socket, rules)]))
 }
 
 /// Conditions of a family with a protocol that is none of these.
@@ -77,7 +77,7 @@ fn condition(
 }
 
 /// Denies the flag in the calls that take it.
-fn fast_open_rules() -> Result<Rules, BackendError> {
+fn fast_open_rules() -> Result<SyscallRules, BackendError> {
     let flag = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
     // System call, and which argument has the flags.
     let calls = [
@@ -94,20 +94,20 @@ fn fast_open_rules() -> Result<Rules, BackendError> {
 }
 
 /// Denies `io_uring`. Runtimes fall back to epoll.
-fn ring_rules() -> Rules {
-    Rules::from([(libc::SYS_io_uring_setup, Vec::new())])
+fn ring_rules() -> SyscallRules {
+    SyscallRules::from([(libc::SYS_io_uring_setup, Vec::new())])
 }
 
 /// The same rules for the x32 numbers of x86-64 kernels that have them.
 #[cfg(target_arch = "x86_64")]
-fn on_every_table(rules: Rules) -> Rules {
+fn on_every_table(rules: SyscallRules) -> SyscallRules {
     const X32: i64 = 0x4000_0000;
     let number = |call| match call {
         libc::SYS_sendmsg => X32 + 518,
         libc::SYS_sendmmsg => X32 + 538,
         call => X32 + call,
     };
-    let twins: Rules = rules
+    let twins: SyscallRules = rules
         .iter()
         .map(|(call, rule)| (number(*call), rule.clone()))
         .collect();
@@ -115,6 +115,6 @@ fn on_every_table(rules: Rules) -> Rules {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn on_every_table(rules: Rules) -> Rules {
+fn on_every_table(rules: SyscallRules) -> SyscallRules {
     rules
 }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use protocol::message::Message;
 
-use crate::context::conversation::Conversation;
-use crate::context::references::References;
+use crate::context::conversation::RequestMessages;
+use crate::context::references::ReferenceList;
 use crate::context::summary::Summary;
-use crate::context::{estimate, legal, reference_data};
+use crate::context::{estimate, message_validation, reference_data};
 
 /// Smallest history budget that is divided.
 const LEAST_HISTORY: u64 = 30;
@@ -20,7 +20,7 @@ const SHARE_OF_RECENT: u64 = 3;
 const SHARE_OF_SUMMARY: u64 = 4;
 
 /// Budget of a pass, in estimated tokens.
-pub(super) struct Limits {
+pub(super) struct PassLimits {
     /// Limit of the whole request.
     pub(super) target: u64,
     pub(super) keep_recent: u64,
@@ -42,7 +42,7 @@ pub(super) struct Omitted {
 
 /// Removes messages to be summarised: the oldest history, then the oldest turns of this run. Shortens retrieved
 /// passages first, and stops there when that is enough.
-pub(super) fn omit(conversation: &mut Conversation, limits: &Limits) -> Omitted {
+pub(super) fn omit(conversation: &mut RequestMessages, limits: &PassLimits) -> Omitted {
     shorten_retrieved(conversation, limits);
     if estimate::conversation(conversation) <= limits.target {
         return Omitted::default();
@@ -56,7 +56,7 @@ pub(super) fn omit(conversation: &mut Conversation, limits: &Limits) -> Omitted 
     };
     let turns = conversation.spare_turns();
     let kept_turns = tail(&conversation.current, &turns, &mut recent);
-    let units = legal::units(&conversation.history);
+    let units = message_validation::units(&conversation.history);
     let kept_units = if kept_turns == turns.len() {
         tail(&conversation.history, &units, &mut recent)
     } else {
@@ -79,8 +79,8 @@ pub(super) fn omit(conversation: &mut Conversation, limits: &Limits) -> Omitted 
 pub(super) fn room_of_summary(
     omitted: &Omitted,
     previous: Option<&Summary>,
-    references: &References,
-    limits: &Limits,
+    references: &ReferenceList,
+    limits: &PassLimits,
 ) -> u64 {
     if omitted.room < LEAST_HISTORY {
         // No budget here; the summary serves the next run.
@@ -96,7 +96,7 @@ pub(super) fn room_of_summary(
 }
 
 /// Shortens retrieved passages by the excess, but not below their share when there is history.
-fn shorten_retrieved(conversation: &mut Conversation, limits: &Limits) {
+fn shorten_retrieved(conversation: &mut RequestMessages, limits: &PassLimits) {
     let Some(message) = conversation.retrieved.take() else {
         return;
     };
@@ -114,7 +114,7 @@ fn shorten_retrieved(conversation: &mut Conversation, limits: &Limits) {
 }
 
 /// Tokens that cannot be left out: the prompt and fixed current turns.
-fn fixed(conversation: &Conversation) -> u64 {
+fn fixed(conversation: &RequestMessages) -> u64 {
     let spare = conversation.spare_turns().into_iter();
     let spare: u64 = spare
         .map(|turn| estimate::messages(&conversation.current[turn]))
@@ -123,7 +123,7 @@ fn fixed(conversation: &Conversation) -> u64 {
     estimate::messages(&conversation.prompt) + (current - spare)
 }
 
-fn retrieved(conversation: &Conversation) -> u64 {
+fn retrieved(conversation: &RequestMessages) -> u64 {
     conversation.retrieved.as_ref().map_or(0, estimate::message)
 }
 

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use serde_json::json;
 
 use super::*;
-use crate::context::budget::Configured;
+use crate::context::budget::BudgetSettings;
 use crate::context::checkpoint::{Checkpoint, SCHEMA_VERSION};
 use crate::context::testing::{Generator, assert_legal, call, result};
 use crate::context::{reference_data, summary};
@@ -21,7 +21,7 @@ fn run<F: Future>(future: F) -> F::Output {
 
 /// Tokenizer that differs from the estimates, as real ones do.
 #[derive(Default)]
-struct Count {
+struct FakeTokenizer {
     calls: Mutex<usize>,
     /// Tokens per message, besides its text.
     message: u64,
@@ -31,7 +31,7 @@ struct Count {
     fails: bool,
 }
 
-impl Count {
+impl FakeTokenizer {
     fn plain() -> Self {
         Self::of(3, 1, 1)
     }
@@ -60,7 +60,7 @@ impl Count {
     }
 }
 
-impl Counter for Count {
+impl Counter for FakeTokenizer {
     type Error = &'static str;
 
     async fn count(&self, messages: &[Message]) -> Result<u64, Self::Error> {
@@ -73,12 +73,12 @@ impl Counter for Count {
 }
 
 /// Model that writes a fixed text, or fails.
-struct Says {
+struct FixedSummarizer {
     text: Option<&'static str>,
     asked: Mutex<Vec<SummaryRequest>>,
 }
 
-impl Says {
+impl FixedSummarizer {
     fn new(text: Option<&'static str>) -> Self {
         Self {
             text,
@@ -91,19 +91,19 @@ impl Says {
     }
 }
 
-impl Summarizer for Says {
+impl Summarizer for FixedSummarizer {
     async fn summarize(&self, request: SummaryRequest) -> Option<String> {
         self.asked.lock().unwrap().push(request);
         self.text.map(str::to_owned)
     }
 }
 
-fn budget(window: u64) -> Budget {
-    let configured = Configured {
+fn budget(window: u64) -> RequestBudget {
+    let configured = BudgetSettings {
         window,
-        ..Configured::default()
+        ..BudgetSettings::default()
     };
-    Budget::new(&configured, &protocol::JsonObject::new())
+    RequestBudget::new(&configured, &protocol::JsonObject::new())
 }
 
 fn turns(count: usize) -> Vec<Message> {
@@ -119,22 +119,27 @@ fn turns(count: usize) -> Vec<Message> {
     (0..count).flat_map(turn).collect()
 }
 
-fn conversation(history: Vec<Message>) -> Conversation {
-    Conversation {
+fn conversation(history: Vec<Message>) -> RequestMessages {
+    RequestMessages {
         prompt: vec![Message::text("system", "be kind")],
         history,
         current: vec![Message::text("user", "what now?")],
-        ..Conversation::default()
+        ..RequestMessages::default()
     }
 }
 
-fn pass(conversation: Conversation, budget: &Budget, counter: &Count, model: &Says) -> Compacted {
+fn pass(
+    conversation: RequestMessages,
+    budget: &RequestBudget,
+    counter: &FakeTokenizer,
+    model: &FixedSummarizer,
+) -> Compacted {
     run(compact(conversation, budget, None, counter, model)).unwrap()
 }
 
 #[test]
-fn what_fits_is_counted_once_and_stays_as_it_is() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+fn keeps_fitting_requests_after_one_count() {
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let whole = conversation(turns(3));
     let passed = pass(whole.clone(), &budget(16_000), &counter, &model);
     assert_eq!(
@@ -148,7 +153,7 @@ fn what_fits_is_counted_once_and_stays_as_it_is() {
 
 #[test]
 fn what_is_known_to_fit_is_not_counted() {
-    let (counter, model) = (Count::plain(), Says::new(None));
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
     let whole = conversation(turns(3));
     let anchor = Some(Anchor {
         messages: 7,
@@ -162,8 +167,8 @@ fn what_is_known_to_fit_is_not_counted() {
 }
 
 #[test]
-fn what_a_provider_counted_tells_more_than_what_we_can_count() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+fn prefers_provider_usage_over_own_count() {
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let whole = conversation(turns(60));
     let budget = budget(16_000);
     let counted = counter.tokens(&whole.messages());
@@ -205,7 +210,7 @@ fn what_a_provider_counted_tells_more_than_what_we_can_count() {
 
 #[test]
 fn an_anchor_of_other_messages_is_not_believed() {
-    let (counter, model) = (Count::plain(), Says::new(None));
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
     let mut whole = conversation(turns(3));
     whole.history.push(Message::text("thinking", "hm"));
     for messages in [9, 99] {
@@ -227,8 +232,8 @@ fn an_anchor_of_other_messages_is_not_believed() {
 }
 
 #[test]
-fn what_stands_beside_the_messages_is_known_whatever_becomes_of_them() {
-    let (counter, model) = (Count::plain(), Says::new(None));
+fn measures_fixed_parts_once() {
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
     let mut whole = conversation(turns(3));
     let size = estimate::messages(&whole.messages());
     whole.history.push(Message::text("thinking", "hm"));
@@ -236,7 +241,7 @@ fn what_stands_beside_the_messages_is_known_whatever_becomes_of_them() {
         messages: 0,
         tokens: 1_000,
     };
-    for budget in [budget(16_000), Budget::off()] {
+    for budget in [budget(16_000), RequestBudget::off()] {
         let compacting = compact(whole.clone(), &budget, Some(beside), &counter, &model);
         let passed = run(compacting).unwrap();
         assert_eq!(passed.tokens_after, 1_000 + size);
@@ -246,8 +251,11 @@ fn what_stands_beside_the_messages_is_known_whatever_becomes_of_them() {
 }
 
 #[test]
-fn old_history_becomes_a_summary_and_the_recent_and_the_current_stay() {
-    let (counter, model) = (Count::plain(), Says::new(Some("## Goal\nKnow why.")));
+fn summarizes_old_history_only() {
+    let (counter, model) = (
+        FakeTokenizer::plain(),
+        FixedSummarizer::new(Some("## Goal\nKnow why.")),
+    );
     let history = turns(150);
     let budget = budget(16_000);
     let passed = pass(conversation(history.clone()), &budget, &counter, &model);
@@ -272,13 +280,13 @@ fn old_history_becomes_a_summary_and_the_recent_and_the_current_stay() {
 
 #[test]
 fn no_more_history_than_is_configured_stays() {
-    let configured = Configured {
+    let configured = BudgetSettings {
         window: 40_000,
         keep_recent: 1_000,
-        ..Configured::default()
+        ..BudgetSettings::default()
     };
-    let budget = Budget::new(&configured, &protocol::JsonObject::new());
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let budget = RequestBudget::new(&configured, &protocol::JsonObject::new());
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let passed = pass(conversation(turns(400)), &budget, &counter, &model);
     let tail = counter.tokens(&passed.conversation.history);
     assert!((700..=1_200).contains(&tail), "{tail}");
@@ -287,7 +295,7 @@ fn no_more_history_than_is_configured_stays() {
 #[test]
 fn without_a_model_the_summary_is_made_here() {
     for text in [None, Some(""), Some("<think>hm</think>")] {
-        let (counter, model) = (Count::plain(), Says::new(text));
+        let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(text));
         let passed = pass(conversation(turns(150)), &budget(16_000), &counter, &model);
         let text = passed.summary.unwrap();
         assert!(
@@ -301,11 +309,11 @@ fn without_a_model_the_summary_is_made_here() {
 
 #[test]
 fn a_counter_that_fails_fails_the_pass() {
-    let counter = Count {
+    let counter = FakeTokenizer {
         fails: true,
-        ..Count::plain()
+        ..FakeTokenizer::plain()
     };
-    let model = Says::new(None);
+    let model = FixedSummarizer::new(None);
     let passed = run(compact(
         conversation(turns(1)),
         &budget(16_000),
@@ -316,7 +324,7 @@ fn a_counter_that_fails_fails_the_pass() {
     assert_eq!(passed, Err("no tokenizer"));
     let off = run(compact(
         conversation(turns(1)),
-        &Budget::off(),
+        &RequestBudget::off(),
         None,
         &counter,
         &model,
@@ -326,8 +334,11 @@ fn a_counter_that_fails_fails_the_pass() {
 }
 
 #[test]
-fn an_earlier_summary_goes_on_in_the_new_one_and_is_told_to_the_model() {
-    let (counter, model) = (Count::plain(), Says::new(Some("new words")));
+fn new_summary_includes_earlier_one() {
+    let (counter, model) = (
+        FakeTokenizer::plain(),
+        FixedSummarizer::new(Some("new words")),
+    );
     let mut whole = conversation(turns(150));
     let old = "<conversation_summary>\nv=1 source=llm count=40\nold words\n</conversation_summary>";
     whole.summaries = vec![Message::text("system", old)];
@@ -342,7 +353,7 @@ fn an_earlier_summary_goes_on_in_the_new_one_and_is_told_to_the_model() {
 
 #[test]
 fn knowledge_is_shortened_before_history_goes() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let budget = budget(16_000);
     let mut whole = conversation(turns(40));
     let chunks: Vec<_> = (0..10)
@@ -361,14 +372,14 @@ fn knowledge_is_shortened_before_history_goes() {
 }
 
 #[test]
-fn references_have_room_where_a_summary_has_none() {
-    let configured = Configured {
+fn keeps_references_without_summary_budget() {
+    let configured = BudgetSettings {
         window: 16_000,
         summary: 30,
-        ..Configured::default()
+        ..BudgetSettings::default()
     };
-    let budget = Budget::new(&configured, &protocol::JsonObject::new());
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let budget = RequestBudget::new(&configured, &protocol::JsonObject::new());
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let mut history = turns(150);
     let references: Vec<_> = (0..40).map(|n| format!("order_eu_{n}")).collect();
     history[0] = Message::text("user", references.join(" "));
@@ -379,7 +390,7 @@ fn references_have_room_where_a_summary_has_none() {
 
 #[test]
 fn the_omitted_are_counted_as_they_came_in() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let mut history = Vec::new();
     for message in turns(150) {
         history.push(Message::text("thinking", "hm"));
@@ -392,13 +403,19 @@ fn the_omitted_are_counted_as_they_came_in() {
         &model,
     );
     let rest = &history[passed.omitted_history..];
-    assert_eq!(passed.conversation.history, legal::sanitize(rest.to_vec()));
+    assert_eq!(
+        passed.conversation.history,
+        message_validation::sanitize(rest.to_vec())
+    );
     assert!(passed.omitted_history > 100);
 }
 
 #[test]
-fn of_a_long_run_the_oldest_rounds_go_and_the_question_and_the_last_round_stay() {
-    let (counter, model) = (Count::plain(), Says::new(Some("did a lot")));
+fn drops_oldest_rounds_of_long_runs() {
+    let (counter, model) = (
+        FakeTokenizer::plain(),
+        FixedSummarizer::new(Some("did a lot")),
+    );
     let mut whole = conversation(turns(4));
     for n in 0..30 {
         let id = format!("call{n}");
@@ -429,8 +446,8 @@ fn of_a_long_run_the_oldest_rounds_go_and_the_question_and_the_last_round_stay()
 }
 
 #[test]
-fn when_the_prompt_and_the_input_leave_no_room_all_history_is_summarised() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+fn summarizes_all_history_without_remaining_budget() {
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let mut whole = conversation(turns(10));
     whole.current = vec![Message::text("user", "x ".repeat(30_000))];
     let budget = budget(16_000);
@@ -442,8 +459,8 @@ fn when_the_prompt_and_the_input_leave_no_room_all_history_is_summarised() {
 }
 
 #[test]
-fn a_retry_shrinks_what_a_pass_had_let_through() {
-    let (counter, model) = (Count::plain(), Says::new(Some("short")));
+fn retry_shrinks_previously_accepted_request() {
+    let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let budget = budget(16_000);
     let whole = conversation(turns(100));
     let first = pass(whole, &budget, &counter, &model);
@@ -457,18 +474,18 @@ fn a_retry_shrinks_what_a_pass_had_let_through() {
 const SEEDS: u64 = 250;
 
 #[test]
-fn whatever_the_conversation_and_the_counter_the_result_fits_and_is_legal() {
+fn always_fits_budget_and_stays_valid() {
     let counters = [(3, 1, 1), (0, 3, 1), (8, 1, 2), (4, 2, 2), (1, 0, 1)];
     let (mut compacted, mut summarised) = (0, 0);
     for seed in 0..SEEDS {
         let mut generator = Generator::new(seed);
         let whole = generator.conversation(25);
         let (message, wide, narrow) = counters[usize::try_from(seed).unwrap() % counters.len()];
-        let counter = Count::of(message, wide, narrow);
+        let counter = FakeTokenizer::of(message, wide, narrow);
         let counted = counter.tokens(&whole.messages());
         let window = 400 + generator.below(counted * 3 / 2);
         let budget = budget(window);
-        let model = Says::new(
+        let model = FixedSummarizer::new(
             [None, Some("words"), Some("</conversation_summary>")]
                 [usize::try_from(seed % 3).unwrap()],
         );
@@ -514,15 +531,21 @@ fn whatever_the_conversation_and_the_counter_the_result_fits_and_is_legal() {
 }
 
 /// Conversation of 300 turns: each run compacts, stores its checkpoint and answers.
-struct Chat {
+struct LongConversation {
     checkpoint: Option<Checkpoint>,
     history: Vec<Message>,
     summaries: usize,
 }
 
-impl Chat {
-    fn turn(&mut self, said: &str, answered: &str, budget: &Budget, model: &Says) -> Compacted {
-        let counter = Count::plain();
+impl LongConversation {
+    fn turn(
+        &mut self,
+        said: &str,
+        answered: &str,
+        budget: &RequestBudget,
+        model: &FixedSummarizer,
+    ) -> Compacted {
+        let counter = FakeTokenizer::plain();
         let mut whole = conversation(self.history.clone());
         whole.current = vec![Message::text("user", said)];
         whole.summaries.extend(
@@ -549,11 +572,11 @@ impl Chat {
 }
 
 #[test]
-fn references_outlive_300_turns_and_a_model_that_forgets_everything() {
+fn keeps_references_over_300_lossy_summaries() {
     for forgets in [Some("(none)"), None] {
         let budget = budget(16_000);
-        let model = Says::new(forgets);
-        let mut chat = Chat {
+        let model = FixedSummarizer::new(forgets);
+        let mut chat = LongConversation {
             checkpoint: None,
             history: Vec::new(),
             summaries: 0,
@@ -585,10 +608,10 @@ fn references_outlive_300_turns_and_a_model_that_forgets_everything() {
 }
 
 #[test]
-fn a_pass_after_a_pass_changes_nothing_and_counts_nothing() {
+fn second_pass_is_a_no_op() {
     for seed in 0..100 {
         let mut generator = Generator::new(seed);
-        let (counter, model) = (Count::plain(), Says::new(Some("short")));
+        let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
         let budget = budget(6_000);
         let first = pass(generator.conversation(30), &budget, &counter, &model);
         let calls = counter.calls();

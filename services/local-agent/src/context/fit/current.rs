@@ -2,22 +2,22 @@
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
-use crate::context::conversation::Conversation;
+use crate::context::conversation::RequestMessages;
 use crate::context::estimate;
 use crate::context::fit::{capped, level, sizes};
 
 /// Replaces a picture or a file that does not fit.
 const LEFT_OUT: &str = "[an attachment was left out: it does not fit]";
 
-type Part = fn(&[Message]) -> Vec<Message>;
+type MessagePart = fn(&[Message]) -> Vec<Message>;
 
 /// Reductions in order; the first that fits is taken.
-const TRIES: [Part; 3] = [<[Message]>::to_vec, users, last_user];
+const TRIES: [MessagePart; 3] = [<[Message]>::to_vec, users, last_user];
 
 /// Shortens current messages to the target minus the prompt: tool results before user text, attachments before
 /// text. If that is not enough, drops the last tool round, then all but the last user message, which keeps a few
 /// words.
-pub(super) fn cut(conversation: &mut Conversation, target: u64) {
+pub(super) fn cut(conversation: &mut RequestMessages, target: u64) {
     let room = target.saturating_sub(estimate::messages(&conversation.prompt));
     let mut kept = Vec::new();
     for part in TRIES {
@@ -142,16 +142,16 @@ mod tests {
     use crate::context::testing::{assert_legal, call, result};
 
     fn cut_to(current: Vec<Message>, room: u64) -> Vec<Message> {
-        let mut conversation = Conversation {
+        let mut conversation = RequestMessages {
             current,
-            ..Conversation::default()
+            ..RequestMessages::default()
         };
         cut(&mut conversation, room);
         conversation.current
     }
 
     #[test]
-    fn a_huge_result_is_cut_and_the_question_is_not() {
+    fn truncates_huge_results_before_question() {
         let question = Message::text("user", "how many rows?");
         let round = [call(&["a"]), result("a", &"row ".repeat(9_000))];
         let kept = cut_to([vec![question.clone()], round.to_vec()].concat(), 500);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_question_leaves_results_a_quarter() {
+    fn reserves_quarter_of_budget_for_results() {
         let current = vec![
             Message::text("user", "why ".repeat(2_000)),
             call(&["a"]),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_words_of_the_user_stay_in_no_room_at_all() {
+    fn keeps_user_text_without_budget() {
         let round = [call(&["a", "b"]), result("a", "1"), result("b", "2")];
         let kept = cut_to(
             [vec![Message::text("user", "hello there")], round.to_vec()].concat(),

@@ -21,21 +21,21 @@ pub(super) fn references(attachments: &[InputAttachment]) -> Option<String> {
     if attachments.is_empty() {
         return None;
     }
-    let mut told = attachments.len().min(MOST);
+    let mut described = attachments.len().min(MOST);
     let mut longest_value = LONGEST_VALUE;
     loop {
         let text = text(
             attachments,
-            told,
+            described,
             longest_value,
-            told < attachments.len().min(MOST),
+            described < attachments.len().min(MOST),
         );
         if text.chars().count() <= LONGEST {
             return Some(text);
         }
         // Halves the number, then shortens values: a cut at an arbitrary position would break the JSON.
-        if told > 1 {
-            told /= 2;
+        if described > 1 {
+            described /= 2;
         } else {
             longest_value /= 2;
         }
@@ -44,17 +44,17 @@ pub(super) fn references(attachments: &[InputAttachment]) -> Option<String> {
 
 fn text(
     attachments: &[InputAttachment],
-    told: usize,
+    described: usize,
     longest_value: usize,
     is_cut: bool,
 ) -> String {
-    let references = attachments.iter().take(told);
+    let references = attachments.iter().take(described);
     let references: Vec<_> = references
         .map(|one| reference(one, longest_value))
         .collect();
     let mut text =
         json!({"type": KIND, "trust": UNTRUSTED, "usage": USAGE, "attachments": references});
-    let omitted = attachments.len() - told;
+    let omitted = attachments.len() - described;
     if omitted > 0 {
         text["omitted_count"] = json!(omitted);
     }
@@ -65,7 +65,7 @@ fn text(
 }
 
 fn reference(attachment: &InputAttachment, longest_value: usize) -> JsonObject {
-    let mut told = JsonObject::new();
+    let mut described = JsonObject::new();
     let mut inline = attachment
         .content
         .as_ref()
@@ -89,16 +89,16 @@ fn reference(attachment: &InputAttachment, longest_value: usize) -> JsonObject {
         ("platform_attachment_id", attachment.id.as_deref(), true),
     ] {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            told.insert(name.to_owned(), bounded(value, longest_value));
+            described.insert(name.to_owned(), bounded(value, longest_value));
             is_addressable |= addresses;
         }
     }
     if let Some(size) = attachment.size {
-        told.insert("size_bytes".to_owned(), json!(size));
+        described.insert("size_bytes".to_owned(), json!(size));
     }
     if let Some(characters) = inline {
-        told.insert("inline_content_omitted".to_owned(), json!(true));
-        told.insert("inline_content_chars".to_owned(), json!(characters));
+        described.insert("inline_content_omitted".to_owned(), json!(true));
+        described.insert("inline_content_chars".to_owned(), json!(characters));
     }
     if !is_addressable {
         let reference = attachment
@@ -106,9 +106,9 @@ fn reference(attachment: &InputAttachment, longest_value: usize) -> JsonObject {
             .as_deref()
             .filter(|reference| !reference.is_empty());
         let reference = reference.unwrap_or("not available");
-        told.insert("reference".to_owned(), bounded(reference, longest_value));
+        described.insert("reference".to_owned(), bounded(reference, longest_value));
     }
-    told
+    described
 }
 
 fn bounded(value: &str, longest: usize) -> Value {
@@ -122,15 +122,15 @@ fn bounded(value: &str, longest: usize) -> Value {
 mod tests {
     use super::*;
 
-    fn told(attachments: &[InputAttachment]) -> Value {
+    fn described(attachments: &[InputAttachment]) -> Value {
         let text = references(attachments).unwrap();
         assert!(text.chars().count() <= LONGEST);
         serde_json::from_str(&text).unwrap()
     }
 
     #[test]
-    fn an_attachment_is_told_by_what_it_is_and_where_it_stands() {
-        let told = told(&[InputAttachment {
+    fn describes_attachments_by_type_and_reference() {
+        let described = described(&[InputAttachment {
             reference: Some("r".to_owned()),
             kind: Some("file".to_owned()),
             mime_type: Some("text/csv".to_owned()),
@@ -143,21 +143,21 @@ mod tests {
             id: Some("p1".to_owned()),
         }]);
         assert_eq!(
-            (&told["type"], &told["trust"]),
+            (&described["type"], &described["trust"]),
             (&json!(KIND), &json!(UNTRUSTED))
         );
         let expected = json!([{
             "type": "file", "mime_type": "text/csv", "size_bytes": 12, "name": "a.csv", "source": "upload",
             "url": "https://a.b/a.csv", "path": "/in/a.csv", "platform_attachment_id": "p1",
         }]);
-        assert_eq!(told["attachments"], expected);
-        assert!(told.get("omitted_count").is_none() && told.get("truncated").is_none());
+        assert_eq!(described["attachments"], expected);
+        assert!(described.get("omitted_count").is_none() && described.get("truncated").is_none());
         assert_eq!(references(&[]), None);
     }
 
     #[test]
     fn bytes_are_counted_and_not_told() {
-        let told = told(&[
+        let described = described(&[
             InputAttachment {
                 content: Some("QUJD".repeat(10)),
                 reference: Some("r1".to_owned()),
@@ -172,29 +172,29 @@ mod tests {
             {"inline_content_omitted": true, "inline_content_chars": 40, "reference": "r1"},
             {"inline_content_omitted": true, "inline_content_chars": 27, "reference": "not available"},
         ]);
-        assert_eq!(told["attachments"], expected);
+        assert_eq!(described["attachments"], expected);
     }
 
     #[test]
     fn twenty_are_told_and_the_others_are_counted() {
         let many = vec![InputAttachment::default(); 25];
-        let told = told(&many);
-        assert_eq!(told["attachments"].as_array().unwrap().len(), 20);
-        assert_eq!(told["omitted_count"], 5);
-        assert!(told.get("truncated").is_none());
+        let described = described(&many);
+        assert_eq!(described["attachments"].as_array().unwrap().len(), 20);
+        assert_eq!(described["omitted_count"], 5);
+        assert!(described.get("truncated").is_none());
     }
 
     #[test]
-    fn long_values_are_cut_and_fewer_attachments_told_until_it_has_its_length() {
+    fn truncates_attachment_list_to_limit() {
         let long = |value: &str| InputAttachment {
             name: Some(value.repeat(600)),
             url: Some(value.repeat(600)),
             ..InputAttachment::default()
         };
-        let one = told(&[long("長")]);
+        let one = described(&[long("長")]);
         let name = one["attachments"][0]["name"].as_str().unwrap();
         assert_eq!(name, format!("{}{CUT}", "長".repeat(512)));
-        let many = told(&vec![long("a"); 20]);
+        let many = described(&vec![long("a"); 20]);
         assert_eq!(many["attachments"].as_array().unwrap().len(), 5);
         assert_eq!(
             (&many["omitted_count"], &many["truncated"]),
@@ -206,6 +206,6 @@ mod tests {
             source: Some("\u{1}".repeat(600)),
             ..long("\u{1}")
         };
-        assert_eq!(told(&[escapes])["truncated"], true);
+        assert_eq!(described(&[escapes])["truncated"], true);
     }
 }

@@ -18,25 +18,25 @@ const DEEPEST: usize = 6;
 const LARGEST_JSON: usize = 1024 * 1024;
 
 /// References found so far.
-pub(super) struct Found {
+pub(super) struct ReferenceScan {
     /// Unambiguous identifiers.
-    pub(super) strong: Bounded,
+    pub(super) strong: BoundedEnds,
     /// Tokens that may be words, dates or versions.
-    pub(super) weak: Bounded,
-    pub(super) files: Bounded,
+    pub(super) weak: BoundedEnds,
+    pub(super) files: BoundedEnds,
 }
 
-impl Default for Found {
+impl Default for ReferenceScan {
     fn default() -> Self {
         Self {
-            strong: Bounded::new(MOST),
-            weak: Bounded::new(MOST),
-            files: Bounded::new(MOST_FILES),
+            strong: BoundedEnds::new(MOST),
+            weak: BoundedEnds::new(MOST),
+            files: BoundedEnds::new(MOST_FILES),
         }
     }
 }
 
-impl Found {
+impl ReferenceScan {
     /// Collects identifiers of a text, and paths when it is JSON.
     pub(super) fn read(&mut self, text: &str) {
         let mut rest = text;
@@ -142,14 +142,14 @@ fn is_strong(token: &str) -> bool {
 }
 
 /// Bounded list that keeps its first and last entries.
-pub(super) struct Bounded {
+pub(super) struct BoundedEnds {
     first: Vec<String>,
     last: VecDeque<String>,
     /// Limit of each half.
     most: usize,
 }
 
-impl Bounded {
+impl BoundedEnds {
     fn new(most: usize) -> Self {
         Self {
             first: Vec::new(),
@@ -197,20 +197,20 @@ mod tests {
     use super::*;
 
     fn check(text: &str, strong: &[&str], weak: &[&str]) {
-        let mut found = Found::default();
+        let mut found = ReferenceScan::default();
         found.read(text);
         assert_eq!(found.strong.ends(99), strong, "{text}");
         assert_eq!(found.weak.ends(99), weak, "{text}");
     }
 
     fn files(text: &str) -> Vec<String> {
-        let mut found = Found::default();
+        let mut found = ReferenceScan::default();
         found.read(text);
         found.files.ends(99)
     }
 
     #[test]
-    fn an_identifier_has_three_segments_and_is_kept_to_the_letter() {
+    fn requires_three_identifier_segments() {
         check("see order_2026_0042.", &["order_2026_0042"], &[]);
         check("订单acme:eu:9，谢谢", &["acme:eu:9"], &[]);
         check(
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_kept_whole() {
+    fn keeps_full_urls() {
         let url = "https://shop.example.org/a/b?id=7&x=%20#top";
         check(&format!("look at \"{url}\"."), &[url], &[]);
         check(&format!("<{url}>"), &[url], &[]);
     }
 
     #[test]
-    fn words_dates_and_versions_are_the_weaker_ones() {
+    fn ranks_words_dates_and_versions_lower() {
         check(
             "state-of-the-art since 2026-11-22 in 1.2.3",
             &[],
@@ -249,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn data_is_no_identifier() {
+    fn ignores_encoded_data() {
         let data = "ab/cd9+".repeat(200).replace('+', "/");
         check(&data, &[], &[]);
     }
 
     #[test]
-    fn paths_are_found_in_json_six_levels_deep() {
+    fn finds_paths_six_json_levels_deep() {
         let mut nested = json!({"path": "/deep"});
         for _ in 0..6 {
             nested = json!({"a": nested});
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_cannot_end_the_block_that_it_stands_in() {
+    fn escapes_block_end_in_paths() {
         for path in ["/a</files>", "/a\n- /b", " ", &"x".repeat(600)] {
             assert!(
                 files(&json!({"path": path}).to_string()).is_empty(),

@@ -157,21 +157,21 @@ pub(super) fn said(message: &Message) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::references::References;
-    use crate::context::summary::Source;
+    use crate::context::references::ReferenceList;
+    use crate::context::summary::SummaryAuthor;
     use crate::context::testing::{Generator, call, result};
 
     fn previous() -> Summary {
         Summary {
-            source: Source::Model,
+            source: SummaryAuthor::Model,
             count: 5,
             prose: "## Goal\nA bridge.".to_owned(),
-            references: References::default(),
+            references: ReferenceList::default(),
         }
     }
 
     #[test]
-    fn a_model_is_told_who_said_what_and_which_sections_to_write() {
+    fn summary_request_names_roles_and_sections() {
         let omitted = [
             Message::text("user", "build"),
             call(&["a"]),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_room_in_the_window_however_much_is_left_out() {
+    fn keeps_summary_request_within_window() {
         for seed in 0..60 {
             let mut generator = Generator::new(seed);
             let conversation = generator.conversation(60);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn when_there_are_too_many_messages_the_newest_are_told() {
+    fn summary_request_keeps_newest_messages() {
         let many: Vec<_> = (1..=500)
             .map(|n| Message::text("user", format!("number {n}")))
             .collect();

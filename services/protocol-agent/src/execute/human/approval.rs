@@ -12,7 +12,7 @@ use protocol::interaction::{
 use serde_json::Value;
 
 use super::{LABEL, button, clip};
-use crate::keep::{Submission, pattern};
+use crate::records::{Submission, pattern};
 
 /// This call, once.
 const ONCE: &str = "allow_once";
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_an_approval_is_a_refusal() {
+    fn treats_other_answers_as_denial() {
         let of = |action: Option<&str>, values: Value| {
             consent_of(&"a".into(), &submission(action, values))
         };

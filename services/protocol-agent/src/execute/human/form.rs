@@ -2,8 +2,8 @@
 
 use action_graph::code::Code;
 use action_graph::graph::Millis;
-use action_graph::node::{Output, Sent};
-use action_graph::schedule::{Execute, Failure, Outcome};
+use action_graph::node::{ActionOutput, Sent};
+use action_graph::schedule::{ActionFailure, ActionOutcome, Execute};
 use protocol::interaction::{
     InteractionActionStyle, InteractionField, InteractionFieldType, InteractionKind,
     InteractionOption, InteractionRequest,
@@ -11,7 +11,7 @@ use protocol::interaction::{
 use serde_json::{Value, json};
 
 use super::{LABEL, button, clip};
-use crate::keep::Submission;
+use crate::records::Submission;
 
 const SUBMIT: &str = "submit";
 const DECLINE: &str = "decline";
@@ -40,7 +40,7 @@ pub(crate) fn request(
     id: String,
     execute: &Execute,
     until: Millis,
-) -> Result<InteractionRequest, Failure> {
+) -> Result<InteractionRequest, ActionFailure> {
     let text = |name| execute.input.get(name).and_then(Value::as_str);
     let title = text("title").unwrap_or_default();
     let description = text("details").unwrap_or_default();
@@ -86,8 +86,8 @@ pub(crate) fn request(
     ))
 }
 
-fn refused(message: &str) -> Failure {
-    Failure::new(Code::ArgsSchema, message, Sent::No)
+fn refused(message: &str) -> ActionFailure {
+    ActionFailure::new(Code::ArgsSchema, message, Sent::No)
 }
 
 fn choices(input: &Value) -> Vec<&str> {
@@ -99,7 +99,7 @@ fn choices(input: &Value) -> Vec<&str> {
         .collect()
 }
 
-fn fields(input: &Value) -> Result<Vec<InteractionField>, Failure> {
+fn fields(input: &Value) -> Result<Vec<InteractionField>, ActionFailure> {
     let list = input.get("fields").and_then(Value::as_array);
     let mut fields: Vec<InteractionField> = Vec::new();
     for one in list.into_iter().flatten() {
@@ -112,7 +112,7 @@ fn fields(input: &Value) -> Result<Vec<InteractionField>, Failure> {
     Ok(fields)
 }
 
-fn field(one: &Value) -> Result<InteractionField, Failure> {
+fn field(one: &Value) -> Result<InteractionField, ActionFailure> {
     let text = |name| {
         one.get(name)
             .and_then(Value::as_str)
@@ -179,7 +179,7 @@ fn options(one: &Value) -> Vec<InteractionOption> {
 
 /// The end of an action by its answer. A refusal is an output, too; it opens edges only where a field says
 /// `allow_decline`.
-pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> Outcome {
+pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> ActionOutcome {
     let button = submission.action.as_deref();
     let picked = button.and_then(|id| id.strip_prefix(CHOICE)?.parse::<usize>().ok());
     let choice = picked.and_then(|index| choices(&execute.input).get(index).copied());
@@ -202,8 +202,8 @@ pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> Outcome {
         }
         other => other,
     };
-    Outcome::Ok {
-        output: Output::json(value),
+    ActionOutcome::Ok {
+        output: ActionOutput::json(value),
         satisfying: is_given,
     }
 }
@@ -237,8 +237,8 @@ mod tests {
             at: 0,
         };
         match outcome(&execute(target, input), &submission) {
-            Outcome::Ok { output, satisfying } => (output.value, satisfying),
-            Outcome::Err(failure) => panic!("{failure:?}"),
+            ActionOutcome::Ok { output, satisfying } => (output.value, satisfying),
+            ActionOutcome::Err(failure) => panic!("{failure:?}"),
         }
     }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_cannot_be_asked_are_refused() {
+    fn rejects_unsupported_form_fields() {
         let ask = |fields: Value| {
             let input = json!({"kind": "form", "title": "t", "fields": fields});
             request("i".to_owned(), &execute("ask", input), 0)

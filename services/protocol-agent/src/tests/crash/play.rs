@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use crate::agent::run_on;
 use crate::failpoint::{Kill, with};
-use crate::keep::{Keep, Me};
+use crate::records::{GraphRecords, RunIdentity};
 use crate::testing::{
-    TestHost, Tool, answer, context, ending, fence, later, questions, said, submitted,
+    GraphTestHost, ToolReply, answer, context, ending, fence, later, questions, said, submitted,
 };
 
 /// Runs of one conversation that a test allows.
@@ -25,7 +25,7 @@ const RUNS: usize = 8;
 
 /// Declarations of the model, and failures of its tools before they succeed.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
+pub(super) struct CrashCase {
     declaration: Value,
     pub(super) fails: usize,
     /// A tool that always fails.
@@ -35,8 +35,8 @@ pub(super) struct Case {
 }
 
 /// State at the end.
-pub(super) struct End {
-    pub(super) host: TestHost,
+pub(super) struct EndState {
+    pub(super) host: GraphTestHost,
     /// The record of the graph without times, runs and ids.
     pub(super) record: Value,
     pub(super) died: bool,
@@ -60,7 +60,7 @@ pub(super) fn action(id: &str, tool: &str, more: Value) -> Value {
     action
 }
 
-impl Case {
+impl CrashCase {
     pub(super) fn of(actions: &[Value]) -> Self {
         let declaration = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "Work",
             "persist": true, "payload": {"type": "action_graph", "actions": actions}});
@@ -91,22 +91,25 @@ impl Case {
     }
 
     /// A gateway with this model and these tools.
-    pub(super) fn host(&self) -> TestHost {
-        let host = TestHost::new();
+    pub(super) fn host(&self) -> GraphTestHost {
+        let host = GraphTestHost::new();
         let case = self.clone();
         host.script().mind = Some(Arc::new(move |request| case.think(request)));
         host.memory.world().keyed.insert("note".to_owned());
-        let fails = vec![Tool::Fails("rate_limited"); self.fails];
+        let fails = vec![ToolReply::Fails("rate_limited"); self.fails];
         let note = fails
             .into_iter()
-            .chain([Tool::Says(json!({"did": "note"}))]);
+            .chain([ToolReply::Says(json!({"did": "note"}))]);
         host.tool("note", note);
-        host.tool("look", [Tool::Says(json!({"list": [1, 2, 3, 4, 5, 6, 7]}))]);
+        host.tool(
+            "look",
+            [ToolReply::Says(json!({"list": [1, 2, 3, 4, 5, 6, 7]}))],
+        );
         for tool in ["send", "mystery"] {
-            host.tool(tool, [Tool::Says(json!({"did": tool}))]);
+            host.tool(tool, [ToolReply::Says(json!({"did": tool}))]);
         }
         if let Some(tool) = self.breaks {
-            host.tool(tool, [Tool::Fails("runtime_error")]);
+            host.tool(tool, [ToolReply::Fails("runtime_error")]);
         }
         host
     }
@@ -131,7 +134,7 @@ pub(super) fn submit(run: &str, question: &Value) -> AgentRunContext {
 
 /// One run; `None`: it died.
 pub(super) async fn one(
-    host: &TestHost,
+    host: &GraphTestHost,
     context: AgentRunContext,
     kill: Option<Kill>,
 ) -> Option<Vec<AgentRunResult>> {
@@ -140,7 +143,7 @@ pub(super) async fn one(
 
 /// The same, until it is cancelled.
 pub(super) async fn until(
-    host: &TestHost,
+    host: &GraphTestHost,
     context: AgentRunContext,
     kill: Option<Kill>,
     cancel: CancellationToken,
@@ -165,7 +168,7 @@ pub(super) async fn until(
 }
 
 /// Plays a case to its end; a run that dies is followed by another one.
-pub(super) async fn play(case: &Case, mut kill: Option<Kill>) -> End {
+pub(super) async fn play(case: &CrashCase, mut kill: Option<Kill>) -> EndState {
     let host = case.host();
     // A failure that was not stored is forgotten, and its attempt made again.
     let (mut died, mut doubted, mut told) = (false, case.fails > 0, Vec::new());
@@ -202,7 +205,7 @@ pub(super) async fn play(case: &Case, mut kill: Option<Kill>) -> End {
             context = request(&next);
         } else {
             let record = record(&host).await;
-            return End {
+            return EndState {
                 host,
                 record,
                 died,
@@ -215,7 +218,7 @@ pub(super) async fn play(case: &Case, mut kill: Option<Kill>) -> End {
 }
 
 /// The heads of open graphs.
-pub(super) fn heads(host: &TestHost) -> BTreeMap<String, Value> {
+pub(super) fn heads(host: &GraphTestHost) -> BTreeMap<String, Value> {
     let world = host.memory.world();
     let heads = world
         .state
@@ -227,7 +230,7 @@ pub(super) fn heads(host: &TestHost) -> BTreeMap<String, Value> {
 }
 
 /// Whether the effect that a question is about happened: the far side knows.
-fn happened(host: &TestHost, interaction: &str) -> bool {
+fn happened(host: &GraphTestHost, interaction: &str) -> bool {
     let mut parts = interaction.split('.');
     let (graph, action) = (parts.next().unwrap(), parts.next().unwrap());
     let world = host.memory.world();
@@ -238,7 +241,7 @@ fn happened(host: &TestHost, interaction: &str) -> bool {
     world.happened(last["key"].as_str().unwrap())
 }
 
-fn end_children(host: &TestHost) {
+fn end_children(host: &GraphTestHost) {
     let children: Vec<RunId> = host.script().spawned.iter().map(|(_, id)| *id).collect();
     for child in children {
         host.end_child(child, json!({"status": "completed", "text": "written"}));
@@ -246,15 +249,15 @@ fn end_children(host: &TestHost) {
 }
 
 /// The record of the one closed graph, without times, runs and ids.
-pub(super) async fn record(host: &TestHost) -> Value {
+pub(super) async fn record(host: &GraphTestHost) -> Value {
     let reader = host.begin("reader");
-    let me = Me::of(&request("reader"), 1);
-    let (mut keep, loaded) = Keep::load(reader, me, 0).await.unwrap();
+    let me = RunIdentity::of(&request("reader"), 1);
+    let (mut records, loaded) = GraphRecords::load(reader, me, 0).await.unwrap();
     assert!(
         loaded.mine.is_empty() && loaded.lost.is_empty(),
         "{loaded:?}"
     );
-    let mut records = keep.records().await;
+    let mut records = records.closed_records().await;
     assert_eq!(records.len(), 1, "one graph is closed");
     let mut record = records.remove(0);
     let object = record.as_object_mut().unwrap();
@@ -281,7 +284,7 @@ pub(super) async fn record(host: &TestHost) -> Value {
 }
 
 /// The same record, the same effects, one observation for each decision point.
-pub(super) fn compare(twin: &End, end: &End, what: &str) {
+pub(super) fn compare(twin: &EndState, end: &EndState, what: &str) {
     let (mut here, mut there) = (end.record.clone(), twin.record.clone());
     if end.doubted {
         for record in [&mut here, &mut there] {
@@ -300,7 +303,7 @@ pub(super) fn compare(twin: &End, end: &End, what: &str) {
         );
         assert_eq!(here, there, "{what}: effects of {tool}");
     }
-    let children = |end: &End| end.host.script().spawned.len();
+    let children = |end: &EndState| end.host.script().spawned.len();
     assert_eq!(children(end), children(twin), "{what}: children");
     for one in [twin, end] {
         once(&one.host, what);
@@ -317,7 +320,7 @@ fn blur(record: &mut Value) {
 }
 
 /// Each decision point has one observation.
-pub(super) fn once(host: &TestHost, what: &str) {
+pub(super) fn once(host: &GraphTestHost, what: &str) {
     let world = host.memory.world();
     let mut made: BTreeMap<String, usize> = BTreeMap::new();
     for key in world.blobs.keys() {
@@ -331,7 +334,7 @@ pub(super) fn once(host: &TestHost, what: &str) {
 }
 
 /// Lets a run die at every pass of a point.
-pub(super) async fn sweep(case: &Case, point: &'static str) -> usize {
+pub(super) async fn sweep(case: &CrashCase, point: &'static str) -> usize {
     let twin = play(case, None).await;
     for at in 0.. {
         let end = play(case, Some(Kill::after(point, at))).await;

@@ -5,10 +5,10 @@ use action_graph::sha256;
 use protocol::JsonObject;
 use serde::{Deserialize, Serialize};
 
-use crate::keep::Keep;
-use crate::keep::document::{Read, named, read};
-use crate::keep::error::KeepError;
-use crate::keep::host::{KeepHost, tried};
+use crate::records::RunIdentity;
+use crate::records::document::{StoredRecord, named, read};
+use crate::records::error::RecordsError;
+use crate::records::host::{RecordsHost, tried};
 
 /// Beginning of the keys of answers.
 const INBOX: &str = "apd.in.";
@@ -30,13 +30,21 @@ pub struct Submission {
     pub at: Millis,
 }
 
-impl<H: KeepHost> Keep<H> {
+/// Answers for graphs that other runs drive.
+#[derive(Debug)]
+pub struct AnswerInbox<H> {
+    pub(super) host: H,
+    pub(super) me: RunIdentity,
+    pub(super) now: Millis,
+}
+
+impl<H: RecordsHost> AnswerInbox<H> {
     /// Leaves an answer for the next run, because a live run drives the graph.
-    pub async fn leave(&self, submission: &Submission) -> Result<(), KeepError> {
-        self.needs_state()?;
-        let value = named(&self.conversation(), submission);
+    pub async fn leave(&self, submission: &Submission) -> Result<(), RecordsError> {
+        self.me.needs_state()?;
+        let value = named(&self.me.conversation(), submission);
         if value.to_string().len() > BYTES {
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "an answer",
                 most: BYTES,
             });
@@ -47,25 +55,26 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// Removes an answer that was left, once the graph that it woke is stored.
-    pub async fn taken(&self, interaction: &str) -> Result<(), KeepError> {
-        self.needs_state()?;
+    pub async fn taken(&self, interaction: &str) -> Result<(), RecordsError> {
+        self.me.needs_state()?;
         let key = key(interaction);
         tried(|| self.host.state_delete(&key)).await?;
         Ok(())
     }
 
-    pub(super) async fn read_inbox(&self, keys: &[String]) -> Result<Vec<Submission>, KeepError> {
+    /// Reads the answers under these keys. Expired ones are removed.
+    pub(super) async fn read(&self, keys: &[String]) -> Result<Vec<Submission>, RecordsError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
             let Some(entry) = tried(|| self.host.state_get(key)).await? else {
                 continue;
             };
-            match read::<Submission>(entry.value, &self.conversation()) {
-                Read::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
+            match read::<Submission>(entry.value, &self.me.conversation()) {
+                StoredRecord::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
                     tried(|| self.host.state_delete(key)).await?;
                 }
-                Read::Here(one) => found.push(one),
-                Read::Absent | Read::Later(_) => {}
+                StoredRecord::Here(one) => found.push(one),
+                StoredRecord::Absent | StoredRecord::Later(_) => {}
             }
         }
         Ok(found)

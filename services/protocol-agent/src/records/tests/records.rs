@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use action_graph::action::Effect;
-use action_graph::node::{Block, State};
-use action_graph::transcript::{Notice, Turn};
+use action_graph::node::{BlockReason, NodeState};
+use action_graph::transcript::{Notice, TranscriptTurn};
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::support::{
     CONVERSATION, NOW, action, begun, declared, finish, graph_of, load, load_at, me, names, record,
     state,
 };
-use crate::keep::{Adopted, Keep, KeepError, Me, Opened, pattern};
+use crate::records::{Adoption, GraphRecords, OpenOutcome, RecordsError, RunIdentity, pattern};
 use crate::testing::memory::Memory;
 
 fn two() -> Vec<Value> {
@@ -22,8 +22,8 @@ fn two() -> Vec<Value> {
     ]
 }
 
-fn answer(text: &str) -> Turn {
-    Turn::Answer {
+fn answer(text: &str) -> TranscriptTurn {
+    TranscriptTurn::Answer {
         text: text.to_owned(),
     }
 }
@@ -31,26 +31,26 @@ fn answer(text: &str) -> Turn {
 #[tokio::test]
 async fn graphs_outlive_their_run() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
-    let (keep, mut loaded) = load(&second).await;
+    let (records, mut loaded) = load(&second).await;
     let resumed = loaded.mine.pop().unwrap();
     graph.transitions.clear();
     assert_eq!(resumed.graph, graph);
-    let owner = &keep.held[&graph.id].head.stored.owner;
+    let owner = &records.driven.held[&graph.id].head.stored.owner;
     assert_eq!((owner.run.as_str(), owner.epoch), ("r2", 2));
-    assert_eq!(keep.runs(&graph.id), ["r1", "r2"]);
+    assert_eq!(records.driven.runs(&graph.id), ["r1", "r2"]);
 }
 
 #[tokio::test]
 async fn bodies_are_written_before_heads() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&host).await;
+    begun(&mut records, "g_1", &two()).await;
     let world = host.world();
     let writes: Vec<_> = world
         .calls
@@ -64,37 +64,37 @@ async fn bodies_are_written_before_heads() {
 #[tokio::test]
 async fn stored_bodies_are_not_written_again() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let mut graph = begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&host).await;
+    let mut graph = begun(&mut records, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     let before = host.count("blob_put");
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     assert_eq!(host.count("blob_put"), before);
 }
 
 #[tokio::test]
 async fn other_conversations_find_nothing() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &two()).await;
-    keep.finish(vec![answer("one")], NOW).await.unwrap();
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &two()).await;
+    records.finish(vec![answer("one")], NOW).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
-    let other = Me {
+    let other = RunIdentity {
         conversation: Some("c-8".to_owned()),
         ..me(&second)
     };
-    let (keep, loaded) = Keep::load(second, other, NOW).await.unwrap();
+    let (records, loaded) = GraphRecords::load(second, other, NOW).await.unwrap();
     assert!(loaded.mine.is_empty() && loaded.digests.is_empty() && loaded.lost.is_empty());
-    assert!(keep.standing().is_empty());
+    assert!(records.approvals.standing().is_empty());
 }
 
 #[tokio::test]
 async fn bodies_of_other_conversations_are_absent() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &two()).await;
     first.end(RunStatus::Failed);
     for bytes in first.world().blobs.values_mut() {
         let text = String::from_utf8(bytes.clone()).unwrap();
@@ -110,26 +110,26 @@ async fn bodies_of_other_conversations_are_absent() {
 #[tokio::test]
 async fn damaged_graphs_are_closed_and_named() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &two()).await;
     first.end(RunStatus::Failed);
     first
         .world()
         .blobs
         .retain(|key, _| !key.contains("declaration"));
     let second = first.begin("r2");
-    let (mut keep, loaded) = load(&second).await;
+    let (mut records, loaded) = load(&second).await;
     assert_eq!(loaded.lost.len(), 1);
     assert!(!second.world().state.contains_key("apd.g.g_1"));
-    let known = keep.known("").await.unwrap();
+    let known = records.known("").await.unwrap();
     assert!(known[0].expired && !known[0].open);
 }
 
 #[tokio::test]
 async fn later_versions_are_left_alone() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &two()).await;
     first.end(RunStatus::Failed);
     let key = "apd.g.g_1";
     first.world().state.get_mut(key).unwrap().0["version"] = json!(2);
@@ -139,8 +139,8 @@ async fn later_versions_are_left_alone() {
     assert_eq!(second.world().state[key].0["version"], 2);
     first.world().state.get_mut("apd.index").unwrap().0["version"] = json!(2);
     let third = first.begin("r3");
-    let refused = Keep::load(third.clone(), me(&third), NOW).await;
-    assert!(matches!(refused, Err(KeepError::Refused(why)) if why.contains("upgrade")));
+    let refused = GraphRecords::load(third.clone(), me(&third), NOW).await;
+    assert!(matches!(refused, Err(RecordsError::Refused(why)) if why.contains("upgrade")));
 }
 
 #[tokio::test]
@@ -150,33 +150,33 @@ async fn nothing_is_kept_without_access() {
     let (graph, source) = graph_of("g_1", &declared(&two()));
     for (me, digests) in [
         (
-            Me {
+            RunIdentity {
                 conversation: None,
                 ..whole.clone()
             },
             false,
         ),
         (
-            Me {
+            RunIdentity {
                 has_state: false,
                 ..whole.clone()
             },
             false,
         ),
         (
-            Me {
+            RunIdentity {
                 has_storage: false,
                 ..whole
             },
             true,
         ),
     ] {
-        let (mut keep, _) = Keep::load(host.clone(), me, NOW).await.unwrap();
-        assert!(!keep.can_persist() && keep.unavailable().is_some());
-        let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
-        assert!(matches!(opened, Err(KeepError::Refused(_))));
-        keep.save(&graph).await.unwrap();
-        let finished = keep.finish(vec![answer("one")], NOW).await;
+        let (mut records, _) = GraphRecords::load(host.clone(), me, NOW).await.unwrap();
+        assert!(!records.can_persist() && records.unavailable().is_some());
+        let opened = records.open(0, &graph, &source, "", &[], NOW).await;
+        assert!(matches!(opened, Err(RecordsError::Refused(_))));
+        records.driven.save(&graph).await.unwrap();
+        let finished = records.finish(vec![answer("one")], NOW).await;
         assert_eq!(finished.is_ok(), digests);
     }
     assert_eq!(host.count("blob_put"), 0);
@@ -185,55 +185,64 @@ async fn nothing_is_kept_without_access() {
 #[tokio::test]
 async fn declarations_make_one_graph() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let graph = begun(&mut keep, "g_1", &two()).await;
-    let again = Me {
+    let (mut records, _) = load(&host).await;
+    let graph = begun(&mut records, "g_1", &two()).await;
+    let again = RunIdentity {
         attempt: 2,
         ..me(&host)
     };
-    let (mut keep, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
+    let (mut records, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
     assert_eq!(loaded.mine.len(), 1);
     let (other, source) = graph_of("g_2", &declared(&two()));
-    let opened = keep.open(1, &other, &source, "", &[], NOW).await.unwrap();
-    assert_eq!(opened, Opened::Exists(graph.id));
+    let opened = records
+        .open(1, &other, &source, "", &[], NOW)
+        .await
+        .unwrap();
+    assert_eq!(opened, OpenOutcome::Exists(graph.id));
 }
 
 #[tokio::test]
 async fn unborn_graphs_may_be_declared_again() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     let (graph, source) = graph_of("g_1", &declared(&two()));
-    keep.open(0, &graph, &source, "", &[], NOW).await.unwrap();
+    records
+        .open(0, &graph, &source, "", &[], NOW)
+        .await
+        .unwrap();
     host.world().state.remove("apd.g.g_1");
-    let again = Me {
+    let again = RunIdentity {
         attempt: 2,
         ..me(&host)
     };
-    let (mut keep, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
+    let (mut records, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
     assert!(loaded.mine.is_empty());
     let (other, source) = graph_of("g_2", &declared(&two()));
-    let opened = keep.open(0, &other, &source, "", &[], NOW).await.unwrap();
-    assert_eq!(opened, Opened::New);
-    keep.finish(Vec::new(), NOW).await.unwrap();
+    let opened = records
+        .open(0, &other, &source, "", &[], NOW)
+        .await
+        .unwrap();
+    assert_eq!(opened, OpenOutcome::New);
+    records.finish(Vec::new(), NOW).await.unwrap();
     assert!(names(&host, "g_1").is_empty(), "its bodies are removed");
 }
 
 #[tokio::test]
 async fn closed_graphs_stay_known() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &two()).await;
     finish(&mut graph, "a", json!({"text": "x".repeat(70_000)}));
     finish(&mut graph, "b", json!({"done": true}));
-    let closing = record(&graph, keep.runs(&graph.id), NOW);
-    keep.close(&graph, &closing).await.unwrap();
-    keep.close(&graph, &closing).await.unwrap();
+    let closing = record(&graph, records.driven.runs(&graph.id), NOW);
+    records.close(&graph, &closing).await.unwrap();
+    records.close(&graph, &closing).await.unwrap();
     assert!(!first.world().state.contains_key("apd.g.g_1"));
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
-    let (mut keep, loaded) = load(&second).await;
+    let (mut records, loaded) = load(&second).await;
     assert!(loaded.mine.is_empty());
-    let known = keep.known("").await.unwrap().remove(0);
+    let known = records.known("").await.unwrap().remove(0);
     assert!(!known.open && !known.expired);
     assert_eq!(
         known.actions[&"b".into()].output,
@@ -244,14 +253,22 @@ async fn closed_graphs_stay_known() {
         None,
         "too large unless named"
     );
-    let named = keep
+    let named = records
         .known("runtime://runs/g_1/actions/a/output")
         .await
         .unwrap();
     assert!(named[0].actions[&"a".into()].output.is_some());
-    let output = keep.output(&graph.id, &"a".into()).await.unwrap();
+    let output = records
+        .archive
+        .output(&graph.id, &"a".into())
+        .await
+        .unwrap();
     assert_eq!(output, named[0].actions[&"a".into()].output);
-    let record = keep.read[&graph.id].as_ref().unwrap().record.clone();
+    let record = records.archive.read[&graph.id]
+        .as_ref()
+        .unwrap()
+        .record
+        .clone();
     assert_eq!(record, serde_json::to_value(closing).unwrap());
 }
 
@@ -259,51 +276,58 @@ async fn closed_graphs_stay_known() {
 async fn results_expire_after_30_days() {
     const DAY: u64 = 86_400_000;
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &two()[..1]).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &two()[..1]).await;
     finish(&mut graph, "a", json!(1));
-    keep.close(&graph, &record(&graph, Vec::new(), NOW))
+    records
+        .close(&graph, &record(&graph, Vec::new(), NOW))
         .await
         .unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
-    let (mut keep, _) = load_at(&second, NOW + 29 * DAY).await;
-    assert!(!keep.known("").await.unwrap()[0].expired);
-    let (mut keep, _) = load_at(&second, NOW + 31 * DAY).await;
-    assert!(keep.known("").await.unwrap().is_empty());
-    keep.finish(Vec::new(), NOW + 31 * DAY).await.unwrap();
+    let (mut records, _) = load_at(&second, NOW + 29 * DAY).await;
+    assert!(!records.known("").await.unwrap()[0].expired);
+    let (mut records, _) = load_at(&second, NOW + 31 * DAY).await;
+    assert!(records.known("").await.unwrap().is_empty());
+    records.finish(Vec::new(), NOW + 31 * DAY).await.unwrap();
     assert!(names(&second, "g_1").is_empty());
 }
 
 #[tokio::test]
-async fn approvals_for_the_conversation_are_listed_and_revocable() {
+async fn lists_and_revokes_conversation_approvals() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let effects = BTreeSet::from([Effect::Send]);
     let input = json!({"to": "a@b", "text": "line\nline"});
     let standing = pattern("mail", &effects, &input);
     assert!(standing.covers("mail", &effects, &json!({"to": "a@b", "text": "else"})));
     assert!(!standing.covers("mail", &effects, &json!({"to": "c@d", "text": "else"})));
-    keep.allow(&standing).await.unwrap();
-    keep.allow(&standing).await.unwrap();
+    records.approvals.allow(&standing).await.unwrap();
+    records.approvals.allow(&standing).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
-    let (mut keep, _) = load(&second).await;
-    assert_eq!(keep.standing(), std::slice::from_ref(&standing));
-    assert!(keep.revoke(&standing.id).await.unwrap());
-    assert!(!keep.revoke(&standing.id).await.unwrap());
-    let (keep, _) = load(&second).await;
-    assert!(keep.standing().is_empty());
+    let (mut records, _) = load(&second).await;
+    assert_eq!(
+        records.approvals.standing(),
+        std::slice::from_ref(&standing)
+    );
+    assert!(records.approvals.revoke(&standing.id).await.unwrap());
+    assert!(!records.approvals.revoke(&standing.id).await.unwrap());
+    let (records, _) = load(&second).await;
+    assert!(records.approvals.standing().is_empty());
 }
 
 #[tokio::test]
 async fn revoked_approvals_cover_resumed_graphs_no_more() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let (mut graph, source) = graph_of("g_1", &declared(&two()));
     let standing = pattern("mail", &BTreeSet::from([Effect::Send]), &json!({}));
     graph.settings.standing = vec![standing];
-    keep.open(0, &graph, &source, "", &[], NOW).await.unwrap();
+    records
+        .open(0, &graph, &source, "", &[], NOW)
+        .await
+        .unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     assert!(loaded.mine[0].graph.settings.standing.is_empty());
@@ -328,25 +352,28 @@ async fn two_runs_change_one_index() {
 #[tokio::test]
 async fn graphs_without_an_index_entry_are_found() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &two()).await;
     first.end(RunStatus::Failed);
     first.world().state.remove("apd.index");
-    let (keep, loaded) = load(&first.begin("r2")).await;
+    let (records, loaded) = load(&first.begin("r2")).await;
     assert_eq!(loaded.mine.len(), 1);
-    assert_eq!(keep.index.value.open.len(), 1);
+    assert_eq!(records.archive.index.value.open.len(), 1);
 }
 
 #[tokio::test]
 async fn turns_of_a_run_are_replaced() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let notice = Turn::Notice(Notice {
+    let (mut records, _) = load(&host).await;
+    let notice = TranscriptTurn::Notice(Notice {
         sentence: "s".to_owned(),
         lines: Vec::new(),
     });
-    keep.finish(vec![answer("one"), notice], NOW).await.unwrap();
-    keep.finish(vec![answer("two")], NOW).await.unwrap();
+    records
+        .finish(vec![answer("one"), notice], NOW)
+        .await
+        .unwrap();
+    records.finish(vec![answer("two")], NOW).await.unwrap();
     let (_, loaded) = load(&host.begin("r2")).await;
     assert_eq!(loaded.digests.len(), 1);
     assert_eq!(loaded.digests[0].turns, [answer("two")]);
@@ -356,35 +383,35 @@ async fn turns_of_a_run_are_replaced() {
 #[tokio::test]
 async fn revisions_are_stored() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &two()).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &two()).await;
     let other = vec![
         action("a", "look", json!({})),
         action("c", "look", json!({"depends_on": ["a"]})),
     ];
     let (other, _) = graph_of("g_x", &declared(&other));
     let actions = vec![other.node(&"c".into()).unwrap().action.clone()];
-    let event = action_graph::Event::Revise {
+    let event = action_graph::GraphEvent::Revise {
         actions,
         constants: other.constants,
     };
     action_graph::step(&mut graph, event, NOW);
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let graph = &loaded.mine[0].graph;
     assert_eq!(graph.generation, 2);
-    assert_eq!(state(graph, "c"), State::Pending);
-    assert_ne!(state(graph, "c"), State::Blocked(Block::Input));
+    assert_eq!(state(graph, "c"), NodeState::Pending);
+    assert_ne!(state(graph, "c"), NodeState::Blocked(BlockReason::Input));
     assert!(graph.node(&"b".into()).is_none());
 }
 
 #[tokio::test]
 async fn gone_graphs_are_not_adopted() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let adopted = keep
+    let (mut records, _) = load(&host).await;
+    let adopted = records
         .adopt(&action_graph::ids::GraphId("g_0".to_owned()))
         .await;
-    assert!(matches!(adopted, Ok(Adopted::Gone)));
+    assert!(matches!(adopted, Ok(Adoption::Gone)));
 }

@@ -2,16 +2,21 @@
 
 use action_graph::Graph;
 use action_graph::action::Class;
-use action_graph::graph::Stop;
+use action_graph::graph::StopReason;
 use action_graph::ids::GraphId;
-use action_graph::node::{Sent, State, Wait};
-use action_graph::schedule::{Command, Event, Failure, Found, Outcome, Suspension, step};
-use action_graph::transcript::Turn;
+use action_graph::node::{NodeState, Sent, Wait};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, Command, GraphEvent, RecoveredAttempt, Suspension, step,
+};
+use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
 use super::support::{NOW, action, begun, finish, load, load_at, me, names, state};
-use crate::keep::{Adopted, Ask, Asked, Keep, KeepError, Me, Resumed, Submission};
+use crate::records::{
+    Adoption, GraphRecords, PendingQuestion, QuestionSubject, RecordsError, Resumed, RunIdentity,
+    Submission,
+};
 use crate::testing::memory::Memory;
 
 const HOUR: u64 = 3_600_000;
@@ -20,11 +25,11 @@ fn one(tool: &str) -> Vec<Value> {
     vec![action("a", tool, json!({}))]
 }
 
-fn ask(graph: &Graph, id: &str) -> Ask {
+fn ask(graph: &Graph, id: &str) -> PendingQuestion {
     let node = graph.node(&id.into()).unwrap();
-    Ask {
+    PendingQuestion {
         interaction: format!("{}.{id}.{}", graph.id, node.attempt),
-        about: vec![Asked {
+        about: vec![QuestionSubject {
             id: id.into(),
             attempt: node.attempt,
             hash: node.approval.clone(),
@@ -37,15 +42,15 @@ fn ask(graph: &Graph, id: &str) -> Ask {
 /// A graph of this tool whose run ended so, taken over by the next run.
 async fn resumed(tool: &str, status: RunStatus) -> Resumed {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &one(tool)).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &one(tool)).await;
     first.end(status);
     let (_, mut loaded) = load(&first.begin("r2")).await;
     loaded.mine.pop().unwrap()
 }
 
-fn answer(text: &str) -> Turn {
-    Turn::Answer {
+fn answer(text: &str) -> TranscriptTurn {
+    TranscriptTurn::Answer {
         text: text.to_owned(),
     }
 }
@@ -53,8 +58,8 @@ fn answer(text: &str) -> Turn {
 #[tokio::test]
 async fn live_runs_keep_their_graphs() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let graph = begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&first).await;
+    let graph = begun(&mut records, "g_1", &one("look")).await;
     let second = first.begin("r2");
     let (mut other, loaded) = load(&second).await;
     assert!(loaded.mine.is_empty());
@@ -62,19 +67,19 @@ async fn live_runs_keep_their_graphs() {
     let known = other.known("").await.unwrap();
     assert!(known[0].open && known[0].actions.contains_key(&"a".into()));
     let adopted = other.adopt(&graph.id).await.unwrap();
-    assert!(matches!(adopted, Adopted::Busy { run } if run == "r1"));
-    keep.save(&graph).await.unwrap();
+    assert!(matches!(adopted, Adoption::Busy { run } if run == "r1"));
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Completed);
     let adopted = other.adopt(&graph.id).await.unwrap();
-    assert!(matches!(adopted, Adopted::Mine(_)));
+    assert!(matches!(adopted, Adoption::Mine(_)));
     assert!(other.known("").await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn unborn_graphs_of_live_runs_are_busy() {
+async fn reserved_graphs_of_live_runs_are_busy() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &one("look")).await;
     first.world().state.remove("apd.g.g_1");
     let (_, loaded) = load(&first.begin("r2")).await;
     assert_eq!(loaded.busy, [(GraphId("g_1".to_owned()), "r1".to_owned())]);
@@ -83,45 +88,45 @@ async fn unborn_graphs_of_live_runs_are_busy() {
 #[tokio::test]
 async fn stale_owners_lose_their_lease() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &one("look")).await;
     first.end(RunStatus::Failed);
     let (mut other, loaded) = load(&first.begin("r2")).await;
     first.world().lax = true;
     finish(&mut graph, "a", json!("late"));
-    let stale = keep.save(&graph).await;
-    assert!(matches!(stale, Err(KeepError::LeaseLost { run, .. }) if run == "r2"));
-    assert!(!keep.holds(&graph.id));
-    keep.save(&graph).await.unwrap();
+    let stale = records.driven.save(&graph).await;
+    assert!(matches!(stale, Err(RecordsError::LeaseLost { run, .. }) if run == "r2"));
+    assert!(!records.driven.holds(&graph.id));
+    records.driven.save(&graph).await.unwrap();
     let mut graph = loaded.mine.into_iter().next().unwrap().graph;
     finish(&mut graph, "a", json!("mine"));
-    other.save(&graph).await.unwrap();
-    let stored = &other.held[&graph.id].head.stored;
+    other.driven.save(&graph).await.unwrap();
+    let stored = &other.driven.held[&graph.id].head.stored;
     assert_eq!((stored.owner.run.as_str(), stored.owner.epoch), ("r2", 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_lose_no_lease() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&host).await;
+    let mut graph = begun(&mut records, "g_1", &one("look")).await;
     finish(&mut graph, "a", json!(1));
     host.lose("state_put", 2);
-    keep.save(&graph).await.unwrap();
-    keep.save(&graph).await.unwrap();
-    assert!(keep.holds(&graph.id));
+    records.driven.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
+    assert!(records.driven.holds(&graph.id));
 }
 
 #[tokio::test]
 async fn later_attempts_take_over_their_own_run() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    begun(&mut keep, "g_1", &one("look")).await;
-    let again = Me {
+    let (mut records, _) = load(&host).await;
+    begun(&mut records, "g_1", &one("look")).await;
+    let again = RunIdentity {
         attempt: 2,
         ..me(&host)
     };
-    let (_, loaded) = Keep::load(host.clone(), again, NOW).await.unwrap();
+    let (_, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
     assert_eq!(loaded.mine.len(), 1);
     let (_, loaded) = load(&host).await;
     assert_eq!(
@@ -134,8 +139,8 @@ async fn later_attempts_take_over_their_own_run() {
 #[tokio::test]
 async fn removed_runs_count_as_ended() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &one("look")).await;
     let second = first.begin("r2");
     first.world().runs.remove("r1");
     let (_, loaded) = load(&second).await;
@@ -145,9 +150,9 @@ async fn removed_runs_count_as_ended() {
 #[tokio::test]
 async fn running_attempts_follow_their_class() {
     for (tool, class, to) in [
-        ("look", Class::Replayable, State::Running),
-        ("write", Class::Keyed, State::Running),
-        ("notify", Class::AtMostOnce, State::Uncertain),
+        ("look", Class::Replayable, NodeState::Running),
+        ("write", Class::Keyed, NodeState::Running),
+        ("notify", Class::AtMostOnce, NodeState::Uncertain),
     ] {
         let resumed = resumed(tool, RunStatus::Failed).await;
         let mut graph = resumed.graph;
@@ -162,7 +167,7 @@ async fn running_attempts_follow_their_class() {
             Command::Execute(execute) => Some((execute.attempt, execute.key.clone())),
             _ => None,
         });
-        let expected = (to == State::Running).then_some((1, key));
+        let expected = (to == NodeState::Running).then_some((1, key));
         assert_eq!(again, expected, "{tool}: the same attempt and key");
     }
 }
@@ -171,18 +176,18 @@ async fn running_attempts_follow_their_class() {
 async fn stored_outputs_end_their_attempts() {
     for tool in ["look", "write", "notify"] {
         let first = Memory::new("r1");
-        let (mut keep, _) = load(&first).await;
-        let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
+        let (mut records, _) = load(&first).await;
+        let mut graph = begun(&mut records, "g_1", &one(tool)).await;
         let head = first.world().state["apd.g.g_1"].clone();
         finish(&mut graph, "a", json!({"found": 3}));
-        keep.save(&graph).await.unwrap();
+        records.driven.save(&graph).await.unwrap();
         first.world().state.insert("apd.g.g_1".to_owned(), head);
         first.end(RunStatus::Failed);
         let (_, loaded) = load(&first.begin("r2")).await;
         let resumed = &loaded.mine[0];
-        assert_eq!(state(&resumed.graph, "a"), State::Running);
+        assert_eq!(state(&resumed.graph, "a"), NodeState::Running);
         let ended = matches!(&resumed.events[..],
-            [Event::Recovered { found: Found::Ended(Outcome::Ok { output, satisfying: true }), attempt: 1, .. }]
+            [GraphEvent::Recovered { found: RecoveredAttempt::Ended(ActionOutcome::Ok { output, satisfying: true }), attempt: 1, .. }]
                 if output.value == json!({"found": 3}));
         assert!(ended, "{tool}: {:?}", resumed.events);
     }
@@ -191,20 +196,20 @@ async fn stored_outputs_end_their_attempts() {
 #[tokio::test]
 async fn outputs_of_earlier_iterations_end_nothing() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let until = json!({"ref": "own#/done", "equals": true});
     let repeated = action("a", "look", json!({"repeat": {"max": 3, "until": until}}));
-    let mut graph = begun(&mut keep, "g_1", &[repeated]).await;
+    let mut graph = begun(&mut records, "g_1", &[repeated]).await;
     finish(&mut graph, "a", json!({"done": false}));
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let event = &loaded.mine[0].events[0];
     let is_nothing = matches!(
         event,
-        Event::Recovered {
+        GraphEvent::Recovered {
             attempt: 2,
-            found: Found::Nothing,
+            found: RecoveredAttempt::Nothing,
             ..
         }
     );
@@ -212,24 +217,24 @@ async fn outputs_of_earlier_iterations_end_nothing() {
 }
 
 #[tokio::test]
-async fn child_runs_are_looked_at() {
+async fn recovers_child_runs() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &one("helper")).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &one("helper")).await;
     let on = Suspension::Child {
         run: "child-1".to_owned(),
     };
     let id = || "a".into();
     step(
         &mut graph,
-        Event::Suspended {
+        GraphEvent::Suspended {
             id: id(),
             attempt: 1,
             on,
         },
         NOW,
     );
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Completed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let resumed = &loaded.mine[0];
@@ -253,32 +258,32 @@ async fn unnamed_children_are_started_with_the_same_key() {
 #[tokio::test]
 async fn retries_keep_their_time() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let policy = json!({"mode": "retry", "max_attempts": 3, "backoff_ms": 20_000});
     let retried = action("a", "look", json!({"failure_policy": policy}));
-    let mut graph = begun(&mut keep, "g_1", &[retried]).await;
-    let mut failure = Failure::new(action_graph::code::Code::ToolError, "no", Sent::Yes);
+    let mut graph = begun(&mut records, "g_1", &[retried]).await;
+    let mut failure = ActionFailure::new(action_graph::code::Code::ToolError, "no", Sent::Yes);
     failure.retryable = true;
-    let outcome = Outcome::Err(failure);
+    let outcome = ActionOutcome::Err(failure);
     let id = || "a".into();
     step(
         &mut graph,
-        Event::Finished {
+        GraphEvent::Finished {
             id: id(),
             attempt: 1,
             outcome,
         },
         NOW,
     );
-    assert_eq!(state(&graph, "a"), State::Waiting(Wait::Retry));
-    keep.save(&graph).await.unwrap();
+    assert_eq!(state(&graph, "a"), NodeState::Waiting(Wait::Retry));
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
     let (_, loaded) = load_at(&second, NOW + 1_000).await;
     assert_eq!(loaded.mine[0].timers, [(id(), 1, NOW + 20_000)]);
     second.end(RunStatus::Failed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + 20_000).await;
-    let due = Event::TimerFired {
+    let due = GraphEvent::TimerFired {
         id: id(),
         attempt: 1,
     };
@@ -288,18 +293,18 @@ async fn retries_keep_their_time() {
 #[tokio::test]
 async fn open_questions_wait_until_they_expire() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let graph = begun(&mut keep, "g_1", &one("mail")).await;
-    assert_eq!(state(&graph, "a"), State::Waiting(Wait::Approval));
+    let (mut records, _) = load(&first).await;
+    let graph = begun(&mut records, "g_1", &one("mail")).await;
+    assert_eq!(state(&graph, "a"), NodeState::Waiting(Wait::Approval));
     let asked = ask(&graph, "a");
-    keep.asked(&graph, asked.clone()).await.unwrap();
+    records.driven.asked(&graph, asked.clone()).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
-    let (keep, loaded) = load(&second).await;
+    let (records, loaded) = load(&second).await;
     let resumed = &loaded.mine[0];
     assert_eq!(resumed.asks.len(), 1);
     assert!(resumed.events.is_empty() && resumed.unasked.is_empty());
-    let (found, ask) = keep.ask(&asked.interaction).unwrap();
+    let (found, ask) = records.driven.ask(&asked.interaction).unwrap();
     assert_eq!((found, ask.about), (graph.id.clone(), asked.about));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + HOUR).await;
@@ -312,9 +317,13 @@ async fn open_questions_wait_until_they_expire() {
 #[tokio::test]
 async fn questions_that_were_not_sent_are_asked_again() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let graph = begun(&mut keep, "g_1", &one("mail")).await;
-    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    let (mut records, _) = load(&first).await;
+    let graph = begun(&mut records, "g_1", &one("mail")).await;
+    records
+        .driven
+        .asked(&graph, ask(&graph, "a"))
+        .await
+        .unwrap();
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let resumed = &loaded.mine[0];
@@ -329,15 +338,19 @@ async fn questions_that_were_not_sent_are_asked_again() {
 #[tokio::test]
 async fn questions_are_asked_again_after_a_death() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let graph = begun(&mut keep, "g_1", &one("mail")).await;
-    keep.asked(&graph, ask(&graph, "a")).await.unwrap();
+    let (mut records, _) = load(&first).await;
+    let graph = begun(&mut records, "g_1", &one("mail")).await;
+    records
+        .driven
+        .asked(&graph, ask(&graph, "a"))
+        .await
+        .unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load(&second).await;
     assert!(loaded.mine[0].unasked.is_empty());
     second.end(RunStatus::Failed);
-    let (keep, loaded) = load(&first.begin("r3")).await;
+    let (records, loaded) = load(&first.begin("r3")).await;
     assert_eq!(
         loaded.mine[0].unasked.len(),
         1,
@@ -345,7 +358,7 @@ async fn questions_are_asked_again_after_a_death() {
     );
     let earlier = ask(&graph, "a").interaction;
     assert!(
-        keep.ask(&earlier).is_some(),
+        records.driven.ask(&earlier).is_some(),
         "an answer to the earlier one counts, too"
     );
 }
@@ -353,22 +366,22 @@ async fn questions_are_asked_again_after_a_death() {
 #[tokio::test]
 async fn answered_questions_are_forgotten() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let mut graph = begun(&mut keep, "g_1", &one("mail")).await;
+    let (mut records, _) = load(&host).await;
+    let mut graph = begun(&mut records, "g_1", &one("mail")).await;
     let asked = ask(&graph, "a");
-    keep.asked(&graph, asked.clone()).await.unwrap();
+    records.driven.asked(&graph, asked.clone()).await.unwrap();
     let hash = asked.about[0].hash.clone().unwrap();
     let ids = vec![("a".into(), hash)];
-    step(&mut graph, Event::Approved { ids }, NOW);
-    keep.save(&graph).await.unwrap();
-    assert_eq!(keep.ask(&asked.interaction), None);
+    step(&mut graph, GraphEvent::Approved { ids }, NOW);
+    records.driven.save(&graph).await.unwrap();
+    assert_eq!(records.driven.ask(&asked.interaction), None);
 }
 
 #[tokio::test]
 async fn answers_wait_for_a_graph_that_is_driven() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &one("mail")).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &one("mail")).await;
     let second = first.begin("r2");
     let (other, _) = load(&second).await;
     let submission = Submission {
@@ -377,10 +390,10 @@ async fn answers_wait_for_a_graph_that_is_driven() {
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    other.leave(&submission).await.unwrap();
+    other.inbox.leave(&submission).await.unwrap();
     let (third, loaded) = load(&first.begin("r3")).await;
     assert_eq!(loaded.inbox, [submission]);
-    third.taken("g_1.a.0").await.unwrap();
+    third.inbox.taken("g_1.a.0").await.unwrap();
     let (_, loaded) = load(&first.begin("r4")).await;
     assert!(loaded.inbox.is_empty());
 }
@@ -388,14 +401,14 @@ async fn answers_wait_for_a_graph_that_is_driven() {
 #[tokio::test]
 async fn unclaimed_answers_go_after_7_days() {
     let host = Memory::new("r1");
-    let (keep, _) = load(&host).await;
+    let (records, _) = load(&host).await;
     let submission = Submission {
         interaction: "g_1.a.0".to_owned(),
         action: None,
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    keep.leave(&submission).await.unwrap();
+    records.inbox.leave(&submission).await.unwrap();
     let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
     assert!(loaded.inbox.is_empty());
     assert!(host.world().state.is_empty());
@@ -404,36 +417,39 @@ async fn unclaimed_answers_go_after_7_days() {
 #[tokio::test]
 async fn graphs_end_after_7_days() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    begun(&mut keep, "g_1", &one("mail")).await;
+    let (mut records, _) = load(&first).await;
+    begun(&mut records, "g_1", &one("mail")).await;
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load_at(&second, NOW + 7 * 24 * HOUR).await;
-    assert!(!loaded.mine[0].events.contains(&Event::Deadline));
+    assert!(!loaded.mine[0].events.contains(&GraphEvent::Deadline));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + 8 * 24 * HOUR).await;
-    assert!(loaded.mine[0].events.contains(&Event::Deadline));
+    assert!(loaded.mine[0].events.contains(&GraphEvent::Deadline));
 }
 
 #[tokio::test]
 async fn decision_points_have_one_observation() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &one("look")).await;
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &one("look")).await;
     finish(&mut graph, "a", json!(1));
-    keep.save(&graph).await.unwrap();
-    let made = keep
+    records.driven.save(&graph).await.unwrap();
+    let made = records
+        .driven
         .observed(&mut graph, |_| answer("first"))
         .await
         .unwrap();
     assert_eq!(made, answer("first"));
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
-    let (mut keep, mut loaded) = load(&second).await;
+    let (mut records, mut loaded) = load(&second).await;
     let mut resumed = loaded.mine.pop().unwrap();
     assert!(resumed.observations.is_empty(), "it is the next one");
     assert!(resumed.graph.node(&"a".into()).unwrap().delivered.is_some());
-    let again = keep.observed(&mut resumed.graph, |_| panic!("made twice"));
+    let again = records
+        .driven
+        .observed(&mut resumed.graph, |_| panic!("made twice"));
     assert_eq!(again.await.unwrap(), answer("first"));
     let stored = names(&second, "g_1");
     let stored = stored
@@ -445,31 +461,33 @@ async fn decision_points_have_one_observation() {
 #[tokio::test]
 async fn observations_of_runs_without_turns_are_given() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let actions = [
         action("a", "look", json!({})),
         action("b", "mail", json!({"depends_on": ["a"]})),
     ];
-    let mut graph = begun(&mut keep, "g_1", &actions).await;
+    let mut graph = begun(&mut records, "g_1", &actions).await;
     finish(&mut graph, "a", json!(1));
-    keep.observed(&mut graph, |_| answer("waits"))
+    records
+        .driven
+        .observed(&mut graph, |_| answer("waits"))
         .await
         .unwrap();
-    step(&mut graph, Event::Cancel, NOW);
-    keep.save(&graph).await.unwrap();
+    step(&mut graph, GraphEvent::Cancel, NOW);
+    records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
-    let (mut keep, loaded) = load(&second).await;
+    let (mut records, loaded) = load(&second).await;
     assert_eq!(loaded.mine[0].observations, [answer("waits")]);
-    assert_eq!(loaded.mine[0].graph.stop, Some(Stop::Canceled));
-    keep.save(&loaded.mine[0].graph).await.unwrap();
+    assert_eq!(loaded.mine[0].graph.stop, Some(StopReason::Canceled));
+    records.driven.save(&loaded.mine[0].graph).await.unwrap();
     second.end(RunStatus::Failed);
     first
         .world()
         .runs
         .insert("r1".to_owned(), RunStatus::Running);
-    let (mut keep, _) = load(&first).await;
-    keep.finish(vec![answer("waits")], NOW).await.unwrap();
+    let (mut records, _) = load(&first).await;
+    records.finish(vec![answer("waits")], NOW).await.unwrap();
     first.end(RunStatus::Completed);
     let (_, loaded) = load(&first.begin("r3")).await;
     assert!(loaded.mine[0].observations.is_empty());
@@ -478,14 +496,14 @@ async fn observations_of_runs_without_turns_are_given() {
 #[tokio::test]
 async fn cancelled_runs_store_small_bodies_in_the_head() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
-    let mut graph = begun(&mut keep, "g_1", &one("notify")).await;
-    step(&mut graph, Event::Cancel, NOW);
+    let (mut records, _) = load(&first).await;
+    let mut graph = begun(&mut records, "g_1", &one("notify")).await;
+    step(&mut graph, GraphEvent::Cancel, NOW);
     finish(&mut graph, "a", json!({"sent": true}));
     first.fail("blob_put", "cancelled", 9);
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     let writes = first.count("blob_put");
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     assert_eq!(first.count("blob_put"), writes);
     first.end(RunStatus::Cancelled);
     first.world().reset();
@@ -497,12 +515,15 @@ async fn cancelled_runs_store_small_bodies_in_the_head() {
 
 #[tokio::test]
 async fn attempts_in_their_grace_are_not_repeated() {
-    for (tool, to) in [("look", State::Canceled), ("notify", State::Uncertain)] {
+    for (tool, to) in [
+        ("look", NodeState::Canceled),
+        ("notify", NodeState::Uncertain),
+    ] {
         let first = Memory::new("r1");
-        let (mut keep, _) = load(&first).await;
-        let mut graph = begun(&mut keep, "g_1", &one(tool)).await;
-        step(&mut graph, Event::Cancel, NOW);
-        keep.save(&graph).await.unwrap();
+        let (mut records, _) = load(&first).await;
+        let mut graph = begun(&mut records, "g_1", &one(tool)).await;
+        step(&mut graph, GraphEvent::Cancel, NOW);
+        records.driven.save(&graph).await.unwrap();
         first.end(RunStatus::Cancelled);
         let (_, mut loaded) = load(&first.begin("r2")).await;
         let resumed = loaded.mine.pop().unwrap();
@@ -515,15 +536,15 @@ async fn attempts_in_their_grace_are_not_repeated() {
 #[tokio::test]
 async fn heads_hold_the_last_transitions() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     let each = json!({"for_each": {"items": "input:event#/list", "max": 7}, "input": {"of": {"$ref": "item"}}});
-    let mut graph = begun(&mut keep, "g_1", &[action("a", "look", each)]).await;
+    let mut graph = begun(&mut records, "g_1", &[action("a", "look", each)]).await;
     for at in 0..7 {
         finish(&mut graph, &format!("a[{at}]"), json!(at));
-        keep.save(&graph).await.unwrap();
+        records.driven.save(&graph).await.unwrap();
     }
     let record = super::support::record(&graph, Vec::new(), NOW);
-    keep.close(&graph, &record).await.unwrap();
+    records.close(&graph, &record).await.unwrap();
     let stored = names(&host, "g_1");
     let segments: Vec<_> = stored
         .iter()
@@ -532,7 +553,13 @@ async fn heads_hold_the_last_transitions() {
         .collect();
     let mut seqs = Vec::new();
     for name in segments {
-        let body = keep.bodies.read(&graph.id, &name).await.unwrap().unwrap();
+        let body = records
+            .driven
+            .bodies
+            .read(&graph.id, &name)
+            .await
+            .unwrap()
+            .unwrap();
         let list = body.as_array().unwrap().clone();
         seqs.extend(list.iter().map(|one| one["seq"].as_u64().unwrap()));
     }

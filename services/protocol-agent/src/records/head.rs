@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::graph::{Graph, Millis, Transition};
 use action_graph::ids::ActionId;
-use action_graph::node::{State, Wait};
-use action_graph::record::{Blob, Owner, RestoreError, StoredGraph, store};
+use action_graph::node::{NodeState, Wait};
+use action_graph::record::{GraphOwner, RecordBody, RestoreError, StoredGraph, store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::keep::error::KeepError;
+use crate::records::error::RecordsError;
 
 /// Bytes of a head.
 pub(super) const HEAD_BYTES: usize = 200 << 10;
@@ -24,21 +24,21 @@ const RUNS: usize = 32;
 
 /// A question to the user, named before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct PendingQuestion {
     /// The `interaction_id`.
     pub interaction: String,
     /// Actions that it asks about.
-    pub about: Vec<Asked>,
+    pub about: Vec<QuestionSubject>,
     /// When no answer is taken any more.
     pub expires_at: Millis,
-    /// The run that asks. Set by the keep.
+    /// The run that asks. Set by [`DrivenGraphs`](crate::records::DrivenGraphs).
     #[serde(default)]
     pub run: String,
 }
 
 /// One action that a question is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct QuestionSubject {
     /// The action.
     pub id: ActionId,
     /// Its attempt.
@@ -62,7 +62,7 @@ pub(super) struct Observation {
 
 /// The head of a graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Head {
+pub(super) struct GraphHead {
     pub(super) stored: StoredGraph,
     /// When the graph was opened.
     pub(super) opened: Millis,
@@ -77,7 +77,7 @@ pub(super) struct Head {
     /// Observations, the last 16.
     pub(super) observations: Vec<Observation>,
     /// Questions that are not answered.
-    pub(super) asks: Vec<Ask>,
+    pub(super) asks: Vec<PendingQuestion>,
     /// Bytes of all bodies.
     pub(super) bytes: u64,
     /// Bodies that the gateway did not take from a cancelled run.
@@ -86,20 +86,20 @@ pub(super) struct Head {
 }
 
 /// Writes of one change of a graph.
-pub(super) struct Change {
-    pub(super) head: Head,
-    pub(super) bodies: Vec<Blob>,
+pub(super) struct HeadChange {
+    pub(super) head: GraphHead,
+    pub(super) bodies: Vec<RecordBody>,
 }
 
-impl Head {
+impl GraphHead {
     /// The head of a graph that is opened now.
     pub(super) fn first(
         graph: &Graph,
         conversation: &str,
-        owner: Owner,
+        owner: GraphOwner,
         source: String,
         opened: Millis,
-    ) -> Result<Change, KeepError> {
+    ) -> Result<HeadChange, RecordsError> {
         let runs = vec![owner.run.clone()];
         let (stored, bodies) = store(graph, conversation, owner, None).map_err(too_large)?;
         let mut head = Self {
@@ -115,11 +115,11 @@ impl Head {
             inline: BTreeMap::new(),
         };
         let bodies = head.note(graph, bodies);
-        Ok(Change { head, bodies })
+        Ok(HeadChange { head, bodies })
     }
 
     /// The head after a change of the graph, and the bodies that it names anew.
-    pub(super) fn next(&self, graph: &Graph) -> Result<Change, KeepError> {
+    pub(super) fn next(&self, graph: &Graph) -> Result<HeadChange, RecordsError> {
         let owner = self.stored.owner.clone();
         let conversation = &self.stored.conversation;
         let (stored, bodies) =
@@ -133,11 +133,11 @@ impl Head {
             about.any(|asked| is_waiting(graph, &asked.id))
         });
         let bodies = head.note(graph, bodies);
-        Ok(Change { head, bodies })
+        Ok(HeadChange { head, bodies })
     }
 
     /// Adds new transitions; a full list becomes a body.
-    fn note(&mut self, graph: &Graph, mut bodies: Vec<Blob>) -> Vec<Blob> {
+    fn note(&mut self, graph: &Graph, mut bodies: Vec<RecordBody>) -> Vec<RecordBody> {
         let last = self.recent.last().map_or(0, |one| one.seq);
         let new = graph.transitions.iter().filter(|one| one.seq > last);
         self.recent.extend(new.cloned());
@@ -149,7 +149,7 @@ impl Head {
             let key = format!("transitions.{first:06}");
             let content = serde_json::to_value(full).unwrap_or_default();
             self.segments.push(key.clone());
-            bodies.push(Blob { key, content });
+            bodies.push(RecordBody { key, content });
         }
         bodies
     }
@@ -163,7 +163,7 @@ impl Head {
     }
 
     /// Names a question; one of the same id is replaced.
-    pub(super) fn ask(&mut self, ask: Ask) {
+    pub(super) fn ask(&mut self, ask: PendingQuestion) {
         self.asks.retain(|one| one.interaction != ask.interaction);
         if self.asks.len() == ASKS {
             self.asks.remove(0);
@@ -196,13 +196,13 @@ pub(super) fn is_waiting(graph: &Graph, id: &ActionId) -> bool {
     let state = graph.node(id).map(|node| node.state);
     matches!(
         state,
-        Some(State::Waiting(Wait::User | Wait::Approval) | State::Uncertain)
+        Some(NodeState::Waiting(Wait::User | Wait::Approval) | NodeState::Uncertain)
     )
 }
 
-fn too_large(error: RestoreError) -> KeepError {
+fn too_large(error: RestoreError) -> RecordsError {
     match error {
-        RestoreError::TooLarge(_) => KeepError::Full {
+        RestoreError::TooLarge(_) => RecordsError::Full {
             what: "the head of the graph",
             most: HEAD_BYTES,
         },

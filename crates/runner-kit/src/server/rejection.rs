@@ -11,7 +11,7 @@ use crate::signature::SignatureError;
 
 /// Cause of a rejected request. Status codes appear only here.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RequestRejection {
     #[error("{0}")]
     Unsigned(#[from] SignatureError),
     #[error("this webhook-id was used before, or is older than what is remembered")]
@@ -36,7 +36,7 @@ pub(super) enum Refusal {
     Busy,
 }
 
-impl Refusal {
+impl RequestRejection {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::Unsigned(_) => (StatusCode::UNAUTHORIZED, "unauthenticated"),
@@ -53,7 +53,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for RequestRejection {
     fn into_response(self) -> Response {
         let (status, code) = self.status_and_code();
         let retryable = matches!(self, Self::Busy | Self::Unread);

@@ -11,9 +11,9 @@ use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::keep::document::VERSION;
-use crate::keep::error::KeepError;
-use crate::keep::host::{KeepHost, tried};
+use crate::records::document::VERSION;
+use crate::records::error::RecordsError;
+use crate::records::host::{RecordsHost, tried};
 
 /// Bytes of one part; the gateway takes 10 MiB.
 const PART: usize = 8 << 20;
@@ -26,7 +26,7 @@ const HASH: usize = 32;
 
 /// The first line of a body.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct BodyHeader {
     version: u16,
     conversation: String,
     graph: String,
@@ -35,14 +35,14 @@ struct Line {
 }
 
 /// The bodies of one conversation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Bodies<H> {
     host: H,
     conversation: String,
     prefix: String,
 }
 
-impl<H: KeepHost> Bodies<H> {
+impl<H: RecordsHost> Bodies<H> {
     pub(super) fn new(host: H, conversation: &str) -> Self {
         let hash = sha256::hex(conversation);
         Self {
@@ -63,7 +63,7 @@ impl<H: KeepHost> Bodies<H> {
         &self,
         graph: &GraphId,
         bodies: &[(&str, &Value)],
-    ) -> Result<u64, KeepError> {
+    ) -> Result<u64, RecordsError> {
         // Boxed and collected: the compiler does not see that a lazy list of borrowing futures is `Send`.
         let writes: Vec<_> = bodies
             .iter()
@@ -78,17 +78,22 @@ impl<H: KeepHost> Bodies<H> {
     }
 
     /// Writes a body, its parts before its beginning.
-    async fn write(&self, graph: &GraphId, name: &str, content: &Value) -> Result<u64, KeepError> {
+    async fn write(
+        &self,
+        graph: &GraphId,
+        name: &str,
+        content: &Value,
+    ) -> Result<u64, RecordsError> {
         let content = content.to_string().into_bytes();
         let parts = content.len().div_ceil(PART).max(1);
         if parts > PARTS {
             let most = PARTS * PART;
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "a stored result",
                 most,
             });
         }
-        let line = Line {
+        let line = BodyHeader {
             version: VERSION,
             conversation: self.conversation.clone(),
             graph: graph.0.clone(),
@@ -114,7 +119,7 @@ impl<H: KeepHost> Bodies<H> {
         &self,
         graph: &GraphId,
         name: &str,
-    ) -> Result<Option<Value>, KeepError> {
+    ) -> Result<Option<Value>, RecordsError> {
         let key = self.key(graph, name);
         let Some(bytes) = tried(|| self.host.blob_get(&key)).await? else {
             return Ok(None);
@@ -135,10 +140,10 @@ impl<H: KeepHost> Bodies<H> {
         Ok(content.flatten())
     }
 
-    fn opened<'a>(&self, graph: &GraphId, bytes: &'a [u8]) -> Option<(Line, &'a [u8])> {
+    fn opened<'a>(&self, graph: &GraphId, bytes: &'a [u8]) -> Option<(BodyHeader, &'a [u8])> {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         let (line, content) = bytes.split_at(end);
-        let line: Line = serde_json::from_slice(line).ok()?;
+        let line: BodyHeader = serde_json::from_slice(line).ok()?;
         let is_ours = line.version == VERSION
             && line.conversation == self.conversation
             && line.graph == graph.0
@@ -151,10 +156,10 @@ impl<H: KeepHost> Bodies<H> {
         &self,
         graph: &GraphId,
         names: impl IntoIterator<Item = String>,
-    ) -> Result<BTreeMap<String, Value>, KeepError> {
+    ) -> Result<BTreeMap<String, Value>, RecordsError> {
         let read = |name: String| async move {
             let content = self.read(graph, &name).await?;
-            Ok::<_, KeepError>((name, content))
+            Ok::<_, RecordsError>((name, content))
         };
         let reads: Vec<_> = names.into_iter().map(|name| read(name).boxed()).collect();
         let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
@@ -170,7 +175,7 @@ impl<H: KeepHost> Bodies<H> {
         &self,
         graph: &GraphId,
         beginning: &str,
-    ) -> Result<Vec<String>, KeepError> {
+    ) -> Result<Vec<String>, RecordsError> {
         let prefix = self.key(graph, beginning);
         let page = tried(|| self.host.blob_list(&prefix, None)).await?;
         let all = self.key(graph, "");
@@ -179,7 +184,7 @@ impl<H: KeepHost> Bodies<H> {
     }
 
     /// Removes up to 100 bodies of a graph; true when none is left.
-    pub(super) async fn remove(&self, graph: &GraphId) -> Result<bool, KeepError> {
+    pub(super) async fn remove(&self, graph: &GraphId) -> Result<bool, RecordsError> {
         let prefix = self.key(graph, "");
         let page = tried(|| self.host.blob_list(&prefix, None)).await?;
         for key in &page.keys {

@@ -1,40 +1,41 @@
 //! Opening a graph: stored before anything of it runs.
 
-use action_graph::declaration::Source;
+use action_graph::declaration::DeclarationSource;
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
-use action_graph::record::Owner;
+use action_graph::record::GraphOwner;
 use serde_json::json;
 
 use crate::failpoint::reach;
-use crate::keep::document::named;
-use crate::keep::error::KeepError;
-use crate::keep::head::Head;
-use crate::keep::host::{KeepHost, tried};
-use crate::keep::index::{Index, Open};
-use crate::keep::{Held, Keep, Opened};
+use crate::records::document::named;
+use crate::records::error::RecordsError;
+use crate::records::head::GraphHead;
+use crate::records::host::{RecordsHost, tried};
+use crate::records::index::{Index, OpenEntry};
+use crate::records::save::{DrivenGraph, head_key};
+use crate::records::{GraphRecords, OpenOutcome};
 
 /// Name of the body with the model's output.
 const SOURCE: &str = "source";
 /// Bytes of the model's output that are kept for inspection.
 const RAW: usize = 64 << 10;
 
-impl<H: KeepHost> Keep<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// Stores a graph that was accepted and has not begun: the model's output, then the index, then its head.
     /// `ordinal` is the number of the declaration in this run: the same one again gives the graph that it made.
     pub async fn open(
         &mut self,
         ordinal: u32,
         graph: &Graph,
-        source: &Source,
+        source: &DeclarationSource,
         raw: &str,
         diagnostics: &[Diagnostic],
         now: Millis,
-    ) -> Result<Opened, KeepError> {
+    ) -> Result<OpenOutcome, RecordsError> {
         self.needs_storage()?;
         let id = &graph.id;
-        if let Some(made) = self.index.value.made_by(&self.me.run, ordinal) {
-            return Ok(Opened::Exists(made.clone()));
+        if let Some(made) = self.archive.index.value.made_by(&self.me.run, ordinal) {
+            return Ok(OpenOutcome::Exists(made.clone()));
         }
         let end = raw.floor_char_boundary(RAW);
         let body = json!({
@@ -44,42 +45,42 @@ impl<H: KeepHost> Keep<H> {
             "diagnostics": diagnostics,
             "accepted_sha256": graph.info.accepted_sha256,
         });
-        let mut bytes = self.bodies.write_all(id, &[(SOURCE, &body)]).await?;
+        let mut bytes = self.driven.bodies.write_all(id, &[(SOURCE, &body)]).await?;
         reach("open.raw").await;
-        let open = Open {
+        let open = OpenEntry {
             id: id.clone(),
             run: self.me.run.clone(),
             at: now,
         };
         let add = |index: &mut Index| index.open(open.clone(), ordinal);
-        self.index.change(&self.host, add).await?;
+        self.archive.index.change(&self.host, add).await?;
         reach("open.index").await;
-        let owner = Owner {
+        let owner = GraphOwner {
             run: self.me.run.clone(),
             attempt: self.me.attempt,
             epoch: 1,
         };
-        let conversation = self.conversation();
-        let change = Head::first(graph, &conversation, owner, SOURCE.to_owned(), now)?;
+        let conversation = self.me.conversation();
+        let change = GraphHead::first(graph, &conversation, owner, SOURCE.to_owned(), now)?;
         let bodies: Vec<_> = change
             .bodies
             .iter()
             .map(|body| (body.key.as_str(), &body.content))
             .collect();
-        bytes += self.bodies.write_all(id, &bodies).await?;
+        bytes += self.driven.bodies.write_all(id, &bodies).await?;
         let mut head = change.head;
         head.bytes = bytes;
         let value = named(&conversation, &head);
         // The id was drawn for this graph: nothing stands under its key.
-        let key = Self::key(id);
+        let key = head_key(id);
         let version = tried(|| self.host.state_put(&key, value.clone(), None)).await?;
         reach("open.head").await;
-        let held = Held {
+        let held = DrivenGraph {
             written: head.names(),
             head,
             version: Some(version),
         };
-        self.held.insert(id.clone(), held);
-        Ok(Opened::New)
+        self.driven.held.insert(id.clone(), held);
+        Ok(OpenOutcome::New)
     }
 }

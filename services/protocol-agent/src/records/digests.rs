@@ -1,7 +1,7 @@
 //! Turns of earlier runs, for the transcript of later ones.
 
 use action_graph::graph::Millis;
-use action_graph::transcript::Turn;
+use action_graph::transcript::TranscriptTurn;
 use serde::{Deserialize, Serialize};
 
 /// The key of the turns.
@@ -23,17 +23,17 @@ pub struct Digest {
     /// When it ended.
     pub at: Millis,
     /// Its turns.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<TranscriptTurn>,
 }
 
 /// The turns of the last runs, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Ring {
+pub(super) struct DigestRing {
     pub(super) digests: Vec<Digest>,
 }
 
-impl Ring {
+impl DigestRing {
     /// Adds the turns of a run instead of those that it added before; false when they stand there.
     pub(super) fn add(&mut self, digest: &Digest) -> bool {
         let digest = shortened(digest.clone());
@@ -64,11 +64,11 @@ fn shortened(mut digest: Digest) -> Digest {
     digest
 }
 
-fn shorten(turn: &mut Turn) {
+fn shorten(turn: &mut TranscriptTurn) {
     match turn {
-        Turn::User { text, .. } | Turn::Answer { text } => cut(text, SHORT * 5),
-        Turn::Notice(notice) => notice.lines.clear(),
-        Turn::Protocol(turn) => {
+        TranscriptTurn::User { text, .. } | TranscriptTurn::Answer { text } => cut(text, SHORT * 5),
+        TranscriptTurn::Notice(notice) => notice.lines.clear(),
+        TranscriptTurn::Protocol(turn) => {
             turn.is_exact = false;
             for call in &mut turn.calls {
                 cut(&mut call.text, SHORT);

@@ -4,11 +4,11 @@
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent, ToolCall};
 use protocol::result::{AgentRunResult, MessageDeltaPayload, ResultType};
-use runner_kit::{Results, results};
+use runner_kit::{ResultSender, results};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::line::Room;
+use crate::output_limit::LineLimit;
 
 /// Bounds the deltas of a turn to about this many times the size of its text, at any pace. A delta waits until
 /// it adds this part of the text; it carries the complete text when that much is new, or when its turn ends.
@@ -16,11 +16,11 @@ const REPEATS: usize = 64;
 
 /// Sends the output of a run. The texts of its turns form one message.
 #[derive(Debug)]
-pub(crate) struct Speaker {
-    out: Results,
+pub(crate) struct MessageWriter {
+    out: ResultSender,
     /// True when the client shows deltas.
     streaming: bool,
-    room: Room,
+    line_limit: LineLimit,
     /// Text of this run so far.
     said: String,
     /// Length of the prefix that was sent.
@@ -34,13 +34,13 @@ pub(crate) struct Speaker {
     has_taken_back: bool,
 }
 
-impl Speaker {
-    /// Creates the speaker for a run.
-    pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
+impl MessageWriter {
+    /// Creates the writer for a run.
+    pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
         Self {
             out,
             streaming: is_streaming(context),
-            room: Room::of(context),
+            line_limit: LineLimit::of(context),
             said: String::new(),
             sent: 0,
             told_whole: 0,
@@ -56,8 +56,8 @@ impl Speaker {
     }
 
     /// Limit of the data of a result.
-    pub(crate) fn room(&self) -> Room {
-        self.room
+    pub(crate) fn line_limit(&self) -> LineLimit {
+        self.line_limit
     }
 
     /// Sends a result of another type.
@@ -72,7 +72,7 @@ impl Speaker {
     }
 
     /// Appends text of the model.
-    pub(crate) async fn say(&mut self, text: &str) {
+    pub(crate) async fn append(&mut self, text: &str) {
         if text.is_empty() {
             return;
         }
@@ -127,11 +127,11 @@ impl Speaker {
             Message::text("assistant", &self.said)
         };
         let mut completed = results::message_completed(message.clone(), Vec::new());
-        if message.tool_calls.is_some() && !self.room.holds(&completed.data) {
+        if message.tool_calls.is_some() && !self.line_limit.holds(&completed.data) {
             message.tool_calls = None;
             completed = results::message_completed(message, Vec::new());
         }
-        if self.room.holds(&completed.data) {
+        if self.line_limit.holds(&completed.data) {
             self.send(completed).await;
         } else if self.sent < self.said.len() {
             self.tell(true, None).await;
@@ -147,7 +147,7 @@ impl Speaker {
     /// Sends unsent text in as many deltas as needed. Tool calls that exceed the limit appear only in results of
     /// their own.
     async fn tell(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
-        let half = self.room.half();
+        let half = self.line_limit.half();
         let tool_calls = tool_calls.filter(|calls| half.half().holds(calls));
         loop {
             let new = half.beginning(&self.said[self.sent..]).to_owned();
@@ -174,7 +174,7 @@ impl Speaker {
             ..MessageChunk::default()
         };
         let mut payload = MessageDeltaPayload { chunk };
-        if !self.room.holds(&payload) {
+        if !self.line_limit.holds(&payload) {
             payload.chunk.all_content = None;
         }
         if payload.chunk.all_content.is_some() {

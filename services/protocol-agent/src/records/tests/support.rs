@@ -2,33 +2,33 @@
 
 use std::collections::BTreeSet;
 
-use action_graph::accept::{Verdict, accept};
+use action_graph::accept::{OutputVerdict, accept};
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
-use action_graph::catalog::{Catalog, Entry};
-use action_graph::declaration::Source;
+use action_graph::catalog::{Catalog, CatalogEntry};
+use action_graph::declaration::DeclarationSource;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::GraphId;
 use action_graph::json::canonical;
-use action_graph::node::{Output, State};
+use action_graph::node::{ActionOutput, NodeState};
 use action_graph::output::ModelOutput;
 use action_graph::record::{Metrics, ResultRecord, result_record};
-use action_graph::result::observe::Budget;
+use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
-use action_graph::rules::{Known, Rules};
-use action_graph::schedule::{Command, Event, Outcome, step};
+use action_graph::rules::{AgentRules, KnownFacts};
+use action_graph::schedule::{ActionOutcome, Command, GraphEvent, step};
 use action_graph::validate::Context;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::keep::{Keep, Loaded, Me, Opened};
+use crate::records::{GraphRecords, LoadedRecords, OpenOutcome, RunIdentity};
 use crate::testing::memory::Memory;
 
 pub(super) const CONVERSATION: &str = "c-7";
 pub(super) const NOW: Millis = 1_800_000_000_000;
 
-pub(super) fn me(host: &Memory) -> Me {
-    Me {
+pub(super) fn me(host: &Memory) -> RunIdentity {
+    RunIdentity {
         run: host.run().to_owned(),
         attempt: 1,
         conversation: Some(CONVERSATION.to_owned()),
@@ -38,24 +38,24 @@ pub(super) fn me(host: &Memory) -> Me {
     }
 }
 
-pub(super) async fn load(host: &Memory) -> (Keep<Memory>, Loaded) {
+pub(super) async fn load(host: &Memory) -> (GraphRecords<Memory>, LoadedRecords) {
     load_at(host, NOW).await
 }
 
-pub(super) async fn load_at(host: &Memory, now: Millis) -> (Keep<Memory>, Loaded) {
-    let loading: BoxFuture<'_, _> = Keep::load(host.clone(), me(host), now).boxed();
+pub(super) async fn load_at(host: &Memory, now: Millis) -> (GraphRecords<Memory>, LoadedRecords) {
+    let loading: BoxFuture<'_, _> = GraphRecords::load(host.clone(), me(host), now).boxed();
     loading.await.unwrap()
 }
 
 fn catalog() -> Catalog {
     let schema = || json!({"type": "object"});
-    let tool = |name| Entry::new(ExecutorKind::Tool, name, "Does something.", schema());
+    let tool = |name| CatalogEntry::new(ExecutorKind::Tool, name, "Does something.", schema());
     Catalog::new(vec![
         tool("look").acting(&[Effect::Read], Idempotency::Safe),
         tool("write").acting(&[Effect::Write], Idempotency::Keyed),
         tool("notify").acting(&[Effect::Unknown], Idempotency::Unsafe),
         tool("mail").acting(&[Effect::Send], Idempotency::Unsafe),
-        Entry::new(ExecutorKind::Agent, "helper", "Helps.", schema()),
+        CatalogEntry::new(ExecutorKind::Agent, "helper", "Helps.", schema()),
     ])
 }
 
@@ -82,19 +82,19 @@ pub(super) fn declared(actions: &[Value]) -> ModelOutput {
 
 /// The graph of a declaration, and its source.
 #[track_caller]
-pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, Source) {
+pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, DeclarationSource) {
     let catalog = catalog();
-    let rules = Rules {
+    let rules = AgentRules {
         enabled: true,
-        ..Rules::default()
+        ..AgentRules::default()
     };
-    let known = Known {
+    let known = KnownFacts {
         goal: "Do the work.".to_owned(),
         event: json!({"list": [1, 2, 3, 4, 5, 6, 7]}),
         can_persist: true,
         can_ask: true,
         remaining_ms: 600_000,
-        ..Known::default()
+        ..KnownFacts::default()
     };
     let context = Context {
         catalog: &catalog,
@@ -102,7 +102,7 @@ pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, Source) {
         rules: &rules,
     };
     let accepted = match accept(output, context) {
-        Verdict::Accepted(accepted) => *accepted,
+        OutputVerdict::Accepted(accepted) => *accepted,
         other => panic!("not accepted: {other:#?}"),
     };
     let source = accepted.declaration.source.clone();
@@ -113,27 +113,31 @@ pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, Source) {
 }
 
 /// A graph of these actions that is stored and has begun; the commands of its begin are not carried out.
-pub(super) async fn begun(keep: &mut Keep<Memory>, id: &str, actions: &[Value]) -> Graph {
+pub(super) async fn begun(
+    records: &mut GraphRecords<Memory>,
+    id: &str,
+    actions: &[Value],
+) -> Graph {
     let output = declared(actions);
     let (mut graph, source) = graph_of(id, &output);
     let ordinal = id.trim_start_matches("g_").parse().unwrap();
     let raw = output.raw();
-    let opened = keep.open(ordinal, &graph, &source, &raw, &[], NOW).await;
-    assert_eq!(opened.unwrap(), Opened::New);
-    step(&mut graph, Event::Begin, NOW);
-    keep.save(&graph).await.unwrap();
+    let opened = records.open(ordinal, &graph, &source, &raw, &[], NOW).await;
+    assert_eq!(opened.unwrap(), OpenOutcome::New);
+    step(&mut graph, GraphEvent::Begin, NOW);
+    records.driven.save(&graph).await.unwrap();
     graph
 }
 
 /// Ends an attempt with this value.
 pub(super) fn finish(graph: &mut Graph, id: &str, value: Value) -> Vec<Command> {
     let attempt = graph.node(&id.into()).unwrap().attempt;
-    let outcome = Outcome::Ok {
-        output: Output::json(value),
+    let outcome = ActionOutcome::Ok {
+        output: ActionOutput::json(value),
         satisfying: true,
     };
     let id = id.into();
-    let event = Event::Finished {
+    let event = GraphEvent::Finished {
         id,
         attempt,
         outcome,
@@ -142,12 +146,12 @@ pub(super) fn finish(graph: &mut Graph, id: &str, value: Value) -> Vec<Command> 
 }
 
 #[track_caller]
-pub(super) fn state(graph: &Graph, id: &str) -> State {
+pub(super) fn state(graph: &Graph, id: &str) -> NodeState {
     graph.node(&id.into()).unwrap().state
 }
 
 pub(super) fn record(graph: &Graph, runs: Vec<String>, now: Millis) -> ResultRecord {
-    let budget = Budget {
+    let budget = ObservationBudget {
         window: 100_000,
         count: &estimate,
     };

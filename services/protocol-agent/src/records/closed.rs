@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use action_graph::Graph;
-use action_graph::graph::Status;
+use action_graph::graph::{GraphStatus, Millis};
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::json::canonical;
-use action_graph::node::{Output, State};
+use action_graph::node::{ActionOutput, NodeState};
 use action_graph::policy::Visibility;
-use action_graph::record::{Blob, ResultRecord};
+use action_graph::record::{RecordBody, ResultRecord};
 use action_graph::result::summary::summary_of;
 use action_graph::rules::{KnownAction, KnownGraph};
 use action_graph::sha256;
@@ -16,11 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::failpoint::reach;
-use crate::keep::Keep;
-use crate::keep::error::KeepError;
-use crate::keep::head::Head;
-use crate::keep::host::{KeepHost, tried};
-use crate::keep::index::{Closed, Index};
+use crate::records::GraphRecords;
+use crate::records::bodies::Bodies;
+use crate::records::document::StateDocument;
+use crate::records::error::RecordsError;
+use crate::records::head::GraphHead;
+use crate::records::host::{RecordsHost, tried};
+use crate::records::index::{ClosedEntry, Index};
+use crate::records::save::head_key;
 
 /// Bytes of an output in the record of a closed graph; larger ones stay bodies of their own.
 const INLINE: usize = 64 << 10;
@@ -53,17 +56,32 @@ struct ClosedAction {
     error: Option<String>,
 }
 
-impl<H: KeepHost> Keep<H> {
+/// The index of graphs, and closed ones.
+#[derive(Debug)]
+pub struct GraphArchive<H> {
+    pub(super) host: H,
+    pub(super) bodies: Bodies<H>,
+    pub(super) index: StateDocument<Index>,
+    /// Closed graphs that were read.
+    pub(super) read: BTreeMap<GraphId, Option<ClosedGraph>>,
+    pub(super) now: Millis,
+}
+
+impl<H: RecordsHost> GraphRecords<H> {
     /// Closes a graph: its record, then the index, then its head is removed. May be done again. For graphs whose
     /// observation led to an answer, and for superseded and cancelled ones.
-    pub async fn close(&mut self, graph: &Graph, record: &ResultRecord) -> Result<(), KeepError> {
+    pub async fn close(
+        &mut self,
+        graph: &Graph,
+        record: &ResultRecord,
+    ) -> Result<(), RecordsError> {
         let id = &graph.id;
-        if self.held(id).is_none() {
+        if self.driven.held.get(id).is_none() {
             return Ok(());
         }
         // Store the last state first: a run that takes the graph over before it is closed closes the same state.
-        self.save(graph).await?;
-        let Some(held) = self.held(id) else {
+        self.driven.save(graph).await?;
+        let Some(held) = self.driven.held.get(id) else {
             return Ok(());
         };
         let mut change = held.head.next(graph)?;
@@ -72,7 +90,7 @@ impl<H: KeepHost> Keep<H> {
             let key = format!("transitions.{:06}", first.seq);
             let content = serde_json::to_value(&recent).unwrap_or_default();
             change.head.segments.push(key.clone());
-            change.bodies.push(Blob { key, content });
+            change.bodies.push(RecordBody { key, content });
         }
         let closed = closed_graph(graph, record, &change.head);
         let content = serde_json::to_value(&closed).unwrap_or_default();
@@ -84,9 +102,9 @@ impl<H: KeepHost> Keep<H> {
             .collect();
         bodies.retain(|(key, _)| !held.written.contains(*key));
         bodies.push((&body, &content));
-        self.bodies.write_all(id, &bodies).await?;
+        self.driven.bodies.write_all(id, &bodies).await?;
         reach("close.body").await;
-        let entry = Closed {
+        let entry = ClosedEntry {
             id: id.clone(),
             title: graph.info.title.clone(),
             status: record.status,
@@ -94,44 +112,82 @@ impl<H: KeepHost> Keep<H> {
             body: Some(body),
         };
         self.end(entry).await?;
-        self.read.insert(id.clone(), Some(closed));
+        self.archive.read.insert(id.clone(), Some(closed));
         Ok(())
     }
 
     /// Closes a graph whose bodies are gone.
-    pub(super) async fn close_lost(&mut self, id: &GraphId) -> Result<(), KeepError> {
-        let held = self.held(id);
+    pub(super) async fn close_lost(&mut self, id: &GraphId) -> Result<(), RecordsError> {
+        let held = self.driven.held.get(id);
         let title = held.map(|held| held.head.stored.graph.info.title.clone());
-        let entry = Closed {
+        let entry = ClosedEntry {
             id: id.clone(),
             title: title.unwrap_or_default(),
-            status: Status::Failed,
+            status: GraphStatus::Failed,
             at: self.now,
             body: None,
         };
         self.end(entry).await
     }
 
-    async fn end(&mut self, entry: Closed) -> Result<(), KeepError> {
+    async fn end(&mut self, entry: ClosedEntry) -> Result<(), RecordsError> {
         let id = entry.id.clone();
         let close = |index: &mut Index| Ok(index.close(entry.clone()));
-        self.index.change(&self.host, close).await?;
+        self.archive.index.change(&self.host, close).await?;
         reach("close.index").await;
-        let key = Self::key(&id);
+        let key = head_key(&id);
         tried(|| self.host.state_delete(&key)).await?;
-        self.held.remove(&id);
+        self.driven.held.remove(&id);
         Ok(())
     }
 
     /// Earlier graphs that a declaration may refer to: the newest closed ones, those whose id stands in `output`, and
     /// open ones of other runs; oldest first. Those of this run are the caller's to add.
-    pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, KeepError> {
+    pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
+        let mut list = self.archive.known(output).await?;
+        list.extend(self.others.values().cloned());
+        Ok(list)
+    }
+
+    /// The records of the newest closed graphs, oldest first.
+    #[cfg(test)]
+    pub(crate) async fn closed_records(&mut self) -> Vec<Value> {
+        self.known("").await.unwrap();
+        let closed = self.archive.index.value.closed.iter();
+        let closed = closed.filter_map(|one| self.archive.read.get(&one.id)?.as_ref());
+        closed.map(|closed| closed.record.clone()).collect()
+    }
+
+    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
+    pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, RecordsError> {
+        let held = self.driven.held.get(graph);
+        let source = match held.map(|held| held.head.source.clone()) {
+            Some(source) => Some(source),
+            None => self.archive.source(graph).await?,
+        };
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let body = self.driven.bodies.read(graph, &source).await?;
+        let raw = body.and_then(|body| Some(body.get("raw")?.as_str()?.to_owned()));
+        Ok(raw)
+    }
+}
+
+impl<H: RecordsHost> GraphArchive<H> {
+    /// Whether a graph of this id is closed.
+    pub(super) fn is_closed(&self, id: &GraphId) -> bool {
+        self.index.value.closed.iter().any(|one| one.id == *id)
+    }
+
+    /// The newest closed graphs, and those whose id stands in `output`; oldest first.
+    async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
         let mut list = Vec::new();
         let closed = self.index.value.closed.clone();
         let newest = closed.len().saturating_sub(NEWEST);
-        for (place, entry) in closed.iter().enumerate() {
+        for (position, entry) in closed.iter().enumerate() {
             let is_named = output.contains(&entry.id.0);
-            if place < newest && !is_named {
+            if position < newest && !is_named {
                 continue;
             }
             let graph = if entry.is_expired(self.now) {
@@ -154,7 +210,6 @@ impl<H: KeepHost> Keep<H> {
                 actions,
             });
         }
-        list.extend(self.others.values().cloned());
         Ok(list)
     }
 
@@ -164,7 +219,7 @@ impl<H: KeepHost> Keep<H> {
         &mut self,
         graph: &GraphId,
         action: &ActionId,
-    ) -> Result<Option<Value>, KeepError> {
+    ) -> Result<Option<Value>, RecordsError> {
         let mut closed = self.index.value.closed.iter();
         let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
             return Ok(None);
@@ -179,41 +234,26 @@ impl<H: KeepHost> Keep<H> {
         }
     }
 
-    /// The records of the newest closed graphs, oldest first.
-    #[cfg(test)]
-    pub(crate) async fn records(&mut self) -> Vec<Value> {
-        self.known("").await.unwrap();
-        let closed = self.index.value.closed.iter();
-        let closed = closed.filter_map(|one| self.read.get(&one.id)?.as_ref());
-        closed.map(|closed| closed.record.clone()).collect()
-    }
-
-    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
-    pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, KeepError> {
-        let mut source = self.held(graph).map(|held| held.head.source.clone());
-        if source.is_none() {
-            let mut closed = self.index.value.closed.iter();
-            let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
-                return Ok(None);
-            };
-            let closed = self.closed_graph(&entry).await?;
-            source = closed.map(|closed| closed.source);
-        }
-        let Some(source) = source else {
+    /// Name of the body with the model's output that declared a closed graph.
+    async fn source(&mut self, graph: &GraphId) -> Result<Option<String>, RecordsError> {
+        let mut closed = self.index.value.closed.iter();
+        let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
             return Ok(None);
         };
-        let body = self.bodies.read(graph, &source).await?;
-        let raw = body.and_then(|body| Some(body.get("raw")?.as_str()?.to_owned()));
-        Ok(raw)
+        let closed = self.closed_graph(&entry).await?;
+        Ok(closed.map(|closed| closed.source))
     }
 
-    async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, KeepError> {
+    async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, RecordsError> {
         let body = self.bodies.read(graph, body).await?;
-        let output = body.and_then(|body| serde_json::from_value::<Output>(body).ok());
+        let output = body.and_then(|body| serde_json::from_value::<ActionOutput>(body).ok());
         Ok(output.map(|output| output.value))
     }
 
-    async fn closed_graph(&mut self, entry: &Closed) -> Result<Option<ClosedGraph>, KeepError> {
+    async fn closed_graph(
+        &mut self,
+        entry: &ClosedEntry,
+    ) -> Result<Option<ClosedGraph>, RecordsError> {
         if let Some(read) = self.read.get(&entry.id) {
             return Ok(read.clone());
         }
@@ -228,9 +268,6 @@ impl<H: KeepHost> Keep<H> {
 
     /// Removes up to 100 bodies of one forgotten graph. What fails is tried by the next run.
     pub(super) async fn sweep(&mut self) {
-        if !self.can_persist() {
-            return;
-        }
         let Some(id) = self.index.value.discarded.first().cloned() else {
             return;
         };
@@ -265,11 +302,11 @@ impl ClosedAction {
     }
 }
 
-fn closed_graph(graph: &Graph, record: &ResultRecord, head: &Head) -> ClosedGraph {
+fn closed_graph(graph: &Graph, record: &ResultRecord, head: &GraphHead) -> ClosedGraph {
     let actions = graph.nodes.iter().map(|node| {
         let output = node.output.as_ref();
-        let output = output.filter(|_| node.state == State::Completed);
-        let is_small = |output: &&Output| canonical(&output.value).len() <= INLINE;
+        let output = output.filter(|_| node.state == NodeState::Completed);
+        let is_small = |output: &&ActionOutput| canonical(&output.value).len() <= INLINE;
         let inline = output.filter(is_small).map(|output| output.value.clone());
         let body = match (output, &inline) {
             (Some(_), None) => head.stored.outputs.get(&node.action.id),

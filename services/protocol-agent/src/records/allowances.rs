@@ -9,7 +9,10 @@ use action_graph::sha256;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::keep::error::KeepError;
+use crate::records::RunIdentity;
+use crate::records::document::StateDocument;
+use crate::records::error::RecordsError;
+use crate::records::host::RecordsHost;
 
 /// The key of the approvals.
 pub(super) const KEY: &str = "apd.allow";
@@ -29,14 +32,14 @@ pub(super) struct Allowances {
 
 impl Allowances {
     /// Adds an approval; false when it stands there.
-    pub(super) fn add(&mut self, standing: &StandingApproval) -> Result<bool, KeepError> {
+    pub(super) fn add(&mut self, standing: &StandingApproval) -> Result<bool, RecordsError> {
         if self.list.iter().any(|one| one.id == standing.id) {
             return Ok(false);
         }
         self.list.push(standing.clone());
         let bytes = serde_json::to_vec(&self.list).map_or(0, |bytes| bytes.len());
         if self.list.len() > MOST || bytes > BYTES {
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "the list of approvals for the conversation",
                 most: MOST,
             });
@@ -49,6 +52,41 @@ impl Allowances {
         let before = self.list.len();
         self.list.retain(|one| one.id != id);
         before != self.list.len()
+    }
+}
+
+/// Approvals for the conversation.
+#[derive(Debug)]
+pub struct Approvals<H> {
+    pub(super) host: H,
+    pub(super) me: RunIdentity,
+    pub(super) document: StateDocument<Allowances>,
+}
+
+impl<H: RecordsHost> Approvals<H> {
+    /// The approvals for the conversation.
+    pub fn standing(&self) -> Vec<StandingApproval> {
+        self.document.value.list.clone()
+    }
+
+    /// Allows calls of this pattern for the conversation.
+    pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), RecordsError> {
+        self.me.needs_state()?;
+        let add = |list: &mut Allowances| list.add(standing);
+        self.document.change(&self.host, add).await
+    }
+
+    /// Takes an approval for the conversation back; false when there is none of this name.
+    pub async fn revoke(&mut self, id: &str) -> Result<bool, RecordsError> {
+        self.me.needs_state()?;
+        let mut is_gone = false;
+        let remove = |list: &mut Allowances| {
+            let is_here = list.remove(id);
+            is_gone |= is_here;
+            Ok(is_here)
+        };
+        self.document.change(&self.host, remove).await?;
+        Ok(is_gone)
     }
 }
 

@@ -6,7 +6,7 @@ use runner_kit::HostError;
 
 /// Something that could not be kept.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub enum RecordsError {
     /// Another run drives the graph: this one ends its attempts and sends nothing more for it.
     #[error("run {run} drives graph {graph} now")]
     LeaseLost {
@@ -39,7 +39,7 @@ pub enum KeepError {
     Restore(#[from] RestoreError),
 }
 
-impl From<HostError> for KeepError {
+impl From<HostError> for RecordsError {
     fn from(error: HostError) -> Self {
         if error.code == "payload_too_large" {
             Self::NoRoom(error)
@@ -49,7 +49,7 @@ impl From<HostError> for KeepError {
     }
 }
 
-impl KeepError {
+impl RecordsError {
     /// Whether the run was cancelled, so that the gateway takes state alone.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Unavailable(error) if error.is_cancelled())

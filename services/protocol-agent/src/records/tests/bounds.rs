@@ -1,54 +1,54 @@
 //! Bounds are kept, and said.
 
-use action_graph::transcript::Turn;
+use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;
 use serde_json::json;
 
 use super::support::{NOW, action, begun, declared, finish, graph_of, load, names, record};
-use crate::keep::{KeepError, pattern};
+use crate::records::{RecordsError, pattern};
 use crate::testing::memory::Memory;
 
 #[tokio::test]
 async fn sixteen_graphs_may_be_open() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     for at in 0..16 {
         begun(
-            &mut keep,
+            &mut records,
             &format!("g_{at}"),
             &[action("a", "look", json!({}))],
         )
         .await;
     }
     let (graph, source) = graph_of("g_16", &declared(&[action("a", "look", json!({}))]));
-    let opened = keep.open(16, &graph, &source, "", &[], NOW).await;
-    assert!(matches!(opened, Err(KeepError::Full { most: 16, .. })));
+    let opened = records.open(16, &graph, &source, "", &[], NOW).await;
+    assert!(matches!(opened, Err(RecordsError::Full { most: 16, .. })));
     assert!(!host.world().state.contains_key("apd.g.g_16"));
 }
 
 #[tokio::test]
 async fn fifty_closed_graphs_are_kept() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     for at in 0..53 {
         let id = format!("g_{at}");
-        let mut graph = begun(&mut keep, &id, &[action("a", "look", json!({}))]).await;
+        let mut graph = begun(&mut records, &id, &[action("a", "look", json!({}))]).await;
         finish(&mut graph, "a", json!("x".repeat(500)));
         let record = record(&graph, Vec::new(), NOW);
-        keep.close(&graph, &record).await.unwrap();
+        records.close(&graph, &record).await.unwrap();
     }
     let bytes = host.world().state["apd.index"].0.to_string().len();
     assert!(bytes < 64 << 10, "{bytes}");
-    assert_eq!(keep.index.value.closed.len(), 50);
+    assert_eq!(records.archive.index.value.closed.len(), 50);
     for _ in 0..3 {
-        keep.finish(Vec::new(), NOW).await.unwrap();
+        records.finish(Vec::new(), NOW).await.unwrap();
     }
     assert!(
         names(&host, "g_2").is_empty(),
         "bodies of forgotten graphs go"
     );
     assert!(!names(&host, "g_3").is_empty());
-    assert_eq!(keep.known("").await.unwrap().len(), 8);
+    assert_eq!(records.known("").await.unwrap().len(), 8);
 }
 
 #[tokio::test]
@@ -56,10 +56,10 @@ async fn turns_keep_64_kib() {
     let host = Memory::new("r0");
     for at in 0..20 {
         let run = host.begin(&format!("r{at}"));
-        let (mut keep, _) = load(&run).await;
+        let (mut records, _) = load(&run).await;
         let text = "word ".repeat(2_000);
-        let turns = vec![Turn::Answer { text: text.clone() }; 6];
-        keep.finish(turns, NOW).await.unwrap();
+        let turns = vec![TranscriptTurn::Answer { text: text.clone() }; 6];
+        records.finish(turns, NOW).await.unwrap();
         run.end(RunStatus::Completed);
     }
     let bytes = host.world().state["apd.turns"].0.to_string().len();
@@ -72,29 +72,29 @@ async fn turns_keep_64_kib() {
 #[tokio::test]
 async fn approvals_for_the_conversation_are_bounded() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     for at in 0..32 {
         let standing = pattern("mail", &[].into(), &json!({"to": at}));
-        keep.allow(&standing).await.unwrap();
+        records.approvals.allow(&standing).await.unwrap();
     }
     let standing = pattern("mail", &[].into(), &json!({"to": "more"}));
-    let refused = keep.allow(&standing).await;
-    assert!(matches!(refused, Err(KeepError::Full { most: 32, .. })));
-    assert_eq!(keep.standing().len(), 32);
+    let refused = records.approvals.allow(&standing).await;
+    assert!(matches!(refused, Err(RecordsError::Full { most: 32, .. })));
+    assert_eq!(records.approvals.standing().len(), 32);
 }
 
 #[tokio::test]
 async fn large_outputs_are_stored_in_parts() {
     let first = Memory::new("r1");
-    let (mut keep, _) = load(&first).await;
+    let (mut records, _) = load(&first).await;
     let actions = [
         action("a", "look", json!({})),
         action("b", "look", json!({"depends_on": ["a"]})),
     ];
-    let mut graph = begun(&mut keep, "g_1", &actions).await;
+    let mut graph = begun(&mut records, "g_1", &actions).await;
     let text = "\u{1}".repeat(1_500_000);
     finish(&mut graph, "a", json!(text));
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     assert!(names(&first, "g_1").iter().any(|name| name.contains(".p1")));
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
@@ -110,24 +110,24 @@ async fn large_outputs_are_stored_in_parts() {
 #[tokio::test]
 async fn full_storage_starts_no_effect() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
+    let (mut records, _) = load(&host).await;
     let (graph, source) = graph_of("g_1", &declared(&[action("a", "look", json!({}))]));
     host.fail("blob_put", "payload_too_large", 1);
-    let opened = keep.open(0, &graph, &source, "", &[], NOW).await;
-    assert!(matches!(opened, Err(KeepError::NoRoom(_))));
-    assert!(!keep.holds(&graph.id));
+    let opened = records.open(0, &graph, &source, "", &[], NOW).await;
+    assert!(matches!(opened, Err(RecordsError::NoRoom(_))));
+    assert!(!records.driven.holds(&graph.id));
     assert!(!host.world().state.contains_key("apd.index"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn passing_failures_are_tried_again() {
     let host = Memory::new("r1");
-    let (mut keep, _) = load(&host).await;
-    let mut graph = begun(&mut keep, "g_1", &[action("a", "look", json!({}))]).await;
+    let (mut records, _) = load(&host).await;
+    let mut graph = begun(&mut records, "g_1", &[action("a", "look", json!({}))]).await;
     finish(&mut graph, "a", json!(1));
     host.fail("state_put", "callback.unreachable", 3);
-    keep.save(&graph).await.unwrap();
+    records.driven.save(&graph).await.unwrap();
     host.fail("state_put", "callback.unreachable", 4);
-    let failed = keep.save(&graph).await;
-    assert!(matches!(failed, Err(KeepError::Unavailable(_))));
+    let failed = records.driven.save(&graph).await;
+    assert!(matches!(failed, Err(RecordsError::Unavailable(_))));
 }

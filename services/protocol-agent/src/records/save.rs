@@ -1,31 +1,79 @@
 //! Storing a graph that runs: bodies first, then the head, where its last version still stands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
-use action_graph::record::Blob;
+use action_graph::record::RecordBody;
 use action_graph::result::observe::mark_delivered;
 use action_graph::sha256;
-use action_graph::transcript::Turn;
+use action_graph::transcript::TranscriptTurn;
 use serde_json::Value;
 
 use crate::failpoint::reach;
-use crate::keep::document::{Read, is_outrun, named, read};
-use crate::keep::error::KeepError;
-use crate::keep::head::{Ask, Change, HEAD_BYTES, Head, Observation};
-use crate::keep::host::{KeepHost, tried};
-use crate::keep::{Held, Keep};
+use crate::records::RunIdentity;
+use crate::records::bodies::Bodies;
+use crate::records::document::{StoredRecord, is_outrun, named, read};
+use crate::records::error::RecordsError;
+use crate::records::head::{GraphHead, HEAD_BYTES, HeadChange, Observation, PendingQuestion};
+use crate::records::host::{RecordsHost, tried};
 
 /// Bytes of all bodies of a graph.
 const GRAPH_BYTES: u64 = 256 << 20;
 /// Writes of one head whose answers may be lost in a row.
 const ROUNDS: usize = 4;
 
-impl<H: KeepHost> Keep<H> {
+/// Beginning of the keys of heads.
+pub(super) const HEADS: &str = "apd.g.";
+
+/// Key of a graph's head.
+pub(super) fn head_key(graph: &GraphId) -> String {
+    format!("{HEADS}{graph}")
+}
+
+/// Graphs that this run drives.
+#[derive(Debug)]
+pub struct DrivenGraphs<H> {
+    pub(super) host: H,
+    pub(super) me: RunIdentity,
+    pub(super) bodies: Bodies<H>,
+    pub(super) held: BTreeMap<GraphId, DrivenGraph>,
+}
+
+/// A graph that this run drives.
+#[derive(Debug)]
+pub(super) struct DrivenGraph {
+    pub(super) head: GraphHead,
+    /// Version of the stored head; absent before the first one.
+    pub(super) version: Option<i64>,
+    /// Bodies that are known to stand.
+    pub(super) written: BTreeSet<String>,
+}
+
+impl<H: RecordsHost> DrivenGraphs<H> {
+    /// Whether this run drives a stored graph.
+    pub fn holds(&self, graph: &GraphId) -> bool {
+        self.held.contains_key(graph)
+    }
+
+    /// The runs that drove a graph, for its record.
+    pub fn runs(&self, graph: &GraphId) -> Vec<String> {
+        let held = self.held.get(graph);
+        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
+    }
+
+    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
+    pub fn ask(&self, interaction: &str) -> Option<(GraphId, PendingQuestion)> {
+        self.held.iter().find_map(|(id, held)| {
+            let mut asks = held.head.asks.iter();
+            let ask = asks.find(|ask| ask.interaction == interaction)?;
+            Some((id.clone(), ask.clone()))
+        })
+    }
+
     /// Stores a graph as it is now. Carry out nothing that follows before it is stored. Graphs that are not kept cost
     /// nothing here.
-    pub async fn save(&mut self, graph: &Graph) -> Result<(), KeepError> {
+    pub async fn save(&mut self, graph: &Graph) -> Result<(), RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
         };
@@ -34,13 +82,13 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// Names a question before it is sent, so that its answer finds the graph.
-    pub async fn asked(&mut self, graph: &Graph, ask: Ask) -> Result<(), KeepError> {
+    pub async fn asked(&mut self, graph: &Graph, ask: PendingQuestion) -> Result<(), RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
         };
         let run = self.me.run.clone();
         let mut change = held.head.next(graph)?;
-        change.head.ask(Ask { run, ..ask });
+        change.head.ask(PendingQuestion { run, ..ask });
         self.write(&graph.id, change).await
     }
 
@@ -49,8 +97,8 @@ impl<H: KeepHost> Keep<H> {
     pub async fn observed(
         &mut self,
         graph: &mut Graph,
-        make: impl FnOnce(&Graph) -> Turn + Send,
-    ) -> Result<Turn, KeepError> {
+        make: impl FnOnce(&Graph) -> TranscriptTurn + Send,
+    ) -> Result<TranscriptTurn, RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             let turn = make(graph);
             mark_delivered(graph);
@@ -72,14 +120,18 @@ impl<H: KeepHost> Keep<H> {
             run: self.me.run.clone(),
             body: key.clone(),
         });
-        change.bodies.push(Blob { key, content });
+        change.bodies.push(RecordBody { key, content });
         self.write(&graph.id, change).await?;
         reach("observe.stored").await;
         Ok(turn)
     }
 
     /// The observation of exactly this point, when it was made before.
-    async fn observation(&self, graph: &Graph, head: &Head) -> Result<Option<Turn>, KeepError> {
+    async fn observation(
+        &self,
+        graph: &Graph,
+        head: &GraphHead,
+    ) -> Result<Option<TranscriptTurn>, RecordsError> {
         let mut made = head.observations.iter().rev();
         let made = made.find(|one| (one.seq, one.generation) == (graph.seq, graph.generation));
         let Some(made) = made else { return Ok(None) };
@@ -88,12 +140,16 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// Writes the bodies of a change, then its head.
-    pub(super) async fn write(&mut self, id: &GraphId, change: Change) -> Result<(), KeepError> {
+    pub(super) async fn write(
+        &mut self,
+        id: &GraphId,
+        change: HeadChange,
+    ) -> Result<(), RecordsError> {
         let mut head = self.write_bodies(id, change).await?;
         reach("save.bodies").await;
         let size = serde_json::to_vec(&head).map_or(0, |bytes| bytes.len());
         if size > HEAD_BYTES {
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "the head of the graph",
                 most: HEAD_BYTES,
             });
@@ -103,7 +159,7 @@ impl<H: KeepHost> Keep<H> {
                 break;
             };
             let value = named(&head.stored.conversation, &head);
-            let (key, version) = (Self::key(id), held.version);
+            let (key, version) = (head_key(id), held.version);
             match tried(|| self.host.state_put(&key, value.clone(), version)).await {
                 Ok(version) => {
                     held.version = Some(version);
@@ -120,13 +176,13 @@ impl<H: KeepHost> Keep<H> {
     }
 
     /// Another version stands: our own, whose answer was lost, or that of the run that took the graph over.
-    async fn outrun(&mut self, id: &GraphId, head: Head) -> Result<Head, KeepError> {
-        let key = Self::key(id);
+    async fn outrun(&mut self, id: &GraphId, head: GraphHead) -> Result<GraphHead, RecordsError> {
+        let key = head_key(id);
         let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
             return Err(self.lost(id, String::new()));
         };
-        let stored: Read<Head> = read(entry.value, &head.stored.conversation);
-        let Read::Here(stored) = stored else {
+        let stored: StoredRecord<GraphHead> = read(entry.value, &head.stored.conversation);
+        let StoredRecord::Here(stored) = stored else {
             return Err(self.lost(id, String::new()));
         };
         let owner = &stored.stored.owner;
@@ -139,9 +195,9 @@ impl<H: KeepHost> Keep<H> {
         Ok(head)
     }
 
-    fn lost(&mut self, id: &GraphId, run: String) -> KeepError {
+    fn lost(&mut self, id: &GraphId, run: String) -> RecordsError {
         self.held.remove(id);
-        KeepError::LeaseLost {
+        RecordsError::LeaseLost {
             graph: id.clone(),
             run,
         }
@@ -149,8 +205,12 @@ impl<H: KeepHost> Keep<H> {
 
     /// Writes the bodies that do not stand yet. From a cancelled run the gateway takes state alone: small bodies go
     /// into the head then.
-    async fn write_bodies(&mut self, id: &GraphId, change: Change) -> Result<Head, KeepError> {
-        let Change { mut head, bodies } = change;
+    async fn write_bodies(
+        &mut self,
+        id: &GraphId,
+        change: HeadChange,
+    ) -> Result<GraphHead, RecordsError> {
+        let HeadChange { mut head, bodies } = change;
         let Some(held) = self.held.get_mut(id) else {
             return Ok(head);
         };
@@ -162,7 +222,7 @@ impl<H: KeepHost> Keep<H> {
         }
         let list: Vec<_> = new.into_iter().collect();
         if head.bytes > GRAPH_BYTES {
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "the bodies of the graph",
                 most: usize::try_from(GRAPH_BYTES).unwrap_or(usize::MAX),
             });
@@ -182,10 +242,5 @@ impl<H: KeepHost> Keep<H> {
             Err(error) => return Err(error),
         }
         Ok(head)
-    }
-
-    /// The heads that this run holds, for the closing of a graph.
-    pub(super) fn held(&self, id: &GraphId) -> Option<&Held> {
-        self.held.get(id)
     }
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Set once a run has called a tool that may write. A second run of the same event could repeat the write, so a
 /// run with side effects never fails as retryable.
 #[derive(Debug, Default)]
-pub(crate) struct Acts(AtomicBool);
+pub(crate) struct SideEffects(AtomicBool);
 
-impl Acts {
+impl SideEffects {
     pub(crate) fn add(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

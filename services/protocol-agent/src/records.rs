@@ -30,37 +30,31 @@ mod save;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::{ActionId, GraphId};
-use action_graph::rules::{KnownGraph, StandingApproval};
-use action_graph::schedule::{ApprovalRequest, Event};
-use action_graph::transcript::Turn;
+use action_graph::rules::KnownGraph;
+use action_graph::schedule::{ApprovalRequest, GraphEvent};
+use action_graph::transcript::TranscriptTurn;
 use protocol::context::AgentRunContext;
 
-pub use allowances::pattern;
+pub use allowances::{Approvals, pattern};
+pub use closed::GraphArchive;
 pub use digests::Digest;
-pub use error::KeepError;
-pub use head::{Ask, Asked};
-pub use host::{Answer, KeepHost};
-pub use inbox::Submission;
+pub use error::RecordsError;
+pub use head::{PendingQuestion, QuestionSubject};
+pub use host::{HostResult, RecordsHost};
+pub use inbox::{AnswerInbox, Submission};
+pub use save::DrivenGraphs;
 
-use allowances::Allowances;
-use bodies::Bodies;
-use closed::ClosedGraph;
-use digests::Ring;
-use document::Document;
-use head::Head;
-use index::Index;
-
-/// Beginning of the keys of heads.
-const HEADS: &str = "apd.g.";
+use digests::DigestRing;
+use document::StateDocument;
 
 /// The run that keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Me {
+pub struct RunIdentity {
     /// Its id.
     pub run: String,
     /// Its attempt: a later one of the same run takes graphs of an earlier one over.
@@ -75,7 +69,7 @@ pub struct Me {
     pub has_storage: bool,
 }
 
-impl Me {
+impl RunIdentity {
     /// The run of this context.
     pub fn of(context: &AgentRunContext, attempt: u32) -> Self {
         let conversation = context.conversation.as_ref();
@@ -96,41 +90,45 @@ impl Me {
             has_storage: apis.storage && apis.run_get && has_area,
         }
     }
+
+    /// The conversation, or an empty text.
+    fn conversation(&self) -> String {
+        self.conversation.clone().unwrap_or_default()
+    }
+
+    /// Fails without access to the conversation's state.
+    fn needs_state(&self) -> Result<(), RecordsError> {
+        let is_open = self.has_state && self.conversation.is_some();
+        is_open.then_some(()).ok_or(RecordsError::Refused(
+            "nothing is kept: the event has no conversation, or the agent has no access to its state",
+        ))
+    }
 }
 
 /// The records of one run.
 #[derive(Debug)]
-pub struct Keep<H> {
+pub struct GraphRecords<H> {
     host: H,
-    me: Me,
+    me: RunIdentity,
     /// Why graphs are not kept.
     refused: Option<&'static str>,
-    bodies: Bodies<H>,
-    index: Document<Index>,
-    ring: Document<Ring>,
-    allowances: Document<Allowances>,
-    /// Graphs that this run drives.
-    held: BTreeMap<GraphId, Held>,
+    ring: StateDocument<DigestRing>,
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
-    /// Closed graphs that were read.
-    read: BTreeMap<GraphId, Option<ClosedGraph>>,
     now: Millis,
-}
-
-/// A graph that this run drives.
-#[derive(Debug)]
-struct Held {
-    head: Head,
-    /// Version of the stored head; absent before the first one.
-    version: Option<i64>,
-    /// Bodies that are known to stand.
-    written: BTreeSet<String>,
+    /// Approvals for the conversation.
+    pub approvals: Approvals<H>,
+    /// Graphs that this run drives.
+    pub driven: DrivenGraphs<H>,
+    /// The index of graphs, and closed ones.
+    pub archive: GraphArchive<H>,
+    /// Answers for graphs that other runs drive.
+    pub inbox: AnswerInbox<H>,
 }
 
 /// Stored state at the start of a run.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedRecords {
     /// Open graphs that this run drives from now on, oldest first.
     pub mine: Vec<Resumed>,
     /// Open graphs that another run drives, with its id.
@@ -151,22 +149,22 @@ pub struct Resumed {
     /// Warnings and repairs of its declaration.
     pub diagnostics: Vec<Diagnostic>,
     /// Observations of runs that left no turns.
-    pub observations: Vec<Turn>,
+    pub observations: Vec<TranscriptTurn>,
     /// Stored facts about its open attempts.
-    pub events: Vec<Event>,
+    pub events: Vec<GraphEvent>,
     /// Child runs to look at: action, attempt, run. Give `Recovered` for each.
     pub children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub timers: Vec<(ActionId, u32, Millis)>,
     /// Questions that are open.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<PendingQuestion>,
     /// Approvals whose question was perhaps never sent: ask again.
     pub unasked: Vec<ApprovalRequest>,
 }
 
 /// Whether a graph may be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenOutcome {
     /// It is stored.
     New,
     /// This declaration of this run has made that graph before.
@@ -175,7 +173,7 @@ pub enum Opened {
 
 /// Whether this run drives a graph now.
 #[derive(Debug)]
-pub enum Adopted {
+pub enum Adoption {
     /// It does.
     Mine(Box<Resumed>),
     /// A live run does.
@@ -189,7 +187,7 @@ pub enum Adopted {
     Lost(String),
 }
 
-impl<H: KeepHost> Keep<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// Whether graphs are kept.
     pub fn can_persist(&self) -> bool {
         self.refused.is_none()
@@ -200,80 +198,30 @@ impl<H: KeepHost> Keep<H> {
         self.refused
     }
 
-    /// The approvals for the conversation.
-    pub fn standing(&self) -> Vec<StandingApproval> {
-        self.allowances.value.list.clone()
-    }
-
-    /// Whether this run drives a stored graph.
-    pub fn holds(&self, graph: &GraphId) -> bool {
-        self.held.contains_key(graph)
-    }
-
-    /// The runs that drove a graph, for its record.
-    pub fn runs(&self, graph: &GraphId) -> Vec<String> {
-        let held = self.held.get(graph);
-        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
-    }
-
-    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
-    pub fn ask(&self, interaction: &str) -> Option<(GraphId, Ask)> {
-        self.held.iter().find_map(|(id, held)| {
-            let mut asks = held.head.asks.iter();
-            let ask = asks.find(|ask| ask.interaction == interaction)?;
-            Some((id.clone(), ask.clone()))
-        })
-    }
-
-    /// Allows calls of this pattern for the conversation.
-    pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), KeepError> {
-        self.needs_state()?;
-        let add = |list: &mut Allowances| list.add(standing);
-        self.allowances.change(&self.host, add).await
-    }
-
-    /// Takes an approval for the conversation back; false when there is none of this name.
-    pub async fn revoke(&mut self, id: &str) -> Result<bool, KeepError> {
-        self.needs_state()?;
-        let mut is_gone = false;
-        let remove = |list: &mut Allowances| {
-            let is_here = list.remove(id);
-            is_gone |= is_here;
-            Ok(is_here)
-        };
-        self.allowances.change(&self.host, remove).await?;
-        Ok(is_gone)
-    }
-
     /// Keeps the turns of this run for later ones, instead of those that it kept before. Once, right before the
     /// terminal. Removes some bodies of forgotten graphs, too.
-    pub async fn finish(&mut self, turns: Vec<Turn>, now: Millis) -> Result<(), KeepError> {
-        self.needs_state()?;
+    pub async fn finish(
+        &mut self,
+        turns: Vec<TranscriptTurn>,
+        now: Millis,
+    ) -> Result<(), RecordsError> {
+        self.me.needs_state()?;
         let digest = Digest {
             run: self.me.run.clone(),
             event: self.me.event.clone(),
             at: now,
             turns,
         };
-        let add = |ring: &mut Ring| Ok(ring.add(&digest));
+        let add = |ring: &mut DigestRing| Ok(ring.add(&digest));
         self.ring.change(&self.host, add).await?;
-        self.sweep().await;
+        if self.can_persist() {
+            self.archive.sweep().await;
+        }
         Ok(())
     }
 
-    fn needs_state(&self) -> Result<(), KeepError> {
-        let is_open = self.me.has_state && self.me.conversation.is_some();
-        is_open.then_some(()).ok_or(KeepError::Refused(
-            "nothing is kept: the event has no conversation, or the agent has no access to its state",
-        ))
-    }
-
-    fn needs_storage(&self) -> Result<(), KeepError> {
+    fn needs_storage(&self) -> Result<(), RecordsError> {
         self.refused
-            .map_or(Ok(()), |why| Err(KeepError::Refused(why)))
-    }
-
-    fn key(graph: &GraphId) -> String {
-        format!("{HEADS}{graph}")
+            .map_or(Ok(()), |why| Err(RecordsError::Refused(why)))
     }
 }

@@ -1,10 +1,10 @@
 //! The index of a conversation: its open graphs, the last closed ones, and which declaration made which graph.
 
-use action_graph::graph::{Millis, Status};
+use action_graph::graph::{GraphStatus, Millis};
 use action_graph::ids::GraphId;
 use serde::{Deserialize, Serialize};
 
-use crate::keep::error::KeepError;
+use crate::records::error::RecordsError;
 
 /// The key of the index.
 pub(super) const KEY: &str = "apd.index";
@@ -28,17 +28,17 @@ const TITLE: usize = 80;
 #[serde(default)]
 pub(super) struct Index {
     /// Open graphs, oldest first.
-    pub(super) open: Vec<Open>,
+    pub(super) open: Vec<OpenEntry>,
     /// Closed graphs, oldest first.
-    pub(super) closed: Vec<Closed>,
-    created: Vec<Created>,
+    pub(super) closed: Vec<ClosedEntry>,
+    created: Vec<CreatedEntry>,
     /// Graphs whose bodies nothing names any more.
     pub(super) discarded: Vec<GraphId>,
 }
 
 /// An open graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Open {
+pub(super) struct OpenEntry {
     pub(super) id: GraphId,
     /// The run that opened it.
     pub(super) run: String,
@@ -47,10 +47,10 @@ pub(super) struct Open {
 
 /// A closed graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Closed {
+pub(super) struct ClosedEntry {
     pub(super) id: GraphId,
     pub(super) title: String,
-    pub(super) status: Status,
+    pub(super) status: GraphStatus,
     pub(super) at: Millis,
     /// Name of the body with its record; absent when it could not be read.
     pub(super) body: Option<String>,
@@ -58,13 +58,13 @@ pub(super) struct Closed {
 
 /// A declaration of a run and the graph that it made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Created {
+struct CreatedEntry {
     run: String,
     ordinal: u32,
     id: GraphId,
 }
 
-impl Closed {
+impl ClosedEntry {
     /// Whether its results are gone.
     pub(super) fn is_expired(&self, now: Millis) -> bool {
         now.saturating_sub(self.at) > KEPT
@@ -80,17 +80,17 @@ impl Index {
     }
 
     /// Names a graph as open; false when it stands there.
-    pub(super) fn open(&mut self, open: Open, ordinal: u32) -> Result<bool, KeepError> {
+    pub(super) fn open(&mut self, open: OpenEntry, ordinal: u32) -> Result<bool, RecordsError> {
         if self.open.iter().any(|one| one.id == open.id) {
             return Ok(false);
         }
         if self.open.len() >= OPEN {
-            return Err(KeepError::Full {
+            return Err(RecordsError::Full {
                 what: "the list of open graphs",
                 most: OPEN,
             });
         }
-        let created = Created {
+        let created = CreatedEntry {
             run: open.run.clone(),
             ordinal,
             id: open.id.clone(),
@@ -105,19 +105,19 @@ impl Index {
     }
 
     /// Names a graph as closed; false when it stands there.
-    pub(super) fn close(&mut self, closed: Closed) -> bool {
+    pub(super) fn close(&mut self, closed: ClosedEntry) -> bool {
         if self.closed.iter().any(|one| one.id == closed.id) {
             return false;
         }
         self.open.retain(|one| one.id != closed.id);
         let title = closed.title.chars().take(TITLE).collect();
-        self.closed.push(Closed { title, ..closed });
+        self.closed.push(ClosedEntry { title, ..closed });
         self.trim();
         true
     }
 
     /// Adds graphs whose heads are in state and drops open ones without a head; false when nothing changed.
-    pub(super) fn mend(&mut self, found: &[Open], absent: &[GraphId]) -> bool {
+    pub(super) fn mend(&mut self, found: &[OpenEntry], absent: &[GraphId]) -> bool {
         let before = self.open.len();
         self.open.retain(|one| !absent.contains(&one.id));
         self.created.retain(|one| !absent.contains(&one.id));

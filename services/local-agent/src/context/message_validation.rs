@@ -11,7 +11,7 @@ const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Message with its original index.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct IndexedMessage {
     pub at: usize,
     pub message: Message,
 }
@@ -24,7 +24,7 @@ pub fn sanitize(messages: Vec<Message>) -> Vec<Message> {
 }
 
 /// As [`sanitize`], with the original index of each message.
-pub fn place(messages: Vec<Message>) -> Vec<Placed> {
+pub fn place(messages: Vec<Message>) -> Vec<IndexedMessage> {
     let mut kept = Vec::new();
     let mut open = None;
     for (at, message) in messages.into_iter().enumerate() {
@@ -34,15 +34,15 @@ pub fn place(messages: Vec<Message>) -> Vec<Placed> {
         if message.role == "tool" {
             let is_awaited = open
                 .as_mut()
-                .is_some_and(|open: &mut Open| open.takes(&message));
+                .is_some_and(|open: &mut PendingCalls| open.takes(&message));
             if is_awaited {
-                kept.push(Placed { at, message });
+                kept.push(IndexedMessage { at, message });
             }
             continue;
         }
         close(open.take(), &mut kept);
-        open = Open::of(&message, kept.len());
-        kept.push(Placed { at, message });
+        open = PendingCalls::of(&message, kept.len());
+        kept.push(IndexedMessage { at, message });
     }
     close(open, &mut kept);
     kept
@@ -66,14 +66,14 @@ pub fn units(messages: &[Message]) -> Vec<Range<usize>> {
 }
 
 /// Assistant message whose results may follow.
-struct Open {
+struct PendingCalls {
     /// Index among kept messages.
     caller: usize,
     waiting: Vec<String>,
     answered: Vec<String>,
 }
 
-impl Open {
+impl PendingCalls {
     fn of(message: &Message, caller: usize) -> Option<Self> {
         let calls = message.tool_calls.as_ref()?;
         Some(Self {
@@ -95,7 +95,7 @@ impl Open {
 }
 
 /// Removes calls without a result, and the message itself when nothing is left.
-fn close(open: Option<Open>, kept: &mut Vec<Placed>) {
+fn close(open: Option<PendingCalls>, kept: &mut Vec<IndexedMessage>) {
     let Some(open) = open else { return };
     let Some(placed) = kept.get_mut(open.caller) else {
         return;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_roles_and_empty_messages_go() {
+    fn drops_unknown_roles_and_empty_messages() {
         check(
             vec![
                 text("system", "s"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_providers_do_not_share_go_and_the_others_stay() {
+    fn drops_provider_specific_parts() {
         let of = |content: serde_json::Value| {
             let message = json!({"role": "user", "content": content});
             sanitize(vec![serde_json::from_value(message).unwrap()])
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_stands_right_behind_its_call_or_goes() {
+    fn drops_misplaced_tool_results() {
         let orphan = vec![text("user", "u"), result("a", "1"), text("assistant", "x")];
         check(orphan, &[0, 2]);
         let late = vec![call(&["a"]), text("user", "u"), result("a", "1")];
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_result_goes_and_what_was_said_beside_it_stays() {
+    fn drops_unanswered_calls_and_keeps_text() {
         let kept = sanitize(vec![call(&["a", "b"]), result("b", "1")]);
         let ids: Vec<_> = kept[0]
             .tool_calls
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_an_id_of_their_own_and_a_name() {
+    fn requires_unique_call_ids_and_names() {
         let mut odd = call(&["a", "a", "", "b"]);
         odd.tool_calls.as_mut().unwrap()[3].function.name.clear();
         let kept = sanitize(vec![odd, result("a", "1"), result("b", "2")]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_their_results_are_one_unit() {
+    fn groups_calls_with_their_results() {
         let messages = [
             text("user", "u"),
             call(&["a", "b"]),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_in_a_legal_sequence_comes_out_and_stays_as_it_is() {
+    fn normalizes_any_sequence_idempotently() {
         for seed in 0..2_000 {
             let mut generator = Generator::new(seed);
             let messages = generator.jumble();

@@ -11,9 +11,9 @@ const AROUND: usize = 8;
 
 /// Limit of the data of one result, in bytes of JSON.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room(usize);
+pub(crate) struct LineLimit(usize);
 
-impl Room {
+impl LineLimit {
     /// Limit from the context's run limits.
     pub(crate) fn of(context: &AgentRunContext) -> Self {
         let limits = context.runtime.metadata.get("limits");
@@ -71,21 +71,21 @@ mod tests {
     use super::*;
     use crate::testing::context;
 
-    fn room(limits: &Value) -> usize {
+    fn line_limit(limits: &Value) -> usize {
         let mut context = context("hi", &json!({}));
         let told = json!({"limits": limits});
         context.runtime.metadata = told.as_object().unwrap().clone();
-        Room::of(&context).0
+        LineLimit::of(&context).0
     }
 
     #[test]
-    fn a_line_is_as_long_as_the_gateway_tells_and_has_more_on_it_than_data() {
+    fn reserves_envelope_bytes_of_line_limit() {
         assert_eq!(
-            room(&json!({"line_bytes": 8_000, "event_bytes": 9_000})),
+            line_limit(&json!({"line_bytes": 8_000, "event_bytes": 9_000})),
             7_000
         );
         assert_eq!(
-            room(&json!({"line_bytes": 9_000, "event_bytes": 8_000})),
+            line_limit(&json!({"line_bytes": 9_000, "event_bytes": 8_000})),
             7_000
         );
         for unknown in [
@@ -94,15 +94,15 @@ mod tests {
             json!({"line_bytes": 0}),
             json!(7),
         ] {
-            assert_eq!(room(&unknown), 224 * 1024);
+            assert_eq!(line_limit(&unknown), 224 * 1024);
         }
     }
 
     #[test]
-    fn a_beginning_is_measured_as_json() {
+    fn measures_text_prefix_as_json() {
         let text = "a\"b\\c\nd\u{1}e\u{7f}äö€😀".repeat(3);
         for most in 1..text.len() * 2 {
-            let piece = Room(most).beginning(&text);
+            let piece = LineLimit(most).beginning(&text);
             let json = json!(piece).to_string().len() - 2;
             assert!(json <= most || piece.chars().count() == 1, "{most} {piece}");
             let next = text[piece.len()..].chars().next();
@@ -111,7 +111,7 @@ mod tests {
                 "{most}"
             );
         }
-        assert_eq!(Room(0).beginning("ab"), "a");
-        assert_eq!(Room(9).beginning(""), "");
+        assert_eq!(LineLimit(0).beginning("ab"), "a");
+        assert_eq!(LineLimit(9).beginning(""), "");
     }
 }

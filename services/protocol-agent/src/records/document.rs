@@ -4,8 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::keep::error::KeepError;
-use crate::keep::host::{KeepHost, tried};
+use crate::records::error::RecordsError;
+use crate::records::host::{RecordsHost, tried};
 
 /// Version of stored records.
 pub(super) const VERSION: u16 = 1;
@@ -14,14 +14,14 @@ const ROUNDS: usize = 8;
 
 /// A record that names its conversation: read elsewhere, it is absent.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Named<T> {
+pub(super) struct RecordEnvelope<T> {
     pub(super) version: u16,
     pub(super) conversation: String,
     pub(super) content: T,
 }
 
 /// The document of a key.
-pub(super) enum Read<T> {
+pub(super) enum StoredRecord<T> {
     Absent,
     Here(T),
     /// A later version wrote it.
@@ -29,28 +29,28 @@ pub(super) enum Read<T> {
 }
 
 /// Reads a record. What is damaged or belongs to another conversation is absent.
-pub(super) fn read<T: DeserializeOwned>(value: Value, conversation: &str) -> Read<T> {
+pub(super) fn read<T: DeserializeOwned>(value: Value, conversation: &str) -> StoredRecord<T> {
     let version = value.get("version").and_then(Value::as_u64);
     let owner = value.get("conversation").and_then(Value::as_str);
     if owner != Some(conversation) {
-        return Read::Absent;
+        return StoredRecord::Absent;
     }
     match version.map(u16::try_from) {
-        Some(Ok(VERSION)) => match serde_json::from_value::<Named<T>>(value) {
-            Ok(named) => Read::Here(named.content),
+        Some(Ok(VERSION)) => match serde_json::from_value::<RecordEnvelope<T>>(value) {
+            Ok(named) => StoredRecord::Here(named.content),
             Err(error) => {
                 tracing::warn!(error = %error, "a stored record is damaged and counts as absent");
-                Read::Absent
+                StoredRecord::Absent
             }
         },
-        Some(Ok(later)) => Read::Later(later),
-        _ => Read::Absent,
+        Some(Ok(later)) => StoredRecord::Later(later),
+        _ => StoredRecord::Absent,
     }
 }
 
 /// Puts a record into its envelope.
 pub(super) fn named(conversation: &str, content: &impl Serialize) -> Value {
-    let named = Named {
+    let named = RecordEnvelope {
         version: VERSION,
         conversation: conversation.to_owned(),
         content,
@@ -60,14 +60,14 @@ pub(super) fn named(conversation: &str, content: &impl Serialize) -> Value {
 
 /// An entry, as it was read or written last.
 #[derive(Debug)]
-pub(super) struct Document<T> {
+pub(super) struct StateDocument<T> {
     key: &'static str,
     conversation: String,
     pub(super) value: T,
     version: Option<i64>,
 }
 
-impl<T: Serialize + DeserializeOwned + Clone + Default> Document<T> {
+impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
     /// An entry that stands nowhere.
     pub(super) fn absent(key: &'static str) -> Self {
         Self {
@@ -80,27 +80,27 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> Document<T> {
 
     /// Reads the entry; an absent one has the default value.
     pub(super) async fn read(
-        host: &impl KeepHost,
+        host: &impl RecordsHost,
         key: &'static str,
         conversation: &str,
-    ) -> Result<Self, KeepError> {
+    ) -> Result<Self, RecordsError> {
         let mut document = Self::absent(key);
         conversation.clone_into(&mut document.conversation);
         document.reload(host).await?;
         Ok(document)
     }
 
-    async fn reload(&mut self, host: &impl KeepHost) -> Result<(), KeepError> {
+    async fn reload(&mut self, host: &impl RecordsHost) -> Result<(), RecordsError> {
         let entry = tried(|| host.state_get(self.key)).await?;
         self.version = entry.as_ref().map(|entry| entry.version);
         self.value = match entry.map(|entry| read(entry.value, &self.conversation)) {
-            Some(Read::Here(value)) => value,
-            Some(Read::Later(_)) => {
-                return Err(KeepError::Refused(
+            Some(StoredRecord::Here(value)) => value,
+            Some(StoredRecord::Later(_)) => {
+                return Err(RecordsError::Refused(
                     "a later version of the runner keeps this conversation: upgrade the runner",
                 ));
             }
-            Some(Read::Absent) | None => T::default(),
+            Some(StoredRecord::Absent) | None => T::default(),
         };
         Ok(())
     }
@@ -109,9 +109,9 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> Document<T> {
     /// that another run won is made again on what that run wrote.
     pub(super) async fn change(
         &mut self,
-        host: &impl KeepHost,
-        mut change: impl FnMut(&mut T) -> Result<bool, KeepError>,
-    ) -> Result<(), KeepError> {
+        host: &impl RecordsHost,
+        mut change: impl FnMut(&mut T) -> Result<bool, RecordsError>,
+    ) -> Result<(), RecordsError> {
         if self.version.is_none() {
             // A write of a new document has no condition: read again, another run may have written it meanwhile.
             self.reload(host).await?;

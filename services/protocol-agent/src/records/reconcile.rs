@@ -5,18 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use action_graph::code::Code;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::ActionId;
-use action_graph::node::{Node, Output, Sent, State, Wait};
-use action_graph::schedule::{ApprovalRequest, Denial, Event, Failure, Found, Outcome};
+use action_graph::node::{ActionOutput, Node, NodeState, Sent, Wait};
+use action_graph::schedule::{
+    ActionFailure, ActionOutcome, ApprovalRequest, Denial, GraphEvent, RecoveredAttempt,
+};
 use serde_json::Value;
 
-use crate::keep::head::Ask;
+use crate::records::head::PendingQuestion;
 
 /// Stored facts about a graph that is taken over.
-pub(super) struct Facts<'a> {
+pub(super) struct RecoveryFacts<'a> {
     /// Outputs of running attempts whose bodies stand in storage.
-    pub(super) outputs: BTreeMap<(ActionId, u32), Output>,
+    pub(super) outputs: BTreeMap<(ActionId, u32), ActionOutput>,
     /// Questions that the head names.
-    pub(super) asks: &'a [Ask],
+    pub(super) asks: &'a [PendingQuestion],
     /// Runs that came to their regular end, so that their questions were sent.
     pub(super) ended: &'a BTreeSet<String>,
     /// The time.
@@ -25,57 +27,58 @@ pub(super) struct Facts<'a> {
 
 /// Consequences for the graph.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Findings {
+pub(super) struct RecoveryFindings {
     /// Events for the scheduler, in this order.
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<GraphEvent>,
     /// Child runs to look at: action, attempt, run.
     pub(super) children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub(super) timers: Vec<(ActionId, u32, Millis)>,
     /// Questions that are open.
-    pub(super) asks: Vec<Ask>,
+    pub(super) asks: Vec<PendingQuestion>,
     /// Approvals to ask for again.
     pub(super) unasked: Vec<ApprovalRequest>,
 }
 
 /// Judges each action of a graph that was taken over.
-pub(super) fn findings(graph: &Graph, facts: &mut Facts<'_>) -> Findings {
-    let mut found = Findings::default();
+pub(super) fn findings(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> RecoveryFindings {
+    let mut found = RecoveryFindings::default();
     for node in &graph.nodes {
         found.judge(node, facts);
     }
     found
 }
 
-impl Findings {
-    fn judge(&mut self, node: &Node, facts: &mut Facts<'_>) {
+impl RecoveryFindings {
+    fn judge(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
-            State::Running => {
+            NodeState::Running => {
                 let found = match facts.outputs.remove(&(id.clone(), attempt)) {
-                    Some(output) => Found::Ended(Outcome::Ok {
+                    Some(output) => RecoveredAttempt::Ended(ActionOutcome::Ok {
                         output,
                         satisfying: true,
                     }),
-                    None => Found::Nothing,
+                    None => RecoveredAttempt::Nothing,
                 };
-                self.events.push(Event::Recovered { id, attempt, found });
+                self.events
+                    .push(GraphEvent::Recovered { id, attempt, found });
             }
-            State::Waiting(Wait::Child) => match &node.child {
+            NodeState::Waiting(Wait::Child) => match &node.child {
                 Some(run) => self.children.push((id, attempt, run.clone())),
-                None => self.recovered(node, Found::Unknown),
+                None => self.recovered(node, RecoveredAttempt::Unknown),
             },
-            State::Waiting(Wait::Retry) => self.timer(node, node.due.unwrap_or(0), facts.now),
-            State::Waiting(Wait::Timer) => self.timer(node, due(node), facts.now),
-            State::Waiting(Wait::User | Wait::Approval) | State::Uncertain => {
+            NodeState::Waiting(Wait::Retry) => self.timer(node, node.due.unwrap_or(0), facts.now),
+            NodeState::Waiting(Wait::Timer) => self.timer(node, due(node), facts.now),
+            NodeState::Waiting(Wait::User | Wait::Approval) | NodeState::Uncertain => {
                 self.question(node, facts);
             }
             _ => {}
         }
     }
 
-    fn recovered(&mut self, node: &Node, found: Found) {
-        self.events.push(Event::Recovered {
+    fn recovered(&mut self, node: &Node, found: RecoveredAttempt) {
+        self.events.push(GraphEvent::Recovered {
             id: node.action.id.clone(),
             attempt: node.attempt,
             found,
@@ -85,14 +88,14 @@ impl Findings {
     fn timer(&mut self, node: &Node, at: Millis, now: Millis) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         if at <= now {
-            self.events.push(Event::TimerFired { id, attempt });
+            self.events.push(GraphEvent::TimerFired { id, attempt });
         } else {
             self.timers.push((id, attempt, at));
         }
     }
 
     /// A question that was surely sent is open until it expires; any other is asked again.
-    fn question(&mut self, node: &Node, facts: &Facts<'_>) {
+    fn question(&mut self, node: &Node, facts: &RecoveryFacts<'_>) {
         let asks = facts.asks.iter().rev();
         let mut asks = asks.filter(|ask| ask.about.iter().any(|one| one.id == node.action.id));
         let sent = asks.find(|ask| facts.ended.contains(&ask.run));
@@ -110,15 +113,15 @@ impl Findings {
     fn expired(&mut self, node: &Node) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
-            State::Waiting(Wait::Approval) => self.events.push(Event::Denied {
+            NodeState::Waiting(Wait::Approval) => self.events.push(GraphEvent::Denied {
                 ids: vec![id],
                 why: Denial::Expired,
             }),
-            State::Waiting(Wait::User) => {
+            NodeState::Waiting(Wait::User) => {
                 let message = "the user did not answer in time";
-                let failure = Failure::new(Code::InteractionExpired, message, Sent::Yes);
-                let outcome = Outcome::Err(failure);
-                self.events.push(Event::Finished {
+                let failure = ActionFailure::new(Code::InteractionExpired, message, Sent::Yes);
+                let outcome = ActionOutcome::Err(failure);
+                self.events.push(GraphEvent::Finished {
                     id,
                     attempt,
                     outcome,
@@ -131,8 +134,8 @@ impl Findings {
 
     fn unasked(&mut self, node: &Node) {
         match node.state {
-            State::Waiting(Wait::Approval) => self.unasked.extend(request(node)),
-            State::Waiting(Wait::User) => self.recovered(node, Found::Unknown),
+            NodeState::Waiting(Wait::Approval) => self.unasked.extend(request(node)),
+            NodeState::Waiting(Wait::User) => self.recovered(node, RecoveredAttempt::Unknown),
             _ => {}
         }
     }

@@ -3,11 +3,11 @@
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent};
 use protocol::result::{AgentRunResult, MessageDeltaPayload, ResultType};
-use runner_kit::{Results, results};
+use runner_kit::{ResultSender, results};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::output_limit::Room;
+use crate::output_limit::OutputLimit;
 
 /// A text waits until it adds this fraction of what was sent, so that many small pieces cost few results.
 const FRACTION: usize = 64;
@@ -15,10 +15,10 @@ const FRACTION: usize = 64;
 /// Sends the results of one run. One text is live at a time: a note, then another note, then the answer. A new text
 /// replaces the one before, by a delta with the whole text.
 #[derive(Debug)]
-pub(crate) struct Speaker {
-    out: Results,
+pub(crate) struct ResultWriter {
+    out: ResultSender,
     streaming: bool,
-    room: Room,
+    output_limit: OutputLimit,
     /// The live text.
     text: String,
     /// Bytes of it that were sent.
@@ -28,15 +28,15 @@ pub(crate) struct Speaker {
     sequence: i64,
 }
 
-impl Speaker {
+impl ResultWriter {
     /// The speaker of a run of this context.
-    pub(crate) fn new(out: Results, context: &AgentRunContext) -> Self {
+    pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
         let host = context.runtime.metadata.get("streaming_supported");
         let host = host.and_then(Value::as_bool).unwrap_or(true);
         Self {
             out,
             streaming: host && context.delivery.supports_streaming,
-            room: Room::of(context),
+            output_limit: OutputLimit::of(context),
             text: String::new(),
             sent: 0,
             replaces: false,
@@ -50,8 +50,8 @@ impl Speaker {
     }
 
     /// Bytes of the data of one result.
-    pub(crate) fn room(&self) -> Room {
-        self.room
+    pub(crate) fn output_limit(&self) -> OutputLimit {
+        self.output_limit
     }
 
     /// Sends a result of another kind.
@@ -77,7 +77,7 @@ impl Speaker {
     }
 
     /// Adds a piece to the live text.
-    pub(crate) async fn say(&mut self, piece: &str) {
+    pub(crate) async fn append(&mut self, piece: &str) {
         self.text.push_str(piece);
         if (self.text.len() - self.sent) * FRACTION >= self.text.len() {
             self.flush(false).await;
@@ -101,7 +101,7 @@ impl Speaker {
         self.text.push_str(&rest);
         self.flush(true).await;
         let completed = results::message_completed(Message::text("assistant", text), Vec::new());
-        if self.room.holds(&completed.data) {
+        if self.output_limit.holds(&completed.data) {
             self.send(completed).await;
         } else if !self.streaming {
             self.send_rest(true).await;
@@ -109,7 +109,7 @@ impl Speaker {
     }
 
     async fn send_rest(&mut self, is_final: bool) {
-        let half = self.room.half();
+        let half = self.output_limit.half();
         loop {
             let piece = half.beginning(&self.text[self.sent..]).to_owned();
             self.sent += piece.len();
@@ -133,7 +133,7 @@ impl Speaker {
             ..MessageChunk::default()
         };
         let mut payload = MessageDeltaPayload { chunk };
-        if !self.room.holds(&payload) {
+        if !self.output_limit.holds(&payload) {
             payload.chunk.all_content = None;
         }
         self.replaces &= payload.chunk.all_content.is_none();
