@@ -174,7 +174,7 @@ fn truncated_name(name: &str) -> &str {
 
 /// A host call as recorded in the audit log.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct AuditedCall<'a> {
     pub(super) action: &'static str,
     pub(super) resource: &'a str,
     pub(super) operation: &'static str,
@@ -190,7 +190,7 @@ impl RunCaller {
     pub(super) async fn granted<T>(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         asked: Result<T, NotGranted>,
     ) -> ApiResult<T> {
         let refusal = asked.as_ref().err().map(ToString::to_string);
@@ -202,7 +202,7 @@ impl RunCaller {
     pub(super) async fn own_conversation<'a>(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         asked: Result<&'a FrozenConversation, NotGranted>,
         named: Option<&str>,
     ) -> ApiResult<&'a FrozenConversation> {
@@ -216,7 +216,7 @@ impl RunCaller {
     pub(super) async fn own_conversation_if_any<'a>(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         asked: Result<Option<&'a FrozenConversation>, NotGranted>,
         named: Option<&str>,
     ) -> ApiResult<Option<&'a FrozenConversation>> {
@@ -239,7 +239,7 @@ impl RunCaller {
     pub(super) async fn checked_key(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         key: &str,
     ) -> ApiResult<()> {
         match check_key(key) {
@@ -258,7 +258,7 @@ impl RunCaller {
     pub(super) async fn record(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         refusal: Option<&str>,
     ) -> ApiResult<()> {
         self.access.check_known(state).await?;
@@ -275,7 +275,7 @@ impl RunCaller {
     pub(super) fn audit_entry(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         refusal: Option<&str>,
         bytes: usize,
     ) -> AuditEntry {

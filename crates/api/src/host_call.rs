@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::error::{ApiError, ApiResult, BillingOutcome};
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
@@ -49,7 +49,7 @@ impl RunCaller {
     pub(super) async fn begin<T>(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         asked: Result<T, NotGranted>,
     ) -> ApiResult<(HostCall, T)> {
         let refusal = asked.as_ref().err().map(ToString::to_string);
@@ -62,7 +62,7 @@ impl RunCaller {
     pub(super) async fn begin_by(
         &self,
         state: &ApiState,
-        call: Call<'_>,
+        call: AuditedCall<'_>,
         rule: &'static str,
     ) -> ApiResult<HostCall> {
         let mut entry = self.audit_entry(state, call, None, 0);

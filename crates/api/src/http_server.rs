@@ -275,13 +275,13 @@ mod tests {
         }
     }
 
-    struct TestServer {
+    struct BoundedTestServer {
         address: SocketAddr,
         stop: CancellationToken,
         tasks: JoinSet<()>,
     }
 
-    impl TestServer {
+    impl BoundedTestServer {
         fn start(app: Router, options: ServerOptions) -> Self {
             let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
@@ -349,7 +349,7 @@ mod tests {
 
     #[tokio::test]
     async fn keeps_connection_alive_after_response() {
-        let server = TestServer::start(hello(), options());
+        let server = BoundedTestServer::start(hello(), options());
         let mut client = server.connect("").await;
         for _ in 0..2 {
             client
@@ -367,7 +367,7 @@ mod tests {
 
     #[tokio::test]
     async fn closes_connections_with_incomplete_or_no_headers() {
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             hello(),
             ServerOptions {
                 header_timeout: SHORT,
@@ -388,7 +388,7 @@ mod tests {
 
     #[tokio::test]
     async fn rejects_oversized_headers() {
-        let server = TestServer::start(hello(), options());
+        let server = BoundedTestServer::start(hello(), options());
         let head = format!(
             "GET / HTTP/1.1\r\nX-Large: {}\r\n\r\n",
             "a".repeat(MAX_HEAD_BYTES)
@@ -405,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn drops_clients_that_never_read() {
         let (frames, inbox) = mpsc::channel(1);
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             streaming(inbox),
             ServerOptions {
                 write_timeout: SHORT,
@@ -428,7 +428,7 @@ mod tests {
     #[tokio::test]
     async fn idle_streams_outlive_write_timeout() {
         let (frames, inbox) = mpsc::channel(1);
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             streaming(inbox),
             ServerOptions {
                 write_timeout: SHORT,
@@ -453,7 +453,7 @@ mod tests {
     #[tokio::test]
     async fn shutdown_finishes_responses_and_accepts_no_connections() {
         let (frames, inbox) = mpsc::channel(1);
-        let mut server = TestServer::start(streaming(inbox), options());
+        let mut server = BoundedTestServer::start(streaming(inbox), options());
         let mut idle = server.connect("").await;
         let mut client = server.connect("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
         frames.send(Bytes::from_static(b"first")).await.unwrap();
@@ -471,7 +471,7 @@ mod tests {
     #[tokio::test]
     async fn drain_timeout_drops_stalled_connections() {
         let (_frames, inbox) = mpsc::channel(1);
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             streaming(inbox),
             ServerOptions {
                 drain: SHORT,
@@ -490,7 +490,7 @@ mod tests {
 
     #[tokio::test]
     async fn excess_connections_wait_for_a_free_slot() {
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             hello(),
             ServerOptions {
                 max_connections: 1,
@@ -532,7 +532,7 @@ mod tests {
 
     #[tokio::test]
     async fn closes_connections_over_address_limit() {
-        let server = TestServer::start(
+        let server = BoundedTestServer::start(
             hello(),
             ServerOptions {
                 max_per_peer: 1,

@@ -17,7 +17,7 @@ use tools::Tools;
 
 /// Shared state of the handlers. Cheap to clone.
 #[derive(Clone)]
-pub struct ApiState(Arc<Shared>);
+pub struct ApiState(Arc<ApiShared>);
 
 /// Dependencies and limits of the API.
 pub struct ApiOptions {
@@ -47,7 +47,7 @@ pub struct ApiOptions {
     pub shared_mcp: bool,
 }
 
-struct Shared {
+struct ApiShared {
     api: ApiOptions,
     auth_rate_limit: AuthRateLimit,
     key_revocation: RevocationCache,
@@ -59,7 +59,7 @@ struct Shared {
 
 impl ApiState {
     pub fn new(api: ApiOptions) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ApiShared {
             auth_rate_limit: AuthRateLimit::new(api.max_auth_failures),
             key_revocation: RevocationCache::default(),
             stream_limit: KeyConcurrencyLimit::of(api.connections),

@@ -18,8 +18,8 @@ use api::mock_host::MockHost;
 use base::clock::Clock;
 use egress::{Egress, EgressError};
 use egress::{RequestBuilder, Response};
-use runner_client::signature::SigningSecret;
-use runner_client::{Answer, Call, StartError, Started, TrailingBody, classify_response};
+use runner_client::signature::EndpointSecret;
+use runner_client::{Answer, SignedCall, StartError, Started, TrailingBody, classify_response};
 use runs::RunLimits;
 
 pub(super) use plans::{PreparedRun, RunPlan};
@@ -41,7 +41,7 @@ pub(super) struct CheckHarness {
 pub(super) enum SignatureKind<'a> {
     Right,
     Missing,
-    With(&'a SigningSecret),
+    With(&'a EndpointSecret),
     /// A timestamp with this offset in seconds.
     Off(i64),
     /// The signature of the same call with another body.
@@ -109,7 +109,7 @@ impl CheckHarness {
     /// Sends a call. The response body is unread.
     pub(super) async fn send(
         &self,
-        call: &Call,
+        call: &SignedCall,
         signing: &SignatureKind<'_>,
     ) -> Result<Response, EgressError> {
         let request = self.request(call, signing)?;
@@ -121,7 +121,7 @@ impl CheckHarness {
     /// Status of a response, or a description of the failure.
     pub(super) async fn status(
         &self,
-        call: &Call,
+        call: &SignedCall,
         signing: &SignatureKind<'_>,
     ) -> Result<StatusCode, String> {
         let answer = self.send(call, signing).await;
@@ -132,7 +132,7 @@ impl CheckHarness {
 
     fn request(
         &self,
-        call: &Call,
+        call: &SignedCall,
         signing: &SignatureKind<'_>,
     ) -> Result<RequestBuilder, EgressError> {
         let endpoint = &self.options.endpoint;
@@ -214,12 +214,12 @@ impl CheckHarness {
 }
 
 /// The call of a run with another text.
-fn with_other_text(call: &Call) -> Call {
+fn with_other_text(call: &SignedCall) -> SignedCall {
     let mut body: Value = serde_json::from_str(&call.body).unwrap_or_default();
     if let Some(text) = body.pointer_mut("/context/input/text") {
         *text = json!("something else");
     }
-    Call {
+    SignedCall {
         body: body.to_string(),
         ..call.clone()
     }

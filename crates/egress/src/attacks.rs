@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// Counts requests and answers each with the same bytes.
-struct Server {
+struct CountingServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     /// Largest number of requests over one connection.
@@ -22,7 +22,7 @@ struct Server {
     _tasks: JoinSet<()>,
 }
 
-impl Server {
+impl CountingServer {
     async fn at(address: SocketAddr, answer: impl Into<Vec<u8>>) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -123,10 +123,10 @@ fn rejects_every_url_of_the_corpus() {
 /// `127.0.0.2` stands for the public address of a name, `127.0.0.1` for a forbidden one.
 #[tokio::test]
 async fn dns_rebinding_never_reaches_forbidden_addresses() {
-    let inside = Server::at(loopback(1, 0), OK).await;
+    let inside = CountingServer::at(loopback(1, 0), OK).await;
     let port = inside.address.port();
     let closing = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
-    let outside = Server::at(loopback(2, port), closing).await;
+    let outside = CountingServer::at(loopback(2, port), closing).await;
     let (bad, good) = (loopback(1, 0), loopback(2, 0));
     let answers = vec![
         vec![good],
@@ -152,8 +152,8 @@ async fn dns_rebinding_never_reaches_forbidden_addresses() {
 
 #[tokio::test]
 async fn kept_connections_stay_at_their_checked_address() {
-    let inside = Server::at(loopback(1, 0), OK).await;
-    let outside = Server::at(loopback(2, inside.address.port()), OK).await;
+    let inside = CountingServer::at(loopback(1, 0), OK).await;
+    let outside = CountingServer::at(loopback(2, inside.address.port()), OK).await;
     let answers = vec![vec![loopback(2, 0)], vec![loopback(1, 0)]];
     let guarded = egress(&["127.0.0.2/32"], in_turn(answers));
     let url = Url::parse(&format!("http://rebind.example:{}/", inside.address.port())).unwrap();
@@ -171,7 +171,7 @@ async fn kept_connections_stay_at_their_checked_address() {
 
 #[tokio::test]
 async fn gateway_never_calls_itself() {
-    let ours = Server::at(loopback(1, 0), OK).await;
+    let ours = CountingServer::at(loopback(1, 0), OK).await;
     let port = ours.address.port();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let names = Arc::clone(&asked);
@@ -238,7 +238,7 @@ async fn gateway_never_calls_itself() {
 #[tokio::test]
 async fn early_response_bytes_answer_no_request() {
     let answer = [OK, "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison"].concat();
-    let server = Server::at(loopback(1, 0), answer).await;
+    let server = CountingServer::at(loopback(1, 0), answer).await;
     let guarded = egress(&["127.0.0.1/32"], Lookup::of_the_system());
     let url = Url::parse(&format!("http://{}/", server.address)).unwrap();
     let mut answered = 0;
@@ -310,7 +310,7 @@ async fn drops_connections_after_malformed_http() {
         ),
         (&fifty, false),
     ] {
-        let server = Server::at(loopback(1, 0), answer).await;
+        let server = CountingServer::at(loopback(1, 0), answer).await;
         let guarded = egress(&["127.0.0.1/32"], Lookup::of_the_system());
         let url = Url::parse(&format!("http://{}/", server.address)).unwrap();
         for _ in 0..3 {

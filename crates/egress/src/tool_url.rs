@@ -53,11 +53,11 @@ impl FillError {
 /// A URL with `{name}` in its path. `Debug` omits the query, which may hold a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UrlTemplate {
-    parts: Vec<Part>,
+    parts: Vec<UrlPart>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Part {
+enum UrlPart {
     Text(String),
     Name(String),
 }
@@ -73,11 +73,11 @@ impl UrlTemplate {
             if name.is_empty() || !name.bytes().all(is_plain) {
                 return Err(UrlTemplateError::Place);
             }
-            parts.push(Part::Text(before.to_owned()));
-            parts.push(Part::Name(name.to_owned()));
+            parts.push(UrlPart::Text(before.to_owned()));
+            parts.push(UrlPart::Name(name.to_owned()));
             rest = after;
         }
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(UrlPart::Text(rest.to_owned()));
         let template = Self { parts };
         // Two fillings may differ in the path alone.
         let [one, other] = ["x", "y"].map(|value| template.with(|_| value.to_owned()));
@@ -93,8 +93,8 @@ impl UrlTemplate {
     /// Names of the path parameters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Name(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+            UrlPart::Name(name) => Some(name.as_str()),
+            UrlPart::Text(_) => None,
         })
     }
 
@@ -113,8 +113,8 @@ impl UrlTemplate {
         let mut filled = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => filled.push_str(text),
-                Part::Name(name) => {
+                UrlPart::Text(text) => filled.push_str(text),
+                UrlPart::Name(name) => {
                     let value = value(name).ok_or_else(|| FillError::Kind(name.clone()))?;
                     if value.is_empty() || value.split(['/', '\\']).any(is_dot_segment) {
                         return Err(FillError::Dots(name.clone()));
@@ -132,9 +132,9 @@ impl UrlTemplate {
     }
 
     fn with(&self, value: impl Fn(&str) -> String) -> String {
-        let text = |part: &Part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Name(name) => value(name),
+        let text = |part: &UrlPart| match part {
+            UrlPart::Text(text) => text.clone(),
+            UrlPart::Name(name) => value(name),
         };
         self.parts.iter().map(text).collect()
     }

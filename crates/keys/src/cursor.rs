@@ -15,7 +15,7 @@ const MAX_BYTES: usize = 1024;
 /// The kind of list that a cursor walks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CursorKind {
     History = 1,
     Runs = 2,
     Names = 3,
@@ -62,7 +62,7 @@ impl Cursors {
     }
 
     /// A cursor at `position`. `list` identifies workspace, route and filters.
-    pub fn encode(&self, kind: Kind, list: &str, position: &[u8]) -> String {
+    pub fn encode(&self, kind: CursorKind, list: &str, position: &[u8]) -> String {
         let mut bytes = vec![VERSION, kind as u8];
         bytes.extend_from_slice(position);
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,12 @@ impl Cursors {
     }
 
     /// Position of a cursor of the same list.
-    pub fn decode(&self, kind: Kind, list: &str, cursor: &str) -> Result<Vec<u8>, InvalidCursor> {
+    pub fn decode(
+        &self,
+        kind: CursorKind,
+        list: &str,
+        cursor: &str,
+    ) -> Result<Vec<u8>, InvalidCursor> {
         if cursor.len() > MAX_BYTES {
             return Err(InvalidCursor);
         }
@@ -92,7 +97,7 @@ impl Cursors {
     }
 }
 
-fn tag(key: &hmac::Key, kind: Kind, list: &str, position: &[u8]) -> hmac::Tag {
+fn tag(key: &hmac::Key, kind: CursorKind, list: &str, position: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     context.update(&[VERSION, kind as u8]);
     context.update(&(list.len() as u64).to_be_bytes());
@@ -125,7 +130,7 @@ pub fn history_cursor(
     seq: i64,
 ) -> String {
     cursors.encode(
-        Kind::History,
+        CursorKind::History,
         &history_list(workspace, conversation),
         &seq.to_be_bytes(),
     )
@@ -139,7 +144,7 @@ pub fn history_position(
     cursor: &str,
 ) -> Result<i64, InvalidCursor> {
     let list = history_list(workspace, conversation);
-    let position = cursors.decode(Kind::History, &list, cursor)?;
+    let position = cursors.decode(CursorKind::History, &list, cursor)?;
     position
         .try_into()
         .map(i64::from_be_bytes)
@@ -163,13 +168,13 @@ mod tests {
     #[test]
     fn cursors_verify_while_their_key_exists() {
         let cursors = with_keys(&[1]);
-        let before = cursors.encode(Kind::Runs, "a", b"before");
-        let open = |cursor: &str| cursors.decode(Kind::Runs, "a", cursor);
+        let before = cursors.encode(CursorKind::Runs, "a", b"before");
+        let open = |cursor: &str| cursors.decode(CursorKind::Runs, "a", cursor);
         // The new key verifies, but does not sign yet.
         cursors.replace(&secrets(&[1, 2])).unwrap();
-        assert_eq!(cursors.encode(Kind::Runs, "a", b"before"), before);
+        assert_eq!(cursors.encode(CursorKind::Runs, "a", b"before"), before);
         cursors.replace(&secrets(&[2, 1])).unwrap();
-        let after = cursors.encode(Kind::Runs, "a", b"after");
+        let after = cursors.encode(CursorKind::Runs, "a", b"after");
         assert_eq!(open(&before).unwrap(), b"before");
         assert_eq!(open(&after).unwrap(), b"after");
         cursors.replace(&secrets(&[2])).unwrap();
@@ -181,18 +186,21 @@ mod tests {
     #[test]
     fn rejects_tampered_cursors_and_other_lists() {
         let cursors = with_keys(&[7]);
-        let cursor = cursors.encode(Kind::Runs, "a", b"position");
+        let cursor = cursors.encode(CursorKind::Runs, "a", b"position");
         assert_eq!(
-            cursors.decode(Kind::Runs, "a", &cursor).unwrap(),
+            cursors.decode(CursorKind::Runs, "a", &cursor).unwrap(),
             b"position"
         );
-        assert_eq!(cursors.decode(Kind::Runs, "b", &cursor), Err(InvalidCursor));
         assert_eq!(
-            cursors.decode(Kind::Names, "a", &cursor),
+            cursors.decode(CursorKind::Runs, "b", &cursor),
             Err(InvalidCursor)
         );
         assert_eq!(
-            with_keys(&[8]).decode(Kind::Runs, "a", &cursor),
+            cursors.decode(CursorKind::Names, "a", &cursor),
+            Err(InvalidCursor)
+        );
+        assert_eq!(
+            with_keys(&[8]).decode(CursorKind::Runs, "a", &cursor),
             Err(InvalidCursor)
         );
         let bytes = URL_SAFE_NO_PAD.decode(&cursor).unwrap();
@@ -201,14 +209,14 @@ mod tests {
             bent[bit / 8] ^= 1 << (bit % 8);
             let bent = URL_SAFE_NO_PAD.encode(bent);
             assert_eq!(
-                cursors.decode(Kind::Runs, "a", &bent),
+                cursors.decode(CursorKind::Runs, "a", &bent),
                 Err(InvalidCursor),
                 "bit {bit}"
             );
         }
         for garbage in ["", "x", "12", "=====", &"A".repeat(2000)] {
             assert_eq!(
-                cursors.decode(Kind::Runs, "a", garbage),
+                cursors.decode(CursorKind::Runs, "a", garbage),
                 Err(InvalidCursor),
                 "{garbage}"
             );
@@ -227,13 +235,13 @@ mod tests {
             letter in prop::sample::select(&b"ABab01-_+/=. "[..]),
         ) {
             let cursors = with_keys(&[1, 2]);
-            prop_assert_eq!(cursors.decode(Kind::Runs, &list, &text), Err(InvalidCursor));
-            let made = cursors.encode(Kind::Runs, &list, &position);
-            prop_assert_eq!(cursors.decode(Kind::Runs, &list, &made), Ok(position));
+            prop_assert_eq!(cursors.decode(CursorKind::Runs, &list, &text), Err(InvalidCursor));
+            let made = cursors.encode(CursorKind::Runs, &list, &position);
+            prop_assert_eq!(cursors.decode(CursorKind::Runs, &list, &made), Ok(position));
             let mut bent = made.clone().into_bytes();
             *place.get_mut(&mut bent) = letter;
             let bent = String::from_utf8(bent).unwrap();
-            let opens = cursors.decode(Kind::Runs, &list, &bent).is_ok();
+            let opens = cursors.decode(CursorKind::Runs, &list, &bent).is_ok();
             prop_assert_eq!(opens, bent == made, "{}", bent);
         }
     }

@@ -61,7 +61,7 @@ struct Known {
 }
 
 /// Action for an unknown key id.
-enum Turn {
+enum UnknownKeyStep {
     /// Read the table; waiters continue when this is dropped.
     Look(watch::Sender<()>),
     /// Another task reads the table.
@@ -81,17 +81,17 @@ impl Known {
         }
     }
 
-    fn turn(&mut self, now: i64) -> Turn {
+    fn turn(&mut self, now: i64) -> UnknownKeyStep {
         if self.asking.has_changed().is_ok() {
-            return Turn::Wait(self.asking.clone());
+            return UnknownKeyStep::Wait(self.asking.clone());
         }
         if (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(self.asked_at)) {
-            return Turn::Done;
+            return UnknownKeyStep::Done;
         }
         let (looking, asking) = watch::channel(());
         self.asked_at = now;
         self.asking = asking;
-        Turn::Look(looking)
+        UnknownKeyStep::Look(looking)
     }
 }
 
@@ -140,7 +140,7 @@ impl Keyring {
         }
         let turn = self.known().turn(self.clock.now_ms());
         match turn {
-            Turn::Look(_looking) => {
+            UnknownKeyStep::Look(_looking) => {
                 if let Err(error) = self.look().await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -148,8 +148,8 @@ impl Keyring {
                     );
                 }
             }
-            Turn::Wait(mut asking) => while asking.changed().await.is_ok() {},
-            Turn::Done => {}
+            UnknownKeyStep::Wait(mut asking) => while asking.changed().await.is_ok() {},
+            UnknownKeyStep::Done => {}
         }
         verify()
     }

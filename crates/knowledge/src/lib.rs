@@ -63,9 +63,9 @@ pub struct Parts {
 
 /// All knowledge bases of the gateway. Cheap to clone.
 #[derive(Clone)]
-pub struct Knowledge(Arc<Inner>);
+pub struct Knowledge(Arc<KnowledgeInner>);
 
-struct Inner {
+struct KnowledgeInner {
     parts: Parts,
     indexing: Arc<Semaphore>,
     vectors: VectorCache,
@@ -119,7 +119,7 @@ impl Knowledge {
             let kb_id = kb_id.clone();
             return Err(NoEmbedder { kb_id });
         }
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(KnowledgeInner {
             parts,
             indexing: Arc::new(Semaphore::new(AT_ONCE)),
             vectors: VectorCache::default(),

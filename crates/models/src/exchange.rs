@@ -60,18 +60,18 @@ pub(super) enum KeyHeader {
 }
 
 /// A request body.
-pub(super) struct RequestBody<'a> {
+pub(super) struct ProviderBody<'a> {
     body: &'a JsonObject,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-impl<'a> From<&'a JsonObject> for RequestBody<'a> {
+impl<'a> From<&'a JsonObject> for ProviderBody<'a> {
     fn from(body: &'a JsonObject) -> Self {
         Self { body, header: None }
     }
 }
 
-impl RequestBody<'_> {
+impl ProviderBody<'_> {
     /// Adds a header. A value that is not a valid header value is dropped.
     pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
         let value = value.and_then(|value| HeaderValue::try_from(value).ok());
@@ -135,7 +135,7 @@ impl Exchange {
     pub(super) async fn post(
         &self,
         path: &[&str],
-        posted: impl Into<RequestBody<'_>>,
+        posted: impl Into<ProviderBody<'_>>,
     ) -> Result<JsonObject, UpstreamError> {
         let posted = posted.into();
         self.object(self.send(path, Some(&posted), "application/json").await?)
@@ -148,7 +148,7 @@ impl Exchange {
         path: &[&str],
         body: &JsonObject,
     ) -> Result<Vec<u8>, UpstreamError> {
-        let posted = RequestBody::from(body);
+        let posted = ProviderBody::from(body);
         self.text(self.send(path, Some(&posted), "application/json").await?)
             .await
     }
@@ -180,7 +180,7 @@ impl Exchange {
     pub(super) async fn complete(
         &self,
         path: &[&str],
-        posted: impl Into<RequestBody<'_>>,
+        posted: impl Into<ProviderBody<'_>>,
         accept: &'static str,
     ) -> Result<ResponseItems, UpstreamError> {
         let posted = posted.into();
@@ -211,7 +211,7 @@ impl Exchange {
     async fn send(
         &self,
         path: &[&str],
-        posted: Option<&RequestBody<'_>>,
+        posted: Option<&ProviderBody<'_>>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let mut last = UpstreamError::Timeout;
@@ -239,7 +239,7 @@ impl Exchange {
     fn request(
         &self,
         path: &[&str],
-        posted: Option<&RequestBody<'_>>,
+        posted: Option<&ProviderBody<'_>>,
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<egress::RequestBuilder, UpstreamError> {

@@ -29,12 +29,12 @@ const MAX_TURNS: usize = 1000;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    turns: Vec<Turn>,
+    turns: Vec<ScriptedTurn>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Turn {
+struct ScriptedTurn {
     /// Matches if the newest user message contains these words, ignoring case.
     when: Option<String>,
     /// Matches if the previous user message contains these words, ignoring case.
@@ -114,7 +114,7 @@ impl Script {
     }
 }
 
-impl Turn {
+impl ScriptedTurn {
     fn fits(&self, request_view: &RequestView<'_>) -> bool {
         let says = |words: &Option<String>, text: &str| {
             let words = words.as_ref().map(|words| words.to_lowercase());

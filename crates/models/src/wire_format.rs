@@ -5,7 +5,7 @@ use futures_util::{Stream, StreamExt as _};
 use http::HeaderName;
 use protocol::JsonObject;
 
-use super::exchange::{Event, Exchange, Item, RequestBody, error_in};
+use super::exchange::{Event, Exchange, Item, ProviderBody, error_in};
 use egress::upstream::UpstreamError;
 
 /// A wire format other than chat completions.
@@ -46,9 +46,9 @@ impl From<JsonObject> for WireRequest {
 
 impl WireRequest {
     /// The request with its beta header.
-    fn posted(&self) -> RequestBody<'_> {
+    fn posted(&self) -> ProviderBody<'_> {
         let betas = (!self.betas.is_empty()).then(|| self.betas.join(","));
-        RequestBody::from(&self.body).with_header(BETA, betas)
+        ProviderBody::from(&self.body).with_header(BETA, betas)
     }
 }
 

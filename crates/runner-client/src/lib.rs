@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-use crate::signature::SigningSecret;
+use crate::signature::EndpointSecret;
 use base::clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError, read_at_most};
@@ -39,14 +39,14 @@ const TRAILING_BODY_BYTES: usize = 4 * 1024;
 pub struct Endpoint {
     pub base_url: Url,
     pub mode: EndpointMode,
-    pub secret: SigningSecret,
+    pub secret: EndpointSecret,
     /// Static headers, which are secrets.
     pub headers: HeaderMap,
 }
 
 /// One unsigned call of the Runner API.
 #[derive(Clone)]
-pub struct Call {
+pub struct SignedCall {
     pub method: Method,
     pub url: Url,
     /// Unique for each call.
@@ -59,7 +59,7 @@ pub struct Call {
 
 impl Endpoint {
     /// The list call.
-    pub fn list_call(&self) -> Call {
+    pub fn list_call(&self) -> SignedCall {
         let (method, url, body) = match self.mode {
             EndpointMode::Standard => (Method::GET, self.url(&["runners"]), String::new()),
             EndpointMode::SingleUrl => (
@@ -69,17 +69,23 @@ impl Endpoint {
             ),
         };
         let webhook_id = format!("list_{}", Uuid::now_v7().simple());
-        Call::new(method, url, webhook_id, body).with(ACCEPT, "application/json")
+        SignedCall::new(method, url, webhook_id, body).with(ACCEPT, "application/json")
     }
 
     /// The call that starts a run. `body` is the `AgentRunRequest` as JSON.
-    pub fn run_call(&self, run: RunId, attempt: u32, trace: TraceParent, body: String) -> Call {
+    pub fn run_call(
+        &self,
+        run: RunId,
+        attempt: u32,
+        trace: TraceParent,
+        body: String,
+    ) -> SignedCall {
         let hex = run.0.simple().to_string();
         let (url, body) = match self.mode {
             EndpointMode::Standard => (self.url(&["runs"]), body),
             EndpointMode::SingleUrl => (self.url(&[]), with_action("run", &body)),
         };
-        Call::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
+        SignedCall::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
             .with(ACCEPT, "text/event-stream")
             .with(HeaderName::from_static("traceparent"), &trace.to_string())
             .with(RUN_ID, &run.to_string())
@@ -87,18 +93,22 @@ impl Endpoint {
     }
 
     /// The cancel notice.
-    pub fn cancel_call(&self, run: RunId, attempt: u32) -> Call {
+    pub fn cancel_call(&self, run: RunId, attempt: u32) -> SignedCall {
         let body = json!({"run_id": run.to_string()}).to_string();
         let (url, body) = match self.mode {
             EndpointMode::Standard => (self.url(&["runs", &run.to_string(), "cancel"]), body),
             EndpointMode::SingleUrl => (self.url(&[]), with_action("cancel", &body)),
         };
         let webhook_id = format!("cancel_{}_{attempt}", run.0.simple());
-        Call::new(Method::POST, url, webhook_id, body).with(RUN_ID, &run.to_string())
+        SignedCall::new(Method::POST, url, webhook_id, body).with(RUN_ID, &run.to_string())
     }
 
     /// A call as an unsigned request. A body gets a content type.
-    pub fn request(&self, egress: &Egress, call: &Call) -> Result<RequestBuilder, EgressError> {
+    pub fn request(
+        &self,
+        egress: &Egress,
+        call: &SignedCall,
+    ) -> Result<RequestBuilder, EgressError> {
         let mut request = egress
             .request(call.method.clone(), &call.url)?
             .headers(self.headers.clone())
@@ -126,7 +136,7 @@ impl Endpoint {
 const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 const ATTEMPT: HeaderName = HeaderName::from_static("runnel-attempt");
 
-impl Call {
+impl SignedCall {
     fn new(method: Method, url: Url, webhook_id: String, body: String) -> Self {
         let call = Self {
             method,
@@ -149,7 +159,7 @@ impl Call {
     }
 
     /// Signature headers of this call at `now` (epoch seconds).
-    pub fn signature(&self, secret: &SigningSecret, now: i64) -> [(&'static str, String); 3] {
+    pub fn signature(&self, secret: &EndpointSecret, now: i64) -> [(&'static str, String); 3] {
         let signature = secret.sign(&self.webhook_id, now, self.body.as_bytes());
         [
             ("webhook-id", self.webhook_id.clone()),
@@ -325,7 +335,11 @@ impl RunnerClient {
         read_at_most(response, TRAILING_BODY_BYTES).await.map(drop)
     }
 
-    fn signed(&self, endpoint: &Endpoint, call: &Call) -> Result<RequestBuilder, EgressError> {
+    fn signed(
+        &self,
+        endpoint: &Endpoint,
+        call: &SignedCall,
+    ) -> Result<RequestBuilder, EgressError> {
         let mut request = endpoint.request(&self.egress, call)?;
         for (name, value) in call.signature(&endpoint.secret, self.clock.now_seconds()) {
             request = request.header(name, value);
@@ -397,7 +411,7 @@ mod tests {
         Endpoint {
             base_url: Url::parse(base_url).unwrap(),
             mode,
-            secret: SigningSecret::parse(&secret).unwrap(),
+            secret: EndpointSecret::parse(&secret).unwrap(),
             headers: HeaderMap::new(),
         }
     }

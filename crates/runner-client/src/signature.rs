@@ -18,15 +18,15 @@ pub struct SigningSecretError;
 
 /// Secret key shared with a runner endpoint. `Debug` shows nothing of it.
 #[derive(Clone)]
-pub struct SigningSecret(hmac::Key);
+pub struct EndpointSecret(hmac::Key);
 
-impl fmt::Debug for SigningSecret {
+impl fmt::Debug for EndpointSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("SigningSecret([redacted])")
     }
 }
 
-impl SigningSecret {
+impl EndpointSecret {
     /// Parses `whsec_<base64>`.
     pub fn parse(text: &SecretString) -> Result<Self, SigningSecretError> {
         let encoded = text
@@ -65,8 +65,8 @@ mod tests {
 
     const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-    fn parse(text: &str) -> Result<SigningSecret, SigningSecretError> {
-        SigningSecret::parse(&SecretString::from(text))
+    fn parse(text: &str) -> Result<EndpointSecret, SigningSecretError> {
+        EndpointSecret::parse(&SecretString::from(text))
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn generates_distinct_valid_secrets() {
-        let (first, second) = (SigningSecret::generate(), SigningSecret::generate());
+        let (first, second) = (EndpointSecret::generate(), EndpointSecret::generate());
         assert_ne!(first, second);
         assert!(parse(&first).is_ok() && parse(&second).is_ok());
     }

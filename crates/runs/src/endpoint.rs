@@ -11,7 +11,7 @@ use store::EndpointAddress;
 use base::seal::MasterKey;
 use egress::outgoing_header_name;
 use runner_client::Endpoint;
-use runner_client::signature::SigningSecret;
+use runner_client::signature::EndpointSecret;
 
 pub(super) const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 pub(super) const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
@@ -39,7 +39,7 @@ pub(crate) fn open_endpoint(
     Ok(Endpoint {
         base_url: record.base_url.parse().map_err(|_| Unopenable)?,
         mode: record.mode,
-        secret: SigningSecret::parse(&secret).map_err(|_| Unopenable)?,
+        secret: EndpointSecret::parse(&secret).map_err(|_| Unopenable)?,
         headers: header_map(&headers).map_err(|_| Unopenable)?,
     })
 }

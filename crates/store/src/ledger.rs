@@ -24,7 +24,7 @@ use crate::transcript::write_transcripts;
 use batched::{advance, insert_segments, items_of};
 
 pub(crate) use batched::{append_all, end_all};
-pub use lines::{LedgerLine, RejectionRecord};
+pub use lines::{LedgerRow, RejectionRecord};
 
 impl RunEnd {
     /// Final status of a run: an accepted cancel overrides the runner's results.

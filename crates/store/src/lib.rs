@@ -119,7 +119,7 @@ pub use knowledge::{
     SweepKnowledge, WriteChunks,
 };
 pub use leases::{LeaseFilter, LeaseKeeper};
-pub use ledger::{LedgerLine, RejectionRecord};
+pub use ledger::{LedgerRow, RejectionRecord};
 pub use model::append::{
     Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd, SteeredEvent,
     TranscriptWrite,

@@ -40,11 +40,11 @@ pub(super) struct CallSlots {
     most: usize,
     /// Maximum number of slots per endpoint and per tool.
     share: usize,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SlotState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct SlotState {
     used: usize,
     by_endpoint: HashMap<EndpointId, usize>,
     by_tool: HashMap<Arc<str>, usize>,
@@ -119,14 +119,14 @@ impl CallSlots {
         timeout_at(end, place).await.ok()?.ok()
     }
 
-    fn has_slot(&self, state: &State, caller: &CallSource) -> bool {
+    fn has_slot(&self, state: &SlotState, caller: &CallSource) -> bool {
         let has_share = |count: Option<&usize>| count.is_none_or(|count| *count < self.share);
         state.used < self.most
             && has_share(state.by_endpoint.get(&caller.endpoint))
             && has_share(state.by_tool.get(&caller.tool))
     }
 
-    fn take(&self, state: &mut State, caller: CallSource) -> CallSlot {
+    fn take(&self, state: &mut SlotState, caller: CallSource) -> CallSlot {
         state.used += 1;
         *state.by_endpoint.entry(caller.endpoint).or_default() += 1;
         *state.by_tool.entry(Arc::clone(&caller.tool)).or_default() += 1;
@@ -150,7 +150,7 @@ impl CallSlots {
     }
 
     // Counts are consistent after any panic.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

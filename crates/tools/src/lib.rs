@@ -33,7 +33,7 @@ use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
-use mcp::Server;
+use mcp::ManagedServer;
 use names::NameOwners;
 use schema::Schema;
 use telemetry::metrics;
@@ -58,9 +58,9 @@ const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// All tools of this process. Cheap to clone.
 #[derive(Clone)]
-pub struct Tools(Arc<Inner>);
+pub struct Tools(Arc<ToolsInner>);
 
-struct Inner {
+struct ToolsInner {
     egress: Egress,
     clock: Clock,
     redactor: Redactor,
@@ -68,7 +68,7 @@ struct Inner {
     declared: Vec<Arc<KnownTool>>,
     skills: BTreeMap<String, SkillPackage>,
     skill_tools: Vec<Arc<KnownTool>>,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<ManagedServer>>,
     known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
     http_places: CallSlots,
     /// Serializes updates of the catalog.
@@ -86,7 +86,10 @@ pub struct KnownTool {
 enum Callee {
     Gateway(GatewayTool),
     Http(Box<HttpToolSpec>),
-    Mcp { server: Arc<Server>, name: String },
+    Mcp {
+        server: Arc<ManagedServer>,
+        name: String,
+    },
     Skill(SkillTool),
     RegisterSkill(Registration),
 }
@@ -111,7 +114,7 @@ impl Tools {
     ) -> Result<Self, BadSchema> {
         let declared: Result<Vec<_>, _> = specs.tools.into_iter().map(declared_tool).collect();
         let servers = specs.servers.into_iter();
-        let tools = Self(Arc::new(Inner {
+        let tools = Self(Arc::new(ToolsInner {
             egress,
             clock,
             redactor: Redactor::new(specs.secrets),
@@ -120,7 +123,7 @@ impl Tools {
             skill_tools: skill_tools(&specs.skills)?,
             skills: specs.skills,
             servers: servers
-                .map(|spec| Arc::new(Server::new(spec, clock)))
+                .map(|spec| Arc::new(ManagedServer::new(spec, clock)))
                 .collect(),
             known: ArcSwap::default(),
             http_places: CallSlots::new(HTTP_CALLS),

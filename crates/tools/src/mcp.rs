@@ -58,7 +58,7 @@ const SLOW_LISTS: u32 = 3;
 /// Maximum number of reported tools that are unusable.
 const MAX_REPORTED_OMISSIONS: usize = 50;
 
-pub(super) struct Server {
+pub(super) struct ManagedServer {
     spec: McpServerSpec,
     clock: Clock,
     status: Mutex<ServerStatus>,
@@ -83,7 +83,7 @@ struct ServerStatus {
     notes: Vec<String>,
 }
 
-impl Server {
+impl ManagedServer {
     pub(super) fn new(spec: McpServerSpec, clock: Clock) -> Self {
         Self {
             spec,
@@ -246,7 +246,7 @@ impl Server {
 }
 
 /// Maintains the connection to a server. Never returns.
-pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
+pub(super) async fn keep(server: &Arc<ManagedServer>, tools: &Tools) {
     let mut wait = FIRST_WAIT;
     loop {
         let begun = Instant::now();
@@ -269,7 +269,7 @@ pub(super) async fn keep(server: &Arc<Server>, tools: &Tools) {
 }
 
 /// Runs one connection. Returns the reason of its end.
-async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
+async fn connect(server: &Arc<ManagedServer>, tools: &Tools) -> String {
     match &server.spec.transport {
         McpTransport::Http { url, headers } => {
             let client = GuardedClient {
@@ -310,7 +310,7 @@ async fn connect(server: &Arc<Server>, tools: &Tools) -> String {
     }
 }
 
-async fn run_connection<T>(server: &Arc<Server>, tools: &Tools, transport: T) -> String
+async fn run_connection<T>(server: &Arc<ManagedServer>, tools: &Tools, transport: T) -> String
 where
     T: Transport<RoleClient> + 'static,
 {
@@ -372,7 +372,7 @@ fn is_only_busy(slow: u32, calling: usize) -> bool {
 }
 
 fn publish(
-    server: &Arc<Server>,
+    server: &Arc<ManagedServer>,
     tools: &Tools,
     peer: &Arc<Peer<RoleClient>>,
     list: listing::ListedTools,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::mcp::Server;
+use super::mcp::ManagedServer;
 use super::{Callee, KnownTool};
 
 /// Server indexes by owned name. A server owns a name while it lists it.
@@ -14,14 +14,14 @@ impl NameOwners {
     /// Owners after the current lists, given the previous catalog.
     pub(super) fn held(
         known: &BTreeMap<String, Arc<KnownTool>>,
-        servers: &[Arc<Server>],
+        servers: &[Arc<ManagedServer>],
         listed: &[Vec<Arc<KnownTool>>],
     ) -> Self {
         let holder = |tool: &KnownTool| {
             let Callee::Mcp { server, .. } = &tool.callee else {
                 return None;
             };
-            let is_it = |other: &Arc<Server>| Arc::ptr_eq(other, server);
+            let is_it = |other: &Arc<ManagedServer>| Arc::ptr_eq(other, server);
             let at = servers.iter().position(is_it)?;
             let is_listed =
                 |other: &Arc<KnownTool>| other.resource.tool_name == tool.resource.tool_name;

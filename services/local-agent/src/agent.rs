@@ -19,7 +19,7 @@ use crate::manifest::manifest;
 use crate::message_writer::MessageWriter;
 use crate::model::FinishKind;
 use crate::side_effects::SideEffects;
-use crate::turns::{self, RunParts};
+use crate::turns::{self, TurnParts};
 use crate::usage::UsageLog;
 
 /// No model of the configuration was granted.
@@ -104,7 +104,7 @@ async fn work(
             retryable: false,
         });
     }
-    let work = RunParts {
+    let work = TurnParts {
         context,
         host,
         config: &config,

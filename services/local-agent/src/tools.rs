@@ -22,7 +22,7 @@ use crate::message_writer::{MessageWriter, known};
 use crate::model::FinishKind;
 use crate::output_limit::LineLimit;
 use crate::side_effects::SideEffects;
-use crate::turns::RunParts;
+use crate::turns::TurnParts;
 
 use result::ToolOutcome;
 
@@ -103,7 +103,7 @@ impl Toolbox {
     /// Executes the calls of a turn. Fails only when the run ends.
     pub(crate) async fn run(
         &self,
-        work: &RunParts<'_, impl AgentHost>,
+        work: &TurnParts<'_, impl AgentHost>,
         message_writer: &MessageWriter,
         turn: u64,
         calls: &[ToolCall],

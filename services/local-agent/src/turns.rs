@@ -20,7 +20,7 @@ const STOPPED: &str = "Tool call iteration limit reached. I stopped before calli
 
 /// Parts that one run works with.
 #[derive(Debug)]
-pub(crate) struct RunParts<'a, H> {
+pub(crate) struct TurnParts<'a, H> {
     pub(crate) context: &'a AgentRunContext,
     pub(crate) host: &'a H,
     pub(crate) config: &'a Config,
@@ -30,7 +30,7 @@ pub(crate) struct RunParts<'a, H> {
 
 /// Answers the event and returns the finish reason of the last answer.
 pub(crate) async fn converse<H: AgentHost>(
-    work: &RunParts<'_, H>,
+    work: &TurnParts<'_, H>,
     mut message_writer: MessageWriter,
 ) -> Result<FinishKind, AgentFailure> {
     let mut models = ModelFallbacks::new(work.config.models.clone());
@@ -84,7 +84,7 @@ pub(crate) async fn converse<H: AgentHost>(
 /// Sends the request within the window. Retries once smaller after an overflow, and once without pictures and
 /// files after a rejection: a file that no model accepts would otherwise fail every run of the conversation.
 async fn ask<H: AgentHost>(
-    work: &RunParts<'_, H>,
+    work: &TurnParts<'_, H>,
     models: &mut ModelFallbacks,
     window: &mut MessageWindow<'_, H>,
     tools: &Toolbox,
@@ -122,7 +122,7 @@ async fn ask<H: AgentHost>(
 
 /// Appends steering input; false when there is none.
 async fn take_steering<H: AgentHost>(
-    work: &RunParts<'_, H>,
+    work: &TurnParts<'_, H>,
     window: &mut MessageWindow<'_, H>,
 ) -> Result<bool, AgentFailure> {
     if !work.context.context.available_apis.steering_pull {

@@ -15,7 +15,7 @@ use crate::context::estimate;
 use crate::context::summary::request::SummaryRequest;
 use crate::context::{pictures, wire};
 use crate::host::AgentHost;
-use crate::turns::RunParts;
+use crate::turns::TurnParts;
 
 /// Compaction passes after a refusal. An estimate may be below the real count and need a second pass.
 const SHRINKS: usize = 2;
@@ -23,7 +23,7 @@ const SHRINKS: usize = 2;
 /// Messages for the model and their known size.
 #[derive(Debug)]
 pub(crate) struct MessageWindow<'a, H> {
-    work: &'a RunParts<'a, H>,
+    work: &'a TurnParts<'a, H>,
     budget: RequestBudget,
     conversation: RequestMessages,
     anchor: Option<Anchor>,
@@ -34,7 +34,7 @@ pub(crate) struct MessageWindow<'a, H> {
 }
 
 impl<'a, H: AgentHost> MessageWindow<'a, H> {
-    pub(crate) fn new(work: &'a RunParts<'a, H>) -> Self {
+    pub(crate) fn new(work: &'a TurnParts<'a, H>) -> Self {
         let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
         Self {
             work,
@@ -207,7 +207,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
 
 /// Model that counts and summarises.
 struct WindowModel<'a, H> {
-    work: &'a RunParts<'a, H>,
+    work: &'a TurnParts<'a, H>,
     model: &'a str,
 }
 

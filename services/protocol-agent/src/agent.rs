@@ -14,6 +14,7 @@ use protocol::id::RunnerId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::message::Message;
 use protocol::result::AgentRunResult;
+use protocol::result::RunOutcome;
 use protocol::run::AgentRun;
 use runner_kit::{
     CancellationToken, ResultSender, ResultStream, RunHandle, Runner, results, stream,
@@ -287,8 +288,8 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         if let Some(answer) = &context.input.interaction {
             return Ok(match self.submitted(answer).await? {
                 SubmissionEffect::Woken => None,
-                SubmissionEffect::Left => Some(self.answer_briefly("Another run still works on this. Your answer is stored and taken up by the next one.").await),
-                SubmissionEffect::Stale => Some(self.answer_briefly("This question is not open any more.").await),
+                SubmissionEffect::Left => Some(self.answer("Another run still works on this. Your answer is stored and taken up by the next one.", RunOutcome::NotDone).await),
+                SubmissionEffect::Stale => Some(self.answer("This question is not open any more.", RunOutcome::NotDone).await),
             });
         }
         if let Some(turn) = history::of_input(&context.input) {
@@ -299,11 +300,6 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             return Err(Halt::Failed(GraphRunFailure::new(NO_INPUT, message)));
         }
         Ok(None)
-    }
-
-    async fn answer_briefly(&mut self, text: &str) -> SessionEnd {
-        self.answer(text, protocol::result::RunOutcome::NotDone)
-            .await
     }
 
     /// Ends a run that was stopped: what runs is cancelled or left to the next run, and its last state is stored.

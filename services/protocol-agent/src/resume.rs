@@ -41,7 +41,7 @@ pub(crate) enum SubmissionEffect {
 }
 
 /// Takes over graphs of earlier runs, and gives answers to the graphs that asked.
-struct Takeover<'a, H> {
+struct GraphTakeover<'a, H> {
     driver: &'a mut GraphDriver<H>,
     transcript: &'a mut RunTranscript,
     /// Graphs that other runs drive.
@@ -49,8 +49,8 @@ struct Takeover<'a, H> {
 }
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    fn takeover(&mut self) -> Takeover<'_, H> {
-        Takeover {
+    fn takeover(&mut self) -> GraphTakeover<'_, H> {
+        GraphTakeover {
             driver: &mut self.driver,
             transcript: &mut self.transcript,
             busy: &mut self.busy,
@@ -130,7 +130,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     }
 }
 
-impl<H: GraphAgentHost> Takeover<'_, H> {
+impl<H: GraphAgentHost> GraphTakeover<'_, H> {
     async fn take_over(&mut self, resumed: Resumed) -> Result<(), Halt> {
         let Resumed {
             mut graph,

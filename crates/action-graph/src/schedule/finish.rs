@@ -35,7 +35,7 @@ impl AttemptEvents<'_, '_> {
                 );
             }
             ActionOutcome::Ok { output, satisfying } => {
-                self.completed(position, output, satisfying)
+                self.completed(position, output, satisfying);
             }
             ActionOutcome::Err(failure) => self.failed(position, &failure),
         }

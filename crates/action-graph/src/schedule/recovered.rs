@@ -43,7 +43,7 @@ impl AttemptEvents<'_, '_> {
             }
             // The question is asked again, as a new attempt.
             (RecoveredAttempt::Unknown, NodeState::Waiting(Wait::User)) => {
-                self.step.go(position, NodeState::Pending, None)
+                self.step.go(position, NodeState::Pending, None);
             }
             (RecoveredAttempt::Nothing, NodeState::Waiting(Wait::Timer)) => {
                 self.step.go(position, NodeState::Running, None)

@@ -14,7 +14,7 @@ use protocol::resources::ArtifactOperation;
 
 use crate::artifact_content::ServedRange;
 use crate::artifact_upload::UploadQuery;
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::limits::uploads_full;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;
@@ -69,7 +69,7 @@ pub(super) async fn find(
     operation: ArtifactOperation,
     id: &str,
 ) -> ApiResult<(HostCall, ReadableArtifact)> {
-    let call = Call {
+    let call = AuditedCall {
         action: match operation {
             ArtifactOperation::Metadata => "artifact_metadata",
             ArtifactOperation::Read => "artifact_read",

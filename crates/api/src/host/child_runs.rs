@@ -17,7 +17,7 @@ use store::CancelOutcome;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::runs::{ScopeEventsQuery, check_reason, events_range};
 use crate::json::JsonBody;
@@ -84,7 +84,7 @@ pub(super) async fn start(
         return Err(ApiError::faults(&faults));
     }
     let agent_id = request.agent_id.clone();
-    let call = Call {
+    let call = AuditedCall {
         action: "child_run_start",
         resource: &agent_id,
         operation: "agents",
@@ -119,7 +119,7 @@ async fn find(
 ) -> ApiResult<Run> {
     let found = state.runs.children.find_child(&caller.grant, id).await?;
     let name = id.to_string();
-    let call = Call {
+    let call = AuditedCall {
         action,
         resource: &name,
         operation: "agents",

@@ -8,7 +8,7 @@ use protocol::run::Page;
 use serde::Deserialize;
 use store::EventFilter;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::client::event_log::{EventLogRange, page_events, view};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
@@ -35,7 +35,7 @@ pub(super) async fn read_event(
     state: &ApiState,
     event_id: &str,
 ) -> ApiResult<AgentEventRecord> {
-    let call = Call {
+    let call = AuditedCall {
         action: "event_get",
         resource: "event",
         operation: "get",
@@ -94,7 +94,7 @@ pub(crate) async fn page_own_events(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<OwnEventsQuery>,
 ) -> ApiResult<Json<Page<AgentEventRecord>>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "event_page",
         resource: "conversation",
         operation: "page",

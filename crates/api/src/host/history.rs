@@ -8,7 +8,7 @@ use protocol::resources::HistoryOperation;
 use protocol::run::Page;
 use serde::Deserialize;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::QueryOf;
@@ -62,7 +62,7 @@ pub(super) async fn read_page(
     state: &ApiState,
     query: OwnHistoryQuery,
 ) -> ApiResult<Page<TranscriptItem>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "history_page",
         resource: "conversation",
         operation: "page",
@@ -105,7 +105,7 @@ pub(crate) async fn search_history(
     State(state): State<ApiState>,
     JsonBody(search): JsonBody<HistorySearch>,
 ) -> ApiResult<Json<HistorySearchResult>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "history_search",
         resource: "conversation",
         operation: "search",

@@ -11,7 +11,7 @@ use protocol::error::ErrorBody;
 use protocol::interaction::{AwaitedInteraction, MAX_WAIT_SECONDS};
 use serde::Deserialize;
 
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
 use crate::state::ApiState;
@@ -94,7 +94,7 @@ pub(super) async fn read_answer(
         let message = format!("`wait_seconds` must be 0 to {MAX_WAIT_SECONDS}");
         return Err(ApiError::invalid_argument(message));
     }
-    let call = Call {
+    let call = AuditedCall {
         action: "interaction_get",
         resource: id,
         operation: "get",

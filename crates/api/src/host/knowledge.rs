@@ -7,7 +7,7 @@ use protocol::knowledge::{KnowledgeBaseList, RetrievalQuery, RetrievalResults};
 use protocol::resources::KnowledgeOperation;
 use store::BaseKey;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::ApiResult;
 use crate::host_call::Spend;
 use crate::json::JsonBody;
@@ -23,7 +23,7 @@ pub(crate) async fn list_granted_knowledge_bases(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<KnowledgeBaseList>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "knowledge_list",
         resource: "knowledge_bases",
         operation: "list",
@@ -67,7 +67,7 @@ pub(crate) async fn retrieve(
     kb_id: &str,
     query: &RetrievalQuery,
 ) -> ApiResult<RetrievalResults> {
-    let call = Call {
+    let call = AuditedCall {
         action: "retrieve_knowledge_base",
         resource: kb_id,
         operation: "retrieve",

@@ -37,7 +37,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::tools::{ToolCalling, schema_of};
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::catalog_work::{of_run, run_blocking};
 use crate::error::body::no_message;
 use crate::error::{ApiError, ApiResult};
@@ -242,7 +242,7 @@ impl ServerHandler for RunMcpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let McpCaller { caller, state } = self.0.as_ref();
-        let call = Call {
+        let call = AuditedCall {
             action: "list_tools",
             resource: "tool",
             operation: "list",
@@ -290,7 +290,10 @@ impl RunMcpServer {
             name,
         };
         let result = calling.call(arguments, None).await?;
-        let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
+        let tool = caller
+            .grant
+            .snapshot
+            .tool(name, ToolOperation::AuditedCall)?;
         let returns_mcp_results = tool
             .source
             .as_deref()
@@ -304,7 +307,8 @@ impl RunMcpServer {
 }
 
 fn tools_of(snapshot: &AuthorizationSnapshot) -> Vec<Tool> {
-    let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
+    let can_be_called =
+        |tool: &&ToolResource| tool.operations.contains(&ToolOperation::AuditedCall);
     let granted = snapshot.resources.tools.iter().filter(can_be_called);
     let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
     granted.map(described).chain(own).collect()

@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
@@ -235,7 +235,7 @@ async fn count_message_tokens(
 ) -> ApiResult<Json<Value>> {
     let id = named_model(&request)?;
     let operation = ModelOperation::CountTokens;
-    let call = Call {
+    let call = AuditedCall {
         action: "models_count_tokens",
         resource: &id,
         operation: operation.as_str(),

@@ -25,7 +25,7 @@ use protocol::model::{
 use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::HostCall;
 use crate::memory_budget::MemoryPermit;
@@ -70,7 +70,7 @@ pub(super) async fn begin_call<'a>(
     id: &str,
     operation: ModelOperation,
 ) -> ApiResult<(HostCall, &'a Model)> {
-    let call = Call {
+    let call = AuditedCall {
         action,
         resource: id,
         operation: operation.as_str(),
@@ -99,7 +99,7 @@ pub(crate) async fn list_granted_models(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<ModelList>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "models_list",
         resource: "models",
         operation: "list",
@@ -320,7 +320,7 @@ pub(crate) async fn count_model_tokens(
     request: ModelBody<CountTokens>,
 ) -> ApiResult<Json<CountedTokens>> {
     let operation = ModelOperation::CountTokens;
-    let call = Call {
+    let call = AuditedCall {
         action: "models_count_tokens",
         resource: &id,
         operation: operation.as_str(),

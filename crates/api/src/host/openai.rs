@@ -16,7 +16,7 @@ use protocol::resources::{ModelOperation, ModelResource};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::allowed_parameters::check_parameters;
 use crate::host::models::begin_call;
@@ -388,7 +388,7 @@ pub(crate) async fn get_openai_model(
     found.map(Json).ok_or_else(|| ApiError::not_found("model"))
 }
 
-pub(in crate::host) const LIST: Call<'static> = Call {
+pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {
     action: "models_list",
     resource: "models",
     operation: "list",

@@ -7,7 +7,7 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::EffectivePrompt;
 use store::StoreError;
 
-use crate::auth::{Call, LiveCaller};
+use crate::auth::{AuditedCall, LiveCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
 
@@ -21,7 +21,7 @@ pub(crate) async fn get_prompt(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<EffectivePrompt>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "prompt_get",
         resource: "prompt",
         operation: "get",

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth::{Call, LiveCaller};
+use crate::auth::{AuditedCall, LiveCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
@@ -122,7 +122,7 @@ async fn count_response_tokens(
 ) -> ApiResult<Json<Value>> {
     let id = named_model(&request)?;
     let operation = ModelOperation::CountTokens;
-    let call = Call {
+    let call = AuditedCall {
         action: "models_count_tokens",
         resource: &id,
         operation: operation.as_str(),

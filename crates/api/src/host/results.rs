@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{Heartbeating, ResultsAppended};
 
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::error::appended::{
     append_limit_exceeded, not_deferred, sequence_conflict, sequence_gap,
 };
@@ -38,7 +38,7 @@ struct AppendBody {
 }
 
 #[derive(Deserialize)]
-struct ResultEnvelope<'a> {
+struct AppendedEnvelope<'a> {
     #[serde(borrow, default)]
     run_id: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "type")]
@@ -51,7 +51,7 @@ struct ResultEnvelope<'a> {
     sequence: Value,
 }
 
-impl ResultEnvelope<'_> {
+impl AppendedEnvelope<'_> {
     /// Finds a fault that processing would always reject, so that the runner can correct it. Returns field and
     /// rule. A result for another run is not reported here: processing fails the run for it.
     fn fault(&self) -> Option<(&'static str, &'static str)> {
@@ -103,7 +103,7 @@ pub(crate) fn sequenced_results(
     let mut sequenced_results: Vec<(u64, String)> = Vec::with_capacity(results.len());
     for (index, raw) in results.iter().enumerate() {
         let place = format!("/results/{index}");
-        let envelope: Result<ResultEnvelope<'_>, _> = serde_json::from_str(raw.get());
+        let envelope: Result<AppendedEnvelope<'_>, _> = serde_json::from_str(raw.get());
         let Ok(envelope) = envelope else {
             return Err(ApiError::invalid(place, "must be an AgentRunResult"));
         };
@@ -146,7 +146,7 @@ fn read(body: &Bytes) -> ApiResult<AppendBody> {
     Ok(serde_json::from_slice(body).unwrap_or(sound))
 }
 
-const RESULTS: Call<'static> = Call {
+const RESULTS: AuditedCall<'static> = AuditedCall {
     action: "run_append_result",
     resource: "run",
     operation: "append",
@@ -206,7 +206,7 @@ pub(crate) async fn run_heartbeat(
     caller: RunCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<RunHeartbeat>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "run_heartbeat",
         resource: "run",
         operation: "heartbeat",
@@ -234,7 +234,7 @@ fn early() -> ApiError {
 async fn audited_not_deferred(
     caller: &RunCaller,
     state: &ApiState,
-    call: Call<'_>,
+    call: AuditedCall<'_>,
 ) -> ApiResult<ApiError> {
     let refused = not_deferred();
     caller.record(state, call, Some(refused.message())).await?;

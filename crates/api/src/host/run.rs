@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use store::ReadBudget;
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::catalog_work;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
@@ -32,7 +32,7 @@ pub(crate) async fn get_own_context(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Response> {
-    let call = Call {
+    let call = AuditedCall {
         action: "context",
         resource: "run",
         operation: "get",
@@ -90,7 +90,7 @@ pub(crate) async fn get_own_run(
     caller: RunCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<AgentRun>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "run_get",
         resource: "run",
         operation: "get",
@@ -112,7 +112,7 @@ pub(crate) async fn renew_token(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<RenewedToken>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "token",
         resource: "run",
         operation: "renew",

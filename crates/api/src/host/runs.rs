@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{CancelOutcome, RunFilter};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
@@ -54,7 +54,7 @@ pub(crate) async fn list_scope_runs(
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<ScopeRunsQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "run_list",
         resource: "conversation",
         operation: "list",
@@ -121,7 +121,7 @@ async fn find_in_scope(
 ) -> ApiResult<Run> {
     let own = &caller.grant.run;
     let name = id.to_string();
-    let call = Call {
+    let call = AuditedCall {
         action,
         resource: &name,
         operation: "runs",

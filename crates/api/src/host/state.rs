@@ -11,7 +11,7 @@ use protocol::resources::StateScope;
 use serde::Deserialize;
 use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::appended::appends_pending;
 use crate::error::version::version_conflict;
 use crate::error::{ApiError, ApiResult};
@@ -28,7 +28,7 @@ fn resource(scope: &str, key: &str) -> String {
 async fn access(
     caller: &RunCaller,
     state: &ApiState,
-    call: Call<'_>,
+    call: AuditedCall<'_>,
     scope: &str,
 ) -> ApiResult<StateAccess> {
     let Some(known) = StateScope::parse(scope) else {
@@ -79,7 +79,7 @@ pub(crate) async fn list_state(
     PathOf(scope): PathOf<String>,
     QueryOf(query): QueryOf<StateQuery>,
 ) -> ApiResult<Json<StateKeys>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "state_list",
         resource: &scope,
         operation: "state",
@@ -117,7 +117,7 @@ pub(crate) async fn get_state(
     State(state): State<ApiState>,
     PathOf((scope, key)): PathOf<(String, String)>,
 ) -> ApiResult<Json<StateValue>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "state_get",
         resource: &resource(&scope, &key),
         operation: "state",
@@ -204,7 +204,7 @@ async fn change(
     } else {
         "state_delete"
     };
-    let call = Call {
+    let call = AuditedCall {
         action,
         resource: &resource(scope, &key),
         operation: "state",

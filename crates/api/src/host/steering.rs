@@ -8,7 +8,7 @@ use protocol::event::EventEnvelope;
 use protocol::host_api::{SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult};
 use store::{PULL_BYTES, PullSteering, SteeredEvent, StoreError};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::page_limit;
@@ -29,7 +29,7 @@ pub(crate) async fn pull_steering(
     State(state): State<ApiState>,
     JsonBody(pull): JsonBody<SteeringPull>,
 ) -> ApiResult<Json<SteeringPullResult>> {
-    let call = Call {
+    let call = AuditedCall {
         action: "steering_pull",
         resource: "conversation",
         operation: "pull",

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::json;
 use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store, StoreError};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::limits::uploads_full;
 use crate::error::{ApiError, ApiResult};
 use crate::openapi::binary::Binary;
@@ -34,7 +34,7 @@ const OPEN_ATTEMPTS: usize = 3;
 async fn granted_area(
     caller: &RunCaller,
     state: &ApiState,
-    call: Call<'_>,
+    call: AuditedCall<'_>,
 ) -> ApiResult<AreaAccess> {
     let Some(area) = StorageArea::parse(call.resource) else {
         let message = "storage areas are plugin, workspace and binding";
@@ -51,8 +51,8 @@ async fn granted_area(
     })
 }
 
-fn call<'a>(action: &'static str, area: &'a str) -> Call<'a> {
-    Call {
+fn call<'a>(action: &'static str, area: &'a str) -> AuditedCall<'a> {
+    AuditedCall {
         action,
         resource: area,
         operation: "storage",

@@ -17,7 +17,7 @@ use protocol::tool::{
 use serde_json::{Value, json};
 use store::{ActivateSkill, KeyOf, StateAccess};
 
-use crate::auth::{Call, LiveCaller, RunCaller};
+use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::catalog_work::of_run;
 use crate::error::{ApiError, ApiResult};
 use crate::host_call::{HostCall, Spend};
@@ -38,7 +38,7 @@ pub(crate) async fn list_granted_tools(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Response> {
-    let call = Call {
+    let call = AuditedCall {
         action: "list_tools",
         resource: "tool",
         operation: "list",
@@ -71,7 +71,7 @@ pub(super) async fn read_detail(
     state: &ApiState,
     name: String,
 ) -> ApiResult<ToolDetail> {
-    let call = Call {
+    let call = AuditedCall {
         action: "get_tool_detail",
         resource: &name,
         operation: "detail",
@@ -172,7 +172,7 @@ impl ToolCalling<'_> {
         parameters: JsonObject,
         key: Option<CallKey<'_>>,
     ) -> ApiResult<Value> {
-        let call = Call {
+        let call = AuditedCall {
             action: "call_tool",
             resource: self.name,
             operation: "call",
@@ -181,7 +181,7 @@ impl ToolCalling<'_> {
             .caller
             .grant
             .snapshot
-            .tool(self.name, ToolOperation::Call);
+            .tool(self.name, ToolOperation::AuditedCall);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);

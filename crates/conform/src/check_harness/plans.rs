@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::CheckHarness;
 use crate::ConformError;
 use api::mock_host::{MockHost, MockRun};
-use runner_client::Call;
+use runner_client::SignedCall;
 use runs::context_limits;
 
 /// Default deadline of an agent's runs.
@@ -45,7 +45,7 @@ pub(crate) struct PreparedRun {
     pub(crate) run: RunId,
     pub(crate) snapshot: AuthorizationSnapshot,
     pub(crate) token: SecretString,
-    pub(crate) call: Call,
+    pub(crate) call: SignedCall,
     pub(crate) expects_message: bool,
     /// The token stays valid after the end of the run.
     pub(crate) lasting: bool,

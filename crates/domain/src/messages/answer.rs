@@ -77,7 +77,7 @@ pub(super) fn shows_thinking(request: &JsonObject) -> bool {
 
 /// Stop reason of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct StopReason {
+pub(super) struct AnthropicStopReason {
     pub(super) reason: &'static str,
     /// Stop sequence, if the provider reports it.
     pub(super) sequence: Option<String>,
@@ -89,7 +89,7 @@ pub(super) fn stop_of(
     said: &Value,
     has_calls: bool,
     request: &JsonObject,
-) -> StopReason {
+) -> AnthropicStopReason {
     let reason = match finish_reason(choice) {
         Some("length" | "max_tokens") => "max_tokens",
         Some("content_filter" | "refusal") => "refusal",
@@ -103,12 +103,12 @@ pub(super) fn stop_of(
         .iter()
         .any(|stop| stop == told);
     if reason == "end_turn" && is_asked && !told.is_empty() {
-        return StopReason {
+        return AnthropicStopReason {
             reason: "stop_sequence",
             sequence: Some(told.to_owned()),
         };
     }
-    StopReason {
+    AnthropicStopReason {
         reason,
         sequence: None,
     }

@@ -6,7 +6,7 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::answer::{StopReason, shows_thinking, stop_of, usage_json};
+use super::answer::{AnthropicStopReason, shows_thinking, stop_of, usage_json};
 use super::json_end::JsonEnd;
 use super::visible_text::VisibleTextFilter;
 use super::{list, own_signature, text};
@@ -36,7 +36,7 @@ pub struct MessageEventWriter {
     /// Number of calls so far.
     calls: usize,
     has_refused: bool,
-    stop: Option<StopReason>,
+    stop: Option<AnthropicStopReason>,
     usage: Option<LlmTokenUsage>,
 }
 
@@ -124,7 +124,7 @@ impl MessageEventWriter {
         let held = self.visible_text.finish();
         self.add_text(&held, BlockKind::Text);
         self.advance(true, &mut events);
-        let mut stop = self.stop.unwrap_or(StopReason {
+        let mut stop = self.stop.unwrap_or(AnthropicStopReason {
             reason: "end_turn",
             sequence: None,
         });

@@ -10,7 +10,7 @@ use super::words::PlainMarkdown;
 
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ReaderKind {
     Text(&'static Encoding),
     Markdown(&'static Encoding),
     /// `None`: the page declares its encoding.
@@ -29,7 +29,7 @@ pub struct Extracted {
 
 const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
 
-impl Kind {
+impl ReaderKind {
     /// The format of a media type. Text may be in any web encoding; UTF-8 is the default.
     pub fn of_media_type(media_type: &str) -> Result<Self, String> {
         let mut parts = media_type.split(';').map(str::trim);
@@ -90,9 +90,9 @@ pub fn media_type_of(name: &str) -> Option<&'static str> {
 }
 
 /// Extracts the text of a document.
-pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
+pub fn read(kind: ReaderKind, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
-        Kind::Text(encoding) => {
+        ReaderKind::Text(encoding) => {
             let text = decoded(encoding, bytes)?;
             Ok(Extracted {
                 text,
@@ -100,9 +100,9 @@ pub fn read(kind: Kind, bytes: &[u8]) -> Result<Extracted, String> {
                 missing: None,
             })
         }
-        Kind::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
-        Kind::Html(encoding) => html(&decoded_html(encoding, bytes)?),
-        Kind::Pdf => pdf(bytes),
+        ReaderKind::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
+        ReaderKind::Html(encoding) => html(&decoded_html(encoding, bytes)?),
+        ReaderKind::Pdf => pdf(bytes),
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn text_of(media_type: &str, bytes: &[u8]) -> Result<Extracted, String> {
-        read(Kind::of_media_type(media_type)?, bytes)
+        read(ReaderKind::of_media_type(media_type)?, bytes)
     }
 
     fn titles(read: &Extracted) -> Vec<(&str, &str)> {

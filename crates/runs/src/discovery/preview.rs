@@ -13,7 +13,7 @@ use store::{EndpointRecord, RunnerStatus, StoreError};
 use super::Endpoints;
 use super::outcome::{DiscoveryResult, ListOutcome};
 use super::register::RegisterError;
-use runner_client::signature::SigningSecret;
+use runner_client::signature::EndpointSecret;
 
 /// Maximum number of reported agents.
 const MAX_AGENTS: u64 = 1000;
@@ -25,7 +25,7 @@ impl Endpoints {
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
     ) -> Result<DiscoveryDiff, RegisterError> {
-        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
+        let made_secret = spec.secret.is_none().then(EndpointSecret::generate);
         let record = self.endpoint_record(workspace, spec, made_secret.as_deref(), "api")?;
         self.check_registration(workspace, spec).await?;
         let discovery = self.discover(&record).await;

@@ -13,7 +13,7 @@ use crate::sql::{Sql, padded};
 
 /// A stored event: its sequence and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LedgerLine {
+pub struct LedgerRow {
     pub sequence: u64,
     pub text: String,
 }
@@ -35,7 +35,7 @@ const SEGMENTS: u64 = 8;
 
 /// Collects lines within bounds.
 struct LineBuffer {
-    lines: Vec<LedgerLine>,
+    lines: Vec<LedgerRow>,
     limit: usize,
     room: usize,
     is_full: bool,
@@ -64,7 +64,7 @@ impl LineBuffer {
             }
             self.room = self.room.saturating_sub(text.len());
             let text = text.to_owned();
-            self.lines.push(LedgerLine { sequence, text });
+            self.lines.push(LedgerRow { sequence, text });
             self.is_full = self.lines.len() == self.limit;
         }
     }
@@ -86,7 +86,7 @@ impl RunRepository<'_> {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<LedgerLine>, StoreError> {
+    ) -> Result<Vec<LedgerRow>, StoreError> {
         let mut taken = LineBuffer::new(limit, bytes);
         let mut from = self.segment_of(run, after + 1).await?;
         while !taken.is_full() {
@@ -115,7 +115,7 @@ impl RunRepository<'_> {
         after: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<Vec<LedgerLine>, StoreError> {
+    ) -> Result<Vec<LedgerRow>, StoreError> {
         let mut taken = LineBuffer::new(limit, bytes);
         let mut end = before;
         while !taken.is_full() && end > after + 1 {

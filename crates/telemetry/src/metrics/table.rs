@@ -4,13 +4,13 @@ use ::metrics::{describe_counter, describe_gauge, describe_histogram};
 
 /// Prometheus type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     Gauge,
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// Name in the exposition format.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Label names. Histogram buckets also have `le`.
     pub labels: &'static [&'static str],
     /// One line, without `|`.
@@ -35,9 +35,9 @@ pub struct Metric {
 impl Metric {
     pub(super) fn describe(&self) {
         match self.kind {
-            Kind::Counter => describe_counter!(self.name, self.help),
-            Kind::Gauge => describe_gauge!(self.name, self.help),
-            Kind::Histogram => describe_histogram!(self.name, self.help),
+            MetricKind::Counter => describe_counter!(self.name, self.help),
+            MetricKind::Gauge => describe_gauge!(self.name, self.help),
+            MetricKind::Histogram => describe_histogram!(self.name, self.help),
         }
     }
 }
@@ -47,7 +47,7 @@ macro_rules! metrics {
         /// All metrics, including those of the process.
         pub const METRICS: &[Metric] = &[$(Metric {
             name: $name,
-            kind: Kind::$kind,
+            kind: MetricKind::$kind,
             labels: &[$($label),*],
             help: $help,
         }),+];

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::super::schema::Schema;
 use super::super::{Callee, KnownTool, McpServerSpec, ToolEffects};
-use super::Server;
+use super::ManagedServer;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
 use egress::redact::Redactor;
@@ -52,7 +52,7 @@ pub(super) struct ListedTools {
 
 /// Requests and validates the configured tools of a server.
 pub(super) async fn list(
-    server: &Arc<Server>,
+    server: &Arc<ManagedServer>,
     peer: &Connection<RoleClient>,
     redactor: &Redactor,
 ) -> Result<ListedTools, ServiceError> {
@@ -129,7 +129,12 @@ async fn page(
 
 impl ListedTools {
     /// Validates the tools of one page and keeps the usable ones.
-    fn with_page(mut self, server: &Arc<Server>, tools: Vec<Value>, redactor: &Redactor) -> Self {
+    fn with_page(
+        mut self,
+        server: &Arc<ManagedServer>,
+        tools: Vec<Value>,
+        redactor: &Redactor,
+    ) -> Self {
         let named = server.spec.tools.as_ref();
         let is_wanted = |entry: &Value| {
             let name = entry.get("name").and_then(Value::as_str);
@@ -156,7 +161,7 @@ impl ListedTools {
     /// Keeps one tool if it is usable.
     fn take(
         &mut self,
-        server: &Arc<Server>,
+        server: &Arc<ManagedServer>,
         entry: Value,
         place: usize,
         redactor: &Redactor,
@@ -312,7 +317,7 @@ fn effects_of(tool: &Tool) -> ToolEffects {
         (_, Some(false)) => Some(ToolEffect::Write),
         (_, None) => None,
     };
-    ToolEffects::of(effect, hints.idempotent_hint, EffectSource::Server)
+    ToolEffects::of(effect, hints.idempotent_hint, EffectSource::ManagedServer)
 }
 
 /// The description, truncated. `None` if it is not storable text.
@@ -412,7 +417,7 @@ mod tests {
 
     #[test]
     fn limits_total_size_of_a_list() {
-        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let server = Arc::new(ManagedServer::new(spec(), Clock::system()));
         let page = |schema: &Value| -> Vec<Value> {
             let tools = (0..300).map(|at| json!({"name": format!("t{at}"), "inputSchema": schema}));
             tools.collect()
@@ -431,7 +436,7 @@ mod tests {
 
     #[test]
     fn bad_entries_do_not_affect_others() {
-        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let server = Arc::new(ManagedServer::new(spec(), Clock::system()));
         let page = vec![
             json!({"name": "a", "inputSchema": {}}),
             json!({"name": "b"}),
@@ -474,7 +479,7 @@ mod tests {
 
     #[test]
     fn similar_names_map_to_their_own_tools() {
-        let server = Arc::new(Server::new(spec(), Clock::system()));
+        let server = Arc::new(ManagedServer::new(spec(), Clock::system()));
         let real = ["a.b", "a_b", "a/b", "a:b"];
         let page = real.map(|name| json!({"name": name, "inputSchema": {}}));
         let list = ListedTools::default().with_page(&server, page.into(), &Redactor::default());

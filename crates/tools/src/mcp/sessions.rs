@@ -20,10 +20,10 @@ const SEARCHED: usize = 4096;
 
 /// The sessions of one connection.
 #[derive(Clone, Default)]
-pub(super) struct Sessions(Arc<Mutex<State>>);
+pub(super) struct Sessions(Arc<Mutex<SessionState>>);
 
 #[derive(Default)]
-struct State {
+struct SessionState {
     /// The last session with a successful response. Only its refusals can indicate a lost session.
     worked: Option<String>,
     /// The session that the server lost.
@@ -50,7 +50,7 @@ impl Sessions {
         self.state().lost.as_deref() == Some(session)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

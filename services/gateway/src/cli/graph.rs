@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::cli::output;
 use execute::{ExecutedGraph, execute};
 use read::{read_model_output, read_script};
-use script::Script;
+use script::ReplayScript;
 
 #[derive(Subcommand)]
 pub(super) enum GraphCommand {
@@ -47,7 +47,7 @@ pub(super) struct GraphArguments {
 
 /// The verdict on a model output, with its inputs.
 struct CheckedOutput {
-    script: Script,
+    script: ReplayScript,
     rules: AgentRules,
     known: KnownFacts,
     verdict: OutputVerdict,
@@ -86,7 +86,7 @@ fn all_diagnostics() -> GraphLimits {
 fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<CheckedOutput> {
     let model = read_model_output(&arguments.file)?;
     let script = match arguments.tools.to_str() {
-        Some("scripted") => Script::open(&model),
+        Some("scripted") => ReplayScript::open(&model),
         _ => read_script(&arguments.tools)?,
     };
     let rules = AgentRules {

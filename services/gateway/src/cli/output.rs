@@ -13,7 +13,7 @@ pub(super) struct Escape(pub(super) &'static str);
 
 /// A part of a styled remark.
 #[derive(Clone, Copy)]
-pub(super) enum Part<'a> {
+pub(super) enum OutputPart<'a> {
     Escape(Escape),
     Text(&'a str),
 }
@@ -49,16 +49,16 @@ pub(super) fn remark(text: &str) {
 
 /// Prints a part of a remark and flushes.
 pub(super) fn remark_piece(text: &str) {
-    styled(&[Part::Text(text)]);
+    styled(&[OutputPart::Text(text)]);
 }
 
 /// Prints a part of a remark with control sequences and flushes.
-pub(super) fn styled(parts: &[Part<'_>]) {
+pub(super) fn styled(parts: &[OutputPart<'_>]) {
     let mut stderr = std::io::stderr().lock();
     for part in parts {
         let text = match part {
-            Part::Escape(Escape(sequence)) => Cow::Borrowed(*sequence),
-            Part::Text(text) => shown(text, &stderr),
+            OutputPart::Escape(Escape(sequence)) => Cow::Borrowed(*sequence),
+            OutputPart::Text(text) => shown(text, &stderr),
         };
         let _ = write!(stderr, "{text}");
     }

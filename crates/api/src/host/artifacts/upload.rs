@@ -6,13 +6,13 @@ use protocol::resources::ArtifactOperation;
 use store::ArtifactOrigin;
 
 use crate::artifact_upload::{UploadQuery, metadata, read};
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
 use runs::artifacts::{ArtifactOwner, UPLOAD_TIMEOUT};
 
-const CALL: Call<'static> = Call {
+const CALL: AuditedCall<'static> = AuditedCall {
     action: "artifact_create",
     resource: "artifact",
     operation: "create",

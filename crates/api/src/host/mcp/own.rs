@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::super::{events, history, interactions, knowledge};
 use super::child_run;
 use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::catalog_work::run_blocking;
 use crate::error::{ApiError, ApiResult};
 use crate::json::BODY_BYTES;
@@ -210,7 +210,7 @@ impl OwnTool {
         match self {
             Self::ListAssets => {
                 let query: AssetQuery = read_arguments(&arguments)?;
-                let call = Call {
+                let call = AuditedCall {
                     action: "list_assets",
                     resource: "run",
                     operation: "list",

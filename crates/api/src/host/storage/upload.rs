@@ -11,7 +11,7 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::auth::{Call, RunCaller};
+use crate::auth::{AuditedCall, RunCaller};
 use crate::error::artifact::{area_full, area_share_full, precondition_failed};
 use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
@@ -97,7 +97,11 @@ impl<'a> Upload<'a> {
     }
 
     /// Reads the whole body, publishes the blob under its key, and audits its size. Returns the SHA-256.
-    pub(super) async fn run(self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
+    pub(super) async fn run(
+        self,
+        body: &mut StreamedBody,
+        call: AuditedCall<'_>,
+    ) -> ApiResult<String> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
@@ -118,7 +122,7 @@ impl<'a> Upload<'a> {
         outcome
     }
 
-    async fn carry_out(&self, body: &mut StreamedBody, call: Call<'_>) -> ApiResult<String> {
+    async fn carry_out(&self, body: &mut StreamedBody, call: AuditedCall<'_>) -> ApiResult<String> {
         let mut progress = UploadProgress {
             digest: aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256),
             size: 0,
@@ -181,7 +185,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    async fn finish(&self, progress: UploadProgress, call: Call<'_>) -> ApiResult<String> {
+    async fn finish(&self, progress: UploadProgress, call: AuditedCall<'_>) -> ApiResult<String> {
         let sha256 = store::hex(progress.digest.finish().as_ref());
         let bytes = usize::try_from(progress.size).unwrap_or(usize::MAX);
         let finish = FinishUpload {

@@ -15,7 +15,7 @@ use action_graph::validate::check_bound;
 use serde_json::Value;
 
 use crate::cli::graph::builtins::{Reply, run_builtin};
-use crate::cli::graph::script::{GRAPH_ID, Script};
+use crate::cli::graph::script::{GRAPH_ID, ReplayScript};
 
 /// Maximum number of events: instances × attempts × iterations × 8.
 const MAX_EVENTS: usize = 128 * 5 * 8 * 8;
@@ -45,7 +45,7 @@ impl ExecutedGraph {
 /// Executes a graph until it is idle. `seen` receives each transition.
 pub(super) fn execute(
     graph: Graph,
-    script: &Script,
+    script: &ReplayScript,
     seen: &mut dyn FnMut(&Transition),
 ) -> ExecutedGraph {
     debug_assert_eq!(graph.id.0, GRAPH_ID);
@@ -76,7 +76,7 @@ pub(super) fn execute(
 
 struct GraphExecutor<'a> {
     graph: Graph,
-    script: &'a Script,
+    script: &'a ReplayScript,
     queue: VecDeque<GraphEvent>,
     timers: BTreeMap<(Millis, ActionId), GraphEvent>,
     /// Number of calls per executor.

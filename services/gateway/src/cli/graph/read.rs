@@ -8,7 +8,7 @@ use action_graph::rules::CarrierMode;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::cli::graph::script::{Script, ScriptFile};
+use crate::cli::graph::script::{ReplayScript, ScriptFile};
 use crate::config::parse_toml;
 
 /// Maximum size of a file; twice the largest declaration.
@@ -41,7 +41,7 @@ pub(super) fn model_output(text: &str) -> ModelFile {
 }
 
 /// Reads a script: JSON if the extension is `.json`, else TOML.
-pub(super) fn read_script(path: &Path) -> anyhow::Result<Script> {
+pub(super) fn read_script(path: &Path) -> anyhow::Result<ReplayScript> {
     let text = read(path)?;
     let place = path.display();
     let is_json = path.extension().is_some_and(|end| end == "json");
@@ -52,7 +52,7 @@ pub(super) fn read_script(path: &Path) -> anyhow::Result<Script> {
     };
     let file: ScriptFile = serde_path_to_error::deserialize(value)
         .map_err(|error| anyhow::anyhow!("{place}: {}: {}", error.path(), error.inner()))?;
-    Script::new(file).with_context(|| format!("{place} is no script of tools"))
+    ReplayScript::new(file).with_context(|| format!("{place} is no script of tools"))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -108,7 +108,7 @@ fn yes() -> bool {
 }
 
 /// A validated script.
-pub(super) struct Script {
+pub(super) struct ReplayScript {
     pub(super) goal: String,
     pub(super) event: Value,
     catalog: Catalog,
@@ -117,7 +117,7 @@ pub(super) struct Script {
     is_open: bool,
 }
 
-impl Script {
+impl ReplayScript {
     /// Validates a script. Fails on duplicates, on answers with neither or both parts, and on executors that
     /// cannot be scripted.
     pub(super) fn new(file: ScriptFile) -> anyhow::Result<Self> {

@@ -11,11 +11,11 @@ const CHAIN: &str = r#"{"kind": "act", "message": "I look.", "calls": [
     {"id": "find", "type": "tool", "name": "search", "args": {"q": "x"}},
     {"id": "read", "type": "tool", "name": "read", "args": {"path": {"$ref": "action:find.output#/q"}}}]}"#;
 
-fn script(value: Value) -> anyhow::Result<Script> {
-    Script::new(serde_json::from_value::<ScriptFile>(value)?)
+fn script(value: Value) -> anyhow::Result<ReplayScript> {
+    ReplayScript::new(serde_json::from_value::<ScriptFile>(value)?)
 }
 
-fn played(text: &str, script: &Script) -> (ExecutedGraph, Vec<String>) {
+fn played(text: &str, script: &ReplayScript) -> (ExecutedGraph, Vec<String>) {
     let model = model_output(text);
     let rules = AgentRules {
         enabled: true,
@@ -46,8 +46,8 @@ fn played(text: &str, script: &Script) -> (ExecutedGraph, Vec<String>) {
     (played, lines)
 }
 
-fn open(text: &str) -> Script {
-    Script::open(&model_output(text))
+fn open(text: &str) -> ReplayScript {
+    ReplayScript::open(&model_output(text))
 }
 
 fn output_of(played: &ExecutedGraph, id: &str) -> Value {
@@ -194,7 +194,7 @@ fn diagnostics_show_code_pointer_and_fix() {
     let model = model_output(
         r#"{"kind": "act", "calls": [{"id": "a.b", "type": "tool", "name": "x", "args": {}}]}"#,
     );
-    let script = Script::open(&model);
+    let script = ReplayScript::open(&model);
     let rules = AgentRules {
         enabled: true,
         ..AgentRules::default()

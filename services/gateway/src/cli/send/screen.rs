@@ -6,20 +6,20 @@ use serde_json::Value;
 
 use super::graph_list::{GraphList, PROJECTION};
 use super::tool_line::{OutputDevice, outcome, tool_line};
-use crate::cli::output::{self, Escape, Part, without_controls};
+use crate::cli::output::{self, Escape, OutputPart, without_controls};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-const DIM: Part<'_> = Part::Escape(Escape("\u{1b}[2m"));
-const PLAIN: Part<'_> = Part::Escape(Escape("\u{1b}[0m"));
-const CLEAR_LINE: Part<'_> = Part::Escape(Escape("\r\u{1b}[K"));
-const LINE_UP: Part<'_> = Part::Escape(Escape("\u{1b}[A"));
-const CLEAR_BELOW: Part<'_> = Part::Escape(Escape("\r\u{1b}[J"));
+const DIM: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[2m"));
+const PLAIN: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[0m"));
+const CLEAR_LINE: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[K"));
+const LINE_UP: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[A"));
+const CLEAR_BELOW: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[J"));
 /// Default width of a terminal, in columns.
 const COLUMNS: usize = 80;
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum ScreenMode {
     /// JSON events for a program.
     Events,
     Text,
@@ -43,7 +43,7 @@ struct PendingCall {
 
 /// Output of one run.
 pub(super) struct Screen {
-    mode: Mode,
+    mode: ScreenMode,
     /// Whether standard output and standard error are terminals.
     out_is_terminal: bool,
     err_is_terminal: bool,
@@ -61,7 +61,11 @@ pub(super) struct Screen {
 impl Screen {
     pub(super) fn new(json: bool) -> Self {
         Self {
-            mode: if json { Mode::Events } else { Mode::Text },
+            mode: if json {
+                ScreenMode::Events
+            } else {
+                ScreenMode::Text
+            },
             out_is_terminal: std::io::stdout().is_terminal(),
             err_is_terminal: std::io::stderr().is_terminal(),
             shown: String::new(),
@@ -76,7 +80,7 @@ impl Screen {
 
     /// Prints a run event.
     pub(super) fn show(&mut self, event: &Value) {
-        if self.mode == Mode::Events {
+        if self.mode == ScreenMode::Events {
             output::document(event);
             return;
         }
@@ -96,7 +100,7 @@ impl Screen {
     /// Advances the spinner.
     pub(super) fn wait(&mut self) {
         let has_room = self.cursor != Cursor::BehindText;
-        if self.mode == Mode::Events || !self.err_is_terminal || !has_room {
+        if self.mode == ScreenMode::Events || !self.err_is_terminal || !has_room {
             return;
         }
         self.frame = (self.frame + 1) % FRAMES.len();
@@ -113,7 +117,7 @@ impl Screen {
         });
         let label = label.unwrap_or_default();
         let text = format!("{frame} {label}");
-        output::styled(&[CLEAR_LINE, DIM, Part::Text(&text), PLAIN]);
+        output::styled(&[CLEAR_LINE, DIM, OutputPart::Text(&text), PLAIN]);
         self.spins = true;
     }
 
@@ -123,7 +127,7 @@ impl Screen {
         self.break_line();
         self.graph_rows = 0;
         if self.err_is_terminal {
-            output::styled(&[DIM, Part::Text(text), PLAIN, Part::Text("\n")]);
+            output::styled(&[DIM, OutputPart::Text(text), PLAIN, OutputPart::Text("\n")]);
         } else {
             output::remark(text);
         }
@@ -132,7 +136,7 @@ impl Screen {
     /// Ends the text and its line.
     pub(super) fn end(&mut self) {
         self.stop_spinning();
-        if self.mode == Mode::Events || self.shown.is_empty() {
+        if self.mode == ScreenMode::Events || self.shown.is_empty() {
             return;
         }
         if self.cursor == Cursor::BehindText || !self.out_is_terminal {
@@ -208,7 +212,7 @@ impl Screen {
         output::styled(&parts);
         let lines = self.graph.lines(columns());
         for line in &lines {
-            output::styled(&[DIM, Part::Text(line), PLAIN, Part::Text("\n")]);
+            output::styled(&[DIM, OutputPart::Text(line), PLAIN, OutputPart::Text("\n")]);
         }
         self.graph_rows = lines.len();
     }
