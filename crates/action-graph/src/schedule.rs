@@ -77,7 +77,7 @@ impl<'g> StepState<'g> {
                 outcome,
             } => self.attempts().finished(&id, attempt, outcome),
             GraphEvent::Suspended { id, attempt, on } => {
-                self.attempts().suspended(&id, attempt, on)
+                self.attempts().suspended(&id, attempt, on);
             }
             GraphEvent::Woken { id, attempt } => self.attempts().woken(&id, attempt),
             GraphEvent::TimerFired { id, attempt } => self.attempts().timer_fired(&id, attempt),
@@ -85,7 +85,7 @@ impl<'g> StepState<'g> {
             GraphEvent::Denied { ids, why } => self.decisions().denied(&ids, why),
             GraphEvent::Decide { decision, by } => self.decisions().decide(&decision, by),
             GraphEvent::Revise { actions, constants } => {
-                self.decisions().revise(actions, constants)
+                self.decisions().revise(actions, constants);
             }
             GraphEvent::Cancel => self.stop(StopReason::Canceled),
             GraphEvent::CancelAction { id } => self.cancel_action(&id),

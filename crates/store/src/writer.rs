@@ -74,7 +74,7 @@ async fn on_dedicated_thread(work: impl Future<Output = ()> + Send + 'static) {
     match spawned {
         Ok(_) => drop(ended.await),
         Err(error) => {
-            tracing::error!(%error, "writer cannot start its thread, all writes fail; restart the gateway")
+            tracing::error!(%error, "writer cannot start its thread, all writes fail; restart the gateway");
         }
     }
 }

@@ -19,7 +19,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use crate::spans::Exported;
 
 pub use calls::{ModelCallCounter, ToolCallTimer, model_called};
-pub use table::{Kind, METRICS, Metric};
+pub use table::{METRICS, Metric, MetricKind};
 
 /// Maximum number of endpoint label values; further ones are `other`.
 pub const ENDPOINTS: usize = 50;

@@ -234,10 +234,10 @@ impl MachineSession {
             match output {
                 MachineOutput::Call(request) => self.phase = SessionPhase::Calling(request.framing),
                 MachineOutput::History(_) | MachineOutput::Ask(_) => {
-                    self.phase = SessionPhase::Waiting
+                    self.phase = SessionPhase::Waiting;
                 }
                 MachineOutput::Finish(_) | MachineOutput::Fail(_) => {
-                    self.phase = SessionPhase::Over
+                    self.phase = SessionPhase::Over;
                 }
                 MachineOutput::Tell(result) if result.kind == ResultType::ProcessorLog.as_str() => {
                     if let Some(Value::String(text)) = result.data.get_mut("text") {

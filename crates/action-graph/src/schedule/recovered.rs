@@ -46,7 +46,7 @@ impl AttemptEvents<'_, '_> {
                 self.step.go(position, NodeState::Pending, None);
             }
             (RecoveredAttempt::Nothing, NodeState::Waiting(Wait::Timer)) => {
-                self.step.go(position, NodeState::Running, None)
+                self.step.go(position, NodeState::Running, None);
             }
             (RecoveredAttempt::Alive, _)
             | (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Waiting(_)) => {}

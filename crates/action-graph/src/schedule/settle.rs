@@ -58,7 +58,7 @@ impl ReadyRules<'_, '_> {
         match next(self.step.graph, position) {
             RuleVerdict::Wait | RuleVerdict::Ready => {}
             RuleVerdict::Block(block, why) => {
-                self.step.go(position, NodeState::Blocked(block), Some(why))
+                self.step.go(position, NodeState::Blocked(block), Some(why));
             }
             RuleVerdict::Skip => {
                 self.step.graph.nodes[position].satisfying = true;
@@ -67,7 +67,7 @@ impl ReadyRules<'_, '_> {
             }
             RuleVerdict::Expand(items) => self.expand(position, items),
             RuleVerdict::Fail(code, message) => {
-                self.step.fail(position, ActionError { code, message })
+                self.step.fail(position, ActionError { code, message });
             }
             RuleVerdict::Bound(input, taint) => {
                 let node = &mut self.step.graph.nodes[position];

@@ -202,7 +202,7 @@ mod tests {
         ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
     };
     use opentelemetry_proto::tonic::common::v1::any_value::Value as Told;
-    use opentelemetry_proto::tonic::trace::v1::span::SpanKind as Kind;
+    use opentelemetry_proto::tonic::trace::v1::span::SpanKind as MetricKind;
     use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
     use protocol::id::RunId;
     use uuid::Uuid;
@@ -248,7 +248,10 @@ mod tests {
         assert_eq!(span.trace_id, trace.trace_id.bytes());
         assert_eq!(span.span_id, trace.span_id.bytes());
         assert_eq!(span.parent_span_id, [7; 8]);
-        assert_eq!((span.name.as_str(), span.kind()), ("chat m", Kind::Client));
+        assert_eq!(
+            (span.name.as_str(), span.kind()),
+            ("chat m", MetricKind::Client)
+        );
         assert_eq!(span.start_time_unix_nano, 1_795_291_200_123_000_000);
         assert_eq!(span.end_time_unix_nano, 1_795_291_200_456_000_000);
         assert_eq!(span.status.as_ref().unwrap().code(), StatusCode::Error);
