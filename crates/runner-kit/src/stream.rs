@@ -28,9 +28,9 @@ impl ResultSender {
 /// Builds a result stream from an async block; the block runs only while the stream is polled.
 ///
 /// ```
-/// use runner_kit::{ResultStream, Run, results, stream};
+/// use runner_kit::{ResultStream, RunHandle, results, stream};
 ///
-/// fn answer(run: Run) -> ResultStream {
+/// fn answer(run: RunHandle) -> ResultStream {
 ///     stream(|out| async move {
 ///         let record = run.until_cancelled(run.host.run()).await??;
 ///         out.send(results::completed(format!("this is run {}", record.run_id))).await;

@@ -13,8 +13,7 @@ use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::message::Message;
-use protocol::result::AgentRunResult;
-use protocol::result::RunOutcome;
+use protocol::result::{AgentRunResult, RunOutcome};
 use protocol::run::AgentRun;
 use runner_kit::{
     CancellationToken, ResultSender, ResultStream, RunHandle, Runner, results, stream,
@@ -308,7 +307,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         let ended = match halt {
             Halt::Cancelled if is_cancelled_by_user(&self.driver.graphs.env.host).await => {
                 self.driver.stop(false, || GraphEvent::Cancel, GRACE).await;
-                self.store_turns().await;
+                self.driver.graphs.store_turns(&self.transcript).await;
                 Err(GraphRunFailure::cancelled())
             }
             // The server stops: graphs that are stored go on with the next event.
@@ -316,11 +315,11 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             Halt::Deadline => {
                 let grace = MARGIN / 2;
                 self.driver.stop(true, || GraphEvent::Deadline, grace).await;
-                self.store_turns().await;
+                self.driver.graphs.store_turns(&self.transcript).await;
                 Ok(self.end_at(Limit::Deadline).await)
             }
             Halt::Failed(failure) => {
-                self.store_turns().await;
+                self.driver.graphs.store_turns(&self.transcript).await;
                 Err(failure)
             }
         };

@@ -12,7 +12,7 @@ use protocol::result::RunOutcome;
 use crate::failpoint::reach;
 use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
-use crate::session::{ProtocolSession, RunGraphs, budget};
+use crate::session::{ProtocolSession, RunGraphs, RunTranscript, budget};
 
 /// The finish reason of a run whose answer comes from a person.
 pub(crate) const WAITING_USER: &str = "waiting_user";
@@ -50,7 +50,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         self.driver.graphs.writer.complete(&text).await;
         reach("answer.sent").await;
         self.transcript.turns.push(TranscriptTurn::Answer { text });
-        self.store_turns().await;
+        self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
         let waits = self
             .driver
@@ -69,7 +69,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         if !text.trim().is_empty() || !self.lost.is_empty() {
             return self.answer(text, outcome).await;
         }
-        self.store_turns().await;
+        self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
         SessionEnd {
             reason: STOP,
@@ -88,7 +88,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
         let text = with_losses(&mut self.lost, &notes.join("\n\n"));
         self.driver.graphs.writer.complete(&text).await;
-        self.store_turns().await;
+        self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
         let is = |need| {
             self.driver
@@ -179,23 +179,23 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             ..ended
         }
     }
+}
 
+impl<H: GraphAgentHost> RunGraphs<H> {
     /// Keeps the turns of this run for later ones.
-    pub(crate) async fn store_turns(&mut self) {
-        let own = self.transcript.turns.iter().skip(self.transcript.earlier);
+    pub(crate) async fn store_turns(&mut self, transcript: &RunTranscript) {
+        let own = transcript.turns.iter().skip(transcript.earlier);
         let own = own
             .filter(|turn| !matches!(turn, TranscriptTurn::Notice(_)))
             .cloned()
             .collect();
-        let now = self.driver.graphs.env.clock.now();
-        match self.driver.graphs.records.finish(own, now).await {
+        let now = self.env.clock.now();
+        match self.records.finish(own, now).await {
             Ok(()) | Err(crate::records::RecordsError::Refused(_)) => {}
             Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
         }
     }
-}
 
-impl<H: GraphAgentHost> RunGraphs<H> {
     /// Closes the graphs that nothing waits for any more.
     pub(crate) async fn close_all(&mut self) {
         for position in 0..self.live_graphs.len() {
