@@ -114,10 +114,7 @@ impl Dispatcher {
                 Ok(answer) => {
                     let (outcome, status) = outcome_of(&answer);
                     metrics::dispatch_attempted(outcome);
-                    self.store
-                        .runs()
-                        .record_attempt(run.id, attempt, outcome, Some(status))
-                        .await?;
+                    self.record(run.id, attempt, outcome, Some(status)).await?;
                     let is_deferred = matches!(answer, Answer::Deferred(_));
                     if is_deferred && !self.defer(live, &run, attempt).await? {
                         return Ok(DispatchOutcome::Lost);
@@ -128,10 +125,8 @@ impl Dispatcher {
             };
             let (failure, status) = describe(&error);
             metrics::dispatch_attempted(failure.code.as_str());
-            self.store
-                .runs()
-                .record_attempt(run.id, attempt, failure.code.as_str(), status)
-                .await?;
+            let code = failure.code.as_str();
+            self.record(run.id, attempt, code, status).await?;
             let left = self.interrupts.time_left(&run);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
             let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
@@ -165,6 +160,18 @@ impl Dispatcher {
             return Failure::cancelled();
         }
         failure
+    }
+
+    /// Records the outcome of an attempt.
+    async fn record(
+        &self,
+        run: RunId,
+        attempt: u32,
+        outcome: &str,
+        status: Option<u16>,
+    ) -> Result<(), StoreError> {
+        let runs = self.store.runs();
+        runs.record_attempt(run, attempt, outcome, status).await
     }
 
     /// Takes the run for this attempt, and returns the end of its lease. `None`: another process owns the run,

@@ -174,13 +174,7 @@ impl Intake {
             .artifacts
             .keep_attached(workspace, &event_id, &mut event, files);
         let attached = attached.await?;
-        let raw = event.raw.take().map(|raw| raw.to_string());
-        if raw.is_some() {
-            event.raw_ref = Some(RawEventRef {
-                ref_id: Some(event_id.clone()),
-                storage_key: None,
-            });
-        }
+        let raw = take_raw(&mut event, &event_id);
         let at = self.clock.now_ms();
         let conversation = conversation_of(&event);
         let envelope = canonical_json(&event);
@@ -225,16 +219,19 @@ impl Intake {
         if let Ok((ingested, _)) = &taken
             && !matches!(ingested, Ingested::Stored { .. })
         {
-            let is_stored = self
-                .is_stored(workspace, &stored_as, attached.first())
-                .await;
-            // If it is unknown whether the event is stored, its files stay until they expire.
-            if !is_stored.unwrap_or(true) {
-                self.artifacts.drop_attached(&stored_as, attached).await;
-            }
+            self.drop_unstored(workspace, &stored_as, attached).await;
         }
         let (ingested, effects) = taken?;
         accepted(ingested, effects)
+    }
+
+    /// Deletes the files of an event that is not stored.
+    async fn drop_unstored(&self, workspace: &WorkspaceId, event_id: &str, files: Attached) {
+        let is_stored = self.is_stored(workspace, event_id, files.first()).await;
+        // If it is unknown whether the event is stored, its files stay until they expire.
+        if !is_stored.unwrap_or(true) {
+            self.artifacts.drop_attached(event_id, files).await;
+        }
     }
 
     /// Whether an event is stored with its files, of which `first` is one. An earlier try with a lost answer may
@@ -309,6 +306,16 @@ impl Intake {
         });
         taking.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+/// Takes the raw payload out of the event and leaves a reference to it.
+fn take_raw(event: &mut EventEnvelope, event_id: &str) -> Option<String> {
+    let raw = event.raw.take()?.to_string();
+    event.raw_ref = Some(RawEventRef {
+        ref_id: Some(event_id.to_owned()),
+        storage_key: None,
+    });
+    Some(raw)
 }
 
 /// The answer to the sender. A replayed event gets its first answer.

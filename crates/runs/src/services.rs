@@ -139,10 +139,7 @@ impl Services {
             notifications: shared.notifications(bus),
             upkeep: shared.upkeep(rates, &calls),
             gauges: shared.gauges(),
-            discovery: DiscoveryWorker {
-                endpoints: Arc::clone(&endpoints),
-                lifecycle: shared.lifecycle.clone(),
-            },
+            discovery: shared.discovery(&endpoints),
             store,
             clock,
             keys,

@@ -80,7 +80,7 @@ impl HarnessPeer {
                     result,
                 }) if answered == id => return Ok(result),
                 Some(RpcMessage::Request { id, method, .. }) => {
-                    self.outbox.refuse(&id, &method).await?
+                    self.outbox.refuse(&id, &method).await?;
                 }
                 Some(RpcMessage::Notification { params, .. }) => {
                     let update = params["update"]["sessionUpdate"]

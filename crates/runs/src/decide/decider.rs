@@ -42,7 +42,6 @@ pub(crate) struct Decider {
 impl Decider {
     /// The one agent that gets the event, if there is one.
     pub(super) fn winner<'f>(
-        &self,
         input: &DecisionInput,
         candidates: &'f [Candidate],
     ) -> Result<Option<&'f Candidate>, IntakeError> {

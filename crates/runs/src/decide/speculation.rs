@@ -47,7 +47,7 @@ impl SpeculativeRun {
     fn draft(decider: &Decider, input: &DecisionInput) -> Option<Self> {
         let candidates = decider.candidates.get(&input.workspace)?;
         let catalog = decider.catalog.load_full();
-        let winner = decider.winner(input, &candidates).ok()??;
+        let winner = Decider::winner(input, &candidates).ok()??;
         let draft = decider.draft(input, winner, &candidates).ok()?;
         let winner = candidates
             .iter()

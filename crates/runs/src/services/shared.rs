@@ -19,6 +19,7 @@ use crate::child_cancellation::ChildCancellation;
 use crate::children::Children;
 use crate::decide::Decider;
 use crate::denials::{DenialCounts, Denials};
+use crate::discovery::{DiscoveryWorker, Endpoints};
 use crate::executor::RunExecutor;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
@@ -58,6 +59,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn discovery(&self, endpoints: &Arc<Endpoints>) -> DiscoveryWorker {
+        DiscoveryWorker {
+            endpoints: Arc::clone(endpoints),
+            lifecycle: self.lifecycle.clone(),
+        }
+    }
+
     pub(super) fn of(parts: &RunParts) -> Self {
         let limits = Arc::new(parts.limits.clone());
         Self {

@@ -317,7 +317,7 @@ fn effects_of(tool: &Tool) -> ToolEffects {
         (_, Some(false)) => Some(ToolEffect::Write),
         (_, None) => None,
     };
-    ToolEffects::of(effect, hints.idempotent_hint, EffectSource::ManagedServer)
+    ToolEffects::of(effect, hints.idempotent_hint, EffectSource::Server)
 }
 
 /// The description, truncated. `None` if it is not storable text.

@@ -76,7 +76,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         record: &ResultRecord,
     ) -> Result<(), RecordsError> {
         let id = &graph.id;
-        if self.driven.held.get(id).is_none() {
+        if !self.driven.held.contains_key(id) {
             return Ok(());
         }
         // Store the last state first: a run that takes the graph over before it is closed closes the same state.
