@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdout, Command};
 use uuid::Uuid;
 
-pub use read::{Extracted, ReaderKind, media_type_of, read};
+pub use read::{DocumentFormat, Extracted, media_type_of, read};
 use read::{decoded, decoded_html};
 
 /// Timeout of extraction for one document.
@@ -25,21 +25,21 @@ const MAX_TEXT_BYTES: usize = 32 * 1024 * 1024;
 pub const COMMAND: &str = "extract-text";
 
 /// Extracts the text of a document. An error describes the fault of the document.
-pub async fn extract(kind: ReaderKind, bytes: &[u8]) -> Result<Extracted, String> {
+pub async fn extract(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
-        ReaderKind::Text(_) => read(kind, bytes),
-        ReaderKind::Markdown(encoding) => {
+        DocumentFormat::Text(_) => read(kind, bytes),
+        DocumentFormat::Markdown(encoding) => {
             read_outside(kind, decoded(encoding, bytes)?.as_bytes()).await
         }
-        ReaderKind::Html(encoding) => {
+        DocumentFormat::Html(encoding) => {
             read_outside(kind, decoded_html(encoding, bytes)?.as_bytes()).await
         }
-        ReaderKind::Pdf => read_outside(kind, bytes).await,
+        DocumentFormat::Pdf => read_outside(kind, bytes).await,
     }
 }
 
 /// Extracts in a child process. Input is UTF-8, or a binary format.
-async fn read_outside(kind: ReaderKind, bytes: &[u8]) -> Result<Extracted, String> {
+async fn read_outside(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
     let mark = Uuid::new_v4().to_string();
     let reading = async {
         let program =

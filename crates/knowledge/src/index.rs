@@ -16,7 +16,7 @@ use store::{
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use crate::extract::{Extracted, Kind, extract};
+use crate::extract::{DocumentFormat, Extracted, extract};
 use crate::{EmbeddedBase, Knowledge, KnowledgeError, prepare};
 use telemetry::metrics;
 
@@ -39,7 +39,7 @@ pub struct NewDocument {
 /// Origin of a document's text.
 #[derive(Clone, Debug)]
 pub enum DocumentSource {
-    Bytes(Kind, Bytes),
+    Bytes(DocumentFormat, Bytes),
     /// The stored text, to be reindexed, and its content version.
     Text(Extracted, i64),
 }

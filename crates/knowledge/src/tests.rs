@@ -14,7 +14,7 @@ use store::{BaseKey, DocumentFacts, sha256_hex};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::extract::ReaderKind;
+use super::extract::DocumentFormat;
 use super::index::{DocumentSource, Indexed, NewDocument};
 use super::*;
 use models::Payment;
@@ -137,7 +137,7 @@ impl Bench {
                 bytes: text.len() as u64,
             },
             entries: vec![("first".to_owned(), json!(id.chars().next()).to_string())],
-            source: DocumentSource::Bytes(ReaderKind::Text(UTF_8), text.to_owned().into()),
+            source: DocumentSource::Bytes(DocumentFormat::Text(UTF_8), text.to_owned().into()),
         };
         let indexing_slot = self.knowledge.indexing_slot().await?;
         self.knowledge.index(document, indexing_slot).await

@@ -23,7 +23,7 @@ use crate::limits::RunLimits;
 use base::clock::Clock;
 use blob_store::ArtifactStore;
 
-pub(super) use attached::{AttachError, Uploads, announced_attachments, may_have_files};
+pub(super) use attached::{AttachError, Attached, Uploads, announced_attachments, may_have_files};
 pub use body::BodyFiles;
 pub use error::UploadError;
 pub use files::{FileError, OwnFile, enter_file};

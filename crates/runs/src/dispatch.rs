@@ -9,7 +9,7 @@ use domain::retry::{AttemptFailure, RetryDecision, after_failure};
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::FutureExt as _;
 use http::StatusCode;
-use protocol::id::RunnerId;
+use protocol::id::{RunId, RunnerId};
 use protocol::request::HostAccess;
 use serde_json::json;
 use serde_json::value::RawValue;

@@ -18,7 +18,7 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::artifacts::{Artifacts, BodyFiles, Uploads, may_have_files};
+use crate::artifacts::{Artifacts, Attached, BodyFiles, Uploads, may_have_files};
 use crate::cancel_signals::CancelSignals;
 use crate::decide::{
     Decider, DecisionEffects, DecisionInput, EventDecision, ParentContext, SpeculativeRun,

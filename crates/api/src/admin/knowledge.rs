@@ -22,8 +22,8 @@ use crate::knowledge::shown;
 use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf, single_header};
 use crate::state::ApiState;
-use keys::cursor::Kind as CursorKind;
-use knowledge::extract::Kind;
+use keys::cursor::DocumentFormat as CursorKind;
+use knowledge::extract::DocumentFormat;
 use knowledge::index::{DocumentSource, Indexed, NewDocument};
 use models::Payment;
 
@@ -148,8 +148,8 @@ pub(crate) async fn put_document(
     let mime_type = single_header(request.headers(), CONTENT_TYPE.as_str())?;
     let mime_type = mime_type.unwrap_or_default().to_owned();
     let kind = match media_type(request.headers()).as_str() {
-        "application/octet-stream" => Kind::of_name(&name),
-        _ => Kind::of_media_type(&mime_type),
+        "application/octet-stream" => DocumentFormat::of_name(&name),
+        _ => DocumentFormat::of_media_type(&mime_type),
     };
     let kind = kind.map_err(|error| ApiError::invalid_argument(format!("the document {error}")))?;
     // Read the body first, so that slow uploads hold no indexing slot.

@@ -10,7 +10,7 @@ use super::words::PlainMarkdown;
 
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReaderKind {
+pub enum DocumentFormat {
     Text(&'static Encoding),
     Markdown(&'static Encoding),
     /// `None`: the page declares its encoding.
@@ -29,7 +29,7 @@ pub struct Extracted {
 
 const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
 
-impl ReaderKind {
+impl DocumentFormat {
     /// The format of a media type. Text may be in any web encoding; UTF-8 is the default.
     pub fn of_media_type(media_type: &str) -> Result<Self, String> {
         let mut parts = media_type.split(';').map(str::trim);
@@ -90,9 +90,9 @@ pub fn media_type_of(name: &str) -> Option<&'static str> {
 }
 
 /// Extracts the text of a document.
-pub fn read(kind: ReaderKind, bytes: &[u8]) -> Result<Extracted, String> {
+pub fn read(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
     match kind {
-        ReaderKind::Text(encoding) => {
+        DocumentFormat::Text(encoding) => {
             let text = decoded(encoding, bytes)?;
             Ok(Extracted {
                 text,
@@ -100,9 +100,9 @@ pub fn read(kind: ReaderKind, bytes: &[u8]) -> Result<Extracted, String> {
                 missing: None,
             })
         }
-        ReaderKind::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
-        ReaderKind::Html(encoding) => html(&decoded_html(encoding, bytes)?),
-        ReaderKind::Pdf => pdf(bytes),
+        DocumentFormat::Markdown(encoding) => Ok(markdown(decoded(encoding, bytes)?)),
+        DocumentFormat::Html(encoding) => html(&decoded_html(encoding, bytes)?),
+        DocumentFormat::Pdf => pdf(bytes),
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn text_of(media_type: &str, bytes: &[u8]) -> Result<Extracted, String> {
-        read(ReaderKind::of_media_type(media_type)?, bytes)
+        read(DocumentFormat::of_media_type(media_type)?, bytes)
     }
 
     fn titles(read: &Extracted) -> Vec<(&str, &str)> {

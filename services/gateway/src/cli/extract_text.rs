@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::cli::output;
-use knowledge::extract::{Kind, read, told};
+use knowledge::extract::{DocumentFormat, read, told};
 
 /// Limits per document: CPU seconds and bytes of memory.
 const SECONDS: u64 = 60;
@@ -37,7 +37,8 @@ pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitC
     }
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;
-    let read = Kind::of_media_type(&arguments.media_type).and_then(|kind| read(kind, &bytes));
+    let read =
+        DocumentFormat::of_media_type(&arguments.media_type).and_then(|kind| read(kind, &bytes));
     output::piece(&arguments.mark);
     output::piece(&told(read));
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use store::{BaseKey, DocumentFacts, sha256_hex};
 
 use crate::app::App;
-use knowledge::extract::Kind;
+use knowledge::extract::DocumentFormat;
 use knowledge::index::{DocumentSource, Indexed, NewDocument};
 
 /// Id of its knowledge base.
@@ -17,7 +17,7 @@ const MEDIA_TYPE: &str = "text/markdown";
 
 /// Indexes the document unless it is unchanged. Returns its number of passages.
 pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
-    let kind = Kind::of_media_type(MEDIA_TYPE).map_err(anyhow::Error::msg)?;
+    let kind = DocumentFormat::of_media_type(MEDIA_TYPE).map_err(anyhow::Error::msg)?;
     let document = NewDocument {
         base: BaseKey {
             workspace: WorkspaceId(DEFAULT_WORKSPACE.to_owned()),
