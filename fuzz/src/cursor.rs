@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use crate::keys_cursor::{Cursors, Kind};
+use crate::keys_cursor::{Cursors, CursorKind};
 
 static CURSORS: LazyLock<Cursors> =
     LazyLock::new(|| Cursors::new(&[vec![1; 32], vec![2; 32]]).expect("two keys"));
 static OTHERS: LazyLock<Cursors> = LazyLock::new(|| Cursors::new(&[vec![3; 32]]).expect("a key"));
 
-const KINDS: [Kind; 4] = [Kind::History, Kind::Runs, Kind::Names, Kind::Storage];
+const KINDS: [CursorKind; 4] = [CursorKind::History, CursorKind::Runs, CursorKind::Names, CursorKind::Storage];
 
 pub fn check(data: &[u8]) {
     let (choice, rest) = crate::split(data);

@@ -15,7 +15,7 @@ use crate::query::{names_of, page_limit};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use crate::view::Direction;
-use keys::cursor::{InvalidCursor, Kind};
+use keys::cursor::{CursorKind, InvalidCursor};
 
 /// Cursor, direction and size of a page of runs.
 pub(super) struct RunsRange {
@@ -51,7 +51,10 @@ pub(super) async fn list_part(
     let cursor = |at: RunPosition| {
         let mut position = at.created_at.to_be_bytes().to_vec();
         position.extend_from_slice(at.run_id.0.as_bytes());
-        state.runs.cursors().encode(Kind::Runs, list, &position)
+        state
+            .runs
+            .cursors()
+            .encode(CursorKind::Runs, list, &position)
     };
     let first = runs.first().map(|run| RunPosition {
         created_at: run.created_at,
@@ -68,7 +71,10 @@ pub(super) async fn list_part(
 }
 
 fn position(state: &ApiState, list: &str, cursor: &str) -> Result<RunPosition, InvalidCursor> {
-    let bytes = state.runs.cursors().decode(Kind::Runs, list, cursor)?;
+    let bytes = state
+        .runs
+        .cursors()
+        .decode(CursorKind::Runs, list, cursor)?;
     let (created_at, id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
     Ok(RunPosition {
         created_at: i64::from_be_bytes(*created_at),

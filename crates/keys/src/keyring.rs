@@ -522,12 +522,14 @@ mod tests {
         );
         assert_eq!(keyring.verify(&before).await, Err(TokenFault::UnknownKey));
         assert!(keyring.verify(&token_of(&keyring)).await.is_ok());
-        let listed = keyring.cursors.encode(crate::cursor::Kind::Runs, "a", b"x");
+        let listed = keyring
+            .cursors
+            .encode(crate::cursor::CursorKind::Runs, "a", b"x");
         bench.leak().await;
         keyring.keep_once().await.unwrap();
         let open = keyring
             .cursors
-            .decode(crate::cursor::Kind::Runs, "a", &listed);
+            .decode(crate::cursor::CursorKind::Runs, "a", &listed);
         assert_eq!(open.unwrap(), b"x", "a leak is of one purpose");
     }
 

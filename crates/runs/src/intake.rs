@@ -165,11 +165,7 @@ impl Intake {
             return accepted(known, DecisionEffects::default());
         }
         let mut event = completed(event);
-        let uploads = match parent {
-            Some(_) => Uploads::Closed,
-            None => Uploads::OfClients,
-        };
-        let files = (files, uploads);
+        let files = (files, uploads_for(parent.as_ref()));
         let attached = self
             .artifacts
             .keep_attached(workspace, &event_id, &mut event, files);
@@ -305,6 +301,14 @@ impl Intake {
             Ok((ingested, effects))
         });
         taking.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// Uploads of clients belong to their own events, never to child runs.
+fn uploads_for(parent: Option<&ParentContext>) -> Uploads {
+    match parent {
+        Some(_) => Uploads::Closed,
+        None => Uploads::OfClients,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::state::ApiState;
-use keys::cursor::Kind;
+use keys::cursor::CursorKind;
 use runs::discovery::DiscoveryFindings;
 
 /// Cursor and size of a page sorted by name.
@@ -45,7 +45,10 @@ pub(super) fn name_page(
         return Ok((None, limit));
     };
     let list = format!("{list}\n{workspace}");
-    let bytes = state.runs.cursors().decode(Kind::Names, &list, &cursor)?;
+    let bytes = state
+        .runs
+        .cursors()
+        .decode(CursorKind::Names, &list, &cursor)?;
     let name = String::from_utf8(bytes).map_err(|_| keys::cursor::InvalidCursor)?;
     Ok((Some(name), limit))
 }
@@ -64,7 +67,7 @@ pub(super) fn to_page<T>(
         state
             .runs
             .cursors()
-            .encode(Kind::Names, &list, name(item).as_bytes())
+            .encode(CursorKind::Names, &list, name(item).as_bytes())
     });
     Page {
         items,

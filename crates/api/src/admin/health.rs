@@ -15,7 +15,7 @@ use crate::auth::AdminCaller;
 use crate::error::ApiResult;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::state::ApiState;
-use keys::cursor::{InvalidCursor, Kind};
+use keys::cursor::{CursorKind, InvalidCursor};
 
 /// Cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -50,7 +50,7 @@ pub(crate) async fn list_endpoint_health(
     let before = match &query.cursor {
         None => None,
         Some(cursor) => {
-            let position = cursors.decode(Kind::Health, &list, cursor)?;
+            let position = cursors.decode(CursorKind::Health, &list, cursor)?;
             let position = position.try_into().map_err(|_| InvalidCursor)?;
             Some(u64::from_be_bytes(position))
         }
@@ -64,7 +64,7 @@ pub(crate) async fn list_endpoint_health(
     let next_cursor = records
         .last()
         .filter(|_| has_more)
-        .map(|last| cursors.encode(Kind::Health, &list, &last.n.to_be_bytes()));
+        .map(|last| cursors.encode(CursorKind::Health, &list, &last.n.to_be_bytes()));
     Ok(Json(Page {
         items: records.into_iter().map(view).collect(),
         next_cursor,

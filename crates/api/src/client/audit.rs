@@ -11,7 +11,7 @@ use crate::auth::ClientCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::state::ApiState;
-use keys::cursor::{InvalidCursor, Kind};
+use keys::cursor::{CursorKind, InvalidCursor};
 
 /// Cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -80,7 +80,7 @@ pub(crate) async fn list_run_audit(
     let after = match query.cursor {
         None => None,
         Some(cursor) => {
-            let bytes = cursors.decode(Kind::Names, &list, &cursor)?;
+            let bytes = cursors.decode(CursorKind::Names, &list, &cursor)?;
             Some(String::from_utf8(bytes).map_err(|_| InvalidCursor)?)
         }
     };
@@ -95,7 +95,7 @@ pub(crate) async fn list_run_audit(
         .items
         .last()
         .filter(|_| has_more)
-        .map(|record| cursors.encode(Kind::Names, &list, record.id.as_bytes()));
+        .map(|record| cursors.encode(CursorKind::Names, &list, record.id.as_bytes()));
     let items = found
         .items
         .into_iter()

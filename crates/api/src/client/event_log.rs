@@ -18,7 +18,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
-use keys::cursor::{InvalidCursor, Kind};
+use keys::cursor::{CursorKind, InvalidCursor};
 
 /// Maximum characters of a summary.
 const SUMMARY_CHARACTERS: usize = 1000;
@@ -162,7 +162,11 @@ pub(crate) async fn page_events(
     let cursors = state.runs.cursors();
     let after = match &part.before_cursor {
         None => None,
-        Some(cursor) => Some(position(&cursors.decode(Kind::Events, &list, cursor)?)?),
+        Some(cursor) => Some(position(&cursors.decode(
+            CursorKind::Events,
+            &list,
+            cursor,
+        )?)?),
     };
     let filter = EventFilter {
         event_types: names_of("event_types", part.event_types.as_deref())?,
@@ -176,7 +180,7 @@ pub(crate) async fn page_events(
     let cursor = |received_at: i64, event_id: &str| {
         let mut place = received_at.to_be_bytes().to_vec();
         place.extend_from_slice(event_id.as_bytes());
-        cursors.encode(Kind::Events, &list, &place)
+        cursors.encode(CursorKind::Events, &list, &place)
     };
     let mut items = Vec::with_capacity(found.records.len());
     for record in found.records {

@@ -24,7 +24,7 @@ use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
-use keys::cursor::Kind;
+use keys::cursor::CursorKind;
 use upload::Upload;
 
 /// Attempts to open a blob that is replaced between the reads of its record and its content.
@@ -98,7 +98,7 @@ pub(crate) async fn list_blobs(
     let after = match &query.after_cursor {
         None => None,
         Some(cursor) => {
-            let place = cursors.decode(Kind::Storage, &list, cursor)?;
+            let place = cursors.decode(CursorKind::Storage, &list, cursor)?;
             Some(String::from_utf8(place).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
@@ -111,7 +111,7 @@ pub(crate) async fn list_blobs(
     let has_more = keys.len() as u64 > limit;
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let last = keys.last().filter(|_| has_more);
-    let next_cursor = last.map(|key| cursors.encode(Kind::Storage, &list, key.as_bytes()));
+    let next_cursor = last.map(|key| cursors.encode(CursorKind::Storage, &list, key.as_bytes()));
     Ok(Json(StorageKeys {
         keys,
         next_cursor,
