@@ -42,7 +42,7 @@ impl IdempotentCall<'_> {
         let begun = self.begin(id, parameters).await?;
         in_progress.finish = None;
         match begun {
-            ToolCallBegun::AuditedCall => in_progress.call(self, parameters).await,
+            ToolCallBegun::Call => in_progress.call(self, parameters).await,
             ToolCallBegun::Kept(result) => {
                 let corrupt = StoreError::Corrupt {
                     column: "tool_calls.result",
@@ -175,7 +175,7 @@ fn refusal(decision: RepeatedCallDecision) -> ApiError {
             "the first call with this key is in progress; retry when it has ended",
         ),
         RepeatedCallDecision::OutcomeUnknown
-        | RepeatedCallDecision::AuditedCall
+        | RepeatedCallDecision::Call
         | RepeatedCallDecision::Answer => ApiError::conflict(
             "outcome_unknown",
             "nobody knows whether the first call under this key was carried out; find out before you \

@@ -22,7 +22,7 @@ use crate::knowledge::shown;
 use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf, single_header};
 use crate::state::ApiState;
-use keys::cursor::DocumentFormat as CursorKind;
+use keys::cursor::CursorKind;
 use knowledge::extract::DocumentFormat;
 use knowledge::index::{DocumentSource, Indexed, NewDocument};
 use models::Payment;

@@ -290,10 +290,7 @@ impl RunMcpServer {
             name,
         };
         let result = calling.call(arguments, None).await?;
-        let tool = caller
-            .grant
-            .snapshot
-            .tool(name, ToolOperation::AuditedCall)?;
+        let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
         let returns_mcp_results = tool
             .source
             .as_deref()
@@ -307,8 +304,7 @@ impl RunMcpServer {
 }
 
 fn tools_of(snapshot: &AuthorizationSnapshot) -> Vec<Tool> {
-    let can_be_called =
-        |tool: &&ToolResource| tool.operations.contains(&ToolOperation::AuditedCall);
+    let can_be_called = |tool: &&ToolResource| tool.operations.contains(&ToolOperation::Call);
     let granted = snapshot.resources.tools.iter().filter(can_be_called);
     let own = OwnTool::granted(snapshot).map(|tool| tool.described(snapshot));
     granted.map(described).chain(own).collect()

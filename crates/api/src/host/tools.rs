@@ -181,7 +181,7 @@ impl ToolCalling<'_> {
             .caller
             .grant
             .snapshot
-            .tool(self.name, ToolOperation::AuditedCall);
+            .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::frames::{StreamingResponse, too_large};
-use super::refused;
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};
