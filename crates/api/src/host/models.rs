@@ -41,8 +41,6 @@ use models::{Chunks, Model};
 pub(in crate::host) use token_bounds::said_bytes;
 use token_bounds::{chat_spend, check_token_limits, prompt_texts};
 
-/// Maximum size of a model request, in bytes.
-pub(crate) const BODY_BYTES: usize = 20 * 1024 * 1024;
 const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 512;
 /// Fields that `extra_args` must not contain: separate request fields, and fields that change the shape of the
