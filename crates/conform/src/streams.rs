@@ -237,7 +237,7 @@ fn check_framing(recording: &RunRecording, book: &mut FindingCollector<'_>) {
         .filter(|_| recording.end == End::Truncated)
     {
         _ if recording.is_deferred() => {
-            book.skip(&FRAMING, "results that are appended are in no body")
+            book.skip(&FRAMING, "results that are appended are in no body");
         }
         Some(fault) => book.fail(&FRAMING, fault),
         None if notes.is_empty() => book.pass(&FRAMING, "it is"),
@@ -325,7 +325,7 @@ fn check_end(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     }
     match recording.has_ended() {
         _ if recording.is_deferred() => {
-            book.skip(&CLOSES, "results that are appended are in no body")
+            book.skip(&CLOSES, "results that are appended are in no body");
         }
         false => book.skip(&CLOSES, "the run has no end"),
         true if recording.closed => book.pass(&CLOSES, "it does"),
