@@ -17,7 +17,7 @@ use super::connectors::ConnectorAgents;
 use super::files::write_private;
 use super::harness;
 use base::clock::Clock;
-use runner_client::signature::SigningSecret;
+use runner_client::signature::EndpointSecret;
 
 /// Listening addresses of the sidecars.
 pub(super) struct SidecarAddresses {
@@ -92,7 +92,7 @@ impl Sidecars {
         runners: Vec<Arc<dyn Runner>>,
         data_dir: &Path,
     ) -> anyhow::Result<SocketAddr> {
-        let secret = SigningSecret::generate();
+        let secret = EndpointSecret::generate();
         write_private(&data_dir.join(format!("{name}.secret")), &secret)?;
         let router = runner_kit::router(runners, secret.parse()?);
         self.serve(name, router).await
