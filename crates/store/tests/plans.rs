@@ -88,6 +88,7 @@ fn ids(count: usize) -> Vec<RunId> {
 }
 
 /// Creates runs with events and an end, each with a queued successor that cancels it.
+#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 async fn live(bench: &StoreFixture, count: usize) {
     let (first, second) = (ids(count), ids(count));
     let answer = String::new;

@@ -173,6 +173,7 @@ async fn capacity_counts_batched_events(bench: StoreFixture) {
     assert_eq!(runs(&bench).await.len(), 4);
 }
 
+#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 async fn runs_complete_in_batches(bench: StoreFixture) {
     const RUNS: usize = 70;
     let events = (0..RUNS).map(|n| {

@@ -85,7 +85,7 @@ async fn writer_survives_panic_outside_items(bench: StoreFixture) {
     let log = Log::default();
     bench.store.write_later(Usual(log.clone())).await.unwrap();
     let (bent, ()) = tokio::join!(bench.store.write(PanickingOrder), async {
-        gate.add_permits(1)
+        gate.add_permits(1);
     });
     assert!(matches!(bent, Err(StoreError::Panicked)), "{bent:?}");
     assert_eq!(bench.store.condition().await, DatabaseCondition::Healthy);
