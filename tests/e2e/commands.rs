@@ -190,7 +190,7 @@ async fn rejects_unusable_bus_with_remedy() {
         (
             SQLITE,
             "kind = \"postgres\"",
-            "bus.kind: is for replicas on PostgreSQL",
+            "bus.kind: needs PostgreSQL",
         ),
         (
             POSTGRES,
@@ -256,7 +256,7 @@ async fn rejects_unusable_nats_settings_with_remedy() {
     }
     let said = faults_of_bus(SQLITE, NATS).await;
     assert!(
-        said.starts_with("bus.kind: is for replicas on PostgreSQL"),
+        said.starts_with("bus.kind: needs PostgreSQL"),
         "{said}"
     );
     let said = faults_of_bus(POSTGRES, "kind = \"nats\"").await;

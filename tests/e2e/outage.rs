@@ -270,7 +270,7 @@ async fn keeps_files_when_event_commit_is_unknown() {
     );
     let back = async {
         until("the writer to give up", async || {
-            stage.gateway.log().contains("a transaction had no end")
+            stage.gateway.log().contains("transaction timed out")
         })
         .await;
         proxy.set(NetworkFault::Whole);

@@ -592,7 +592,7 @@ for line in sys.stdin:
         "{notes}"
     );
     let log = stage.gateway.log();
-    assert_eq!(log.matches("no JSON-RPC messages").count(), 1);
+    assert_eq!(log.matches("not JSON-RPC messages").count(), 1);
     run.end(&stage).await;
 }
 
@@ -771,7 +771,7 @@ async fn restarts_child_server_with_clean_environment() {
         !is_alive(&first[1])
     })
     .await;
-    assert!(stage.gateway.log().contains("an MCP server is away"));
+    assert!(stage.gateway.log().contains("an MCP server is not available"));
     run.end(&stage).await;
     stage.gateway.stop().await;
     let all = started();

@@ -235,7 +235,7 @@ async fn active_failpoints_are_logged_loudly() {
         stage
             .gateway
             .log()
-            .contains("this build is for tests alone")
+            .contains("test build with active failpoints")
     );
 }
 
