@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn signing_key_age_is_1_to_365_whole_days() {
+    fn signing_key_age_is_1_to_365_days() {
         for (days, is_good) in [
             ("1", true),
             ("365", true),
