@@ -525,7 +525,7 @@ mod tests {
             ),
             (
                 json!({"name": "key-of-ours", "inputSchema": {}}),
-                "a name that holds a credential of ours",
+                "contains a credential of the gateway",
             ),
             (
                 json!({"name": "x".repeat(127), "inputSchema": {}}),
