@@ -187,11 +187,7 @@ async fn rejects_unusable_bus_with_remedy() {
         (SQLITE, "kind = \"none\"", ""),
         (POSTGRES, "kind = \"none\"", ""),
         (POSTGRES, "kind = \"postgres\"", ""),
-        (
-            SQLITE,
-            "kind = \"postgres\"",
-            "bus.kind: needs PostgreSQL",
-        ),
+        (SQLITE, "kind = \"postgres\"", "bus.kind: needs PostgreSQL"),
         (
             POSTGRES,
             "kind = \"redis\"",
@@ -255,10 +251,7 @@ async fn rejects_unusable_nats_settings_with_remedy() {
         );
     }
     let said = faults_of_bus(SQLITE, NATS).await;
-    assert!(
-        said.starts_with("bus.kind: needs PostgreSQL"),
-        "{said}"
-    );
+    assert!(said.starts_with("bus.kind: needs PostgreSQL"), "{said}");
     let said = faults_of_bus(POSTGRES, "kind = \"nats\"").await;
     assert!(said.starts_with("bus.url: is required"), "{said}");
     let with_password = "kind = \"nats\"\nurl = \"nats://u:hunter2@nats\"";

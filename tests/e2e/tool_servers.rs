@@ -771,7 +771,12 @@ async fn restarts_child_server_with_clean_environment() {
         !is_alive(&first[1])
     })
     .await;
-    assert!(stage.gateway.log().contains("an MCP server is not available"));
+    assert!(
+        stage
+            .gateway
+            .log()
+            .contains("an MCP server is not available")
+    );
     run.end(&stage).await;
     stage.gateway.stop().await;
     let all = started();
