@@ -374,7 +374,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,
         status_reason: model.status_reason,
-        lease_epoch: model.lease_epoch,
+        fencing_token: model.fencing_token,
         deadline_at: model.deadline_at,
         cancel_requested_at: model.cancel_requested_at,
         snapshot_sha256: model.snapshot_sha256,
