@@ -1,6 +1,7 @@
 //! Run queries: find, list, count.
 
 mod inputs;
+mod labels;
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use crate::repositories::RunRepository;
 use crate::sql::padded;
 
 pub use inputs::StoredRunInputs;
+pub use labels::RunLabels;
+pub(crate) use labels::input_texts;
 
 /// Filter of a run list.
 #[derive(Clone, Debug, Default)]
