@@ -38,7 +38,8 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// below.
 ///
 /// **Retries.** A request with the same `Idempotency-Key`, or else the same `event_id`, returns the first
-/// response again. Send one of the two if you retry: otherwise each request is a new event with a new run. The key of an event without an `event_id` expires after seven days.
+/// response again. Send one of the two if you retry: otherwise each request is a new event with a new run. The key
+/// of an event without an `event_id` expires after seven days.
 ///
 /// **Files.** Send a file as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs). Or upload it by
 /// `POST /v1/artifacts` first. Refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a

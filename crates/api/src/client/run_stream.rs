@@ -28,8 +28,8 @@ use runs::watch::WatchFrom;
 /// Each event has the type as its name, its sequence as its id, and an `AgentRunEvent` as its data. The last one
 /// is `run.completed` or `run.failed`.
 ///
-/// If an active run absorbs the event, the stream starts at that moment of the run. A stream may end earlier, for
-/// example when the gateway stops: it then ends with an event `gateway.draining` that has no data. Resume it at
+/// If an active run absorbs the event, the stream starts at that moment of the run. A gateway that stops sends an
+/// event `gateway.draining` without data. If a stream ends without `run.completed` or `run.failed`, resume it at
 /// `{Location}/stream` with `Last-Event-ID`.
 ///
 /// A request with the same `Idempotency-Key`, or else the same `event_id`, continues the stream of the first one
@@ -84,8 +84,9 @@ pub(crate) struct StreamQuery {
 /// Streams the events of a run: stored events first, then live ones.
 ///
 /// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
-/// `run.completed` or `run.failed`, resume it here with `Last-Event-ID`. A stop of the gateway ends the stream with
-/// an event `gateway.draining` that has no data. The SSE event name is the `type` in its data, or `unknown` for types that this version does not know.
+/// `run.completed` or `run.failed`, resume it here with `Last-Event-ID`. A gateway that stops sends an event
+/// `gateway.draining` without data. The SSE event name is the `type` in its data, or `unknown` for types that this
+/// version does not know.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/stream", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), StreamQuery),

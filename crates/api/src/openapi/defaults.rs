@@ -12,8 +12,14 @@ pub(super) fn move_defaults_to_prose(document: &mut OpenApi) {
 }
 
 fn describe(schema: &mut RefOr<Schema>) {
-    let RefOr::T(schema) = schema else {
-        return;
+    let schema = match schema {
+        RefOr::Ref(reference) => {
+            let mut description = Some(std::mem::take(&mut reference.description));
+            moved(&mut reference.default, &mut description);
+            reference.description = description.unwrap_or_default();
+            return;
+        }
+        RefOr::T(schema) => schema,
     };
     match schema {
         Schema::Object(object) => {
@@ -64,6 +70,7 @@ fn moved(default: &mut Option<Value>, description: &mut Option<String>) {
     if description.as_ref().is_some_and(has_it) {
         return;
     }
-    let before = description.take().map(|text| text + " ");
+    let before = description.take().filter(|text| !text.is_empty());
+    let before = before.map(|text| text + " ");
     *description = Some(before.unwrap_or_default() + &prose);
 }
