@@ -253,7 +253,8 @@ test("manifest follows from the options", async () => {
   assert.deepEqual(runners[0].label, { en_US: "Test" });
   assert.equal(runners[0].capabilities.tool_calling, true);
   assert.equal(runners[0].capabilities.knowledge_retrieval, false);
-  for (const id of ["acme/test", "plugin:acme/test", "plugin:a//b", "plugin:a/b/c d"]) {
+  assert.throws(() => made.runner({ id: "acme/test" }, async () => "a"), /twice/);
+  for (const id of ["acme", "plugin:acme/test", "plugin:a//b", "plugin:a/b/c d"]) {
     assert.throws(() => made.runner({ id }, async () => "a"), /runner id/);
   }
   assert.throws(() => made.runner({ id: ID }, async () => "a"), /twice/);
@@ -291,6 +292,27 @@ test("usage of models is reported at the end", async () => {
   };
   const found = await resultsOf(await started(endpoint(work, { fetch: async () => new Response(text) })));
   assert.deepEqual(found.at(-1)?.usage, { prompt_tokens: 6, completion_tokens: 2, total_tokens: 8 });
+});
+
+test("tool calls are joined with their fields", async () => {
+  const call = (text: string) => ({ id: "c-1", type: "function", function: { name: "add", arguments: text } });
+  const chunks = [
+    { content: "thought", provider_specific_fields: { p: 1 } },
+    { content: "Let", all_content: "Let" },
+    { tool_calls: [call('{"a"')] },
+    { tool_calls: [call(":1}")] },
+  ];
+  const text = chunks.map((chunk) => `data: ${JSON.stringify({ chunk })}\n\n`).join("");
+  let found: unknown;
+  const work: RunFunction = async (ctx) => {
+    const answer = ctx.models.stream("hi");
+    const pieces: string[] = [];
+    for await (const piece of answer) pieces.push(piece);
+    found = [pieces, answer.message];
+  };
+  await outcome(work, { fetch: async () => new Response(text) });
+  const message = { role: "assistant", content: "Let", tool_calls: [call('{"a":1}')], provider_specific_fields: { p: 1 } };
+  assert.deepEqual(found, [["thought", "Let"], message]);
 });
 
 test("run ends by codes of the run only", () => {

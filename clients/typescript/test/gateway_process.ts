@@ -56,13 +56,13 @@ tool_name = "get_current_time"
 [[knowledge_bases]]
 kb_id = "notes"
 `;
-const AGENT = (name: string) => `
+const AGENT = (name: string, runnerId = `plugin:acme/test/${name}`) => `
 [[agents]]
 name = "${name}"
 event_types = ["*"]
 scope = { kind = "global" }
 filters = { source = ["${name}"] }
-runner_id = "plugin:acme/test/${name}"
+runner_id = "${runnerId}"
 resource_policy = { models = "*", tools = "*", knowledge_bases = "*", history = ["page"], artifacts = ["metadata", "read", "create"] }
 state_policy = { enabled = true, scopes = ["conversation"] }
 delivery_policy = { interactions = true }
@@ -79,10 +79,10 @@ tool_calls = [{ name = "get_current_time" }]
 answer = "You said: {input}"
 `;
 
-/** \`runnel serve\` with an agent for each runner of the endpoint at \`runner\`. */
-export async function startGateway(runner: string, names: string[]): Promise<Gateway> {
+/** `runnel serve` with an agent for each runner of the endpoint at `runner`; a runner `a` has the id `plugin:acme/test/a`. */
+export async function startGateway(runner: string, names: string[], runnerId?: string): Promise<Gateway> {
   const directory = await mkdtemp(join(tmpdir(), "runnel-client-"));
-  const agents = names.map(AGENT).join("");
+  const agents = names.map((name) => AGENT(name, runnerId)).join("");
   await writeFile(join(directory, "runnel.toml"), CONFIG(await freePort(), directory, runner) + agents);
   await writeFile(join(directory, "script.toml"), SCRIPT);
   const secrets = { TEST_MASTER_KEY: randomBytes(32).toString("hex"), TEST_RUNNER_SECRET: SECRET };
@@ -94,7 +94,7 @@ export async function startGateway(runner: string, names: string[]): Promise<Gat
   return { url, key, stop: () => stopped(child) };
 }
 
-/** The report of \`runnel conform\`, without warnings and failures. */
+/** The report of `runnel conform`, without warnings and failures. */
 export async function conform(url: string, ...options: string[]): Promise<{ checks: { id: string; outcome: string }[] }> {
   const line = ["conform", url, "--runner", "plugin:acme/test/echo", "--secret", "env:TEST_RUNNER_SECRET", "--json"];
   const env = { ...process.env, TEST_RUNNER_SECRET: SECRET };
@@ -138,6 +138,13 @@ export async function startCutter(target: string, most: number): Promise<{ url: 
     for (const socket of sockets) socket.destroy();
   };
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, cuts: () => cuts, close };
+}
+
+/** A program of Node that prints `listening URL` first. */
+export async function startProgram(path: string): Promise<{ url: string; stop(): Promise<void> }> {
+  const child = spawn("node", [path], { env: { ...process.env, PORT: "0", RUNNER_SECRET: SECRET } });
+  const url = (await firstLine(child)).split(" ")[1] ?? "";
+  return { url, stop: () => stopped(child) };
 }
 
 async function firstLine(child: ChildProcess): Promise<string> {

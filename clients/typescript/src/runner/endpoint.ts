@@ -9,6 +9,7 @@ import { HostApi } from "./host.js";
 import { RunContext } from "./run.js";
 
 const RUNNER_ID = /^plugin:[^\s/:]+\/[^\s/]+\/([^\s/]+)$/;
+const SHORT_ID = /^[^\s/:]+\/[^\s/:]+$/;
 const BODY_TIMEOUT = 30_000;
 
 export interface EndpointOptions {
@@ -25,7 +26,7 @@ export interface EndpointOptions {
 
 /** A runner's manifest in short. */
 export interface RunnerOptions {
-  /** `plugin:{author}/{plugin}/{name}` */
+  /** `plugin:{author}/{plugin}/{name}`; `acme/echo` is short for `plugin:acme/echo/default`. */
   id: string;
   label?: string | Record<string, string>;
   description?: string | Record<string, string>;
@@ -92,12 +93,13 @@ export class Endpoint {
 
   /** Serves a function as a runner. It yields text and results, or returns text. */
   runner(options: RunnerOptions, work: RunFunction): this {
-    const name = RUNNER_ID.exec(options.id)?.[1];
-    if (!name) throw new TypeError(`${options.id} is no runner id: use plugin:{author}/{plugin}/{name}`);
-    if (this.#runners.has(options.id)) throw new TypeError(`runner ${options.id} is defined twice`);
+    const id = SHORT_ID.test(options.id) ? `plugin:${options.id}/default` : options.id;
+    const name = RUNNER_ID.exec(id)?.[1];
+    if (!name) throw new TypeError(`${id} is no runner id: use plugin:{author}/{plugin}/{name}, or {author}/{plugin}`);
+    if (this.#runners.has(id)) throw new TypeError(`runner ${id} is defined twice`);
     const permissions = options.permissions ?? {};
     const manifest: AgentRunnerManifest = {
-      id: options.id,
+      id,
       name,
       label: localized(options.label ?? name),
       protocol_version: "1",
@@ -113,7 +115,7 @@ export class Endpoint {
       config_schema: options.configSchema ?? [],
     };
     if (options.description) manifest.description = localized(options.description);
-    this.#runners.set(options.id, { manifest, work });
+    this.#runners.set(id, { manifest, work });
     return this;
   }
 

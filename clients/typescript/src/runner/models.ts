@@ -45,13 +45,13 @@ export class ModelAnswer implements AsyncIterable<string> {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<string, void, undefined> {
     const calls = new Map<string, ToolCall>();
+    let fields: Json | undefined;
     for await (const { chunk, usage } of this.events) {
       if (usage) {
         this.usage = usage;
         this.count(usage);
       }
-      // Some providers reject the results of tools without these fields.
-      if (chunk?.provider_specific_fields) this.message.provider_specific_fields = chunk.provider_specific_fields;
+      fields = chunk?.provider_specific_fields ?? fields;
       for (const call of chunk?.tool_calls ?? []) {
         const known = calls.get(call.id);
         // Each piece has the id of its call and more of its arguments.
@@ -65,6 +65,8 @@ export class ModelAnswer implements AsyncIterable<string> {
       this.message.content = chunk?.all_content || this.text + piece;
       yield piece;
     }
+    // Some providers reject the results of tools without these fields.
+    if (fields && calls.size > 0) this.message.provider_specific_fields = fields;
   }
 }
 
