@@ -277,7 +277,9 @@ async def test_manifest_follows_from_the_decorator() -> None:
     assert manifest["label"] == {"en_US": "Test"}
     assert manifest["capabilities"]["tool_calling"] is True
     assert manifest["capabilities"]["knowledge_retrieval"] is False
-    for wrong in ("acme/test", "plugin:acme/test", "plugin:a//b", "plugin:a/b/c d"):
+    with pytest.raises(ValueError, match="twice"):
+        made.runner("acme/test")
+    for wrong in ("acme", "plugin:acme/test", "plugin:a//b", "plugin:a/b/c d"):
         with pytest.raises(ValueError, match="runner id"):
             made.runner(wrong)
     with pytest.raises(ValueError, match="twice"):
@@ -334,3 +336,29 @@ def test_run_ends_by_codes_of_the_run_only() -> None:
     ]:
         assert ApiError(status, code, "m", False, details).is_run_over is expected, code
     assert not ApiError(504, "deadline_exceeded", "m", retryable=True).is_run_over
+
+
+async def test_tool_calls_are_joined_with_their_fields() -> None:
+    def call(arguments: str) -> dict[str, typing.Any]:
+        function = {"name": "add", "arguments": arguments}
+        return {"id": "c-1", "type": "function", "function": function}
+
+    def chunk(**members: typing.Any) -> str:
+        return f"data: {json.dumps({'chunk': {'role': 'assistant', **members}})}\n\n"
+
+    text = chunk(content="thought", provider_specific_fields={"p": 1})
+    text += chunk(content="Let", all_content="Let") + chunk(tool_calls=[call('{"a"')]) + chunk(tool_calls=[call(":1}")])
+    found = list[typing.Any]()
+
+    async def ask(ctx: RunContext) -> None:
+        answer = ctx.models.stream("hi")
+        found.extend([[piece async for piece in answer], answer.message])
+
+    await outcome(ask, transport=httpx.MockTransport(lambda _: httpx.Response(200, text=text)))
+    assert found[0] == ["thought", "Let"]
+    assert found[1] == {
+        "role": "assistant",
+        "content": "Let",
+        "tool_calls": [call('{"a":1}')],
+        "provider_specific_fields": {"p": 1},
+    }

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -121,18 +122,17 @@ class Endpoint:
         capabilities: Capabilities | None = None,
         config_schema: Iterable[Json] = (),
     ) -> Callable[[Function], Function]:
-        """Serves the decorated function as the runner `plugin:{author}/{plugin}/{name}`.
+        """Serves the decorated function as the runner `plugin:{author}/{plugin}/{name}`; `acme/echo` is short for
+        `plugin:acme/echo/default`.
 
         The function is an `async def` with one argument, the `RunContext`. It yields text and results, or returns
         text. `permissions` is the most that an agent of it can be granted.
         """
-        prefix, _, rest = runner_id.partition(":")
-        parts = rest.split("/")
-        if prefix != "plugin" or len(parts) != 3 or not all(parts) or any(map(str.isspace, runner_id)):
-            raise ValueError(f"{runner_id!r} is no runner id: use plugin:{{author}}/{{plugin}}/{{name}}")
+        runner_id = _long_id(runner_id)
         if runner_id in self._manifests:
             raise ValueError(f"runner {runner_id} is defined twice")
         granted: Permissions = permissions or {}
+        name = runner_id.rsplit("/", 1)[1]
         found: Capabilities = {
             "streaming": True,
             "interrupt": True,
@@ -143,8 +143,8 @@ class Endpoint:
         found.update(capabilities or {})
         manifest: AgentRunnerManifest = {
             "id": runner_id,
-            "name": parts[2],
-            "label": _localized(label or parts[2]),
+            "name": name,
+            "label": _localized(label or name),
             "protocol_version": "1",
             "capabilities": found,
             "permissions": granted,
@@ -276,6 +276,16 @@ def _check(body: Any) -> None:
             part[name]
     for name in ("input", "resources", "runtime"):
         context[name].get("")
+
+
+def _long_id(text: str) -> str:
+    """`plugin:{author}/{plugin}/{name}` of a runner id or of its short form `{author}/{plugin}`."""
+    found = re.fullmatch(r"plugin:[^\s/:]+/[^\s/]+/[^\s/]+|(?P<short>[^\s/:]+/[^\s/:]+)", text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is no runner id: use plugin:{{author}}/{{plugin}}/{{name}}, or {{author}}/{{plugin}}"
+        )
+    return f"plugin:{text}/default" if found["short"] else text
 
 
 def _localized(text: str | dict[str, str]) -> dict[str, str]:

@@ -54,15 +54,14 @@ class ModelAnswer(AsyncIterator[str]):
 
     async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
         calls: dict[str, ToolCall] = {}
+        fields = None
         try:
             async for event in events:
                 if event.get("usage"):
                     self.usage = event["usage"]
                     self._models.count(event["usage"])
                 chunk = event.get("chunk") or {}
-                if chunk.get("provider_specific_fields"):
-                    # Some providers reject the results of tools without these fields.
-                    self.message["provider_specific_fields"] = chunk["provider_specific_fields"]
+                fields = chunk.get("provider_specific_fields") or fields
                 for call in chunk.get("tool_calls") or []:
                     _join(calls, call)
                     self.message["tool_calls"] = list(calls.values())
@@ -70,6 +69,9 @@ class ModelAnswer(AsyncIterator[str]):
                     # `all_content` leaves out the thoughts of earlier pieces.
                     self.message["content"] = chunk.get("all_content") or self.text + piece
                     yield piece
+            if calls and fields:
+                # Some providers reject the results of tools without these fields.
+                self.message["provider_specific_fields"] = fields
         finally:
             await events.aclose()
 
