@@ -156,6 +156,8 @@ mod retention;
 mod rights;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
+#[path = "e2e/runner_docs.rs"]
+mod runner_docs;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]
