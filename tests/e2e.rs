@@ -160,6 +160,8 @@ mod rights;
 mod run_endings;
 #[path = "e2e/run_streams.rs"]
 mod run_streams;
+#[path = "e2e/runner_docs.rs"]
+mod runner_docs;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]
