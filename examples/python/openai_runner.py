@@ -6,7 +6,7 @@ import assistant_runner
 async def ask(ctx, messages):  # yields the pieces of what the model says, and in the end its message
     client = openai.AsyncOpenAI(base_url=ctx.host.base_url + "/openai/v1", api_key=ctx.host.token, max_retries=0)
     tools = [{"type": "function", "function": tool} for tool in ctx.tools.offered()]
-    model = ctx.models.granted[0]["model_id"]
+    model = ctx.models.default("stream")
     try:
         async with client.chat.completions.stream(model=model, messages=messages, tools=tools or openai.omit) as stream:
             async for event in stream:

@@ -83,18 +83,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def conform(url: str) -> dict[str, typing.Any]:
-    """The report of `runnel conform`, without warnings and failures."""
-    line = [
-        binary(),
-        "conform",
-        url,
-        "--runner",
-        "plugin:acme/test/echo",
-        "--secret",
-        "env:TEST_RUNNER_SECRET",
-        "--json",
-    ]
+def conform(url: str, runner_id: str) -> dict[str, typing.Any]:
+    """The report of `runnel conform`, without failures."""
+    options = ["--runner", runner_id, "--secret", "env:TEST_RUNNER_SECRET", "--json"]
+    line = [binary(), "conform", url, *options]
     environment = {**os.environ, "TEST_RUNNER_SECRET": SECRET}
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,12 +1,14 @@
 /** Client of the gateway. */
 
 import { RunFailedError } from "./errors.js";
+import type { RunEvent } from "./events.js";
 import { GatewayHttp, readBounded, type RequestParts, segment } from "./http.js";
 import { RunStream } from "./stream.js";
 import type {
   AgentRun,
   ArtifactMetadata,
   ContentElement,
+  ConversationSummary,
   EventAccepted,
   EventEnvelope,
   Interaction,
@@ -50,6 +52,11 @@ export function message(
 /** The text of a message's content. */
 export function textOf(content: string | ContentElement[] | null | undefined): string {
   return Array.isArray(content) ? content.map((part) => part.text ?? "").join("") : (content ?? "");
+}
+
+/** The text of a `message.delta`; empty for other events, and for deltas of tool calls. */
+export function deltaText(event: RunEvent): string {
+  return event.type === "message.delta" ? textOf(event.data.chunk.content) : "";
 }
 
 /**
@@ -106,6 +113,11 @@ export class Client {
   /** Requests the end of a run. `follow` shows when it ends. */
   cancel(runId: string): Promise<AgentRun> {
     return this.#http.json("POST", `/v1/runs/${segment(runId)}/cancel`);
+  }
+
+  /** The conversations of the workspace, newest event first. */
+  conversations(): AsyncGenerator<ConversationSummary> {
+    return this.#pages("/v1/conversations", { limit: 100 }, "cursor");
   }
 
   /** The messages of a conversation, newest first, or oldest first if `forward`. */

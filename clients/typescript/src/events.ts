@@ -26,6 +26,10 @@ export interface ToolCallCompletedPayload {
   error?: string | null;
 }
 
+export interface ArtifactCreatedPayload {
+  artifact_id?: string;
+}
+
 export interface StateUpdatedPayload {
   scope: StateScope;
   key: string;
@@ -73,7 +77,7 @@ export interface EventData {
   "message.completed": MessageCompletedPayload;
   "tool.call.started": ToolCallStartedPayload;
   "tool.call.completed": ToolCallCompletedPayload;
-  "artifact.created": Json;
+  "artifact.created": ArtifactCreatedPayload;
   "state.updated": StateUpdatedPayload;
   "action.requested": ActionRequestedPayload;
   "processor.log": ProcessorLogPayload;

@@ -216,6 +216,9 @@ export interface AgentRun {
   dispatch_attempts: number;
   last_sequence: number;
   metadata: Json;
+  agent_name?: string | null;
+  input_preview?: string | null;
+  duration_ms?: number | null;
   status_reason?: string | null;
   parent_run_id?: string | null;
   conversation_id?: string | null;
@@ -242,6 +245,19 @@ export interface ArtifactMetadata {
   event_id?: string | null;
   created_at?: number | null;
   expires_at?: number | null;
+}
+
+/** A conversation and its newest event. */
+export interface ConversationSummary {
+  conversation_id: string;
+  event_count: number;
+  message_count: number;
+  is_busy: boolean;
+  last_event_id: string;
+  last_event_at: number;
+  bot_id?: string | null;
+  thread_id?: string | null;
+  input_preview?: string | null;
 }
 
 /** A message of a conversation's history. */

@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, test } from "node:test";
-import { Client, type EventEnvelope, message, NoRunError, type RunEvent, type RunStream } from "../src/index.js";
+import { Client, deltaText, type EventEnvelope, message, NoRunError, type RunEvent, type RunStream } from "../src/index.js";
 import { toNodeHandler } from "../src/node.js";
 import { Endpoint, results } from "../src/runner/index.js";
 import type { Message } from "../src/types.js";
@@ -99,7 +99,7 @@ async function eventsOf(stream: RunStream): Promise<RunEvent[]> {
 }
 
 function textOf(events: RunEvent[]): string {
-  return events.map((event) => (event.type === "message.delta" ? event.data.chunk.content : "")).join("");
+  return events.map(deltaText).join("");
 }
 
 function logOf(events: RunEvent[]): string {
@@ -166,6 +166,9 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
     const roles: string[] = [];
     for await (const item of client.history("c-agent", { forward: true })) roles.push(item.role);
     assert.deepEqual(roles, ["user", "assistant", "user", "assistant"]);
+    const counts = new Map<string, number>();
+    for await (const one of client.conversations()) counts.set(one.conversation_id, one.message_count);
+    assert.equal(counts.get("c-agent"), 4);
   });
 
   test("answers reach the waiting run", async () => {

@@ -26,7 +26,7 @@ type Schemas = Record<string, Schema>;
 // Responses: the package leaves out fields that have no meaning for callers.
 const PARTIAL = new Set(["AgentRun", "ArtifactMetadata", "TranscriptItem"]);
 // The gateway accepts these from runners without the fields that the protocol requires.
-const TELEMETRY = new Set(["ToolCallStartedPayload", "ToolCallCompletedPayload"]);
+const TELEMETRY = new Set(["ToolCallStartedPayload", "ToolCallCompletedPayload", "ArtifactCreatedPayload"]);
 // The field of a request that the document does not list, because the gateway translates it.
 const ALIASES = new Set(["InputAttachment.artifact_id"]);
 // Unions by `type`: see the last test.
@@ -111,7 +111,7 @@ test("events have all types", () => {
   const listed = source.slice(source.indexOf("result_types!(\n"), source.indexOf(");", source.indexOf("result_types!(\n")));
   assert.deepEqual(types.sort(), [...listed.matchAll(/= "([^"]+)"/g)].map((found) => found[1]).sort());
   const union = schemaOf("AgentRunEvent").schema.discriminator?.mapping;
-  if (union) assert.deepEqual(types.filter((type) => !(type in union)), []);
+  assert.deepEqual(types, Object.keys(union ?? {}).sort());
 });
 
 test("every exported path of the package exists", () => {

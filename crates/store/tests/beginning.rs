@@ -66,7 +66,7 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
             .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
     assert_eq!(taken.await.unwrap(), None);
     let mut as_created = run.clone();
-    (as_created.status, as_created.lease_epoch) = (RunStatus::Created, 0);
+    (as_created.status, as_created.fencing_token) = (RunStatus::Created, 0);
     let by_another = Dispatch {
         owner: "another".to_owned(),
         ..dispatch(&as_created)

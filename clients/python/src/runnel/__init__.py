@@ -5,7 +5,7 @@
 * `Webhook` signs and verifies requests.
 """
 
-from .client import AsyncClient, RunFailedError, message
+from .client import AsyncClient, RunFailedError, delta_text, message
 from .errors import ApiError, GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
 from .events import RunEvent
 from .stream import RunStream
@@ -27,5 +27,6 @@ __all__ = [
     "StreamLostError",
     "SyncRunStream",
     "Webhook",
+    "delta_text",
     "message",
 ]

@@ -13,11 +13,13 @@ import httpx
 
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, RunnelError
+from .events import RunEvent
 from .stream import RunStream
 from .types import (
     AgentInput,
     AgentRun,
     ArtifactMetadata,
+    ConversationSummary,
     EventAccepted,
     EventEnvelope,
     Interaction,
@@ -25,7 +27,7 @@ from .types import (
     TranscriptItem,
 )
 
-__all__ = ["AsyncClient", "RunFailedError", "message"]
+__all__ = ["AsyncClient", "RunFailedError", "delta_text", "message"]
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -138,6 +140,10 @@ class AsyncClient:
         """Requests the end of a run. `follow` shows when it ends."""
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/cancel"))
 
+    def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
+        """The conversations of the workspace, newest event first."""
+        return self._pages("/v1/conversations", {"limit": 100}, "cursor")
+
     def history(
         self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False
     ) -> AsyncGenerator[TranscriptItem, None]:
@@ -249,6 +255,11 @@ def text_of(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content)
     return content or ""
+
+
+def delta_text(event: RunEvent) -> str:
+    """The text of a `message.delta`; empty for other events, and for deltas of tool calls."""
+    return text_of(event["data"]["chunk"].get("content")) if event["type"] == "message.delta" else ""
 
 
 def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:

@@ -42,6 +42,10 @@ class ToolCallCompletedPayload(TypedDict):
     error: NotRequired[str | None]
 
 
+class ArtifactCreatedPayload(TypedDict):
+    artifact_id: NotRequired[str]
+
+
 class StateUpdatedPayload(TypedDict):
     scope: StateScope
     key: str
@@ -102,10 +106,8 @@ class ToolCallCompleted(_Event):
 
 
 class ArtifactCreated(_Event):
-    """`data` has the `artifact_id`, and what the runner says about the file."""
-
     type: Literal["artifact.created"]
-    data: Json
+    data: ArtifactCreatedPayload
 
 
 class StateUpdated(_Event):

@@ -10,7 +10,16 @@ from ._loop import LoopThread
 from .client import AsyncClient
 from .events import RunEvent
 from .stream import RunStream
-from .types import AgentRun, ArtifactMetadata, EventAccepted, EventEnvelope, Interaction, Json, TranscriptItem
+from .types import (
+    AgentRun,
+    ArtifactMetadata,
+    ConversationSummary,
+    EventAccepted,
+    EventEnvelope,
+    Interaction,
+    Json,
+    TranscriptItem,
+)
 
 
 class SyncRunStream(Iterator[RunEvent]):
@@ -82,6 +91,9 @@ class Client:
 
     def cancel(self, run_id: str) -> AgentRun:
         return self._loop.call(self._client.cancel(run_id))
+
+    def conversations(self) -> Iterator[ConversationSummary]:
+        return self._loop.iterate(self._client.conversations())
 
     def history(
         self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False

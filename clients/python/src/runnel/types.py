@@ -247,6 +247,9 @@ class AgentRun(TypedDict):
     dispatch_attempts: int
     last_sequence: int
     metadata: Json
+    agent_name: NotRequired[str | None]
+    input_preview: NotRequired[str | None]
+    duration_ms: NotRequired[int | None]
     status_reason: NotRequired[str | None]
     parent_run_id: NotRequired[str | None]
     conversation_id: NotRequired[str | None]
@@ -273,6 +276,20 @@ class ArtifactMetadata(TypedDict):
     event_id: NotRequired[str | None]
     created_at: NotRequired[int | None]
     expires_at: NotRequired[int | None]
+
+
+class ConversationSummary(TypedDict):
+    """A conversation and its newest event."""
+
+    conversation_id: str
+    event_count: int
+    message_count: int
+    is_busy: bool
+    last_event_id: str
+    last_event_at: int
+    bot_id: NotRequired[str | None]
+    thread_id: NotRequired[str | None]
+    input_preview: NotRequired[str | None]
 
 
 class TranscriptItem(TypedDict):

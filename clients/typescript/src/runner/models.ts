@@ -125,7 +125,11 @@ export class Models {
   }
 
   #named(options: { model?: string }, operation: string): string {
-    if (options.model !== undefined) return options.model;
+    return options.model ?? this.default(operation);
+  }
+
+  /** The id of the first granted model that supports an operation: for clients with a model of their own. */
+  default(operation = "stream"): string {
     const found = this.granted.find((model) => !model.operations?.length || model.operations.includes(operation));
     if (found) return found.model_id;
     throw new NoModelError(

@@ -39,8 +39,8 @@ export function state(key: string, value: unknown, scope: StateScope = "conversa
 }
 
 /** Announces a file that `ctx.files.upload` stored. */
-export function file({ artifact_id, name, mime_type, size }: ArtifactMetadata): Result {
-  return { type: "artifact.created", data: { artifact_id, name, mime_type, size } };
+export function file({ artifact_id }: ArtifactMetadata): Result {
+  return { type: "artifact.created", data: { artifact_id } };
 }
 
 /** Asks a person. With `await: true`, `ctx.interactions.wait` returns the answer. */

@@ -164,7 +164,7 @@ impl RunExecutor {
         let id = run.id;
         match self.store.leases().release(id, run.fencing_token).await {
             Ok(()) => {
-                tracing::info!(run.id = %id, "released the lease of run {id} for another replica")
+                tracing::info!(run.id = %id, "released the lease of run {id} for another replica");
             }
             Err(error) => tracing::warn!(
                 run.id = %id, error = &error as &dyn std::error::Error,

@@ -135,8 +135,10 @@ class Models:
                 self.usage[name] = self.usage.get(name, 0) + tokens
 
     def _named(self, model: str | None, operation: str) -> str:
-        if model is not None:
-            return model
+        return self.default(operation) if model is None else model
+
+    def default(self, operation: str = "stream") -> str:
+        """The id of the first granted model that supports an operation: for clients with a model of their own."""
         for granted in self.granted:
             if operation in (granted.get("operations") or [operation]):
                 return granted["model_id"]

@@ -54,8 +54,7 @@ def state(key: str, value: Any, scope: StateScope = "conversation") -> Result:
 
 def file(artifact: ArtifactMetadata) -> Result:
     """Announces a file that `ctx.files.upload` stored."""
-    data = {name: artifact[name] for name in ("artifact_id", "name", "mime_type", "size")}
-    return {"type": "artifact.created", "data": data}
+    return {"type": "artifact.created", "data": {"artifact_id": artifact["artifact_id"]}}
 
 
 def question(request: InteractionRequest) -> Result:
