@@ -1,8 +1,6 @@
 //! The assistants of `examples/python`: a model, a tool of an MCP server and a knowledge base, set up by the
 //! example configuration.
 
-use std::path::PathBuf;
-
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
@@ -230,12 +228,13 @@ async fn assistant_example_configuration_is_valid() {
     let key = [Uuid::new_v4(), Uuid::new_v4()].map(|half| half.simple().to_string());
     std::fs::write(data.join("serve.key"), key.concat()).unwrap();
     std::fs::write(data.join("runner.secret"), SECRET).unwrap();
-    let file: PathBuf = repository_file("examples/python/assistant.toml");
+    // Its paths are relative to the file.
+    let text = std::fs::read_to_string(repository_file("examples/python/assistant.toml"));
+    let file = directory.write("assistant.toml", &text.unwrap());
     let mut check = Command::new(runnel());
     check
         .args(["check-config", "--config"])
         .arg(file)
-        .current_dir(data.parent().unwrap())
         .env("OPENAI_API_KEY", "sk-of-a-test");
     let printed = run(&mut check).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");

@@ -39,7 +39,9 @@ use tools::Tools;
 
 pub(crate) use database::open_store;
 pub(crate) use metrics::MetricsServer;
-pub(crate) use settings::{Declared, declared, run_limits, unknown_policy_names};
+pub(crate) use settings::{
+    Declared, KnownNames, PolicyWarning, declared, run_limits, unknown_policy_names,
+};
 
 /// A gateway that is ready to serve.
 pub(crate) struct App {

@@ -10,13 +10,17 @@ mod fault;
 mod host_api;
 mod knowledge;
 mod limits;
+mod locations;
 mod mcp_server;
 mod models;
+mod paths;
 mod secret_ref;
 mod sections;
 mod source;
+mod suggestion;
 mod table;
 mod telemetry;
+mod toml_fault;
 mod tool;
 
 use std::fmt;
@@ -37,16 +41,23 @@ pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
+pub use locations::Locations;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
 pub use source::{OpenAiVariables, inherited_variable};
+pub(crate) use suggestion::closest;
 pub use tool::{HttpToolEntry, ToolEntry};
 
-use source::Variables;
+use source::{MergedSources, Variables};
 use table::{Reported, Table};
+
+/// Sections on which no other section depends.
+const INDEPENDENT: [&str; 8] = [
+    "server", "bus", "metrics", "limits", "ledger", "runs", "budgets", "agents",
+];
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
 
@@ -77,21 +88,48 @@ pub struct Config {
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
+    /// Where the settings are written, for messages about faults.
+    pub locations: Locations,
 }
 
 impl Config {
-    /// Reads defaults, file and environment; later sources take precedence. Reports all faults at once.
+    /// Reads defaults, file and environment; later sources take precedence. Reports all faults at once. Relative
+    /// paths in the file are relative to its directory.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigErrors> {
         Self::load_with(path, None)
     }
 
+    /// The settings without the sections of these faults, so that the rest can be checked further. `None` if other
+    /// sections depend on one of them.
+    pub fn load_rest(path: Option<&Path>, faults: &[ConfigFault]) -> Option<Self> {
+        let MergedSources {
+            mut tree,
+            locations,
+        } = source::merge(path, None).ok()?;
+        let defaults = parse_toml(Path::new("default.toml"), DEFAULT_TOML).ok()?;
+        let sections = tree.as_object_mut()?;
+        for fault in faults {
+            let section = fault.pointer.split(['.', '[']).next()?;
+            let is_unknown = section == fault.pointer && defaults.get(section).is_none();
+            if !is_unknown && !INDEPENDENT.contains(&section) {
+                return None;
+            }
+            match defaults.get(section) {
+                Some(default) => sections.insert(section.to_owned(), default.clone()),
+                None => sections.remove(section),
+            };
+        }
+        let rest = Self::judge(tree).ok()?;
+        Some(Self { locations, ..rest })
+    }
+
     /// The defaults with a database in `data_dir`, without a file and without the environment.
     pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
-        let mut tree = source::merge(DEFAULT_TOML, None, Some(Variables::default()))
+        let mut merged = source::merge(None, Some(Variables::default()))
             .expect("the embedded defaults are valid TOML");
-        tree["server"]["listen"] = json!(listen.to_string());
-        tree["database"]["url"] = json!(sqlite_url(data_dir));
-        Self::judge(tree).expect("the embedded defaults are valid settings")
+        merged.tree["server"]["listen"] = json!(listen.to_string());
+        merged.tree["database"]["url"] = json!(sqlite_url(data_dir));
+        Self::judge(merged.tree).expect("the embedded defaults are valid settings")
     }
 
     /// Reads the defaults and this file, without the environment.
@@ -100,9 +138,14 @@ impl Config {
     }
 
     fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
-        let tree = source::merge(DEFAULT_TOML, path, variables)
-            .map_err(|fault| ConfigErrors(vec![fault]))?;
-        Self::judge(tree)
+        let MergedSources { tree, locations } = source::merge(path, variables)?;
+        match Self::judge(tree) {
+            Ok(config) => Ok(Self {
+                locations,
+                ..config
+            }),
+            Err(faults) => Err(faults.located(&locations)),
+        }
     }
 
     fn judge(tree: Value) -> Result<Self, ConfigErrors> {
@@ -166,6 +209,7 @@ impl Config {
             skill_directories: skill_directories?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
+            locations: Locations::default(),
         })
     }
 }
@@ -253,11 +297,15 @@ pub fn default_toml() -> &'static str {
 
 /// The SQLite URL for a data directory. Characters that are special in a URL are escaped.
 pub fn sqlite_url(data_dir: &Path) -> String {
-    let path = data_dir
-        .join("runnel.db")
-        .to_string_lossy()
-        .replace('%', "%25");
-    format!("sqlite://{}", path.replace('?', "%3F").replace('#', "%23"))
+    let path = data_dir.join("runnel.db");
+    format!("sqlite://{}", escaped_url_path(&path.to_string_lossy()))
+}
+
+/// Escapes the characters of a path that are special in a URL.
+fn escaped_url_path(path: &str) -> String {
+    path.replace('%', "%25")
+        .replace('?', "%3F")
+        .replace('#', "%23")
 }
 
 #[cfg(test)]
@@ -459,11 +507,16 @@ mod tests {
         assert_eq!(
             found,
             [
+                "agents[0].event_types",
                 "agents[0].name",
+                "agents[0].runner_id",
                 "agents[0].scope",
                 "agents[1].anything",
-                "agents[2]",
+                "agents[1].event_types",
+                "agents[1].runner_id",
+                "agents[2].event_types",
                 "agents[2].name",
+                "agents[2].runner_id",
                 "agentz",
                 "bus",
                 "database.url",
@@ -490,7 +543,15 @@ mod tests {
             ]
         );
         let printed = refused.as_ref().unwrap_err().to_string();
-        assert_eq!(printed.lines().count(), found.len());
+        let (places, faults): (Vec<_>, Vec<_>) =
+            printed.lines().partition(|line| line.starts_with("  --> "));
+        assert_eq!((places.len(), faults.len()), (found.len(), found.len()));
+        let place = "limits.typo: is not known here; known are ";
+        assert!(printed.contains(place), "{printed}");
+        assert!(
+            printed.contains("  --> the variable RUNNEL__LIMITS__TYPO"),
+            "{printed}"
+        );
         let line = "limits.line_bytes: must be a whole number from 4096 to 16777216";
         assert!(printed.contains(line), "{printed}");
         assert!(printed.contains("server.port: is not known here; known are listen, public_url"));
@@ -716,7 +777,7 @@ mod tests {
 
         let refused = load("[server\n", &[]).unwrap_err().to_string();
         assert!(
-            refused.contains(".toml is not valid TOML: TOML parse error at line 1"),
+            refused.contains(".toml:1:8 is not valid TOML: "),
             "{refused}"
         );
     }

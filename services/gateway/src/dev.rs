@@ -65,6 +65,8 @@ pub(crate) async fn build(
     connectors: &ConnectorArgs,
 ) -> anyhow::Result<Playground> {
     let connectors = connectors.read()?;
+    // The settings file refers to files of the directory, wherever it is copied to.
+    let data_dir = &std::path::absolute(data_dir)?;
     files::make_private_dir(data_dir)?;
     let signals = Signals::listen()?;
     let listener = bind(listen).with_context(|| {

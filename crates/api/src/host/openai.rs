@@ -222,7 +222,7 @@ fn frames(
                     call.say(said_bytes(&chunk, "delta"));
                     has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)
-                        .map(|chunk| frame(&chunk))
+                        .map(|chunk| chunk_frame(&chunk))
                         .unwrap_or_default();
                     call.add_bytes(frame.len());
                     return Some((frame, (chunks, Some(call), id, has_finished)));
@@ -254,11 +254,11 @@ fn finishes(chunk: &JsonObject) -> bool {
 /// Builds the error frame. The call has ended.
 fn failure(call: HostCall, failed: ApiError) -> Bytes {
     let failed = call.end::<()>(Err(failed)).err();
-    frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
+    chunk_frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
 }
 
 /// Sets the catalog's model name, and the object type that some servers omit and OpenAI clients require.
-fn complete(answer: &mut JsonObject, id: &str, object: &str) {
+pub(crate) fn complete(answer: &mut JsonObject, id: &str, object: &str) {
     answer.insert("model".to_owned(), json!(id));
     answer
         .entry("object")
@@ -276,7 +276,7 @@ fn shown(mut chunk: JsonObject, wants_usage: bool) -> Option<Value> {
     Some(Value::Object(chunk))
 }
 
-fn frame(data: &Value) -> Bytes {
+pub(crate) fn chunk_frame(data: &Value) -> Bytes {
     format!("data: {data}\n\n").into()
 }
 
@@ -343,7 +343,7 @@ fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
     }
 }
 
-pub(in crate::host) fn named_model(body: &JsonObject) -> ApiResult<String> {
+pub(crate) fn named_model(body: &JsonObject) -> ApiResult<String> {
     let named = body.get("model").and_then(Value::as_str).map(str::to_owned);
     named.ok_or_else(|| ApiError::invalid("/model", "must be the id of a granted model"))
 }
@@ -393,7 +393,7 @@ pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {
     operation: "list",
 };
 
-fn shown_model(model: &ModelResource) -> Value {
+pub(crate) fn shown_model(model: &ModelResource) -> Value {
     let owner = model.provider.as_deref().unwrap_or("runnel");
     json!({"id": model.model_id, "object": "model", "created": 0, "owned_by": owner})
 }
