@@ -11,7 +11,7 @@ use protocol::tool::{McpServer, McpServerState};
 use runners::Runners;
 use serde_json::json;
 
-use crate::app::{Declared, declared, unknown_policy_names};
+use crate::app::{BuiltinServers, Declared, declared, unknown_policy_names};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
@@ -88,8 +88,10 @@ impl ProbeResults {
     }
 }
 
-async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResults> {
-    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
+async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeResults> {
+    let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
+    let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
+    let egress = Egress::new(rules.collect(), config.limits.connect)?;
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
     let models = declared.models.open(&egress, Clock::system());
@@ -100,6 +102,7 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResul
         tools.probe(),
         Runners::probe(&client, &declared.endpoints, &declared.agents)
     );
+    builtin.end().await;
     Ok(ProbeResults {
         providers,
         servers,

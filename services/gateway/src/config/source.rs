@@ -21,23 +21,40 @@ pub(super) fn merge(
     variables: Option<Variables>,
 ) -> Result<Value, ConfigFault> {
     let file = path.map(read_file).transpose()?.unwrap_or_default();
-    let environment = Environment::with_prefix("RUNNEL")
+    ::config::Config::builder()
+        .add_source(File::from_str(default_toml, FileFormat::Toml))
+        .add_source(File::from_str(&file, FileFormat::Toml))
+        .add_source(environment(variables))
+        .build()
+        .and_then(::config::Config::try_deserialize)
+        .map_err(|error| ConfigFault::new("", describe(&error, path)))
+        .and_then(refuse_non_finite)
+        .map(sort_keys)
+}
+
+/// The variables `RUNNEL__…` alone, as a tree.
+pub(super) fn of_environment(variables: Option<Variables>) -> Result<Value, ConfigFault> {
+    ::config::Config::builder()
+        .add_source(environment(variables))
+        .build()
+        .and_then(::config::Config::try_deserialize)
+        .map_err(|error| ConfigFault::new("", describe(&error, None)))
+}
+
+/// A file alone, as a tree.
+pub(super) fn of_file(path: &Path) -> Result<Value, ConfigFault> {
+    parse(path, &read_file(path)?)
+}
+
+fn environment(variables: Option<Variables>) -> Environment {
+    Environment::with_prefix("RUNNEL")
         .separator("__")
         .ignore_empty(true)
         .try_parsing(true)
         .list_separator(",")
         .with_list_parse_key("egress.allow")
         .with_list_parse_key("server.allowed_hosts")
-        .source(variables);
-    ::config::Config::builder()
-        .add_source(File::from_str(default_toml, FileFormat::Toml))
-        .add_source(File::from_str(&file, FileFormat::Toml))
-        .add_source(environment)
-        .build()
-        .and_then(::config::Config::try_deserialize)
-        .map_err(|error| ConfigFault::new("", describe(&error, path)))
-        .and_then(refuse_non_finite)
-        .map(sort_keys)
+        .source(variables)
 }
 
 /// Variables of OpenAI's own clients, for `runnel dev` alone. They are the only ones without the prefix
