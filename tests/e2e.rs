@@ -50,6 +50,8 @@ mod connector_peers;
 mod connectors;
 #[path = "e2e/context.rs"]
 mod context;
+#[path = "e2e/conversations.rs"]
+mod conversations;
 #[path = "e2e/dev.rs"]
 mod dev;
 #[path = "e2e/dev_runners.rs"]
@@ -160,6 +162,10 @@ mod retention;
 mod rights;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
+#[path = "e2e/run_streams.rs"]
+mod run_streams;
+#[path = "e2e/runner_docs.rs"]
+mod runner_docs;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]

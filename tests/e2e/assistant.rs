@@ -14,7 +14,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::{Config, GatewayProcess};
 use crate::support::listening::ChildServer;
 use crate::support::programs::runnel;
-use crate::support::python::{example, python_with_openai};
+use crate::support::python::{example, python_with_httpx, python_with_openai};
 use crate::support::repository::repository_file;
 use crate::support::runner::SECRET;
 use crate::support::talker::{AnswerPiece, ScriptedProvider};
@@ -24,9 +24,9 @@ use crate::tool_servers::{EVERYTHING, PEERS};
 /// Variant of the assistant.
 #[derive(Clone, Copy)]
 enum Assistant {
-    /// Standard library only.
+    /// Uses the package of `clients/python` only.
     Plain,
-    /// Uses OpenAI's client.
+    /// Uses OpenAI's client, too.
     OpenAi,
 }
 
@@ -34,7 +34,7 @@ impl Assistant {
     /// Returns `None` if its Python is not available.
     async fn start(self) -> Option<ChildServer> {
         match self {
-            Self::Plain => example("python3", "assistant_runner.py").await,
+            Self::Plain => example(python_with_httpx().await?, "assistant_runner.py").await,
             Self::OpenAi => example(python_with_openai().await?, "openai_runner.py").await,
         }
     }

@@ -46,18 +46,23 @@ enum ResourceKind {
 const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("list_events", ResourceKind::Own, 0),
     ("post_event", ResourceKind::Own, 0),
+    ("stream_event", ResourceKind::Own, 0),
+    ("post_event_batch", ResourceKind::Own, 0),
     ("dry_run_event", ResourceKind::Own, 0),
     ("dry_run_agent", ResourceKind::Agent, 0),
     ("get_raw_payload", ResourceKind::Event, 0),
     ("get_event", ResourceKind::Event, 0),
     ("post_pipeline_query", ResourceKind::Own, 0),
+    ("stream_pipeline_query", ResourceKind::Own, 0),
     ("list_runs", ResourceKind::Own, 0),
     ("get_run", ResourceKind::Run, 0),
     ("list_run_events", ResourceKind::Run, 0),
+    ("stream_run_events", ResourceKind::Run, 0),
     ("list_run_rejections", ResourceKind::Run, 0),
     ("get_run_authorization", ResourceKind::Run, 0),
     ("list_run_audit", ResourceKind::Run, 0),
     ("get_run_usage", ResourceKind::Run, 0),
+    ("list_conversations", ResourceKind::Own, 0),
     ("list_budgets", ResourceKind::Own, 0),
     ("cancel_run", ResourceKind::Run, 0),
     ("get_conversation_history", ResourceKind::Conversation, 0),
@@ -167,6 +172,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("readyz", ResourceKind::Installation, 0),
     ("jwks", ResourceKind::Installation, 0),
     ("openapi_json", ResourceKind::Installation, 0),
+    ("runner_json", ResourceKind::Installation, 0),
 ];
 
 fn row(id: &str) -> (ResourceKind, u16) {
@@ -271,7 +277,10 @@ pub fn request(
         "update_agent" => spec("renamed"),
         // Invalid on purpose: its effect is not under test.
         "post_event"
+        | "stream_event"
+        | "post_event_batch"
         | "post_pipeline_query"
+        | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
         | "create_api_key" => {

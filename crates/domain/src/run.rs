@@ -27,7 +27,7 @@ pub struct Run {
     pub status: RunStatus,
     pub status_reason: Option<String>,
     pub attempt: u32,
-    pub lease_epoch: i64,
+    pub fencing_token: i64,
     pub last_sequence: u64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,

@@ -18,7 +18,7 @@ pub(super) const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
 
 /// A stored endpoint that cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the endpoint's secrets cannot be opened with this master key")]
+#[error("the endpoint's secrets cannot be decrypted with this master key")]
 pub(crate) struct Unopenable;
 
 /// Opens the address of a stored endpoint for calling.

@@ -101,7 +101,7 @@ impl Finisher {
                 }))
             }
             Ok(Appended::Lost) => {
-                tracing::warn!(run.id = %run.id, "run {} was settled by somebody else", run.id);
+                tracing::warn!(run.id = %run.id, "run {} was already ended by another replica", run.id);
                 Ok(None)
             }
             Err(error) => Err(end_failed(run, error)),
@@ -246,7 +246,7 @@ impl Finisher {
                 failpoint::pass("orphan.after_takeover").await?;
                 // Read again under the new epoch, which fences off appends of the former owner.
                 let row = self.store.runs().find_run(workspace, id).await?;
-                Ok(row.filter(|row| row.lease_epoch == epoch))
+                Ok(row.filter(|row| row.fencing_token == epoch))
             }
             RunStatus::Created | RunStatus::Queued => self.own_unbegun(run).await,
             _ => Ok(None),
@@ -295,7 +295,7 @@ fn code_and_message(ended: &EndedRun) -> (String, String) {
 fn end_failed(run: &Run, error: StoreError) -> StoreError {
     tracing::error!(
         run.id = %run.id, error = &error as &dyn std::error::Error,
-        "run {} could not be settled; the sweep will", run.id
+        "run {} could not be ended; recovery will end it", run.id
     );
     error
 }

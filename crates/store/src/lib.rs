@@ -19,6 +19,7 @@ mod capacity;
 mod children;
 mod connect;
 mod conversation;
+mod conversation_list;
 mod database_clock;
 mod engine;
 mod entity;
@@ -99,6 +100,7 @@ pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::check_database_url;
 pub use conversation::{ConversationState, ConversationsOf, occupancy};
+pub use conversation_list::{ConversationRecord, ConversationsFound};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use engine::Backend;
@@ -144,7 +146,7 @@ pub use repositories::{
     UsageRepository,
 };
 pub use runners::FoundRunner;
-pub use runs::{RunFilter, RunPosition, RunWindow, RunsFound, StoredRunInputs};
+pub use runs::{RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};

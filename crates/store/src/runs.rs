@@ -1,6 +1,7 @@
 //! Run queries: find, list, count.
 
 mod inputs;
+mod labels;
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use crate::repositories::RunRepository;
 use crate::sql::padded;
 
 pub use inputs::StoredRunInputs;
+pub use labels::RunLabels;
+pub(crate) use labels::input_texts;
 
 /// Filter of a run list.
 #[derive(Clone, Debug, Default)]
@@ -374,7 +377,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,
         status_reason: model.status_reason,
-        lease_epoch: model.lease_epoch,
+        fencing_token: model.fencing_token,
         deadline_at: model.deadline_at,
         cancel_requested_at: model.cancel_requested_at,
         snapshot_sha256: model.snapshot_sha256,

@@ -45,7 +45,7 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     let run = bench.only_run().await;
     assert_eq!(
-        (run.status, run.attempt, run.lease_epoch, run.started_at),
+        (run.status, run.attempt, run.fencing_token, run.started_at),
         (RunStatus::Running, 1, 1, Some(1_000))
     );
     let context = bench

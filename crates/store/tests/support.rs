@@ -361,7 +361,7 @@ impl StoreFixture {
         Append {
             run_id: run.id,
             workspace: self.workspace.clone(),
-            epoch: run.lease_epoch,
+            epoch: run.fencing_token,
             from,
             to: from + texts.len() as u64,
             lines: texts.iter().flat_map(|text| [*text, "\n"]).collect(),

@@ -90,7 +90,7 @@ impl ManagedServer {
             clock,
             status: Mutex::new(ServerStatus {
                 state: McpServerState::Connecting,
-                since: clock.now_ms(),
+                since: clock.now_seconds(),
                 last_error: None,
                 served: Vec::new(),
                 taken: Vec::new(),
@@ -187,7 +187,7 @@ impl ManagedServer {
         let mut status = self.status();
         if status.state != state {
             status.state = state;
-            status.since = self.clock.now_ms();
+            status.since = self.clock.now_seconds();
         }
         status.last_error = error;
     }

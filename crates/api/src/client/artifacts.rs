@@ -126,8 +126,8 @@ pub(crate) async fn get_artifact(
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
         ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
-    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
+    (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 206, description = "The requested range", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody),
     (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),

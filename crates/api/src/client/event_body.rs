@@ -72,6 +72,12 @@ impl PostedEvent {
     }
 }
 
+impl From<PostedEvent> for (EventEnvelope, ExtractedFiles) {
+    fn from(posted: PostedEvent) -> Self {
+        (posted.event, posted.files)
+    }
+}
+
 impl EventFormat {
     /// Maps a fault of the envelope to the name in the posted format.
     fn placed(self, mut fault: Fault) -> Fault {
@@ -111,10 +117,13 @@ impl FromRequest<ApiState> for EventBody {
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
         }
+        if media_type == batch {
+            let EventBatch(batch) = EventBatch::read(request, state).await?;
+            return Ok(Self::Batch(batch));
+        }
         let most = state.event_body_bytes;
         let body = read_json_of(request, state, event_body_limit(state)).await?;
         let top: &[PathStep] = match media_type.as_str() {
-            one if one == batch => &[Each, Member("data")],
             one if one == structured => &[Member("data")],
             _ => &[],
         };
@@ -124,9 +133,6 @@ impl FromRequest<ApiState> for EventBody {
             whole,
             held: _held,
         } = EventDocument::of(body, &in_envelope(top)).await;
-        if media_type == batch {
-            return read_batch(&bytes, &files).map(Self::Batch);
-        }
         let (event, form) = if media_type == structured {
             let event = from_structured(parse(&bytes)?);
             (
@@ -155,6 +161,30 @@ impl FromRequest<ApiState> for EventBody {
             "1 MiB without its files",
         )?;
         Ok(Self::One(PostedEvent::of(event, files, form)))
+    }
+}
+
+/// Events of a batch of CloudEvents, in order.
+pub(crate) struct EventBatch(pub(crate) Vec<PostedEvent>);
+
+impl EventBatch {
+    async fn read(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+        let body = read_json_of(request, state, event_body_limit(state)).await?;
+        let document = EventDocument::of(body, &in_envelope(&[Each, Member("data")])).await;
+        read_batch(&document.json, &document.files).map(Self)
+    }
+}
+
+impl FromRequest<ApiState> for EventBatch {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, ApiError> {
+        let media_type = media_type(request.headers());
+        if !["application/cloudevents-batch+json", "application/json"].contains(&&*media_type) {
+            let message = "send the batch with `Content-Type: application/cloudevents-batch+json`";
+            return Err(ApiError::invalid_argument(message));
+        }
+        Self::read(request, state).await
     }
 }
 

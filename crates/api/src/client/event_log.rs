@@ -178,8 +178,7 @@ pub(crate) async fn page_events(
         .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
     let cursor = |received_at: i64, event_id: &str| {
-        let mut place = received_at.to_be_bytes().to_vec();
-        place.extend_from_slice(event_id.as_bytes());
+        let place = position_bytes(received_at, event_id);
         cursors.encode(CursorKind::Events, &list, &place)
     };
     let mut items = Vec::with_capacity(found.records.len());
@@ -197,7 +196,15 @@ pub(crate) async fn page_events(
     })
 }
 
-fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
+/// A position as bytes of a cursor.
+pub(crate) fn position_bytes(received_at: i64, event_id: &str) -> Vec<u8> {
+    let mut bytes = received_at.to_be_bytes().to_vec();
+    bytes.extend_from_slice(event_id.as_bytes());
+    bytes
+}
+
+/// The position in the bytes of a cursor.
+pub(crate) fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
     let (received_at, event_id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
     Ok(EventPosition {
         received_at: i64::from_be_bytes(*received_at),

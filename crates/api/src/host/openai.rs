@@ -74,8 +74,7 @@ const MAX_TEXTS: usize = 2048;
 /// An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
     request_body = ChatCompletionRequest, responses(
-    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
-        (Object = "application/json"), (String = "text/event-stream"))),
+    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events (`text/event-stream`)", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),

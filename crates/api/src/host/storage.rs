@@ -125,7 +125,7 @@ pub(crate) async fn list_blobs(
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
     params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
+    (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]

@@ -198,6 +198,9 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
     let conversation = snapshot.conversation.as_ref();
     Json(AgentRun {
         parent_run_id: None,
+        agent_name: None,
+        input_preview: None,
+        duration_ms: None,
         id: None,
         binding_id: None,
         updated_at: None,

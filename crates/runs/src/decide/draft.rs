@@ -59,7 +59,7 @@ impl RunDraft {
             },
             status_reason: None,
             attempt: number,
-            lease_epoch: i64::from(number),
+            fencing_token: i64::from(number),
             last_sequence: 0,
             deadline_at: row.deadline_at,
             cancel_requested_at: None,

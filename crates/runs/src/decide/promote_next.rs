@@ -23,7 +23,7 @@ pub(crate) fn promote_next(
         let dropped = |why: &str| {
             tracing::warn!(
                 event.id = left.event_id,
-                "an absorbed event gets no run of its own: {why}"
+                "a waiting event gets no run: {why}"
             );
         };
         let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;

@@ -52,7 +52,7 @@ impl Cleanup {
         let deleted = swept.into_iter().map(|one| {
             one.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "what is old could not be deleted, trying again");
+                tracing::warn!(error, "cannot delete expired data, trying again");
                 0
             })
         });
@@ -67,7 +67,7 @@ impl Cleanup {
             if let Err(error) = self.index_all().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "transcripts could not be indexed; their search is not complete yet"
+                    "cannot index transcripts; their search is incomplete until it succeeds"
                 );
             }
         }

@@ -78,7 +78,7 @@ impl RunRecovery {
         let lease = self.limits.append_lease;
         match self.store.leases().resume(run.id, run.attempt, lease).await {
             Ok(Some(left_off)) => {
-                tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
+                tracing::info!(run.id = %run.id, "run {} has no owner; this replica continues it", run.id);
                 metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
                     run,
@@ -90,7 +90,7 @@ impl RunRecovery {
             Err(error) => {
                 tracing::error!(
                     run.id = %run.id, error = &error as &dyn std::error::Error,
-                    "where run {} was left off cannot be read", run.id
+                    "cannot read the position of run {}", run.id
                 );
                 // After a temporary error the run is taken over again when this lease ends.
                 if !error.is_transient() {
@@ -101,7 +101,7 @@ impl RunRecovery {
     }
 
     async fn end_orphan(&self, run: &Run) {
-        tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+        tracing::warn!(run.id = %run.id, "run {} has lost its owner", run.id);
         metrics::swept(RecoveryReason::Orphaned);
         self.executor.end_taken_over(run, failure_of(run)).await;
     }

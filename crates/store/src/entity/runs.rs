@@ -18,7 +18,8 @@ pub struct Model {
     pub status_reason: Option<String>,
     pub attempt: i64,
     pub lease_owner: Option<String>,
-    pub lease_epoch: i64,
+    #[sea_orm(column_name = "lease_epoch")]
+    pub fencing_token: i64,
     pub lease_expires_at: Option<i64>,
     pub last_sequence: i64,
     pub deadline_at: i64,
