@@ -54,6 +54,10 @@ mod context;
 mod conversations;
 #[path = "e2e/dev.rs"]
 mod dev;
+#[path = "e2e/dev_runners.rs"]
+mod dev_runners;
+#[path = "e2e/dev_settings.rs"]
+mod dev_settings;
 #[path = "e2e/deviations.rs"]
 mod deviations;
 #[path = "e2e/discovery.rs"]

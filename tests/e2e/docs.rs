@@ -43,6 +43,8 @@ fn own_path(page: &Url, named: &str) -> String {
 #[tokio::test]
 async fn api_page_loads_only_own_files() {
     let stage = Stage::new().await;
+    let root = fetch(&stage.client, "/").await;
+    assert_eq!(root.url.path(), "/docs/");
     let page = fetch(&stage.client, "/docs").await;
     assert_eq!(page.url.path(), "/docs/");
     assert_eq!(page.headers[CONTENT_TYPE], "text/html");

@@ -42,6 +42,7 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 /// Routes of the page and its files. They are not part of the API document.
 pub(super) fn page() -> Router<ApiState> {
     Router::new()
+        .route("/", get(async || Redirect::temporary("docs/")))
         // Relative file names on the page need the trailing slash.
         .route("/docs", get(async || Redirect::permanent("docs/")))
         .route("/docs/", get(async || index()))

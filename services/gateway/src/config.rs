@@ -3,8 +3,10 @@
 mod agent;
 mod artifacts;
 mod budgets;
+mod builtin_runners;
 mod bus;
 mod catalog;
+mod dev_layers;
 mod endpoint;
 mod fault;
 mod host_api;
@@ -35,8 +37,10 @@ pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
+pub use builtin_runners::BuiltinRunner;
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
+pub use dev_layers::DevLayers;
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
@@ -85,6 +89,8 @@ pub struct Config {
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
     pub skills: Vec<SkillEntry>,
     pub skill_directories: Vec<SkillDirectoryEntry>,
+    /// Servers in this process.
+    pub builtin_runners: Vec<BuiltinRunner>,
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
@@ -132,11 +138,6 @@ impl Config {
         Self::judge(merged.tree).expect("the embedded defaults are valid settings")
     }
 
-    /// Reads the defaults and this file, without the environment.
-    pub fn load_file(path: &Path) -> Result<Self, ConfigErrors> {
-        Self::load_with(Some(path), Some(Variables::default()))
-    }
-
     fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
         let MergedSources { tree, locations } = source::merge(path, variables)?;
         match Self::judge(tree) {
@@ -179,12 +180,15 @@ impl Config {
         let skills = table.tables("skills", "skill_name", SkillEntry::read);
         let skill_directories =
             table.tables("skill_directories", "directory", SkillDirectoryEntry::read);
+        let builtin_runners = table.section("builtin_runners", builtin_runners::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", agent::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
+        let names = (&runner_endpoints, &mcp_servers);
+        let builtin = check_builtin_runners(&builtin_runners, &database, names, &mut table);
         table.close()?;
-        listeners.and(embedding)?;
+        listeners.and(embedding).and(builtin)?;
         Ok(Self {
             server: server?,
             auth: auth?,
@@ -207,6 +211,7 @@ impl Config {
             knowledge_bases: knowledge_bases?,
             skills: skills?,
             skill_directories: skill_directories?,
+            builtin_runners: builtin_runners?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
             locations: Locations::default(),
@@ -252,6 +257,45 @@ fn check_embedding_models(
     known
 }
 
+/// Built-in servers need a database of their own and free names: replicas share their endpoints, and cannot reach each
+/// other's loopback ports.
+fn check_builtin_runners(
+    builtin: &Result<Vec<BuiltinRunner>, Reported>,
+    database: &Result<DatabaseConfig, Reported>,
+    (endpoints, servers): (
+        &Result<Vec<EndpointEntry>, Reported>,
+        &Result<Vec<McpServerEntry>, Reported>,
+    ),
+    table: &mut Table<'_>,
+) -> Result<(), Reported> {
+    let (Ok(builtin), Ok(database), Ok(endpoints), Ok(servers)) =
+        (builtin, database, endpoints, servers)
+    else {
+        return Err(Reported);
+    };
+    let is_alone = builtin.is_empty() || database.url.starts_with("sqlite:");
+    let message = "needs SQLite: replicas of one PostgreSQL database cannot reach each other's built-in runners; run \
+                   them as services and list them in [[runner_endpoints]]";
+    let mut result = table.demand("builtin_runners", is_alone, message);
+    for runner in builtin {
+        let name = runner.name();
+        let (kind, is_taken) = match runner {
+            BuiltinRunner::Clock => (
+                "[[mcp_servers]]",
+                servers.iter().any(|one| one.name == name),
+            ),
+            _ => (
+                "[[runner_endpoints]]",
+                endpoints.iter().any(|one| one.name == name),
+            ),
+        };
+        let key = format!("builtin_runners.{}", runner.key());
+        let message = format!("adds `{name}`, which {kind} has as well; rename that one");
+        result = table.demand(&key, !is_taken, message).and(result);
+    }
+    result
+}
+
 // An agent's configuration is opaque and may hold secrets: print names only.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -279,6 +323,7 @@ impl fmt::Debug for Config {
             .field("knowledge_bases", &self.knowledge_bases)
             .field("skills", &self.skills)
             .field("skill_directories", &self.skill_directories)
+            .field("builtin_runners", &self.builtin_runners)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
             .finish()
@@ -428,6 +473,27 @@ mod tests {
                 assert!(named.get(key).is_some(), "{place} lacks {key}");
             }
         }
+    }
+
+    #[test]
+    fn built_in_runners_need_sqlite_and_free_names() {
+        let builtin = "[builtin_runners]\nlocal_agent = true\nclock = true\n";
+        let check = |rest: &str, expected: &[&str]| {
+            let loaded = load(&format!("{rest}\n{builtin}"), &[]);
+            assert_eq!(pointers(&loaded), expected, "{rest}");
+        };
+        check("database.url = 'postgres://u:p@h/d'", &["builtin_runners"]);
+        let taken = "[[runner_endpoints]]\nname = 'local-agent'\nbase_url = 'https://e.example'\nsecret = 'env:E'\n\
+                     [[mcp_servers]]\nname = 'clock'\nurl = 'https://c.example'";
+        check(
+            taken,
+            &["builtin_runners.local_agent", "builtin_runners.clock"],
+        );
+        let config = load(builtin, &[]).unwrap();
+        assert_eq!(
+            config.builtin_runners,
+            [BuiltinRunner::LocalAgent, BuiltinRunner::Clock]
+        );
     }
 
     #[test]

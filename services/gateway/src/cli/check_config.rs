@@ -16,7 +16,9 @@ use protocol::tool::{McpServer, McpServerState};
 use runners::Runners;
 use serde_json::{Value, json};
 
-use crate::app::{Declared, KnownNames, PolicyWarning, declared, unknown_policy_names};
+use crate::app::{
+    BuiltinServers, Declared, KnownNames, PolicyWarning, declared, unknown_policy_names,
+};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
@@ -231,8 +233,10 @@ fn server_rows(server: &McpServer) -> Vec<ProbeRow> {
         .collect()
 }
 
-async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResults> {
-    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
+async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeResults> {
+    let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
+    let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
+    let egress = Egress::new(rules.collect(), config.limits.connect)?;
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
     let models = declared.models.open(&egress, Clock::system());
@@ -251,6 +255,7 @@ async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResul
         .iter()
         .all(is_ready)
         .then(|| tool_names(&declared.catalog, names));
+    builtin.end().await;
     Ok(ProbeResults {
         storage,
         providers,

@@ -11,13 +11,39 @@ use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::seal::MasterKey;
+use telemetry::LogFormat;
+
+#[derive(clap::Args)]
+pub(super) struct ServeArguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// Format of the log. Default: text on a terminal, else json.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormatName>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LogFormatName {
+    Text,
+    Json,
+}
+
+impl ServeArguments {
+    fn log_format(&self) -> LogFormat {
+        match self.log_format {
+            Some(LogFormatName::Text) => LogFormat::Text,
+            Some(LogFormatName::Json) => LogFormat::Json,
+            None => LogFormat::of_stderr(),
+        }
+    }
+}
 
 /// Serves until a stop signal. All faults are reported before a port is bound.
-pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {
-    let config = Config::load(config.path().as_deref())?;
+pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Result<ExitCode> {
+    let config = Config::load(arguments.config.path().as_deref())?;
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
-    telemetry::init(true);
+    telemetry::init(arguments.log_format(), "info");
     process_hardening::harden();
     store::failpoint::arm();
     let signals = Signals::listen()?;

@@ -62,6 +62,12 @@ impl fmt::Display for ConfigFault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<ConfigFault>);
 
+impl From<ConfigFault> for ConfigErrors {
+    fn from(fault: ConfigFault) -> Self {
+        Self(vec![fault])
+    }
+}
+
 impl ConfigErrors {
     /// Adds the place of each fault, and sorts the faults by line.
     pub(crate) fn located(mut self, locations: &Locations) -> Self {

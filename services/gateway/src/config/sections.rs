@@ -28,8 +28,8 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Silence on an event stream before a comment is sent.
     pub heartbeat: Duration,
-    /// Maximum number of connections. Further ones wait.
-    pub connections: usize,
+    /// Maximum number of connections. Further ones wait. `None`: 10000, or as many as the file limit allows.
+    pub connections: Option<usize>,
     /// Maximum number of connections per address; 0: no limit. `None`: a quarter of all; loopback is exempt.
     pub connections_per_peer: Option<usize>,
     /// Addresses of proxies, exempt from the limit per address.
@@ -53,7 +53,7 @@ impl ServerConfig {
             })
         });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
-        let connections = table.required("connections", whole(1..=1_000_000));
+        let connections = table.optional("connections", whole(1..=1_000_000));
         let connections_per_peer = table.optional("connections_per_peer", whole(0..=1_000_000));
         let proxies = table.items("proxies", |pointer, value, faults| {
             address(value).map_err(|message| {
@@ -70,7 +70,7 @@ impl ServerConfig {
             public_url: public_url?,
             allowed_hosts: allowed_hosts?,
             heartbeat: heartbeat?,
-            connections: bytes(connections?),
+            connections: connections?.map(bytes),
             connections_per_peer: connections_per_peer?.map(bytes),
             proxies: proxies?,
             head: head?,

@@ -60,6 +60,11 @@ pub(super) fn of_environment(variables: Option<Variables>) -> Result<Value, Conf
         .and_then(refuse_non_finite)
 }
 
+/// A file alone, as a tree.
+pub(super) fn of_file(path: &Path) -> Result<Value, ConfigErrors> {
+    read_file(path).map(|(tree, _)| tree)
+}
+
 fn environment(variables: Option<Variables>) -> Environment {
     Environment::with_prefix("RUNNEL")
         .separator("__")
