@@ -22,7 +22,7 @@ use crate::client::body_files::{
     DOCUMENT_BYTES, EventDocument, ExtractedFiles, event_body_limit, in_envelope,
 };
 use crate::error::ApiError;
-use crate::json::{media_type, parse, parse_part, read_json_of};
+use crate::json::{media_type, parse, parse_part, read_json_of, syntax_fault};
 use crate::state::ApiState;
 
 /// Maximum number of events in a batch.
@@ -201,8 +201,14 @@ impl<'de> Deserialize<'de> for CappedList {
 /// JSON batch format: a list of structured events.
 fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, ApiError> {
     check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
-    let CappedList(list) = serde_json::from_slice(bytes)
-        .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
+    let CappedList(list) = serde_json::from_slice(bytes).map_err(|error| {
+        let fault = if error.is_data() {
+            Fault::new("", "must be a JSON list of CloudEvents")
+        } else {
+            syntax_fault(&error)
+        };
+        ApiError::faults(&[fault])
+    })?;
     if list.len() > BATCH_EVENTS {
         let message = format!("has more than {BATCH_EVENTS} events; send several batches");
         return Err(ApiError::invalid("", message));
@@ -277,8 +283,19 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
     };
     to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
         "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
-        _ => fault.under("/data"),
+        _ => explained(fault).under("/data"),
     })
+}
+
+/// Adds to an unknown member of `data` what `data` holds.
+fn explained(fault: Fault) -> Fault {
+    let is_member = fault.pointer.matches('/').count() == 1;
+    if !is_member || !fault.message.starts_with("unknown field") {
+        return fault;
+    }
+    let advice = r#"`data` is the rest of the event envelope, like {"input": {"text": "hi"}}"#;
+    let message = format!("{}; {advice}", fault.message);
+    Fault::new(fault.pointer, message)
 }
 
 /// HTTP binary mode: attributes are headers, and the body is the data.

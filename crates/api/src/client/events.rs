@@ -30,7 +30,9 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 ///
 /// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
 /// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
-///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope.
+///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope:
+///   `{"specversion": "1.0", "id": "42", "source": "/shop", "type": "message.received",
+///   "data": {"conversation": {"conversation_id": "c-7"}, "input": {"text": "hello"}}}`
 /// - batches of up to 100 (`application/cloudevents-batch+json`). A fault in one event refuses the batch. After
 ///   that each event has a response of its own, and the status is 207 if any was refused.
 ///

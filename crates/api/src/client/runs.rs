@@ -37,7 +37,7 @@ async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResu
         .runs()
         .find_run(&caller.workspace, id)
         .await?;
-    run.ok_or_else(|| ApiError::not_found("run"))
+    run.ok_or_else(|| ApiError::not_found("run", id))
 }
 
 async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreError> {
@@ -61,9 +61,10 @@ async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreE
     Ok(runs.into_iter().map(view).collect())
 }
 
-async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+    let id = run.id;
     let mut views = views(state, vec![run]).await?;
-    views.pop().ok_or_else(|| ApiError::not_found("run"))
+    views.pop().ok_or_else(|| ApiError::not_found("run", id))
 }
 
 /// Lists runs, newest first.
@@ -374,7 +375,7 @@ pub(crate) async fn cancel_run(
     {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
-        CancelOutcome::Unknown => return Err(ApiError::not_found("run")),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
     };
     Ok((status, Json(view(&state, *run).await?)))
 }
