@@ -183,9 +183,13 @@ pub(crate) struct EventsQuery {
 /// Lists the events of a run as a JSON page, or streams them: stored events first, then live ones.
 ///
 /// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
-/// `run.completed` or `run.failed` (for example at a gateway shutdown), resume it here with `Last-Event-ID`. The
-/// status is 204 if the cursor is already the terminal event. The SSE event name is the `type` in its data, or
-/// `unknown` for types that this version does not know.
+/// `run.completed` or `run.failed`, resume it here with `Last-Event-ID`. The status is 204 if the cursor is
+/// already the terminal event. The SSE event name is the `type` in its data, or `unknown` for types that this
+/// version does not know.
+///
+/// When the gateway begins to stop, the stream sends the frame `event: gateway.draining`, with a `retry` time and
+/// without data or id. The stream stays open if the run lives in this process, until the run ends. Otherwise it
+/// ends: resume it after the `retry` time.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
