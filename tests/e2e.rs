@@ -154,6 +154,8 @@ mod response_limits;
 mod retention;
 #[path = "e2e/rights.rs"]
 mod rights;
+#[path = "e2e/retries.rs"]
+mod retries;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
 #[path = "e2e/shared_mcp.rs"]

@@ -60,6 +60,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_run_usage", ResourceKind::Run, 0),
     ("list_budgets", ResourceKind::Own, 0),
     ("cancel_run", ResourceKind::Run, 0),
+    ("retry_run", ResourceKind::Run, 0),
     ("get_conversation_history", ResourceKind::Conversation, 0),
     ("search_conversation_history", ResourceKind::Conversation, 0),
     ("list_interactions", ResourceKind::Own, 0),

@@ -11,5 +11,6 @@ pub(super) mod events;
 pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod pipeline;
+pub(super) mod retry;
 pub(super) mod runs;
 pub(super) mod usage;

@@ -55,6 +55,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::audit::list_run_audit))
         .routes(routes!(client::usage::get_run_usage))
         .routes(routes!(client::runs::cancel_run))
+        .routes(routes!(client::retry::retry_run))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())

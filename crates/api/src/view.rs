@@ -29,6 +29,7 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         event_id: run.event_id,
         agent_id: run.agent_id,
         parent_run_id: run.parent_run_id,
+        retry_of: run.retry_of,
         binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),

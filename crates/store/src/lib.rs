@@ -67,6 +67,7 @@ mod preview;
 mod promotion;
 mod release;
 mod retention;
+mod retry;
 mod runners;
 mod runs;
 mod shared_parts;
@@ -144,6 +145,7 @@ pub use repositories::{
     UsageRepository,
 };
 pub use runners::FoundRunner;
+pub use retry::{Retried, RetryRun};
 pub use runs::{RunFilter, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;

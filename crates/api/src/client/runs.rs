@@ -30,7 +30,7 @@ use crate::view::{Direction, agent_run};
 use runs::grant::read_snapshot;
 use runs::watch::WatchFrom;
 
-async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
+pub(super) async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
     let run = state
         .runs
         .store()

@@ -198,6 +198,7 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
     let conversation = snapshot.conversation.as_ref();
     Json(AgentRun {
         parent_run_id: None,
+        retry_of: None,
         id: None,
         binding_id: None,
         updated_at: None,
