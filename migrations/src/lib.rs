@@ -49,6 +49,7 @@ mod m20261127_000060_child_runs;
 mod m20261127_000061_shared_keys;
 mod m20261127_000062_event_lookups;
 mod m20261127_000064_run_retries;
+mod m20261127_000065_stream_links;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -100,6 +101,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261127_000061_shared_keys::Migration),
             Box::new(m20261127_000062_event_lookups::Migration),
             Box::new(m20261127_000064_run_retries::Migration),
+            Box::new(m20261127_000065_stream_links::Migration),
         ]
     }
 }

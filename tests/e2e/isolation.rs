@@ -61,6 +61,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("list_budgets", ResourceKind::Own, 0),
     ("cancel_run", ResourceKind::Run, 0),
     ("retry_run", ResourceKind::Run, 0),
+    ("link_run_stream", ResourceKind::Run, 0),
+    ("stream_by_link", ResourceKind::Interaction, 0),
     ("get_conversation_history", ResourceKind::Conversation, 0),
     ("search_conversation_history", ResourceKind::Conversation, 0),
     ("list_interactions", ResourceKind::Own, 0),
@@ -241,9 +243,6 @@ fn without_request_id(body: String) -> String {
 
 pub type ResourceIds = BTreeMap<&'static str, String>;
 
-/// A request of the operation for these ids; everything else in it is valid.
-pub fn request(
-    client: &Client,
 /// Replaces the ids of the request, which a 404 repeats.
 fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleResponse {
     for id in ids.values() {
@@ -255,6 +254,9 @@ fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleRespo
     response
 }
 
+/// A request of the operation for these ids; everything else in it is valid.
+pub fn request(
+    client: &Client,
     operation: &Operation,
     ids: &ResourceIds,
 ) -> reqwest::RequestBuilder {
@@ -269,6 +271,7 @@ fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleRespo
         (None, "response_id") => "resp_1".to_owned(),
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
+        (None, "token") => "t".to_owned(),
         _ => panic!("{name}"),
     };
     let path = operation.path_with(named);

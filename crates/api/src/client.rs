@@ -13,4 +13,5 @@ pub(super) mod interactions;
 pub(super) mod pipeline;
 pub(super) mod retry;
 pub(super) mod runs;
+pub(super) mod stream_link;
 pub(super) mod usage;

@@ -77,6 +77,7 @@ mod skills;
 mod state;
 mod steering;
 mod storage;
+mod stream_links;
 mod tool_calls;
 mod transcript;
 mod usage;
@@ -144,8 +145,8 @@ pub use repositories::{
     LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
     UsageRepository,
 };
-pub use runners::FoundRunner;
 pub use retry::{Retried, RetryRun};
+pub use runners::FoundRunner;
 pub use runs::{RunFilter, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
@@ -156,6 +157,7 @@ pub use storage::{
     FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
 pub use store::Store;
+pub use stream_links::{CreateStreamLink, OpenStreamLink, StoredStreamLink, StreamLink};
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };

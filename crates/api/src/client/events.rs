@@ -122,7 +122,7 @@ pub(super) async fn accept_event(
     let mut response = match (accepted.answer.run_id, place) {
         (Some(run), Some(place)) => {
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, caller, run, from, place),
+                Some(from) => stream_run(state, (workspace, caller.key), run, from, place),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);

@@ -215,7 +215,13 @@ pub(crate) async fn list_run_events(
         return Ok(match stream_rest(&run, after)? {
             StreamRest::Behind(after) => {
                 let place = state.stream_limit().enter(caller.key)?;
-                stream_run(&state, &caller, id, WatchFrom::After(after), place)
+                stream_run(
+                    &state,
+                    (&caller.workspace, caller.key),
+                    id,
+                    WatchFrom::After(after),
+                    place,
+                )
             }
             StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
         });

@@ -28,6 +28,7 @@ pub(super) fn merge(
         .list_separator(",")
         .with_list_parse_key("egress.allow")
         .with_list_parse_key("server.allowed_hosts")
+        .with_list_parse_key("server.cors_origins")
         .source(variables);
     ::config::Config::builder()
         .add_source(File::from_str(default_toml, FileFormat::Toml))
