@@ -26,6 +26,8 @@ mod assistant;
 mod async_runs;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/browsers.rs"]
+mod browsers;
 #[path = "e2e/cached_plans.rs"]
 mod cached_plans;
 #[path = "e2e/canaries.rs"]
@@ -158,6 +160,8 @@ mod real_harnesses;
 mod response_limits;
 #[path = "e2e/retention.rs"]
 mod retention;
+#[path = "e2e/retries.rs"]
+mod retries;
 #[path = "e2e/rights.rs"]
 mod rights;
 #[path = "e2e/run_endings.rs"]

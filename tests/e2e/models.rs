@@ -987,7 +987,8 @@ async fn budget_reserves_every_form_of_output_limit() {
 #[tokio::test]
 async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres)] engine: Engine) {
     let budgets = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 3\n\
-        [[budgets]]\nname = \"day-tokens\"\nscope = \"workspace\"\nwindow = \"day\"\ntokens = 1000\n";
+        [[budgets]]\nname = \"day-tokens\"\nscope = \"workspace\"\nwindow = \"day\"\ntokens = 1000\n\
+        [[budgets]]\nname = \"each-agent\"\nscope = \"agent\"\nwindow = \"day\"\ncalls = 100\n";
     let Some((stage, run)) = scripted_with(engine, budgets).await else {
         return;
     };
@@ -1015,6 +1016,8 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
     }
     let resets = details["resets_at"].as_i64().unwrap();
     assert_eq!(resets.rem_euclid(86_400), 0);
+    let told = refused.error("message").as_str().unwrap();
+    assert!(told.ends_with("T00:00:00Z"), "{told}");
     assert!(refused.headers.contains_key("retry-after"));
 
     let third = run
@@ -1069,6 +1072,7 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
         "what was reserved is given back: {budgets}"
     );
     assert_eq!(of_day["calls"], 3);
+    assert_eq!(budgets["items"][2]["used"][0]["name"], "main", "{budgets}");
 }
 
 // --- the official clients ---

@@ -12,6 +12,8 @@ pub(super) mod events;
 pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod pipeline;
+pub(super) mod retry;
 pub(super) mod run_stream;
 pub(super) mod runs;
+pub(super) mod stream_link;
 pub(super) mod usage;

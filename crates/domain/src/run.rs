@@ -16,6 +16,8 @@ pub struct Run {
     pub event_id: String,
     /// Parent of a child run. `None`: an event started the run.
     pub parent_run_id: Option<RunId>,
+    /// The ended run of the same event that this run repeats.
+    pub retry_of: Option<RunId>,
     /// Span of the event, if traces are exported.
     pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,

@@ -82,6 +82,9 @@ pub struct AgentRun {
     /// Parent that started this run as a child run. Absent for a run that an event started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
+    /// The ended run of the same event that this run repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
     /// Binding id in hosts whose bindings are not agents; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,

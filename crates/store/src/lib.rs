@@ -69,6 +69,7 @@ mod preview;
 mod promotion;
 mod release;
 mod retention;
+mod retry;
 mod runners;
 mod runs;
 mod shared_parts;
@@ -78,6 +79,7 @@ mod skills;
 mod state;
 mod steering;
 mod storage;
+mod stream_links;
 mod tool_calls;
 mod transcript;
 mod usage;
@@ -147,6 +149,7 @@ pub use repositories::{
     LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
     UsageRepository,
 };
+pub use retry::{Retried, RetryRun};
 pub use runners::FoundRunner;
 pub use runs::{RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
@@ -158,6 +161,7 @@ pub use storage::{
     FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
 pub use store::Store;
+pub use stream_links::{CreateStreamLink, OpenStreamLink, StoredStreamLink, StreamLink};
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };

@@ -345,6 +345,14 @@ pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
     models.into_iter().filter_map(read).collect()
 }
 
+fn run_if_any(
+    column: &'static str,
+    row: &str,
+    id: Option<&str>,
+) -> Result<Option<RunId>, StoreError> {
+    id.map(|id| parsed(column, row, id)).transpose()
+}
+
 pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
     let row = model.id.as_str();
     let corrupt = |column| StoreError::Corrupt {
@@ -368,11 +376,8 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         error: json_if_any("runs.error", model.error)?,
         usage: json_if_any("runs.usage", model.usage)?,
         metadata: json("runs.metadata", model.metadata)?,
-        parent_run_id: model
-            .parent_run_id
-            .as_deref()
-            .map(|parent| parsed("runs.parent_run_id", row, parent))
-            .transpose()?,
+        parent_run_id: run_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
+        retry_of: run_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,

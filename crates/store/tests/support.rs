@@ -539,6 +539,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         id,
         trace_parent: None,
         parent_run_id: None,
+        retry_of: None,
         agent_id: AGENT,
         agent_version: 1,
         runner_id: "plugin:a/b/c".parse().unwrap(),

@@ -140,7 +140,11 @@ impl App {
             body_bytes: config.limits.body_bytes,
             answer_bytes: config.limits.answer_bytes,
             event_body_bytes: config.limits.event_body_bytes,
-            host_allowlist: is_guarded(&config.server).then(|| names.clone()),
+            host_allowlist: is_guarded(&config.server).then(|| {
+                let pages = config.server.cors_origins.iter().cloned();
+                names.clone().with_origins(pages)
+            }),
+            cors_origins: config.server.cors_origins.clone(),
             shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {

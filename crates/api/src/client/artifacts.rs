@@ -24,7 +24,9 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
         .runs
         .artifacts
         .artifact_of_workspace(&caller.workspace, id);
-    found.await?.ok_or_else(|| ApiError::not_found("artifact"))
+    found
+        .await?
+        .ok_or_else(|| ApiError::not_found("artifact", id))
 }
 
 /// Uploads a file for an event.
@@ -100,7 +102,7 @@ pub(crate) async fn delete_artifact(
         .artifacts
         .delete_artifact(&caller.workspace, &id, caller.key);
     let gone = deleted.await?.then_some(StatusCode::NO_CONTENT);
-    gone.ok_or_else(|| ApiError::not_found("artifact"))
+    gone.ok_or_else(|| ApiError::not_found("artifact", id))
 }
 
 /// Retrieves an artifact's metadata.

@@ -77,7 +77,7 @@ pub(crate) async fn list_run_audit(
         .runs()
         .find_run(&caller.workspace, id)
         .await?;
-    let run = run.ok_or_else(|| ApiError::not_found("run"))?;
+    let run = run.ok_or_else(|| ApiError::not_found("run", id))?;
     let list = format!("audit\n{}\n{}", run.workspace, run.id);
     let cursors = state.runs.cursors();
     let after = match query.cursor {

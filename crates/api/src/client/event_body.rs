@@ -215,8 +215,19 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
     };
     to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
         "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
-        _ => fault.under("/data"),
+        _ => explained(fault).under("/data"),
     })
+}
+
+/// Adds to an unknown member of `data` what `data` holds.
+fn explained(fault: Fault) -> Fault {
+    let is_member = fault.pointer.matches('/').count() == 1;
+    if !is_member || !fault.message.starts_with("unknown field") {
+        return fault;
+    }
+    let advice = r#"`data` is the rest of the event envelope, like {"input": {"text": "hi"}}"#;
+    let message = format!("{}; {advice}", fault.message);
+    Fault::new(fault.pointer, message)
 }
 
 /// HTTP binary mode: attributes are headers, and the body is the data.

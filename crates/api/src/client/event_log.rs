@@ -98,7 +98,7 @@ pub(crate) async fn get_event(
         .events()
         .find_event(&caller.workspace, &event_id)
         .await?;
-    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    let record = record.ok_or_else(|| ApiError::not_found("event", &event_id))?;
     let answer = serde_json::from_str(&record.answer);
     let answer: EventAccepted = answer.map_err(|_| StoreError::Corrupt {
         column: "events.answer",
@@ -129,7 +129,7 @@ pub(crate) async fn get_raw_payload(
         .events()
         .find_raw_payload(&caller.workspace, &event_id)
         .await?;
-    let payload = payload.ok_or_else(|| ApiError::not_found("payload"))?;
+    let payload = payload.ok_or_else(|| ApiError::not_found("raw payload of event", &event_id))?;
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 

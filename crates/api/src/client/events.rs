@@ -30,7 +30,9 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 ///
 /// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
 /// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
-///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope.
+///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope:
+///   `{"specversion": "1.0", "id": "42", "source": "/shop", "type": "message.received",
+///   "data": {"conversation": {"conversation_id": "c-7"}, "input": {"text": "hello"}}}`
 /// - batches (`application/cloudevents-batch+json`): as `POST /v1/event-batches`.
 ///
 /// **Streaming.** `POST /v1/runs/stream` takes the same request and answers with the event stream of the run. This
@@ -137,7 +139,7 @@ pub(super) async fn accept_event(
     let mut response = match (accepted.answer.run_id, place) {
         (Some(run), Some(place)) => {
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, caller, run, from, place),
+                Some(from) => stream_run(state, (workspace, caller.key), run, from, place),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);
@@ -158,7 +160,9 @@ pub(super) async fn accept_event(
 fn no_stream(answer: &EventAccepted) -> ApiError {
     let message = "no agent takes this event, so there is no run to stream; the event is stored. \
         `POST /v1/agents/dry-run` shows why, agent by agent";
-    ApiError::conflict("no_agent", message).with("event_id", json!(answer.event_id))
+    ApiError::conflict("no_agent", message)
+        .with("event_id", json!(answer.event_id))
+        .with("hint", json!(answer.hint))
 }
 
 /// The start of the run's stream in a response; `None` if the client has seen the terminal event.

@@ -84,9 +84,12 @@ pub(crate) struct StreamQuery {
 /// Streams the events of a run: stored events first, then live ones.
 ///
 /// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
-/// `run.completed` or `run.failed`, resume it here with `Last-Event-ID`. A gateway that stops sends an event
-/// `gateway.draining` without data. The SSE event name is the `type` in its data, or `unknown` for types that this
-/// version does not know.
+/// `run.completed` or `run.failed`, resume it here with `Last-Event-ID`. The SSE event name is the `type` in its
+/// data, or `unknown` for types that this version does not know.
+///
+/// When the gateway begins to stop, the stream sends the frame `event: gateway.draining`, with a `retry` time and
+/// without data or id. The stream stays open if the run lives in this process, until the run ends. Otherwise it
+/// ends: resume it after the `retry` time.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/stream", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), StreamQuery),
@@ -119,7 +122,13 @@ pub(super) fn stream_after(
     Ok(match stream_rest(run, after)? {
         StreamRest::Behind(after) => {
             let place = state.stream_limit().enter(caller.key)?;
-            stream_run(state, caller, run.id, WatchFrom::After(after), place)
+            stream_run(
+                state,
+                (&caller.workspace, caller.key),
+                run.id,
+                WatchFrom::After(after),
+                place,
+            )
         }
         StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
     })

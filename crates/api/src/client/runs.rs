@@ -35,7 +35,7 @@ pub(super) async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId)
         .runs()
         .find_run(&caller.workspace, id)
         .await?;
-    run.ok_or_else(|| ApiError::not_found("run"))
+    run.ok_or_else(|| ApiError::not_found("run", id))
 }
 
 async fn views(
@@ -72,9 +72,14 @@ async fn views(
     Ok(runs.into_iter().map(view).collect())
 }
 
-async fn view(state: &ApiState, caller: &ClientCaller, run: Run) -> ApiResult<AgentRun> {
-    let mut views = views(state, &caller.workspace, vec![run]).await?;
-    views.pop().ok_or_else(|| ApiError::not_found("run"))
+pub(super) async fn view(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    run: Run,
+) -> ApiResult<AgentRun> {
+    let id = run.id;
+    let mut views = views(state, workspace, vec![run]).await?;
+    views.pop().ok_or_else(|| ApiError::not_found("run", id))
 }
 
 /// Lists runs, newest first.
@@ -147,7 +152,7 @@ pub(crate) async fn get_run(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<AgentRun>> {
     let run = find_run(&state, &caller, id).await?;
-    Ok(Json(view(&state, &caller, run).await?))
+    Ok(Json(view(&state, &caller.workspace, run).await?))
 }
 
 /// Filters, cursor and size of a page.
@@ -373,7 +378,7 @@ pub(crate) async fn cancel_run(
     {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
-        CancelOutcome::Unknown => return Err(ApiError::not_found("run")),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
     };
-    Ok((status, Json(view(&state, &caller, *run).await?)))
+    Ok((status, Json(view(&state, &caller.workspace, *run).await?)))
 }

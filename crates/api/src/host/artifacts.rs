@@ -102,7 +102,7 @@ pub(super) async fn find(
         .await
     {
         Ok(Some(found)) => Ok((host_call, found)),
-        Ok(None) => host_call.end(Err(ApiError::not_found("artifact"))),
+        Ok(None) => host_call.end(Err(ApiError::not_found("artifact", id))),
         Err(error) => host_call.end(Err(error.into())),
     }
 }

@@ -279,7 +279,7 @@ async fn get_anthropic_model(
     caller.record(&state, LIST, None).await?;
     let found = granted(&caller).iter().find(|model| model.model_id == id);
     let found = found.map(|model| shown(&state.models, model));
-    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+    Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
 }
 
 fn granted(caller: &RunCaller) -> &[ModelResource] {

@@ -384,7 +384,7 @@ pub(crate) async fn get_openai_model(
     caller.record(&state, LIST, None).await?;
     let mut models = caller.grant.snapshot.resources.models.iter();
     let found = models.find(|model| model.model_id == id).map(shown_model);
-    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+    Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
 }
 
 pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {

@@ -234,6 +234,7 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
         agent_name: None,
         input_preview: None,
         duration_ms: None,
+        retry_of: None,
         id: None,
         binding_id: None,
         updated_at: None,

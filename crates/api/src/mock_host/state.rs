@@ -66,8 +66,8 @@ pub(super) async fn get_state(
     checked_key(&key)?;
     let scope = granted_scope(&part, &scope)?;
     part.after_appended().await?;
-    let entry = part.progress().state.get(&(scope, key)).cloned();
-    let (value, version) = entry.ok_or_else(|| ApiError::not_found("state key"))?;
+    let entry = part.progress().state.get(&(scope, key.clone())).cloned();
+    let (value, version) = entry.ok_or_else(|| ApiError::not_found("state key", &key))?;
     Ok(Json(StateValue { value, version }))
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn delete_state(
     let scope = granted_scope(&part, &scope)?;
     checked_key(&key)?;
     part.after_appended().await?;
-    let gone = part.progress().state.remove(&(scope, key));
+    let gone = part.progress().state.remove(&(scope, key.clone()));
     gone.map(|_| StatusCode::NO_CONTENT)
-        .ok_or_else(|| ApiError::not_found("state key"))
+        .ok_or_else(|| ApiError::not_found("state key", &key))
 }

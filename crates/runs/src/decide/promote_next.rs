@@ -43,6 +43,7 @@ pub(crate) fn promote_next(
             arrived_at: decider.clock.now_ms(),
             only: None,
             parent: None,
+            retry_of: None,
             // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),

@@ -12,7 +12,8 @@ use telemetry::metrics::{self, RecoveryReason};
 const AT_ONCE: usize = 32;
 
 fn orphaned() -> Failure {
-    let message = "the gateway that ran this was lost; what it stored stands, post the event again";
+    let message = "the gateway process of this run was lost; its stored events stay, \
+                   POST /v1/runs/{run_id}/retry runs the event again";
     Failure::new(FailureCode::HostOrphaned, message)
 }
 

@@ -302,6 +302,7 @@ impl Shared {
             },
             cleanup: Cleanup {
                 store: self.store.clone(),
+                clock: self.clock,
                 limits: Arc::clone(&self.limits),
                 artifacts,
             },

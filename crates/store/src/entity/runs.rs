@@ -35,6 +35,7 @@ pub struct Model {
     pub pruned_at: Option<i64>,
     pub trace_parent: Option<String>,
     pub parent_run_id: Option<String>,
+    pub retry_of: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -73,6 +73,7 @@ fn environment(variables: Option<Variables>) -> Environment {
         .list_separator(",")
         .with_list_parse_key("egress.allow")
         .with_list_parse_key("server.allowed_hosts")
+        .with_list_parse_key("server.cors_origins")
         .source(variables)
 }
 

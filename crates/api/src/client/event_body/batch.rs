@@ -5,6 +5,7 @@ use std::fmt;
 use axum::extract::{FromRequest, Request};
 use domain::json_text::check_json_text;
 use domain::large_text::PathStep::{Each, Member};
+use protocol::admin::Fault;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -14,7 +15,7 @@ use crate::client::body_files::{
     DOCUMENT_BYTES, EventDocument, ExtractedFiles, event_body_limit, in_envelope,
 };
 use crate::error::ApiError;
-use crate::json::{media_type, parse_part, read_json_of};
+use crate::json::{media_type, parse_part, read_json_of, syntax_fault};
 use crate::state::ApiState;
 
 /// Maximum number of events in a batch.
@@ -77,8 +78,14 @@ impl<'de> Deserialize<'de> for CappedList {
 /// JSON batch format: a list of structured events.
 fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, ApiError> {
     check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
-    let CappedList(list) = serde_json::from_slice(bytes)
-        .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
+    let CappedList(list) = serde_json::from_slice(bytes).map_err(|error| {
+        let fault = if error.is_data() {
+            Fault::new("", "must be a JSON list of CloudEvents")
+        } else {
+            syntax_fault(&error)
+        };
+        ApiError::faults(&[fault])
+    })?;
     if list.len() > BATCH_EVENTS {
         let message = format!("has more than {BATCH_EVENTS} events; send several batches");
         return Err(ApiError::invalid("", message));
