@@ -100,10 +100,11 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &[]),
     ("crates/base", &[]),
+    ("crates/tokenizer", &[]),
     ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
     ("crates/langbot", &["domain", "protocol"]),
@@ -116,7 +117,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ("crates/keys", &["base", "domain", "protocol", "store"]),
     (
         "crates/models",
-        &["base", "domain", "egress", "protocol", "telemetry"],
+        &[
+            "base",
+            "domain",
+            "egress",
+            "protocol",
+            "telemetry",
+            "tokenizer",
+        ],
     ),
     (
         "crates/tools",
@@ -195,7 +203,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 25] = [
+const WORKSPACE_CRATES: [&str; 26] = [
     "action-graph",
     "api",
     "base",
@@ -220,6 +228,7 @@ const WORKSPACE_CRATES: [&str; 25] = [
     "runs",
     "store",
     "telemetry",
+    "tokenizer",
     "tools",
 ];
 /// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.
