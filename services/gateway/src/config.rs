@@ -12,6 +12,7 @@ mod knowledge;
 mod limits;
 mod mcp_server;
 mod models;
+mod reachable;
 mod secret_ref;
 mod sections;
 mod source;
@@ -38,6 +39,7 @@ pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
+pub(crate) use reachable::reachable;
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,

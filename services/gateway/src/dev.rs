@@ -22,6 +22,7 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
 use crate::app::App;
+use crate::config::reachable;
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::clock::Clock;
@@ -71,7 +72,7 @@ pub(crate) async fn build(
         format!("cannot listen on {listen}; is another `runnel dev` running? else try --listen 127.0.0.1:0")
     })?;
     let address = listener.local_addr()?;
-    let url = format!("http://{address}");
+    let url = format!("http://{}", reachable(address));
     let master_key = files::master_key(data_dir)?;
     let chosen = model::choose(data_dir, wanted).await?;
     let sidecars = Sidecars::default();
