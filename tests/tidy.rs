@@ -8,6 +8,8 @@ use std::process::Command;
 
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/pages.rs"]
+mod pages;
 #[path = "tidy/words.rs"]
 mod words;
 
