@@ -45,7 +45,7 @@ const HTTP_IN: &[&str] = &[
     "benches",
     "crates/api",
     // A tool server for the playground, in place of an external one.
-    "services/gateway/src/dev/clock_server",
+    "services/gateway/src/app/builtin_runners/clock_server",
     "services/harness/src/relay",
     "crates/runner-kit",
     "tests",
@@ -59,7 +59,7 @@ const HTTP_OUT: &[&str] = &[
 const MCP: &[&str] = &[
     "crates/tools/src/mcp",
     "crates/api/src/host/mcp",
-    "services/gateway/src/dev/clock_server",
+    "services/gateway/src/app/builtin_runners/clock_server",
 ];
 const TABLES: &[&str] = &["crates/store", "migrations"];
 

@@ -25,7 +25,7 @@ use crate::support::repository::repository_file;
 use crate::support::{TempDirectory, programs, skipped};
 
 /// Why a block is not run, and how many blocks at most have this reason.
-const SKIPPED: [(&str, usize); 9] = [
+const SKIPPED: [(&str, usize); 10] = [
     // a coding agent, installed and logged in
     ("agent", 4),
     // a release build, or the test suite itself
@@ -42,8 +42,10 @@ const SKIPPED: [(&str, usize); 9] = [
     ("run-token", 8),
     // a person at a terminal
     ("terminal", 4),
+    // a second playground
+    ("playground", 2),
     // packages of npm or PyPI; tests of the clients install them
-    ("registry", 8),
+    ("registry", 12),
 ];
 
 /// Pages that run at the same time.

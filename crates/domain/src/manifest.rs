@@ -140,7 +140,8 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
-    let id: RunnerId = required_text(object, "id")?
+    let written = required_text(object, "id")?;
+    let id: RunnerId = written
         .parse()
         .map_err(|error: protocol::id::InvalidRunnerId| Fault::new("/id", error.to_string()))?;
     let version = match object.get("protocol_version") {
@@ -163,10 +164,12 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
             raw: raw.clone(),
         }));
     }
-    let name = required_text(object, "name")?.to_owned();
-    if name != id.runner_name() {
+    let last_part = written.rsplit('/').next().unwrap_or_default();
+    if required_text(object, "name")? != last_part {
         return Err(Fault::new("/name", "must be the last part of the id"));
     }
+    // Differs from the written name for the short form of an id.
+    let name = id.runner_name().to_owned();
     let label = object
         .get("label")
         .ok_or_else(|| Fault::new("/label", "is required"))?;
@@ -415,6 +418,15 @@ mod tests {
             .collect();
         assert_eq!(pointers, [format!("/runners/0{pointer}")]);
         assert!(found.accepted.is_empty());
+    }
+
+    #[test]
+    fn short_ids_become_default_runners() {
+        let manifest = json!({"id": "acme/fast", "name": "fast", "label": {"en_US": "Fast"}});
+        let found = validate_manifests(&[manifest]);
+        let manifest = &found.accepted[0].manifest;
+        assert_eq!(manifest.id.to_string(), "plugin:acme/fast/default");
+        assert_eq!(manifest.name, "default");
     }
 
     #[test]

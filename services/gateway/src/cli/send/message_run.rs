@@ -223,6 +223,9 @@ impl<'a> MessageRun<'a> {
             Some(event) if event["type"] == "run.completed" => {
                 ("completed".to_owned(), ExitCode::SUCCESS)
             }
+            Some(event) if event["data"]["code"] == "cancelled" => {
+                ("cancelled".to_owned(), ExitCode::FAILURE)
+            }
             Some(event) => {
                 let data = &event["data"];
                 let why = data["message"]
