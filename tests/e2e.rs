@@ -66,6 +66,8 @@ mod deviations;
 mod discovery;
 #[path = "e2e/docs.rs"]
 mod docs;
+#[path = "e2e/documented_commands.rs"]
+mod documented_commands;
 #[path = "e2e/dry_run.rs"]
 mod dry_run;
 #[path = "e2e/endpoints.rs"]

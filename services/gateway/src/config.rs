@@ -16,6 +16,7 @@ mod locations;
 mod mcp_server;
 mod models;
 mod paths;
+mod reachable;
 mod secret_ref;
 mod sections;
 mod source;
@@ -47,6 +48,7 @@ pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
 pub use locations::Locations;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
+pub(crate) use reachable::reachable;
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,

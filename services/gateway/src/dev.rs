@@ -29,7 +29,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, LoopbackServers, MetricsServer, declared};
-use crate::config::{Config, DevLayers};
+use crate::config::{Config, DevLayers, reachable};
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::clock::Clock;
@@ -123,7 +123,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
     let layers = layers(&options, &data_dir);
     let listener = listen(options.listen, &layers)?;
     let address = listener.local_addr()?;
-    let url = format!("http://{address}");
+    let url = format!("http://{}", reachable(address));
     files::make_master_key(&data_dir)?;
     let chosen = model::choose(&data_dir, options.model, layers.own.as_deref()).await?;
     let servers = LoopbackServers::default();
