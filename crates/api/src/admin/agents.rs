@@ -229,6 +229,7 @@ pub(crate) async fn delete_agent(
     let if_match = if_match(&headers)?;
     save(
         &state,
+        id,
         SaveAgent::Delete {
             id,
             workspace: caller.workspace,
