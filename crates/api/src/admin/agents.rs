@@ -227,15 +227,11 @@ pub(crate) async fn delete_agent(
     headers: HeaderMap,
 ) -> ApiResult<StatusCode> {
     let if_match = if_match(&headers)?;
-    save(
-        &state,
+    let delete = SaveAgent::Delete {
         id,
-        SaveAgent::Delete {
-            id,
-            workspace: caller.workspace,
-            if_match,
-        },
-    )
-    .await?;
+        workspace: caller.workspace,
+        if_match,
+    };
+    save(&state, id, delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }
