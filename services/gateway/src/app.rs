@@ -37,9 +37,11 @@ use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
 use tools::Tools;
 
-pub(crate) use database::open_store;
+pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
-pub(crate) use settings::{Declared, declared, run_limits, unknown_policy_names};
+pub(crate) use settings::{
+    Declared, artifact_directory, declared, run_limits, unknown_policy_names,
+};
 
 /// A gateway that is ready to serve.
 pub(crate) struct App {
