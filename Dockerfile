@@ -1,8 +1,7 @@
 # syntax=docker/dockerfile:1
-# Images from one build stage: the gateway (the default target), the Local Agent (`--target local-agent`), the protocol
-# agent (`--target protocol-agent`), the connectors to other platforms (`--target connectors`) and the harness service
-# with a coding agent (`--target harness`). One more has the bridge for LangBot's plugins (`--target langbot-bridge`).
-# Each runs as an unprivileged user on a read-only root file system.
+# The image `runnel` (the default target) has the gateway and, for other entry points, the Local Agent, the protocol agent and
+# the connectors to other platforms. `--target harness` is the harness service with a coding agent and Node.js, `--target
+# langbot-bridge` the bridge for LangBot's plugins. Each runs as an unprivileged user on a read-only root file system.
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -15,53 +14,14 @@ RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,shari
     && cargo build --release --locked --package gateway --bin runnel --package local-agent --bin local-agent \
         --package harness --bin runnel-harness --package connectors --bin runnel-connectors \
         --package protocol-agent --bin runnel-protocol-agent \
-    && install -D -m 0755 target/release/runnel /out/runnel \
-    && install -D -m 0755 target/release/local-agent /out/local-agent \
-    && install -D -m 0755 target/release/runnel-protocol-agent /out/runnel-protocol-agent \
-    && install -D -m 0755 target/release/runnel-harness /out/runnel-harness \
-    && install -D -m 0755 target/release/runnel-connectors /out/runnel-connectors \
+    && install -D -m 0755 -t /out/bin target/release/runnel target/release/local-agent \
+        target/release/runnel-protocol-agent target/release/runnel-connectors \
+    && install -D -m 0755 -t /out/harness target/release/runnel-harness \
     && install -d -m 0750 /out/lib/runnel
-
-FROM debian:bookworm-slim AS local-agent
-# Certificate authorities for gateways with public certificates.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /out/local-agent /usr/local/bin/local-agent
-USER 65532:65532
-ENV LOCAL_AGENT_LISTEN=0.0.0.0:9101
-EXPOSE 9101
-STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
-    CMD ["/usr/local/bin/local-agent", "--health"]
-ENTRYPOINT ["/usr/local/bin/local-agent"]
-
-FROM debian:bookworm-slim AS protocol-agent
-# Certificate authorities for gateways with public certificates.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /out/runnel-protocol-agent /usr/local/bin/runnel-protocol-agent
-USER 65532:65532
-ENV PROTOCOL_AGENT_LISTEN=0.0.0.0:9105
-EXPOSE 9105
-STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
-    CMD ["/usr/local/bin/runnel-protocol-agent", "--health"]
-ENTRYPOINT ["/usr/local/bin/runnel-protocol-agent"]
-
-FROM debian:bookworm-slim AS connectors
-# Certificate authorities for platforms with public certificates.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /out/runnel-connectors /usr/local/bin/runnel-connectors
-USER 65532:65532
-ENV RUNNEL_CONNECTORS_LISTEN=0.0.0.0:9120
-EXPOSE 9120
-STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
-    CMD ["/usr/local/bin/runnel-connectors", "health", "--port", "9120"]
-ENTRYPOINT ["/usr/local/bin/runnel-connectors"]
-CMD ["serve"]
 
 FROM node:22-bookworm-slim AS harness
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /out/runnel-harness /usr/local/bin/runnel-harness
+COPY --from=build /out/harness/ /usr/local/bin/
 # Coding agents, by npm package: `--build-arg HARNESSES="@anthropic-ai/claude-code @openai/codex"`.
 ARG HARNESSES=opencode-ai
 RUN npm install --global --no-audit --no-fund $HARNESSES \
@@ -88,19 +48,21 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["langbot-bridge", "--health"]
 ENTRYPOINT ["langbot-bridge", "--host", "0.0.0.0", "--all", "/opt/langbot-bridge/plugins"]
 
-FROM debian:bookworm-slim AS gateway
+FROM debian:bookworm-slim AS runnel
 # Certificate authorities for runners and providers with public certificates.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /out/runnel /usr/local/bin/runnel
+COPY --from=build /out/bin/ /usr/local/bin/
 # The only writable directory: the SQLite database, and the artifacts of runs unless `artifacts.url` names a bucket.
 # Mount a volume here.
 COPY --from=build --chown=65532:65532 /out/lib/ /var/lib/
 WORKDIR /var/lib/runnel
+ENV HOME=/var/lib/runnel
 USER 65532:65532
 EXPOSE 8700
 VOLUME /var/lib/runnel
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=12s --start-period=60s --retries=3 \
-    CMD ["/usr/local/bin/runnel", "health", "--config", "/etc/runnel/runnel.toml"]
+    CMD ["/usr/local/bin/runnel", "health", "--url", "http://127.0.0.1:8700"]
 ENTRYPOINT ["/usr/local/bin/runnel"]
-CMD ["serve", "--config", "/etc/runnel/runnel.toml"]
+# The playground, with its data in the volume. A gateway: `serve --config /etc/runnel/runnel.toml`.
+CMD ["dev", "--listen", "0.0.0.0:8700"]

@@ -26,6 +26,8 @@ mod assistant;
 mod async_runs;
 #[path = "e2e/authorization.rs"]
 mod authorization;
+#[path = "e2e/browsers.rs"]
+mod browsers;
 #[path = "e2e/cached_plans.rs"]
 mod cached_plans;
 #[path = "e2e/canaries.rs"]
@@ -50,14 +52,22 @@ mod connector_peers;
 mod connectors;
 #[path = "e2e/context.rs"]
 mod context;
+#[path = "e2e/conversations.rs"]
+mod conversations;
 #[path = "e2e/dev.rs"]
 mod dev;
+#[path = "e2e/dev_runners.rs"]
+mod dev_runners;
+#[path = "e2e/dev_settings.rs"]
+mod dev_settings;
 #[path = "e2e/deviations.rs"]
 mod deviations;
 #[path = "e2e/discovery.rs"]
 mod discovery;
 #[path = "e2e/docs.rs"]
 mod docs;
+#[path = "e2e/documented_commands.rs"]
+mod documented_commands;
 #[path = "e2e/dry_run.rs"]
 mod dry_run;
 #[path = "e2e/endpoints.rs"]
@@ -152,10 +162,16 @@ mod real_harnesses;
 mod response_limits;
 #[path = "e2e/retention.rs"]
 mod retention;
+#[path = "e2e/retries.rs"]
+mod retries;
 #[path = "e2e/rights.rs"]
 mod rights;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
+#[path = "e2e/run_streams.rs"]
+mod run_streams;
+#[path = "e2e/runner_docs.rs"]
+mod runner_docs;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]

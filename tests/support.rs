@@ -5,6 +5,7 @@ pub mod collector;
 pub mod connectors;
 pub mod database;
 pub mod deferred;
+pub mod documents;
 pub mod fake_platforms;
 pub mod faulty_runner;
 pub mod forger;

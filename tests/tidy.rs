@@ -8,6 +8,8 @@ use std::process::Command;
 
 #[path = "tidy/imports.rs"]
 mod imports;
+#[path = "tidy/pages.rs"]
+mod pages;
 #[path = "tidy/words.rs"]
 mod words;
 
@@ -43,7 +45,7 @@ const HTTP_IN: &[&str] = &[
     "benches",
     "crates/api",
     // A tool server for the playground, in place of an external one.
-    "services/gateway/src/dev/clock_server",
+    "services/gateway/src/app/builtin_runners/clock_server",
     "services/harness/src/relay",
     "crates/runner-kit",
     "tests",
@@ -57,7 +59,7 @@ const HTTP_OUT: &[&str] = &[
 const MCP: &[&str] = &[
     "crates/tools/src/mcp",
     "crates/api/src/host/mcp",
-    "services/gateway/src/dev/clock_server",
+    "services/gateway/src/app/builtin_runners/clock_server",
 ];
 const TABLES: &[&str] = &["crates/store", "migrations"];
 
@@ -100,10 +102,11 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &[]),
     ("crates/base", &[]),
+    ("crates/tokenizer", &[]),
     ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
     ("crates/langbot", &["domain", "protocol"]),
@@ -116,7 +119,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ("crates/keys", &["base", "domain", "protocol", "store"]),
     (
         "crates/models",
-        &["base", "domain", "egress", "protocol", "telemetry"],
+        &[
+            "base",
+            "domain",
+            "egress",
+            "protocol",
+            "telemetry",
+            "tokenizer",
+        ],
     ),
     (
         "crates/tools",
@@ -195,7 +205,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 25] = [
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 25] = [
+const WORKSPACE_CRATES: [&str; 26] = [
     "action-graph",
     "api",
     "base",
@@ -220,6 +230,7 @@ const WORKSPACE_CRATES: [&str; 25] = [
     "runs",
     "store",
     "telemetry",
+    "tokenizer",
     "tools",
 ];
 /// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.

@@ -48,6 +48,8 @@ mod m20261127_000058_state_shares;
 mod m20261127_000060_child_runs;
 mod m20261127_000061_shared_keys;
 mod m20261127_000062_event_lookups;
+mod m20261127_000064_run_retries;
+mod m20261127_000065_stream_links;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -98,6 +100,8 @@ impl MigratorTrait for Migrator {
             Box::new(m20261127_000060_child_runs::Migration),
             Box::new(m20261127_000061_shared_keys::Migration),
             Box::new(m20261127_000062_event_lookups::Migration),
+            Box::new(m20261127_000064_run_retries::Migration),
+            Box::new(m20261127_000065_stream_links::Migration),
         ]
     }
 }

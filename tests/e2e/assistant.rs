@@ -1,8 +1,6 @@
 //! The assistants of `examples/python`: a model, a tool of an MCP server and a knowledge base, set up by the
 //! example configuration.
 
-use std::path::PathBuf;
-
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
@@ -14,7 +12,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::{Config, GatewayProcess};
 use crate::support::listening::ChildServer;
 use crate::support::programs::runnel;
-use crate::support::python::{example, python_with_openai};
+use crate::support::python::{example, python_with_httpx, python_with_openai};
 use crate::support::repository::repository_file;
 use crate::support::runner::SECRET;
 use crate::support::talker::{AnswerPiece, ScriptedProvider};
@@ -24,9 +22,9 @@ use crate::tool_servers::{EVERYTHING, PEERS};
 /// Variant of the assistant.
 #[derive(Clone, Copy)]
 enum Assistant {
-    /// Standard library only.
+    /// Uses the package of `clients/python` only.
     Plain,
-    /// Uses OpenAI's client.
+    /// Uses OpenAI's client, too.
     OpenAi,
 }
 
@@ -34,7 +32,7 @@ impl Assistant {
     /// Returns `None` if its Python is not available.
     async fn start(self) -> Option<ChildServer> {
         match self {
-            Self::Plain => example("python3", "assistant_runner.py").await,
+            Self::Plain => example(python_with_httpx().await?, "assistant_runner.py").await,
             Self::OpenAi => example(python_with_openai().await?, "openai_runner.py").await,
         }
     }
@@ -230,12 +228,13 @@ async fn assistant_example_configuration_is_valid() {
     let key = [Uuid::new_v4(), Uuid::new_v4()].map(|half| half.simple().to_string());
     std::fs::write(data.join("serve.key"), key.concat()).unwrap();
     std::fs::write(data.join("runner.secret"), SECRET).unwrap();
-    let file: PathBuf = repository_file("examples/python/assistant.toml");
+    // Its paths are relative to the file.
+    let text = std::fs::read_to_string(repository_file("examples/python/assistant.toml"));
+    let file = directory.write("assistant.toml", &text.unwrap());
     let mut check = Command::new(runnel());
     check
         .args(["check-config", "--config"])
         .arg(file)
-        .current_dir(data.parent().unwrap())
         .env("OPENAI_API_KEY", "sk-of-a-test");
     let printed = run(&mut check).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");

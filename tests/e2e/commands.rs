@@ -67,20 +67,30 @@ async fn accepts_a_valid_configuration() {
 #[tokio::test]
 async fn warns_about_undeclared_resources_in_policies() {
     // Refer to the configuration file itself, because it exists.
+    let model = "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\n\
+                 [[models]]\nmodel_id = \"gpt-large\"\nprovider = \"script\"\n";
     let files =
         "[[files]]\nname = \"known.txt\"\npath = \"DIRECTORY/the.toml\"\nkind = \"knowledge\"\n";
     let policy = "resource_policy = { models = [\"gpt-lagre\"], knowledge_bases = [\"hnadbook\"], \
                   files = [\"known.txt\", \"unknown.txt\"], tools = [\"of_some_server\"] }\n";
-    let config = format!("{VALID}{policy}{files}");
+    let config = format!("{VALID}{policy}{model}{files}");
     let printed = with_config("check-config", &config, &[]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(printed.stdout, "the configuration is valid\n");
     let remarks = [
-        "agent hello may have the model gpt-lagre, which the configuration does not declare",
+        "agent hello may have the model gpt-lagre, which the configuration does not declare; did you mean gpt-large?",
+        "agent hello may have the tool of_some_server, which nothing offers",
         "agent hello may have the knowledge base hnadbook, which the configuration does not declare",
-        "agent hello may have the file unknown.txt, which the configuration does not declare",
+        "agent hello may have the file unknown.txt, which the configuration does not declare; did you mean known.txt?",
     ];
-    assert_eq!(printed.stderr.lines().collect::<Vec<_>>(), remarks);
+    let lines: Vec<_> = printed.stderr.lines().collect();
+    for (shown, remark) in lines.chunks(2).zip(remarks) {
+        assert_eq!(shown[0], format!("warning: {remark}"));
+        assert!(shown[1].ends_with("the.toml:18"), "{shown:?}");
+    }
+    assert_eq!(lines.len(), 2 * remarks.len(), "{printed:?}");
+    let strict = with_config("check-config", &config, &["--strict"]).await;
+    assert_eq!(strict.status.code(), Some(1), "{strict:?}");
     let printed = with_config("check-config", &config, &["--json"]).await;
     let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!(
@@ -314,9 +324,12 @@ async fn reports_agent_faults_by_configuration_path() {
         ),
         (
             "retry = { max = \"often\" }",
-            "agents[0].retry.max: invalid type: string",
+            "agents[0].retry.max: must be a whole number",
         ),
-        ("colour = 1", "agents[0].colour: unknown field"),
+        (
+            "colour = 1",
+            "agents[0].colour: is not known here; known are",
+        ),
         (
             "config = { timeout = \"5m\" }",
             "agents[0].config.timeout: must be seconds, 0 or null for the longest",
@@ -356,8 +369,7 @@ async fn reports_unreachable_database_server_with_reason() {
     let served = with_config("serve", &nowhere, &[]).await;
     assert_eq!(served.status.code(), Some(1), "{served:?}");
     for told in [
-        "database.url: PostgreSQL at 127.0.0.1:1, database events",
-        "refused",
+        "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused",
     ] {
         assert!(served.stderr.contains(told), "{told}: {served:?}");
     }
@@ -368,7 +380,7 @@ async fn reports_unreachable_database_server_with_reason() {
 async fn reports_all_configuration_faults_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")
-        .replace("[egress]", "[egress]\nallowed = 1")
+        .replace("E2E_SECRET", "E2E_UNSET")
         .replace(
             "[database]",
             "[limits]\nline_bytes = 1\nstorage_area_bytes = 1024\nslow = 1\n[database]",
@@ -379,7 +391,7 @@ async fn reports_all_configuration_faults_at_once() {
         );
     let places = [
         "server.listen",
-        "egress.allowed",
+        "runner_endpoints[0].secret",
         "limits.line_bytes",
         "limits.storage_area_bytes",
         "limits.slow",
@@ -409,6 +421,150 @@ async fn reports_all_configuration_faults_at_once() {
     let mut places = places;
     places.sort_unstable();
     assert_eq!(found, places);
+}
+
+/// With the line of each fault, and the name that was probably meant.
+#[tokio::test]
+async fn reports_all_faults_of_an_agent_with_lines() {
+    let wrong = VALID.replace(
+        "name = \"hello\"",
+        "name = \"hello\"\nconcurrency = \"parallel\"\nresource_policy = { tool = [\"x\"] }\n\
+         config = { timeout = \"5m\" }\n",
+    );
+    let wrong = format!("{wrong}[egres]\nallow = []\n");
+    let printed = with_config("check-config", &wrong, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let lines: Vec<_> = printed.stderr.lines().collect();
+    for (fault, line) in [
+        (
+            "agents[0].concurrency: must be one of concurrent, reject,",
+            16,
+        ),
+        (
+            "agents[0].resource_policy.tool: is not known here; did you mean tools?",
+            17,
+        ),
+        ("agents[0].config.timeout: must be seconds", 18),
+        ("egres: is not known here; did you mean egress?", 22),
+    ] {
+        let at = lines.iter().position(|line| line.starts_with(fault));
+        let at = at.unwrap_or_else(|| panic!("{fault}: {printed:?}"));
+        assert!(lines[at + 1].starts_with("  --> "), "{printed:?}");
+        assert!(
+            lines[at + 1].ends_with(&format!("the.toml:{line}")),
+            "{fault}: {printed:?}"
+        );
+    }
+    assert_eq!(lines.len(), 8, "{printed:?}");
+}
+
+#[tokio::test]
+async fn names_the_key_of_a_fault_once() {
+    let wrong = VALID.replace("master_key = \"env:E2E_MASTER_KEY\"", "");
+    let printed = with_config("check-config", &wrong, &[]).await;
+    assert!(
+        printed
+            .stderr
+            .starts_with("auth.master_key: is not set; name a file"),
+        "{printed:?}"
+    );
+    assert_eq!(
+        printed.stderr.matches("auth.master_key").count(),
+        1,
+        "{printed:?}"
+    );
+}
+
+/// Values may be secrets.
+#[tokio::test]
+async fn syntax_errors_show_line_and_caret_without_values() {
+    let wrong = VALID.replace("name = \"hello\"", "name = \"hunter2");
+    let printed = with_config("check-config", &wrong, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let lines: Vec<_> = printed.stderr.lines().collect();
+    assert!(
+        lines[0].contains("the.toml:15:") && lines[0].contains("is not valid TOML"),
+        "{printed:?}"
+    );
+    assert_eq!(lines[2], "15 | name = \"*******", "{printed:?}");
+    assert_eq!(
+        lines[3].trim_end_matches('^').len(),
+        lines[3].len() - 1,
+        "{printed:?}"
+    );
+}
+
+#[tokio::test]
+async fn paths_are_relative_to_the_configuration_file() {
+    let directory = TempDirectory::new();
+    std::fs::create_dir_all(directory.file("etc/keys")).unwrap();
+    directory.write("etc/keys/master", KEY);
+    let config = VALID
+        .replace("env:E2E_MASTER_KEY", "file:keys/master")
+        .replace("sqlite://DIRECTORY/runnel.db", "sqlite://./data/runnel.db");
+    directory.write("etc/the.toml", &config);
+    let make = ["token", "create", "--role", "client", "--name", "x"];
+    let from_file = ["--config", "etc/the.toml"];
+    let checked = runnel(&[&["check-config"][..], &from_file].concat(), &directory).await;
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    let printed = runnel(&[&make[..], &from_file].concat(), &directory).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(directory.file("etc/data/runnel.db").exists());
+
+    // An earlier version read these paths from the working directory.
+    std::fs::rename(directory.file("etc/data"), directory.file("data")).unwrap();
+    let moved = runnel(&[&["check-config"][..], &from_file].concat(), &directory).await;
+    assert_eq!(moved.status.code(), Some(1), "{moved:?}");
+    assert!(
+        moved
+            .stderr
+            .starts_with("database.url: is relative to the directory of this file"),
+        "{moved:?}"
+    );
+    assert!(moved.stderr.contains("write an absolute path"), "{moved:?}");
+}
+
+/// One table, with a row for everything that was reached.
+#[tokio::test]
+async fn probe_reaches_storage_and_finds_unknown_tools() {
+    let server = "[[mcp_servers]]\nname = \"dying\"\ncommand = [\"/bin/sh\", \"-c\", \"echo code E404 >&2; echo gone >&2; exit 1\"]\n";
+    let config = VALID.replace(
+        "[[runner_endpoints]]",
+        &format!("{server}[[runner_endpoints]]"),
+    );
+    let printed = with_config("check-config", &config, &["--probe"]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let row = |kind: &str| {
+        let mut rows = printed.stdout.lines().filter(|line| line.starts_with(kind));
+        rows.next().unwrap_or_else(|| panic!("{kind}: {printed:?}"))
+    };
+    assert!(row("database").contains(" ok  "), "{printed:?}");
+    assert!(row("artifacts").contains(" ok  "), "{printed:?}");
+    assert!(
+        row("MCP server").contains("FAILED") && row("MCP server").contains("code E404 … gone"),
+        "{printed:?}"
+    );
+    assert!(row("runner endpoint").contains("FAILED"), "{printed:?}");
+    assert!(
+        row("agent").contains("no endpoint that answers lists plugin:runnel/echo/default"),
+        "{printed:?}"
+    );
+
+    let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
+    let probed = with_config("check-config", &nowhere, &["--probe", "--json"]).await;
+    let answer: Value = serde_json::from_str(&probed.stdout).unwrap();
+    let error = answer["database"]["error"].as_str().unwrap();
+    assert!(
+        error.starts_with("PostgreSQL at 127.0.0.1:1, database events: Connection refused"),
+        "{error}"
+    );
+    assert!(!probed.stdout.contains("hunter2"), "{probed:?}");
+
+    let builtin = "[[tools]]\ntool_name = \"get_current_time\"\n";
+    let policy = "resource_policy = { tools = [\"get_curent_time\"] }\n";
+    let printed = with_config("check-config", &format!("{VALID}{policy}{builtin}"), &[]).await;
+    let warning = "warning: agent hello may have the tool get_curent_time, which nothing offers; did you mean get_current_time?";
+    assert!(printed.stderr.starts_with(warning), "{printed:?}");
 }
 
 #[tokio::test]

@@ -3,17 +3,21 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command as Blocking, Stdio};
-use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio::task::JoinSet;
 
 use crate::support::faulty_runner::{FAULTY_RUNNER_ID, FaultyRunner, InjectedFault};
-use crate::support::listening::rust_echo;
+use crate::support::listening::{local_agent_under, rust_echo};
 use crate::support::node::typescript_echo;
 use crate::support::programs::runnel;
-use crate::support::python::python_echo;
+use crate::support::python::{example, python_echo};
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{CommandOutput, TempDirectory, run, skipped};
 
@@ -100,7 +104,142 @@ async fn typescript_example_conforms() {
     assert_conforms(&runner.url, &[], &SINGLE_FILE_WARNINGS, &SINGLE_FILE_SKIPS).await;
 }
 
+/// The granted model calls the granted tool, so the calls of an agent are checked, too.
+#[tokio::test]
+async fn grants_what_the_manifest_requests() {
+    let local_agent = local_agent_under(SECRET).await;
+    let assistant = example("python3", "assistant_runner.py").await;
+    for runner in assistant.iter().chain([&local_agent]) {
+        let report = report(&runner.url, &[]).await;
+        assert_eq!(with_outcome(&report, "fail"), [""; 0], "{report:#}");
+        for id in [
+            "callbacks.token",
+            "callbacks.routes",
+            "callbacks.bodies",
+            "callbacks.granted",
+            "callbacks.none_after_terminal",
+        ] {
+            assert_eq!(finding(&report, id)["outcome"], "pass", "{report:#}");
+        }
+    }
+}
+
 // --- runners that violate it ---
+
+#[tokio::test]
+async fn stops_after_failed_discovery_with_its_body() {
+    let runner = FaultyRunner::start(InjectedFault::ListFails).await;
+    let printed = conform(&runner.url, &[]).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(
+        printed
+            .stdout
+            .contains("FAIL  discovery.lists                     HTTP 500: Traceback: signed with whsec_[secret] xxx"),
+        "{printed:?}"
+    );
+    assert!(
+        printed.stdout.contains("checks were not run"),
+        "{printed:?}"
+    );
+    assert!(
+        printed.stdout.contains("1 failed, 0 warnings, 0 skipped"),
+        "{printed:?}"
+    );
+    assert!(!printed.stdout.contains(SECRET.trim_start_matches("whsec_")));
+    let lines = printed.stdout.lines();
+    assert!(lines.clone().count() < 12, "{printed:?}");
+    assert!(lines.map(str::len).max() < Some(300), "{printed:?}");
+
+    let report = report(&runner.url, &[]).await;
+    assert_eq!(report["checks"].as_array().unwrap().len(), 1);
+    assert!(report["not_run"].as_u64() > Some(40), "{report:#}");
+}
+
+/// Many servers close a connection after an error, without announcing it.
+#[tokio::test]
+async fn checks_after_an_error_use_new_connections() {
+    let runner = ClosingRunner::start().await;
+    let report = report(&runner.url, &[]).await;
+    assert_eq!(finding(&report, "discovery.stable")["outcome"], "pass");
+    assert_eq!(
+        finding(&report, "signature.refuses_unsigned")["outcome"],
+        "pass"
+    );
+    assert!(runner.errors.load(Ordering::SeqCst) > 5, "{report:#}");
+    assert_eq!(runner.reused.load(Ordering::SeqCst), 0, "{report:#}");
+}
+
+/// A runner that lists itself and refuses everything else. It drops a connection that is used again after an error.
+struct ClosingRunner {
+    url: String,
+    errors: Arc<AtomicU64>,
+    reused: Arc<AtomicU64>,
+    _tasks: JoinSet<()>,
+}
+
+impl ClosingRunner {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (errors, reused) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let mut tasks = JoinSet::new();
+        let counters = (Arc::clone(&errors), Arc::clone(&reused));
+        tasks.spawn(async move {
+            let mut serving = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                serving.spawn(Self::serve(stream, counters.clone()));
+            }
+        });
+        Self {
+            url,
+            errors,
+            reused,
+            _tasks: tasks,
+        }
+    }
+
+    async fn serve(mut stream: TcpStream, (errors, reused): (Arc<AtomicU64>, Arc<AtomicU64>)) {
+        let list = json!({"runners": [
+            {"id": "acme/closing", "name": "closing", "label": {"en_US": "Closing"}},
+        ]});
+        let mut has_failed = false;
+        while let Some(head) = read_request(&mut stream).await {
+            if has_failed {
+                reused.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            let is_list = head.starts_with("get /runners ") && head.contains("webhook-signature");
+            let (status, body) = if is_list {
+                ("200 OK", list.to_string())
+            } else {
+                has_failed = true;
+                errors.fetch_add(1, Ordering::SeqCst);
+                ("401 Unauthorized", "{}".to_owned())
+            };
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The head of the next request in lower case. Its body is discarded.
+async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    let length = head.split("content-length: ").nth(1);
+    let length = length.and_then(|rest| rest.lines().next()?.trim().parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(head)
+}
 
 /// A fault, the checks that fail, and the checks that warn.
 type FaultCase = (

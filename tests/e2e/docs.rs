@@ -43,6 +43,8 @@ fn own_path(page: &Url, named: &str) -> String {
 #[tokio::test]
 async fn api_page_loads_only_own_files() {
     let stage = Stage::new().await;
+    let root = fetch(&stage.client, "/").await;
+    assert_eq!(root.url.path(), "/docs/");
     let page = fetch(&stage.client, "/docs").await;
     assert_eq!(page.url.path(), "/docs/");
     assert_eq!(page.headers[CONTENT_TYPE], "text/html");
@@ -69,20 +71,33 @@ async fn api_page_loads_only_own_files() {
 
     let start = paths.iter().find(|path| path.ends_with("initializer.js"));
     let start = fetch(&stage.client, start.unwrap()).await;
-    let documents: Vec<_> = between(&start.text, "\"url\": \"", '"').collect();
-    assert_eq!(documents.len(), 1, "{}", start.text);
-    let document = fetch(&stage.client, &own_path(&page.url, documents[0])).await;
-    let document: Value = serde_json::from_str(&document.text).unwrap();
-    assert!(document["paths"]["/v1/events"]["post"].is_object());
-    assert_eq!(
-        document["servers"],
-        Value::Null,
-        "the routes are tried here"
-    );
+    let documents = between(&start.text, "\"url\": \"", '"');
+    let documents: Vec<_> = documents.map(|named| own_path(&page.url, named)).collect();
+    assert_eq!(documents, ["/openapi.json", "/openapi/runner.json"]);
+    for path in documents {
+        let document = fetch(&stage.client, &path).await;
+        let document: Value = serde_json::from_str(&document.text).unwrap();
+        assert!(document["paths"].is_object(), "{path}");
+        let servers = &document["servers"];
+        assert_eq!(servers, &Value::Null, "the routes are tried here");
+    }
     assert_eq!(
         between(&start.text, "\"validatorUrl\": \"", '"').next(),
         Some("none")
     );
+}
+
+#[tokio::test]
+async fn api_page_begins_with_posting_events() {
+    let stage = Stage::new().await;
+    let page = fetch(&stage.client, "/docs").await;
+    assert!(page.text.contains("<title>Runnel API</title>"));
+    let document = fetch(&stage.client, "/openapi.json").await.text;
+    let (_, paths) = document.split_once("\"paths\":{").unwrap();
+    assert!(paths.starts_with("\"/v1/events\":{"), "{}", &paths[..80]);
+    assert!(document.contains("(/docs/guide)"), "the guide is linked");
+    let guide = fetch(&stage.client, "/docs/guide").await;
+    assert!(guide.text.starts_with("# Clients"));
 }
 
 #[tokio::test]

@@ -551,11 +551,14 @@ async fn check_config_probes_agent_configs_against_runners() {
     };
     let good = probe(&runner.url, "{ tone = \"dry\" }", &[]).await;
     assert!(good.status.success(), "{good:?}");
-    assert!(
-        good.stdout
-            .contains(&format!("endpoint stub: {RUNNER_ID}\n")),
-        "{good:?}"
-    );
+    let row = |kind: &str, printed: &crate::support::CommandOutput| {
+        let mut rows = printed.stdout.lines().filter(|line| line.starts_with(kind));
+        let words = rows.next().unwrap_or_default().split_whitespace();
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let listed = format!("runner endpoint stub ok {RUNNER_ID}");
+    assert_eq!(row("runner endpoint", &good), listed, "{good:?}");
+    assert_eq!(row("agent", &good), format!("agent main ok {RUNNER_ID}"));
     let unfit = probe(&runner.url, "{ colour = 1 }", &["--json"]).await;
     assert!(!unfit.status.success(), "{unfit:?}");
     let told: Value = serde_json::from_str(&unfit.stdout).unwrap();
@@ -571,7 +574,8 @@ async fn check_config_probes_agent_configs_against_runners() {
     assert_eq!(faults, ["/config/colour", "/config/tone"], "{told}");
     let away = probe("http://127.0.0.1:1", "{}", &[]).await;
     assert!(!away.status.success(), "{away:?}");
-    assert!(away.stderr.contains("endpoint stub is away"), "{away:?}");
+    let told = row("runner endpoint", &away);
+    assert!(told.starts_with("runner endpoint stub FAILED "), "{away:?}");
 }
 
 #[tokio::test]

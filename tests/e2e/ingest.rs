@@ -272,10 +272,14 @@ async fn concurrent_duplicates_start_one_run(#[values(Sqlite, Postgres)] engine:
 #[tokio::test]
 async fn stores_unmatched_events_without_run() {
     let stage = quick_stage(Sqlite, |_| {}).await.unwrap();
-    let event = json!({"event_type": "friend.request_received", "event_id": "f-1"});
-    let answer = stage.client.post(&event).await;
-    let expected =
-        json!({"event_id": "f-1", "run_id": null, "run_url": null, "reason": "no_agent"});
+    let event = json!({"event_type": "message.recieved", "event_id": "f-1"});
+    let mut answer = stage.client.post(&event).await;
+    let hint = answer.body["hint"].take();
+    assert!(
+        hint.as_str().unwrap().contains("message.received"),
+        "{hint}"
+    );
+    let expected = json!({"event_id": "f-1", "run_id": null, "run_url": null, "reason": "no_agent", "hint": null});
     assert_eq!((answer.status, &answer.body), (202, &expected));
     assert!(stage.client.post(&event).await.is_replay());
 }

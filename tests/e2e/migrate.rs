@@ -229,7 +229,7 @@ async fn names_unreadable_input_without_quoting_it() {
             "\u{feff}{\"keys\": {\"openai\": [\"hidden\"]}, \"requester\": {}, \"model\": \"gpt\"}",
             "provider.json# is a `provider.json` of LangBot 3.x",
         ),
-        ("d.toml", "api-key = \"hidden", "d.toml is not valid TOML"),
+        ("d.toml", "api-key = \"hidden", "d.toml:1:"),
         (
             "e.yaml",
             "api-key: hidden",

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use uuid::Uuid;
 
 use crate::support::database::Database;
-use crate::support::listening::local_agent_under;
+use crate::support::listening::{ChildServer, local_agent_under};
 use crate::support::repository::repository_file;
 use crate::support::{CommandOutput, Postgres, TempDirectory, programs, run, skipped, within};
 
@@ -103,7 +103,12 @@ fn services_drop_privileges_and_declare_dependencies() {
         if name == "postgres" {
             continue;
         }
-        assert_eq!(service["user"].as_str(), Some("65532:65532"), "{name}");
+        let user = match name {
+            "prometheus" => "65534:65534",
+            "grafana" => "472:0",
+            _ => "65532:65532",
+        };
+        assert_eq!(service["user"].as_str(), Some(user), "{name}");
         assert_eq!(service["read_only"].as_bool(), Some(true), "{name}");
         assert_eq!(texts(&service["cap_drop"]), ["ALL"], "{name}");
         let options = texts(&service["security_opt"]);
@@ -143,16 +148,18 @@ async fn makes_every_mounted_file_readable() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     // A checkout and a secret created with umask 077.
-    let checkout = directory.file("deploy/compose");
     let secrets = directory.file("deploy/secrets");
-    std::fs::create_dir_all(&checkout).unwrap();
     std::fs::create_dir_all(&secrets).unwrap();
-    for entry in std::fs::read_dir(repository_file("deploy/compose")).unwrap() {
-        let entry = entry.unwrap();
-        let copy = checkout.join(entry.file_name());
-        std::fs::copy(entry.path(), &copy).unwrap();
-        set_mode(&copy, 0o600);
+    for name in ["deploy/compose", "deploy/grafana", "deploy/prometheus"] {
+        std::fs::create_dir_all(directory.file(name)).unwrap();
+        for entry in std::fs::read_dir(repository_file(name)).unwrap() {
+            let entry = entry.unwrap();
+            let copy = directory.file(name).join(entry.file_name());
+            std::fs::copy(entry.path(), &copy).unwrap();
+            set_mode(&copy, 0o600);
+        }
     }
+    let checkout = directory.file("deploy/compose");
     std::fs::write(secrets.join("master_key"), "kept").unwrap();
     set_mode(&secrets.join("master_key"), 0o600);
     let mut make = Command::new("sh");
@@ -197,6 +204,11 @@ async fn mounted_configuration_is_valid_for_services() {
 
     let compose = compose();
     let services = &compose["services"];
+    // One image for all programs in Rust that need no other program.
+    for service in ["gateway-1", "gateway-2", "local-agent", "connectors"] {
+        let image = services[service]["image"].as_str();
+        assert_eq!(image, Some("runnel:local"), "{service}");
+    }
     for gateway in ["gateway-1", "gateway-2"] {
         let gateway = &services[gateway];
         let mounted = format!("./{CONFIG}:/etc/runnel/runnel.toml:ro");
@@ -244,10 +256,12 @@ async fn image_command_is_valid_for_binary() {
     let [program] = &parsed(&instruction("ENTRYPOINT"))[..] else {
         panic!("one program")
     };
+    let (directory, name) = program.rsplit_once('/').unwrap();
     let copied = last_stage()
         .iter()
-        .any(|line| line.starts_with("COPY --from=build") && line.ends_with(program));
-    assert!(copied, "{program} is not in the image");
+        .any(|line| *line == format!("COPY --from=build /out/bin/ {directory}/"));
+    let built = text_of("Dockerfile").contains(&format!("/out/bin target/release/{name} "));
+    assert!(copied && built, "{program} is not in the image");
     assert_eq!(instruction("USER"), "65532:65532");
     assert_eq!(instruction("EXPOSE"), "8700");
     let health = instruction("HEALTHCHECK");
@@ -256,17 +270,29 @@ async fn image_command_is_valid_for_binary() {
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>();
-    assert_eq!(checks[1..], health[..]);
-    assert_eq!(&health[0], program);
-    for command in [&parsed(&instruction("CMD"))[..], &health[1..]] {
-        let [name, rest @ ..] = command else {
-            panic!("a command has a name")
+    assert_eq!((&health[0], &checks[1]), (program, program));
+    let started = parsed(&instruction("CMD"));
+    let serve = texts(&compose()["services"]["gateway-1"]["command"]).join(" ");
+    assert_eq!(serve, "serve --config /etc/runnel/runnel.toml");
+    for command in [
+        "dev --listen 0.0.0.0:8700",
+        "health --url http://127.0.0.1:8700",
+        "health --config /etc/runnel/runnel.toml",
+        &serve,
+    ] {
+        let [name, option, _] = command.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{command} has one option")
         };
-        assert_eq!(rest, ["--config", "/etc/runnel/runnel.toml"]);
         let mut help = Command::new(programs::runnel());
-        let printed = run(help.args([name.as_str(), "--help"])).await;
-        assert!(printed.status.success() && printed.stdout.contains("--config"));
+        let printed = run(help.args([name, "--help"])).await;
+        assert!(printed.status.success() && printed.stdout.contains(option));
     }
+    assert_eq!(started.join(" "), "dev --listen 0.0.0.0:8700");
+    assert_eq!(health[1..].join(" "), "health --url http://127.0.0.1:8700");
+    assert_eq!(
+        checks[2..].join(" "),
+        "health --config /etc/runnel/runnel.toml"
+    );
     let manifest = text_of("Cargo.toml");
     let version = manifest.split_once("rust-version = \"").unwrap().1;
     let version = version.split('"').next().unwrap();
@@ -465,4 +491,126 @@ async fn compose_services_answer_an_event() {
     drop(replicas);
     let health = runnel(&["health"], &config).await;
     assert_eq!(health.status.code(), Some(1), "{health:?}");
+}
+
+/// Where the configurations of the packages expect their files, and where the test has them.
+fn relocated(config: &str, directory: &TempDirectory) -> String {
+    let here = directory.file("").display().to_string();
+    ["/etc/runnel/", "/run/secrets/runnel/", "/var/lib/runnel/"]
+        .iter()
+        .fold(config.to_owned(), |config, path| {
+            config.replace(path, &here)
+        })
+}
+
+#[tokio::test]
+async fn packaged_configurations_are_valid() {
+    let directory = TempDirectory::new();
+    secrets(&directory).await;
+    for (name, secret) in [
+        ("master.key", "master_key"),
+        ("master_key", "master_key"),
+        ("runner_secret", "runner_secret"),
+    ] {
+        let secret = directory.file("secrets").join(secret);
+        std::fs::copy(secret, directory.file(name)).unwrap();
+    }
+    let manifest = text_of("packaging/kubernetes/runnel.yaml");
+    let documents: Vec<Value> = serde_norway::Deserializer::from_str(&manifest)
+        .map(|document| serde::Deserialize::deserialize(document).unwrap())
+        .collect();
+    let mapped = documents[0]["data"]["runnel.toml"].as_str().unwrap();
+    let packaged = text_of("packaging/runnel.toml");
+    for config in [mapped, &packaged] {
+        let config = directory.write("runnel.toml", &relocated(config, &directory));
+        let checked = runnel(&["check-config"], &config).await;
+        assert!(checked.status.success(), "{checked:?}");
+    }
+    let container = &documents[2]["spec"]["template"]["spec"]["containers"][0];
+    let arguments = texts(&container["args"]).join(" ");
+    assert_eq!(arguments, "serve --config /etc/runnel/runnel.toml");
+    for (port, said) in [
+        (0, "listen = \"0.0.0.0:8700\""),
+        (1, "listen = \"0.0.0.0:9464\""),
+    ] {
+        let port = container["ports"][port]["containerPort"].as_u64().unwrap();
+        assert!(said.ends_with(&format!(":{port}\"")) && mapped.contains(said));
+    }
+}
+
+/// The scripts on small programs: the release build is `.ci/long`'s.
+#[tokio::test]
+async fn packages_hold_programs_unit_and_configuration() {
+    static SKIPPED: Once = Once::new();
+    let directory = TempDirectory::new();
+    for program in [
+        "runnel",
+        "local-agent",
+        "runnel-protocol-agent",
+        "runnel-connectors",
+        "runnel-harness",
+    ] {
+        std::fs::copy("/bin/true", directory.file(program)).unwrap();
+    }
+    let mut pack = Command::new(repository_file("packaging/tarball"));
+    pack.args(["x86_64", "--from"])
+        .arg(directory.file(""))
+        .env("CARGO_TARGET_DIR", directory.file("target"));
+    let packed = run(&mut pack).await;
+    assert!(packed.status.success(), "{packed:?}");
+    let tarball = packed.stdout.trim();
+    let listed = run(Command::new("tar").args(["--list", "--file", tarball])).await;
+    for file in [
+        "bin/runnel-connectors",
+        "LICENSE",
+        "share/runnel/runnel.toml",
+    ] {
+        assert!(
+            listed.stdout.contains(&format!("-linux-x86_64/{file}\n")),
+            "{file}"
+        );
+    }
+    let is_here = async |program: &str| {
+        Command::new(program)
+            .arg("--version")
+            .output()
+            .await
+            .is_ok()
+    };
+    if !is_here("dpkg-deb").await || !is_here("objdump").await {
+        skipped(&SKIPPED, "dpkg", "there is no dpkg-deb or no objdump");
+        return;
+    }
+    let packed = run(Command::new(repository_file("packaging/deb")).arg(tarball)).await;
+    assert!(packed.status.success(), "{packed:?}");
+    let listed = run(Command::new("dpkg-deb").args(["--contents", packed.stdout.trim()])).await;
+    for file in [
+        "/usr/bin/runnel",
+        "/etc/runnel/runnel.toml",
+        "/usr/lib/systemd/system/runnel.service",
+    ] {
+        assert!(listed.stdout.contains(&format!(" .{file}\n")), "{file}");
+    }
+}
+
+/// The image listens on every address; what it prints can be opened outside.
+#[tokio::test]
+async fn playground_on_all_addresses_prints_loopback() {
+    let directory = TempDirectory::new();
+    let mut dev = Command::new(programs::runnel());
+    dev.args(["dev", "--listen", "0.0.0.0:0"])
+        .current_dir(directory.file(""));
+    let playground = ChildServer::spawn(&mut dev).await.unwrap();
+    assert!(
+        playground.url.starts_with("http://127.0.0.1:"),
+        "{}",
+        playground.url
+    );
+    let mut send = Command::new(programs::runnel());
+    send.args(["send", "What is Runnel?"])
+        .env_remove("RUNNEL_URL")
+        .env_remove("RUNNEL_API_KEY")
+        .current_dir(directory.file(""));
+    let sent = run(&mut send).await;
+    assert!(sent.stdout.starts_with("My notes say:"), "{sent:?}");
 }

@@ -268,6 +268,8 @@ async fn shutdown_notifies_clients_and_ends_overdue_runs(
         "{draining:?}"
     );
     assert_eq!(readiness(&stage).await, 503);
+    let last = stream.event().await.expect("the end of the run");
+    assert!(last.data.contains("host.shutdown"), "{last:?}");
     assert!(stage.gateway.exited().await.success());
     stage.runner.closed(1).await;
 
@@ -313,6 +315,8 @@ async fn runs_finish_within_shutdown_grace() {
         .is_some_and(|frame| frame.event != "gateway.draining")
     {}
     gate.cancel();
+    let last = stream.event().await.expect("the end of the run");
+    assert_eq!(last.event, "run.completed");
     assert!(stage.gateway.exited().await.success());
 
     stage.gateway.restart().await;

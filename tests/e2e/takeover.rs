@@ -146,7 +146,11 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
     assert_eq!(told, ledger.0);
     ledger.assert_valid(&run.run_id);
     assert_eq!(ledger.text(), "one two");
-    assert!(beside.log().contains("goes on here"), "{}", beside.log());
+    assert!(
+        beside.log().contains("this replica continues run"),
+        "{}",
+        beside.log()
+    );
     stage.gateway.restart().await;
 }
 
@@ -245,7 +249,7 @@ async fn host_calls_finish_within_shutdown_grace() {
     let told = (answer.status, answer.detail("reason"));
     assert_eq!(told, (504, &json!("upstream_timeout")), "{}", answer.body);
     assert!(stage.gateway.exited().await.success());
-    assert!(stage.gateway.log().contains("is handed on"));
+    assert!(stage.gateway.log().contains("released the lease of run"));
     stage.gateway.restart().await;
     run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)
         .await;

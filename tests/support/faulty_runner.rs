@@ -209,7 +209,10 @@ impl FaultyRunnerState {
         };
         let mut listed = vec![manifest(FAULTY_RUNNER_ID)];
         match self.fault {
-            InjectedFault::ListFails => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            InjectedFault::ListFails => {
+                let body = format!("Traceback:\n  signed with {SECRET}\n{}", "x".repeat(5000));
+                return (StatusCode::INTERNAL_SERVER_ERROR, body).into_response();
+            }
             InjectedFault::ListsNothing => listed.clear(),
             InjectedFault::ListsInvalidManifest => {
                 let mut bad = manifest("plugin:test/bent/bad");

@@ -1,7 +1,7 @@
 //! `runnel dev` as a child process.
 
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::json;
@@ -11,13 +11,14 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::client::Client;
 use super::programs::runnel;
-use super::within;
+use super::{until, within};
 
 pub struct Playground {
     pub url: String,
     pub key: String,
     /// Output at the start.
     pub greeting: String,
+    log: PathBuf,
     child: Child,
     /// Kept open: with a closed pipe, prints of the program would fail.
     _stdout: Lines<BufReader<ChildStdout>>,
@@ -76,6 +77,7 @@ impl Playground {
             url: word("runnel "),
             key: word("key "),
             greeting,
+            log: data.with_extension("log"),
             child,
             _stdout: stdout,
         }
@@ -89,6 +91,33 @@ impl Playground {
 
     pub fn client(&self) -> Client {
         Client::new(&self.url, &self.key)
+    }
+
+    /// Standard error so far, of earlier playgrounds with the same data as well.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits for a line of standard error with this text, and returns it.
+    pub async fn logged(&self, text: &str) -> String {
+        let mut found = None;
+        until(text, async || {
+            let log = self.log();
+            found = log
+                .lines()
+                .find(|line| line.contains(text))
+                .map(str::to_owned);
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    /// The greeting line that starts with this word, without the word.
+    pub fn line(&self, word: &str) -> Option<&str> {
+        let mut lines = self.greeting.lines();
+        let rest = lines.find_map(|line| line.strip_prefix(word));
+        rest.map(str::trim_start)
     }
 
     /// Sends SIGTERM and waits for the exit.

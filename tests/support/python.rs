@@ -14,13 +14,15 @@ use super::skipped;
 
 static SKIPPED: Once = Once::new();
 
-/// A runner of `examples/python` as a child process. `None` without this Python.
+/// A runner of `examples/python` as a child process, with the package of `clients/python`. `None` without this
+/// Python.
 pub async fn example(python: impl AsRef<OsStr>, file: &str) -> Option<ChildServer> {
     let mut command = Command::new(python);
     command
         .arg(repository_file("examples/python").join(file))
         .env("PORT", "0")
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONPATH", repository_file("clients/python/src"))
         .env("RUNNER_SECRET", SECRET);
     let spawned = ChildServer::spawn(&mut command).await.ok();
     if spawned.is_none() {
@@ -34,12 +36,26 @@ pub async fn python_echo() -> Option<ChildServer> {
     example("python3", "echo_runner.py").await
 }
 
+/// The only dependency of `clients/python`.
+const HTTPX: &str = "httpx==0.28.1";
+static NO_HTTPX: Once = Once::new();
+
+/// A Python for the package of `clients/python`. `None` if its dependency is not installed and cannot be installed.
+pub async fn python_with_httpx() -> Option<PathBuf> {
+    let installed = environment(HTTPX, &[HTTPX]).await;
+    if installed.is_none() {
+        skipped(&NO_HTTPX, "python", "httpx could not be installed");
+    }
+    Some(installed?.join("bin/python"))
+}
+
 const OPENAI: &str = "openai==3.54.0";
 static NO_OPENAI: Once = Once::new();
 
-/// A Python with OpenAI's client. `None` if it is not installed and cannot be installed.
+/// A Python with OpenAI's client, also for the package of `clients/python`. `None` if they are not installed and
+/// cannot be installed.
 pub async fn python_with_openai() -> Option<PathBuf> {
-    let installed = environment(OPENAI, &[OPENAI]).await;
+    let installed = environment(&format!("{OPENAI}-{HTTPX}"), &[OPENAI, HTTPX]).await;
     if installed.is_none() {
         skipped(&NO_OPENAI, "python", "openai could not be installed");
     }

@@ -12,7 +12,7 @@ pub enum Face {
     Admin,
     Owner,
     Host,
-    /// Requires the capability link of an interaction.
+    /// Requires a capability link.
     Link,
     /// Requires a run token in the body. Absent (404) unless the operator enables it.
     Shared,
@@ -21,7 +21,8 @@ pub enum Face {
 }
 
 /// Operation ids that require a capability link.
-const LINK_OPERATIONS: [&str; 3] = [
+const LINK_OPERATIONS: [&str; 4] = [
+    "stream_by_link",
     "submit_interaction_by_link",
     "show_interaction_page",
     "submit_interaction_page",

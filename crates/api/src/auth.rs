@@ -17,6 +17,7 @@ use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
 use crate::auth_rate_limit::ClientNetwork;
+use crate::error::routing::no_such;
 use crate::error::{ApiError, ApiResult};
 use crate::memory_budget::Sender;
 use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
@@ -209,7 +210,7 @@ impl RunCaller {
         let own = self
             .own_conversation_if_any(state, call, asked.map(Some), named)
             .await?;
-        own.ok_or_else(|| ApiError::not_found("conversation"))
+        own.ok_or_else(|| no_such("this run has no conversation"))
     }
 
     /// Like `own_conversation`, but a run without a conversation may call it and reads nothing.

@@ -1,9 +1,10 @@
-//! `/docs`: the API document in Swagger UI. All files are embedded in the binary; the page loads nothing from
-//! other hosts.
+//! `/docs`: the API documents in Swagger UI, and the guide for clients. All files are embedded in the binary; the
+//! page loads nothing from other hosts.
 
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -11,7 +12,7 @@ use axum::routing::get;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
 };
-use utoipa_swagger_ui::{Config, serve};
+use utoipa_swagger_ui::{Config, SwaggerFile, Url, serve};
 
 use crate::error::routing::no_route;
 use crate::state::ApiState;
@@ -24,8 +25,11 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 
 /// Swagger UI settings. The external validator is off, and the page does not persist keys.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
-    let config = Config::from("../openapi.json")
-        .use_base_layout()
+    let documents = [
+        Url::with_primary("Gateway", "../openapi.json", true),
+        Url::new("Runner", "../openapi/runner.json"),
+    ];
+    let config = Config::new(documents)
         .validator_url("none")
         .persist_authorization(false)
         .try_it_out_enabled(true)
@@ -38,13 +42,16 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 /// Routes of the page and its files. They are not part of the API document.
 pub(super) fn page() -> Router<ApiState> {
     Router::new()
+        .route("/", get(async || Redirect::temporary("docs/")))
         // Relative file names on the page need the trailing slash.
         .route("/docs", get(async || Redirect::permanent("docs/")))
-        .route("/docs/", get(async || file("index.html")))
+        .route("/docs/", get(async || index()))
+        .route("/docs/guide", get(guide))
         .route(
             "/docs/{file}",
             get(
                 async |name: Result<Path<String>, PathRejection>| match name {
+                    Ok(Path(name)) if name == "index.html" => index(),
                     Ok(Path(name)) => file(&name),
                     Err(_) => no_route().into_response(),
                 },
@@ -52,14 +59,39 @@ pub(super) fn page() -> Router<ApiState> {
         )
 }
 
+/// The guide for programs that call this gateway.
+const GUIDE: &str = include_str!("../../../docs/clients.md");
+
+async fn guide() -> Response {
+    respond("text/plain; charset=utf-8", GUIDE)
+}
+
+/// The page, with our title in place of Swagger UI's.
+fn index() -> Response {
+    static INDEX: LazyLock<String> = LazyLock::new(|| {
+        let page = embedded("index.html").map(|page| page.bytes);
+        let page = String::from_utf8_lossy(page.as_deref().unwrap_or_default()).into_owned();
+        page.replace("<title>Swagger UI</title>", "<title>Runnel API</title>")
+    });
+    respond("text/html", INDEX.as_str())
+}
+
 fn file(name: &str) -> Response {
+    match embedded(name) {
+        Some(file) => respond(&file.content_type, file.bytes),
+        None => no_route().into_response(),
+    }
+}
+
+fn embedded(name: &str) -> Option<SwaggerFile<'static>> {
     let found = serve(name, Arc::clone(&CONFIG));
-    let Some(file) = found.expect("our settings are JSON and the files are UTF-8") else {
-        return no_route().into_response();
-    };
+    found.expect("our settings are JSON and the files are UTF-8")
+}
+
+fn respond(content_type: &str, body: impl Into<Body>) -> Response {
     let cache = HeaderValue::from_static("public, max-age=300");
     let no_referrer = HeaderValue::from_static("no-referrer");
-    let content_type = HeaderValue::try_from(file.content_type).expect("a media type is ASCII");
+    let content_type = HeaderValue::try_from(content_type).expect("a media type is ASCII");
     (
         [
             (CONTENT_TYPE, content_type),
@@ -67,7 +99,7 @@ fn file(name: &str) -> Response {
             (REFERRER_POLICY, no_referrer),
             (CACHE_CONTROL, cache),
         ],
-        file.bytes,
+        body.into(),
     )
         .into_response()
 }

@@ -11,19 +11,32 @@ use http::header::{HOST, HeaderValue, ORIGIN};
 use crate::error::routing::{host_not_allowed, origin_not_allowed};
 use crate::error::{ApiError, ApiResult};
 
-/// Allowed host names in lower case: that of `public_url` and those of `server.allowed_hosts`.
+/// Allowed hosts and origins.
 #[derive(Clone, Debug, Default)]
-pub struct HostAllowlist(BTreeSet<String>);
+pub struct HostAllowlist {
+    /// Host names in lower case: that of `public_url` and those of `server.allowed_hosts`.
+    names: BTreeSet<String>,
+    /// Exact origins: `server.cors_origins`.
+    origins: BTreeSet<String>,
+}
 
 impl HostAllowlist {
     /// Takes host names without ports.
     pub fn new(host_allowlist: impl IntoIterator<Item = String>) -> Self {
-        Self(
-            host_allowlist
+        Self {
+            names: host_allowlist
                 .into_iter()
                 .map(|name| plain(&name))
                 .collect(),
-        )
+            origins: BTreeSet::new(),
+        }
+    }
+
+    /// Allows these origins as well.
+    #[must_use]
+    pub fn with_origins(mut self, origins: impl IntoIterator<Item = String>) -> Self {
+        self.origins.extend(origins);
+        self
     }
 
     /// A rebinding attack needs a name, so IP addresses are allowed.
@@ -34,6 +47,9 @@ impl HostAllowlist {
 
     /// Allows origins on loopback addresses and origins of the gateway itself.
     fn allows_origin(&self, origin: &str, host: Option<&str>) -> bool {
+        if self.origins.contains(origin) {
+            return true;
+        }
         let Some((_, authority)) = origin.split_once("://") else {
             return false;
         };
@@ -44,7 +60,7 @@ impl HostAllowlist {
 
     fn is_own(&self, host: &str) -> bool {
         let name = plain(host);
-        name == "localhost" || name.ends_with(".localhost") || self.0.contains(&name)
+        name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
 }
 

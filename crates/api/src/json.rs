@@ -273,13 +273,19 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
 fn parse_with_pointers<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        if !error.inner().is_data() {
+            return syntax_fault(error.inner());
+        }
         let message = plain_message(error.inner());
         Fault::new(pointer(error.path(), &message), message)
     })?;
-    deserializer
-        .end()
-        .map_err(|_| Fault::new("", "has data after its end"))?;
+    deserializer.end().map_err(|error| syntax_fault(&error))?;
     Ok(value)
+}
+
+/// A fault of the text itself, with its line and column. Malformed text has no pointer.
+pub(super) fn syntax_fault(error: &serde_json::Error) -> Fault {
+    Fault::new("", format!("is not JSON: {error}"))
 }
 
 /// The message without line and column, which the pointer replaces, and without Rust type names.
@@ -391,6 +397,30 @@ mod tests {
         ] {
             let refused = read(wide).unwrap_err();
             assert!(refused.contains("UTF-16"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn syntax_faults_name_line_and_column() {
+        for (body, expected) in [
+            (
+                "{\n \"event_type\": \"a\",}",
+                "is not JSON: trailing comma at line 2 column 20",
+            ),
+            (
+                r#"{"event_type":"a"} {}"#,
+                "is not JSON: trailing characters at line 1 column 20",
+            ),
+            (
+                r#"{"event_type":"#,
+                "is not JSON: EOF while parsing a value at line 1 column 14",
+            ),
+        ] {
+            let fault = parse_part::<EventEnvelope>(body.as_bytes()).unwrap_err();
+            assert_eq!(
+                (fault.pointer.as_str(), fault.message.as_str()),
+                ("", expected)
+            );
         }
     }
 

@@ -11,8 +11,8 @@ impl From<KnowledgeError> for ApiError {
     fn from(error: KnowledgeError) -> Self {
         let message = error.to_string();
         match error {
-            KnowledgeError::UnknownBase => Self::not_found("knowledge base"),
-            KnowledgeError::UnknownDocument => Self::not_found("document"),
+            KnowledgeError::UnknownBase(id) => Self::not_found("knowledge base", id),
+            KnowledgeError::UnknownDocument(id) => Self::not_found("document", id),
             KnowledgeError::Remote => Self::conflict("remote_base", message),
             KnowledgeError::DocumentBusy => Self::conflict("document_busy", message),
             KnowledgeError::BaseFull => Self::conflict("base_full", message),

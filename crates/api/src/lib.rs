@@ -17,6 +17,7 @@ mod auth_rate_limit;
 mod calls_in_progress;
 mod catalog_work;
 mod client;
+mod cors;
 mod discard_body;
 mod docs;
 mod error;
@@ -56,10 +57,15 @@ pub use state::{ApiOptions, ApiState};
 pub fn router(state: ApiState) -> Router {
     let (router, document) = openapi::documented().split_for_parts();
     let middleware = Arc::new(RequestMiddleware::before(&document, &state));
-    router
+    let cors = (!state.cors_origins.is_empty()).then(|| cors::cors(&state.cors_origins));
+    let router = router
         .merge(docs::page())
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
         .layer(from_fn_with_state(middleware, middleware::pass))
-        .with_state(state)
+        .with_state(state);
+    match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }

@@ -2,7 +2,9 @@
 //! database, and records each call.
 
 mod appends;
+mod resources;
 mod routes;
+mod state;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,9 @@ use base::clock::Clock;
 
 use appends::AppendLog;
 pub use appends::AppendStep;
+use egress::Egress;
+use models::Model;
+pub use resources::{mock_knowledge_base, mock_model, mock_tool};
 
 /// Prefix of the tokens of mock runs.
 pub const TOKEN_PREFIX: &str = "rehearsal.";
@@ -45,6 +50,7 @@ struct MockHostInner {
     clock: Clock,
     limits: ResultLimits,
     append_lease: Duration,
+    model: Arc<Model>,
     host_state: Mutex<MockHostState>,
 }
 
@@ -69,6 +75,7 @@ pub struct MockRun {
 /// The state of a mock run, found by its token.
 struct MockRunState {
     run: MockRun,
+    model: Arc<Model>,
     started_at: i64,
     progress: Mutex<MockRunProgress>,
     held: watch::Sender<bool>,
@@ -123,11 +130,13 @@ pub enum CallOutcome {
 }
 
 impl MockHost {
-    pub fn new(clock: Clock, limits: ResultLimits, append_lease: Duration) -> Self {
+    /// `egress` validates image URLs; the host sends no requests.
+    pub fn new(clock: Clock, limits: ResultLimits, append_lease: Duration, egress: Egress) -> Self {
         Self(Arc::new(MockHostInner {
             clock,
             limits,
             append_lease,
+            model: Arc::new(resources::model(clock, egress)),
             host_state: Mutex::default(),
         }))
     }
@@ -139,6 +148,7 @@ impl MockHost {
             state: granted.state,
             run_get: granted.run_get,
             run_append_result: granted.run_append_result,
+            steering_pull: granted.steering_pull,
             ..AvailableApis::default()
         }
     }
@@ -152,6 +162,7 @@ impl MockHost {
     pub fn open(&self, run: MockRun) -> SecretString {
         let part = MockRunState {
             run,
+            model: Arc::clone(&self.0.model),
             started_at: self.0.clock.now_seconds(),
             progress: Mutex::default(),
             held: watch::Sender::new(false),

@@ -3,17 +3,21 @@
 pub(super) mod binary;
 
 mod bounds;
+mod defaults;
+mod events;
 mod general;
 mod runner;
+mod served;
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
-use axum::body::Bytes;
-use axum::response::IntoResponse;
 use domain::interaction::SUBMISSION_BYTES;
 use domain::knowledge::MAX_DOCUMENT_BYTES;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use protocol::result::{
+    ActionRequestedPayload, ArtifactCreatedPayload, MessageCompletedPayload, MessageDeltaPayload,
+    ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
+    ToolCallCompletedPayload, ToolCallStartedPayload,
+};
 use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
@@ -23,6 +27,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::json::body_limit;
 use crate::state::ApiState;
 use crate::{admin, client, health, host};
+use events::{TypedUnion, tolerate_telemetry};
 
 /// All routes with their documentation.
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
@@ -33,7 +38,8 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::jwks))
-        .routes(routes!(openapi_json))
+        .routes(routes!(served::openapi_json))
+        .routes(routes!(served::runner_json))
 }
 
 fn client_routes() -> OpenApiRouter<ApiState> {
@@ -42,19 +48,25 @@ fn client_routes() -> OpenApiRouter<ApiState> {
             client::events::post_event,
             client::event_log::list_events
         ))
+        .routes(routes!(client::run_stream::stream_event))
+        .routes(routes!(client::event_batch::post_event_batch))
         .routes(routes!(admin::dry_run::dry_run_event))
         .routes(routes!(admin::dry_run::dry_run_agent))
         .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
-        .routes(routes!(client::pipeline::post_pipeline_query))
         .routes(routes!(client::runs::list_runs))
         .routes(routes!(client::runs::get_run))
         .routes(routes!(client::runs::list_run_events))
+        .routes(routes!(client::run_stream::stream_run_events))
         .routes(routes!(client::runs::list_run_rejections))
         .routes(routes!(client::runs::get_run_authorization))
         .routes(routes!(client::audit::list_run_audit))
         .routes(routes!(client::usage::get_run_usage))
         .routes(routes!(client::runs::cancel_run))
+        .routes(routes!(client::conversations::list_conversations))
+        .routes(routes!(client::retry::retry_run))
+        .routes(routes!(client::stream_link::link_run_stream))
+        .routes(routes!(client::stream_link::stream_by_link))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
@@ -64,6 +76,8 @@ fn client_routes() -> OpenApiRouter<ApiState> {
             client::artifacts::delete_artifact
         ))
         .routes(routes!(client::artifacts::get_artifact_content))
+        .routes(routes!(client::pipeline::post_pipeline_query))
+        .routes(routes!(client::pipeline::stream_pipeline_query))
 }
 
 fn interaction_routes() -> OpenApiRouter<ApiState> {
@@ -209,6 +223,20 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .layer(body_limit(host::models::memory_budget::BODY_BYTES))
 }
 
+/// Ledger events, as clients and runners read them.
+const EVENTS: TypedUnion = TypedUnion {
+    name: "AgentRunEvent",
+    word: "Event",
+    is_data_optional: false,
+};
+
+/// Results, as runners write them.
+const RESULTS: TypedUnion = TypedUnion {
+    name: "AgentRunResult",
+    word: "Result",
+    is_data_optional: true,
+};
+
 /// The document of the gateway, committed as `openapi/gateway.json`.
 pub fn gateway_document() -> utoipa::openapi::OpenApi {
     let mut document = documented().into_openapi();
@@ -219,25 +247,17 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
     general::add_shared_errors(&mut document);
-    bounds::bound(&mut document);
-    if let Some(components) = &mut document.components {
-        refer_to_items(&mut components.schemas);
-        open_parts(&mut components.schemas);
+    let components = document.components.get_or_insert_default();
+    refer_to_items(&mut components.schemas);
+    for union in [EVENTS, RESULTS] {
+        union.replace(&mut components.schemas);
     }
+    tolerate_telemetry(&mut components.schemas);
+    defaults::move_defaults_to_prose(&mut document);
+    bounds::bound(&mut document);
+    let components = document.components.get_or_insert_default();
+    open_parts(&mut components.schemas);
     document
-}
-
-/// Returns this document.
-#[utoipa::path(get, path = "/openapi.json", tag = "operation", responses(
-    (status = 200, description = "OpenAPI 3.1", body = Object)))]
-async fn openapi_json() -> impl IntoResponse {
-    // Serialized once: this costs thousands of times more than a request, and it is the same for every client.
-    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
-        let document = serde_json::to_vec(&serde_json::json!(gateway_document()));
-        document.expect("a document has string keys only").into()
-    });
-    let json = HeaderValue::from_static("application/json");
-    ([(CONTENT_TYPE, json)], DOCUMENT.clone())
 }
 
 /// Replaces inlined item schemas of pages (`Page_AgentRun`) by references, so that generated clients have one
@@ -294,14 +314,22 @@ fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
 
 /// The document of a runner endpoint, committed as `openapi/runner.json`.
 pub fn runner_document() -> utoipa::openapi::OpenApi {
-    runner::RunnerDocument::openapi()
+    let mut document = runner::RunnerDocument::openapi();
+    let components = document.components.get_or_insert_default();
+    RESULTS.replace(&mut components.schemas);
+    defaults::move_defaults_to_prose(&mut document);
+    document
 }
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Runnel gateway",
-        description = "Events in, governed agent runs out, every result in the ledger.",
+        description = "Events in, governed agent runs out, every result in the ledger.\n\n\
+            Start with `POST /v1/events`. Times (`*_at`) are Unix seconds, durations (`*_ms`) are milliseconds. \
+            Optional members may be absent, and responses may gain members: ignore unknown ones.\n\n\
+            [The guide](/docs/guide) shows how a client streams, resumes and is generated. \
+            [/openapi/runner.json](/openapi/runner.json) is what a runner serves.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
@@ -311,6 +339,19 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         (name = "host", description = "Calls by runners. Run token."),
         (name = "operation", description = "Health and documents. No credential."),
     ),
+    // The members of the unions of events and results.
+    components(schemas(
+        MessageDeltaPayload,
+        MessageCompletedPayload,
+        ToolCallStartedPayload,
+        ToolCallCompletedPayload,
+        ArtifactCreatedPayload,
+        StateUpdatedPayload,
+        ActionRequestedPayload,
+        ProcessorLogPayload,
+        RunCompletedPayload,
+        RunFailedPayload,
+    )),
     modifiers(&SecuritySchemes),
 )]
 struct GatewayDocument;

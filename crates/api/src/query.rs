@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 
-use axum::extract::{FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequestParts, Path, Query, RawPathParams, Request};
 use domain::history::MAX_NAMES;
 use http::header::IF_MATCH;
 use http::request::Parts;
@@ -212,9 +212,20 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         refuse_nul(Some(parts.uri.path()))?;
         let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(path)| Self(path))
-            .map_err(|_| ApiError::not_found("object"))
+        match path {
+            Ok(Path(path)) => Ok(Self(path)),
+            Err(_) => Err(unknown_object(parts).await),
+        }
     }
+}
+
+/// 404 for a path with a malformed id, which no object has.
+async fn unknown_object(parts: &mut Parts) -> ApiError {
+    let parameters = RawPathParams::from_request_parts(parts, &()).await;
+    let last = parameters.as_ref().ok().and_then(|all| all.iter().last());
+    let (name, id) = last.unwrap_or(("object", ""));
+    let kind = name.trim_end_matches("_id").replace('_', " ");
+    ApiError::not_found(&kind, id)
 }
 
 // PostgreSQL rejects U+0000 in text and SQLite accepts it; no stored name contains it.

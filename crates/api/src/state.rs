@@ -43,6 +43,8 @@ pub struct ApiOptions {
     pub event_body_bytes: usize,
     /// Allowed hosts; `None` allows any.
     pub host_allowlist: Option<HostAllowlist>,
+    /// Origins of web pages that may call the routes of API keys.
+    pub cors_origins: Vec<String>,
     /// Whether `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }

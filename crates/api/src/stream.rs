@@ -5,9 +5,8 @@ use axum::response::Response;
 use futures_util::StreamExt;
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
-use protocol::id::RunId;
+use protocol::id::{ApiKeyId, RunId, WorkspaceId};
 
-use crate::auth::ClientCaller;
 use crate::key_revocation::until_revoked;
 use crate::state::ApiState;
 use crate::stream_limit::ConcurrencySlot;
@@ -52,14 +51,14 @@ fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
 /// until it is dropped.
 pub(super) fn stream_run(
     state: &ApiState,
-    caller: &ClientCaller,
+    (workspace, key): (&WorkspaceId, ApiKeyId),
     run: RunId,
     from: WatchFrom,
     place: ConcurrencySlot,
 ) -> Response {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
     let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
-    let revoked = until_revoked(keys, runs, caller.workspace.clone(), caller.key);
+    let revoked = until_revoked(keys, runs, workspace.clone(), key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
         let _place = &place;
         frame

@@ -85,8 +85,8 @@ fn too_many_uploads() -> ApiError {
 }
 
 fn too_many() -> ApiError {
-    let message = "streams that this API key reads take half of the gateway's connections; close some, or ask \
-                   without `Accept: text/event-stream`";
+    let message = "streams that this API key reads take half of the gateway's connections; close some, or read \
+                   `GET /v1/runs/{run_id}/events` as pages";
     ApiError::rate_limited_by("key_streams", message.to_owned(), RETRY_AFTER_SECONDS)
 }
 

@@ -14,8 +14,24 @@ use store::TranscriptRecord;
 use keys::cursor::{Cursors, history_cursor};
 
 /// An optional part of a conversation: stored as `''`, shown as null.
-fn present(text: &str) -> Option<String> {
+pub(super) fn present(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Maximum characters of an input preview.
+const PREVIEW_CHARACTERS: usize = 200;
+
+/// Characters to read for a preview: one more shows that the text is longer.
+pub(super) const PREVIEW_READ: u32 = 201;
+
+/// Shortens the begin of a text to a preview.
+pub(super) fn preview(text: String) -> String {
+    if text.chars().count() <= PREVIEW_CHARACTERS {
+        return text;
+    }
+    let mut short: String = text.chars().take(PREVIEW_CHARACTERS - 1).collect();
+    short.push('…');
+    short
 }
 
 /// Converts a run, with its conversation if it has one.
@@ -28,7 +44,10 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         run_id: run.id,
         event_id: run.event_id,
         agent_id: run.agent_id,
+        agent_name: None,
+        input_preview: None,
         parent_run_id: run.parent_run_id,
+        retry_of: run.retry_of,
         binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),
@@ -40,6 +59,8 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         created_at: seconds(run.created_at),
         started_at: run.started_at.map(seconds),
         finished_at: run.finished_at.map(seconds),
+        duration_ms: (run.started_at.zip(run.finished_at))
+            .map(|(started, finished)| (finished - started).max(0)),
         updated_at: None,
         deadline_at: Some(seconds(run.deadline_at)),
         cancel_requested_at: run.cancel_requested_at.map(seconds),

@@ -55,7 +55,7 @@ fn never_called(check_harness: &CheckHarness) -> String {
     let endpoint = &check_harness.options.endpoint.base_url;
     let told = &check_harness.callback_url;
     if is_here(endpoint) || check_harness.options.callback_url.is_some() {
-        format!("the runner never called {told}")
+        format!("the runner never called {told}; give a --text that makes it call, if it ever does")
     } else {
         format!(
             "the runner never called {told}; on another machine it cannot: give --callback-listen and --callback-url"

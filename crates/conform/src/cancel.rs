@@ -173,6 +173,14 @@ fn check_ending(recording: &RunRecording, book: &mut FindingCollector<'_>) {
             book.pass(&ENDS, recording.in_words());
             book.pass(&SAYS_CANCELLED, recording.in_words());
         }
+        End::Completed => {
+            book.pass(&ENDS, recording.in_words());
+            let seen = format!(
+                "{}; if that was before the cancel notice came, give a --cancel-text that keeps the runner busy",
+                recording.in_words()
+            );
+            book.warn(&SAYS_CANCELLED, seen);
+        }
         _ => {
             book.pass(&ENDS, recording.in_words());
             book.warn(&SAYS_CANCELLED, recording.in_words());

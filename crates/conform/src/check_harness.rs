@@ -1,8 +1,10 @@
 //! Harness of the checks: sends calls like the gateway.
 
 mod plans;
+mod resources;
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::manifest::AcceptedManifest;
@@ -13,11 +15,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::recording::{self, RunRecording};
+use super::report::Redaction;
 use super::{ConformError, ConformOptions};
 use api::mock_host::MockHost;
 use base::clock::Clock;
-use egress::{Egress, EgressError};
-use egress::{RequestBuilder, Response};
+use egress::upstream::retry_after;
+use egress::{Egress, EgressError, RequestBuilder, Response, read_at_most};
 use runner_client::signature::EndpointSecret;
 use runner_client::{Answer, SignedCall, StartError, Started, TrailingBody, classify_response};
 use runs::RunLimits;
@@ -25,6 +28,9 @@ use runs::RunLimits;
 pub(super) use plans::{PreparedRun, RunPlan};
 
 const CONNECT: Duration = Duration::from_secs(10);
+/// Bytes that are read of the body of a refused call.
+const EXCERPT_BYTES: usize = 4096;
+const EXCERPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The conformance harness.
 pub(super) struct CheckHarness {
@@ -34,7 +40,8 @@ pub(super) struct CheckHarness {
     pub(super) callback_url: String,
     pub(super) limits: RunLimits,
     pub(super) clock: Clock,
-    egress: Egress,
+    pub(super) redaction: Redaction,
+    egress: Mutex<Egress>,
 }
 
 /// Signature of a call.
@@ -59,11 +66,38 @@ pub(super) enum DispatchResult {
         aside: TrailingBody,
         after: Duration,
     },
-    /// The run was refused: status and seconds of `Retry-After`.
-    Refused(StatusCode, Option<Duration>),
+    Refused(RefusedAnswer),
     BadContentType(String),
     Silent(Duration),
     Broken(String),
+}
+
+/// The answer to a call that was refused.
+pub(super) struct RefusedAnswer {
+    pub(super) status: StatusCode,
+    pub(super) retry_after: Option<Duration>,
+    /// Start of the body, redacted; may be empty.
+    pub(super) excerpt: String,
+}
+
+impl RefusedAnswer {
+    /// `Retry-After` of a runner at capacity.
+    pub(super) fn busy_wait(&self) -> Option<Duration> {
+        let busy = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ];
+        self.retry_after.filter(|_| busy.contains(&self.status))
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        let status = self.status.as_u16();
+        if self.excerpt.is_empty() {
+            format!("HTTP {status}")
+        } else {
+            format!("HTTP {status}: {}", self.excerpt)
+        }
+    }
 }
 
 impl DispatchResult {
@@ -92,12 +126,13 @@ impl CheckHarness {
             None => format!("http://{listening}"),
         };
         Ok(Self {
-            host: MockHost::new(clock, limits.results, limits.append_lease),
+            host: MockHost::new(clock, limits.results, limits.append_lease, egress.clone()),
             callback_url: format!("{origin}/host/v1"),
+            redaction: Redaction::new(&options.secrets),
             options,
             limits,
             clock,
-            egress,
+            egress: Mutex::new(egress),
         })
     }
 
@@ -112,10 +147,44 @@ impl CheckHarness {
         call: &SignedCall,
         signing: &SignatureKind<'_>,
     ) -> Result<Response, EgressError> {
-        let request = self.request(call, signing)?;
-        tokio::time::timeout(self.first_byte(), self.egress.send(request))
-            .await
-            .unwrap_or(Err(EgressError::Timeout))
+        let egress = self.egress();
+        let request = self.request(&egress, call, signing)?;
+        let sending = tokio::time::timeout(self.first_byte(), egress.send(request));
+        let sent = sending.await.unwrap_or(Err(EgressError::Timeout));
+        self.note_answer(&sent);
+        sent
+    }
+
+    fn egress(&self) -> Egress {
+        let egress = self.egress.lock();
+        egress.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Many servers close the connection after an error, so the next call gets a new one. Otherwise that call would
+    /// fail for the error before it.
+    fn note_answer(&self, answer: &Result<Response, EgressError>) {
+        let is_good = answer
+            .as_ref()
+            .is_ok_and(|answer| answer.status().is_success());
+        if is_good {
+            return;
+        }
+        let mut egress = self.egress.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(renewed) = egress.with_new_connections() {
+            *egress = renewed;
+        }
+    }
+
+    /// The answer of a refused call, with the start of its body.
+    pub(super) async fn refused(&self, response: Response) -> RefusedAnswer {
+        let (status, retry_after) = (response.status(), retry_after(response.headers()));
+        let body = tokio::time::timeout(EXCERPT_TIMEOUT, read_at_most(response, EXCERPT_BYTES));
+        let body = body.await.ok().and_then(Result::ok).unwrap_or_default();
+        RefusedAnswer {
+            status,
+            retry_after,
+            excerpt: self.redaction.excerpt(&String::from_utf8_lossy(&body)),
+        }
     }
 
     /// Status of a response, or a description of the failure.
@@ -132,6 +201,7 @@ impl CheckHarness {
 
     fn request(
         &self,
+        egress: &Egress,
         call: &SignedCall,
         signing: &SignatureKind<'_>,
     ) -> Result<RequestBuilder, EgressError> {
@@ -147,7 +217,7 @@ impl CheckHarness {
                 Some(other.signature(&endpoint.secret, now))
             }
         };
-        let mut request = endpoint.request(&self.egress, call)?;
+        let mut request = endpoint.request(egress, call)?;
         for (name, value) in signature.into_iter().flatten() {
             request = request.header(name, value);
         }
@@ -160,12 +230,14 @@ impl CheckHarness {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
         }
-        let request = self.egress.request(http::Method::GET, &url);
+        let egress = self.egress();
+        let request = egress.request(http::Method::GET, &url);
         let request = request.map_err(|error| in_words(&error))?;
         let request = request
             .headers(self.options.endpoint.headers.clone())
             .timeout(self.first_byte());
-        let answer = self.egress.send(request).await;
+        let answer = egress.send(request).await;
+        self.note_answer(&answer);
         answer
             .map(|answer| answer.status())
             .map_err(|error| in_words(&error))
@@ -180,16 +252,16 @@ impl CheckHarness {
             Err(error) => return DispatchResult::Broken(in_words(&error)),
         };
         let after = sent.elapsed();
+        let status = response.status();
+        if !matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
+            return DispatchResult::Refused(self.refused(response).await);
+        }
         match classify_response(response) {
             Ok(Answer::Started(started)) => DispatchResult::Started { started, after },
             Ok(Answer::Deferred(aside)) => {
                 self.host.defer(&opened.token);
                 DispatchResult::Deferred { aside, after }
             }
-            Err(StartError::Refused {
-                status,
-                retry_after,
-            }) => DispatchResult::Refused(status, retry_after),
             Err(StartError::BadContentType(told)) => DispatchResult::BadContentType(told),
             Err(error) => DispatchResult::Broken(in_words(&error)),
         }

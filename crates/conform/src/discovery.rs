@@ -2,6 +2,7 @@
 
 use domain::json_text::check_json_text;
 use domain::manifest::{AcceptedManifest, Discovered, validate_manifest_list, validate_manifests};
+use http::StatusCode;
 use protocol::admin::{EndpointMode, Fault};
 use serde_json::Value;
 
@@ -20,8 +21,8 @@ const LISTS: ContractCheck = ContractCheck {
 };
 const RUNNER_IDS: ContractCheck = ContractCheck {
     id: "discovery.runner_ids",
-    expected: "each id is plugin:{author}/{plugin}/{runner} and is listed once",
-    advice: "give each runner an id of three parts that are not empty and hold no white space",
+    expected: "each id is plugin:{author}/{plugin}/{runner}, or {author}/{plugin}, and is listed once",
+    advice: "give each runner an id of parts that are not empty and hold no white space",
 };
 const MANIFESTS: ContractCheck = ContractCheck {
     id: "discovery.manifests",
@@ -83,14 +84,13 @@ pub(super) async fn check(
             check_stable(check_harness, answer, book).await;
             found
         }
+        // Everything else needs the list.
         (None, Err(seen)) => {
             book.fail(&LISTS, seen);
-            Discovered::default()
+            return Ok(Vec::new());
         }
     };
-    if answer.is_ok() || check_harness.options.manifests.is_some() {
-        check_manifests(&discovered, book);
-    }
+    check_manifests(&discovered, book);
     check_health(check_harness, book).await;
     book.skip_open(&[&ALL], "the endpoint has no list");
     Ok(discovered.accepted)
@@ -120,14 +120,13 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
         EgressError::Timeout | EgressError::Io(_) => ListFault::Told(in_words(&error)),
     })?;
     let told = |seen: String| ListFault::Told(seen);
-    let status = answer.status().as_u16();
-    match status {
-        200 => {}
-        401 | 403 => {
-            let hint = "is the secret of --secret the endpoint's?";
-            return Err(told(format!("HTTP {status} to a signed call; {hint}")));
-        }
-        _ => return Err(told(format!("HTTP {status}"))),
+    if answer.status() != StatusCode::OK {
+        let refused = check_harness.refused(answer).await;
+        let hint = match refused.status.as_u16() {
+            401 | 403 => " (to a signed call; is the secret of --secret the endpoint's?)",
+            _ => "",
+        };
+        return Err(told(format!("{}{hint}", refused.in_words())));
     }
     let body = read_at_most(answer, MAX_BYTES + 1).await;
     let body = body.map_err(|error| told(in_words(&error)))?;

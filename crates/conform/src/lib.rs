@@ -34,7 +34,7 @@ use url::Url;
 use api::http_server;
 use check_harness::CheckHarness;
 use egress::EgressError;
-use report::{ConformReport, ContractCheck, FindingCollector, Redaction};
+use report::{ConformReport, ContractCheck, FindingCollector};
 use runner_client::Endpoint;
 use runs::RunLimits;
 
@@ -120,19 +120,16 @@ pub async fn conform(options: ConformOptions) -> Result<ConformReport, ConformEr
 }
 
 async fn test(check_harness: &CheckHarness) -> Result<ConformReport, ConformError> {
-    let redaction = Redaction::new(&check_harness.options.secrets);
-    let mut book = FindingCollector::new(&redaction);
+    let mut book = FindingCollector::new(&check_harness.redaction);
     let found = discovery::check(check_harness, &mut book).await?;
     let runners = chosen(check_harness, found)?;
     for runner in &runners {
         check_harness.check_config(runner)?;
     }
     let Some(first) = runners.first() else {
-        book.skip_open(
-            &all_checks(),
-            "no runner can be tested: mend the discovery first",
-        );
-        return Ok(ConformReport::new(check_harness, book));
+        let left = all_checks().into_iter().flatten();
+        let left = left.filter(|check| !book.has(check)).count();
+        return Ok(ConformReport::stopped(check_harness, book, left));
     };
     signature::check(check_harness, first, &mut book).await;
     for runner in &runners {

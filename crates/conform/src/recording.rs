@@ -13,7 +13,9 @@ use http::StatusCode;
 use protocol::run::RunStatus;
 use tokio::time::{Instant, timeout_at};
 
-use super::check_harness::{CheckHarness, DispatchResult, PreparedRun, says_terminal};
+use super::check_harness::{
+    CheckHarness, DispatchResult, PreparedRun, RefusedAnswer, says_terminal,
+};
 use super::run_text::RunText;
 pub(super) use fault::{FaultKind, RecordedFault};
 use leak::TokenLeakDetector;
@@ -50,7 +52,7 @@ pub(super) enum RecordedResponse {
     Started(ResultFormat, Duration),
     /// `202`: the runner appends its results.
     Deferred(Duration),
-    Refused(StatusCode, Option<Duration>),
+    Refused(RefusedAnswer),
     BadContentType(String),
     Silent(Duration),
     Broken(String),
@@ -95,11 +97,8 @@ impl RunRecording {
 
     /// Retry delay of a runner at capacity.
     pub(super) fn asks_to_wait(&self) -> Option<Duration> {
-        match self.answer {
-            RecordedResponse::Refused(
-                StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
-                wait,
-            ) => wait,
+        match &self.answer {
+            RecordedResponse::Refused(refused) => refused.busy_wait(),
             _ => None,
         }
     }
@@ -115,7 +114,7 @@ impl RunRecording {
             return fault.seen.clone();
         }
         match (&self.answer, &self.end) {
-            (RecordedResponse::Refused(status, _), _) => format!("HTTP {}", status.as_u16()),
+            (RecordedResponse::Refused(refused), _) => refused.in_words(),
             (RecordedResponse::BadContentType(told), _) => format!("answered with {told}"),
             (RecordedResponse::Silent(after), _) => {
                 format!("no answer in {:.1} s", after.as_secs_f64())
@@ -169,8 +168,8 @@ pub(super) async fn read(
             recording.answer = RecordedResponse::Deferred(after);
             (ResultSource::Appended(aside), after)
         }
-        DispatchResult::Refused(status, wait) => {
-            recording.answer = RecordedResponse::Refused(status, wait);
+        DispatchResult::Refused(refused) => {
+            recording.answer = RecordedResponse::Refused(refused);
             return recording;
         }
         DispatchResult::BadContentType(told) => {

@@ -11,6 +11,8 @@ use api::mock_host::TOKEN_PREFIX;
 
 /// Maximum length of quoted endpoint text, in characters.
 const MAX_SHOWN: usize = 400;
+/// Maximum characters of an excerpt of a body.
+const MAX_EXCERPT: usize = 200;
 
 /// A rule of the contract.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,7 +112,8 @@ impl<'a> FindingCollector<'a> {
         }
     }
 
-    fn has(&self, check: &ContractCheck) -> bool {
+    /// Whether this runner or the endpoint has a finding of the check.
+    pub(super) fn has(&self, check: &ContractCheck) -> bool {
         let about = |finding: &&Finding| finding.runner == self.runner;
         let mut own = self.findings.iter().filter(about);
         own.any(|finding| finding.check == check)
@@ -142,12 +145,26 @@ impl Redaction {
         }
     }
 
-    pub(super) fn clean(&self, text: &str) -> String {
+    /// The start of a body on one line.
+    pub(super) fn excerpt(&self, body: &str) -> String {
+        let text = self.redact(body);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match words.char_indices().nth(MAX_EXCERPT) {
+            Some((end, _)) => format!("{}…", &words[..end]),
+            None => words,
+        }
+    }
+
+    fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.secrets {
             text = text.replace(secret.as_str(), "[secret]");
         }
-        let text = without_tokens(&text);
+        without_tokens(&text)
+    }
+
+    pub(super) fn clean(&self, text: &str) -> String {
+        let text = self.redact(text);
         let mut shown = String::new();
         for (count, letter) in text.chars().enumerate() {
             if count == MAX_SHOWN {
@@ -191,9 +208,23 @@ pub struct ConformReport {
     /// Callback URL that the runner received.
     pub callbacks: String,
     pub findings: Vec<Finding>,
+    /// Number of checks that were not run, because no runner was found. 0: all were run.
+    pub not_run: usize,
 }
 
 impl ConformReport {
+    /// A report that ends with the discovery.
+    pub(super) fn stopped(
+        check_harness: &CheckHarness,
+        book: FindingCollector<'_>,
+        not_run: usize,
+    ) -> Self {
+        Self {
+            not_run,
+            ..Self::new(check_harness, book)
+        }
+    }
+
     pub(super) fn new(check_harness: &CheckHarness, book: FindingCollector<'_>) -> Self {
         let endpoint = &check_harness.options.endpoint;
         let mut url = endpoint.base_url.clone();
@@ -206,6 +237,7 @@ impl ConformReport {
             },
             callbacks: check_harness.callback_url.clone(),
             findings: book.findings,
+            not_run: 0,
         }
     }
 
@@ -228,6 +260,7 @@ impl ConformReport {
             "mode": self.mode,
             "callbacks": self.callbacks,
             "passed": self.is_passed(),
+            "not_run": self.not_run,
             "counts": {
                 "pass": self.count(Outcome::Pass), "fail": self.count(Outcome::Fail),
                 "warn": self.count(Outcome::Warn), "skip": self.count(Outcome::Skip),
@@ -252,6 +285,13 @@ impl ConformReport {
                 let _ = writeln!(text, "        expected  {}", finding.check.expected);
                 let _ = writeln!(text, "        do        {}", finding.check.advice);
             }
+        }
+        if self.not_run > 0 {
+            let _ = writeln!(
+                text,
+                "\nno runner can be tested, so {} checks were not run; mend the discovery first",
+                self.not_run
+            );
         }
         let _ = write!(
             text,
@@ -299,6 +339,10 @@ mod tests {
         ] {
             assert_eq!(redaction.clean(said), shown, "{said:?}");
         }
+        let body = format!("Error\n  at MDEyMzQ1Njc4OWFiY2RlZg==\n{}", "x".repeat(300));
+        let excerpt = redaction.excerpt(&body);
+        assert!(excerpt.starts_with("Error at [secret] xxx"), "{excerpt}");
+        assert_eq!(excerpt.chars().count(), MAX_EXCERPT + 1);
         let long = redaction.clean(&"x".repeat(10_000));
         assert_eq!(long.chars().count(), MAX_SHOWN + 1);
     }

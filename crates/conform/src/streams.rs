@@ -190,15 +190,15 @@ fn check_head(recording: &RunRecording, book: &mut FindingCollector<'_>) -> bool
             book.fail(&FIRST_BYTE, format!("nothing in {}", seconds(*after)));
             return false;
         }
-        RecordedResponse::Refused(status, _) if matches!(status.as_u16(), 401 | 403) => {
-            book.fail(&ACCEPTS, format!("HTTP {}", status.as_u16()));
+        RecordedResponse::Refused(refused) if matches!(refused.status.as_u16(), 401 | 403) => {
+            book.fail(&ACCEPTS, refused.in_words());
             return false;
         }
-        RecordedResponse::Refused(status, wait) => {
-            let wait = wait.map_or(String::new(), |wait| {
+        RecordedResponse::Refused(refused) => {
+            let wait = refused.retry_after.map_or(String::new(), |wait| {
                 format!(", Retry-After {}", seconds(wait))
             });
-            book.fail(&STATUS, format!("HTTP {}{wait}", status.as_u16()));
+            book.fail(&STATUS, format!("{}{wait}", refused.in_words()));
             return false;
         }
         RecordedResponse::BadContentType(told) => {

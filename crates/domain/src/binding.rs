@@ -1,7 +1,11 @@
 //! Resolution of an event to one agent (host API §2).
 
+mod hint;
+
 use protocol::admin::{AgentSpec, ScopeKind};
 use protocol::event::EventEnvelope;
+
+pub use hint::no_match_hint;
 
 /// Result of a resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]

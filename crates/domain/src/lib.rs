@@ -35,4 +35,5 @@ pub mod json_text;
 pub mod knowledge;
 pub mod large_text;
 pub mod messages;
+pub mod nearest;
 pub mod text_index;

@@ -140,19 +140,11 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
-    let id: RunnerId = required_text(object, "id")?
+    let written = required_text(object, "id")?;
+    let id: RunnerId = written
         .parse()
         .map_err(|error: protocol::id::InvalidRunnerId| Fault::new("/id", error.to_string()))?;
-    let version = match object.get("protocol_version") {
-        None | Some(Value::Null) => PROTOCOL_VERSION.to_owned(),
-        Some(Value::String(version)) => version.clone(),
-        Some(_) => {
-            return Err(Fault::new(
-                "/protocol_version",
-                "must be a text such as \"1\"",
-            ));
-        }
-    };
+    let version = protocol_version(object)?;
     if version.split('.').next() != Some(PROTOCOL_VERSION) {
         let version = shown(&version);
         let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
@@ -163,21 +155,16 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
             raw: raw.clone(),
         }));
     }
-    let name = required_text(object, "name")?.to_owned();
-    if name != id.runner_name() {
+    let last_part = written.rsplit('/').next().unwrap_or_default();
+    if required_text(object, "name")? != last_part {
         return Err(Fault::new("/name", "must be the last part of the id"));
     }
+    // Differs from the written name for the short form of an id.
+    let name = id.runner_name().to_owned();
     let label = object
         .get("label")
         .ok_or_else(|| Fault::new("/label", "is required"))?;
-    let mut warnings = Vec::new();
-    for name in object
-        .keys()
-        .filter(|name| !FIELDS.contains(&name.as_str()))
-    {
-        let at = format!("/{}", escape_pointer(&shown(name)));
-        warnings.push(Fault::new(at, "ignored: not of protocol 1"));
-    }
+    let mut warnings = unknown_fields(object);
     let capabilities = capabilities(object.get("capabilities"), &mut warnings)?;
     let permissions = permissions(object.get("permissions"), &mut warnings)?;
     let manifest = AgentRunnerManifest {
@@ -217,6 +204,28 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
         manifest,
         warnings,
     })))
+}
+
+fn protocol_version(object: &Map<String, Value>) -> Result<String, Fault> {
+    match object.get("protocol_version") {
+        None | Some(Value::Null) => Ok(PROTOCOL_VERSION.to_owned()),
+        Some(Value::String(version)) => Ok(version.clone()),
+        Some(_) => {
+            let message = "must be a text such as \"1\"";
+            Err(Fault::new("/protocol_version", message))
+        }
+    }
+}
+
+/// A warning for each field that protocol 1 does not have.
+fn unknown_fields(object: &Map<String, Value>) -> Vec<Fault> {
+    let names = object.keys();
+    let unknown = names.filter(|name| !FIELDS.contains(&name.as_str()));
+    let warning = |name: &String| {
+        let at = format!("/{}", escape_pointer(&shown(name)));
+        Fault::new(at, "ignored: not of protocol 1")
+    };
+    unknown.map(warning).collect()
 }
 
 fn required_text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str, Fault> {
@@ -415,6 +424,15 @@ mod tests {
             .collect();
         assert_eq!(pointers, [format!("/runners/0{pointer}")]);
         assert!(found.accepted.is_empty());
+    }
+
+    #[test]
+    fn short_ids_become_default_runners() {
+        let manifest = json!({"id": "acme/fast", "name": "fast", "label": {"en_US": "Fast"}});
+        let found = validate_manifests(&[manifest]);
+        let manifest = &found.accepted[0].manifest;
+        assert_eq!(manifest.id.to_string(), "plugin:acme/fast/default");
+        assert_eq!(manifest.name, "default");
     }
 
     #[test]

@@ -57,8 +57,8 @@ pub struct ResultValidator<'a> {
     bytes: usize,
     taken: sequences::AcceptedSequences,
     strikes: u32,
-    /// Reason of the first rejection.
-    refused: Option<String>,
+    refused: Option<rejection::FirstRejection>,
+    unknown: Option<rejection::UnknownTypes>,
     asked: HashSet<String>,
     ended: bool,
     /// True after the gateway accepted a cancel of the run.
@@ -91,6 +91,7 @@ impl<'a> ResultValidator<'a> {
             taken: sequences::AcceptedSequences::default(),
             strikes: 0,
             refused: None,
+            unknown: None,
             asked: HashSet::new(),
             ended: false,
             cancelled: false,
@@ -204,12 +205,12 @@ impl<'a> ResultValidator<'a> {
             let message = "a result's data and usage must be objects";
             return self.refuse(known, (Reason::InvalidEnvelope, message), number, raw);
         }
-        let payload = match known {
-            Some(kind) => {
-                let most = self.limits.state_value_bytes;
-                payload::check(kind, data, self.snapshot, most, now)
-            }
-            None => Ok(payload::CheckedPayload::Plain),
+        let payload = if let Some(kind) = known {
+            let most = self.limits.state_value_bytes;
+            payload::check(kind, data, self.snapshot, most, now)
+        } else {
+            self.note_unknown(&envelope.kind);
+            Ok(payload::CheckedPayload::Plain)
         };
         let mut checked = match payload {
             Ok(checked) => checked,

@@ -16,6 +16,8 @@ pub struct Run {
     pub event_id: String,
     /// Parent of a child run. `None`: an event started the run.
     pub parent_run_id: Option<RunId>,
+    /// The ended run of the same event that this run repeats.
+    pub retry_of: Option<RunId>,
     /// Span of the event, if traces are exported.
     pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,
@@ -27,7 +29,7 @@ pub struct Run {
     pub status: RunStatus,
     pub status_reason: Option<String>,
     pub attempt: u32,
-    pub lease_epoch: i64,
+    pub fencing_token: i64,
     pub last_sequence: u64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,

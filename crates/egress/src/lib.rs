@@ -134,6 +134,15 @@ impl Egress {
         })
     }
 
+    /// The same client without open connections, for use after a peer has closed one.
+    pub fn with_new_connections(&self) -> Result<Self, EgressError> {
+        let resolver = GuardedResolver(Arc::clone(&self.policy), self.lookup.clone());
+        Ok(Self {
+            client: build_client(resolver, self.connect_timeout)?,
+            ..self.clone()
+        })
+    }
+
     /// Blocks the process's own listen address regardless of `allow`, so that the gateway cannot call itself.
     /// May be called several times. An unspecified address stands for every address of the machine.
     #[must_use]

@@ -22,6 +22,7 @@ pub enum CursorKind {
     Events = 4,
     Storage = 5,
     Health = 12,
+    Conversations = 13,
 }
 
 /// A cursor that is tampered with or belongs to another list.

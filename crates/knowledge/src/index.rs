@@ -108,11 +108,14 @@ impl Knowledge {
     /// Deletes a document.
     pub async fn remove(&self, base: BaseKey, document_id: String) -> Result<(), KnowledgeError> {
         self.embedded(&base.kb_id)?;
-        let delete = DeleteDocument { base, document_id };
+        let delete = DeleteDocument {
+            base,
+            document_id: document_id.clone(),
+        };
         if self.0.parts.store.write(delete).await? {
             Ok(())
         } else {
-            Err(KnowledgeError::UnknownDocument)
+            Err(KnowledgeError::UnknownDocument(document_id))
         }
     }
 
@@ -161,7 +164,10 @@ impl Knowledge {
                 .map_err(KnowledgeError::Unreadable)?,
         };
         let missing = text.missing.clone();
+        let document_id = document.document_id.clone();
+        let gone = || KnowledgeError::UnknownDocument(document_id.clone());
         let written = self.write(base, &document.base, content, text).await?;
+        let written = written.ok_or_else(gone)?;
         let finish = FinishIndexing {
             base: document.base,
             document_id: document.document_id,
@@ -176,16 +182,17 @@ impl Knowledge {
             at: self.0.parts.clock.now_ms(),
         };
         let finished = self.0.parts.store.write(finish).await?;
-        finished.ok_or(KnowledgeError::UnknownDocument)
+        finished.ok_or_else(gone)
     }
 
+    /// `None`: the document was deleted meanwhile.
     async fn write(
         &self,
         base: &EmbeddedBase,
         key: &BaseKey,
         content: i64,
         text: Extracted,
-    ) -> Result<WrittenSize, KnowledgeError> {
+    ) -> Result<Option<WrittenSize>, KnowledgeError> {
         let size = base.size;
         let cut = move || {
             (
@@ -218,15 +225,15 @@ impl Knowledge {
                 all,
             };
             if !self.0.parts.store.write(write).await? {
-                return Err(KnowledgeError::UnknownDocument);
+                return Ok(None);
             }
             first = next;
         }
-        Ok(WrittenSize {
+        Ok(Some(WrittenSize {
             characters: characters as u64,
             chunks: all,
             units,
-        })
+        }))
     }
 }
 

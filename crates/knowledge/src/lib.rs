@@ -75,10 +75,10 @@ struct KnowledgeInner {
 /// Failure of a knowledge base operation.
 #[derive(Debug, thiserror::Error)]
 pub enum KnowledgeError {
-    #[error("there is no such knowledge base")]
-    UnknownBase,
-    #[error("there is no such document")]
-    UnknownDocument,
+    #[error("there is no knowledge base {0}")]
+    UnknownBase(String),
+    #[error("there is no document {0}")]
+    UnknownDocument(String),
     #[error("the documents of this knowledge base are on a remote server; change them there")]
     Remote,
     #[error("this document is being indexed; wait until its status is ready or failed")]
@@ -132,7 +132,7 @@ impl Knowledge {
             .parts
             .bases
             .get(kb_id)
-            .ok_or(KnowledgeError::UnknownBase)
+            .ok_or_else(|| KnowledgeError::UnknownBase(kb_id.to_owned()))
     }
 
     /// The base of that id, if it is embedded.

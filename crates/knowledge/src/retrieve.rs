@@ -47,7 +47,8 @@ impl Knowledge {
     }
 }
 
-fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
+/// Faults of a query, by JSON pointer.
+pub fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
     let mut faults = Vec::new();
     if query.query_text.trim().is_empty() {
         faults.push(Fault::new("/query_text", "must not be empty"));

@@ -202,7 +202,7 @@ impl HealthRecorder {
     }
 
     fn answered(&self) {
-        let now = self.clock.now_ms();
+        let now = self.clock.now_seconds();
         let mut seen = self.seen();
         seen.last_success_at = Some(now);
         seen.consecutive_failures = 0;
@@ -213,7 +213,7 @@ impl HealthRecorder {
         if error.is_caller_fault() {
             return;
         }
-        let now = self.clock.now_ms();
+        let now = self.clock.now_seconds();
         let mut seen = self.seen();
         seen.last_failure_at = Some(now);
         seen.last_error = Some(ModelProviderError {
@@ -254,7 +254,10 @@ fn key_view(rest: Option<KeyCooldown>, (now, now_ms): (Instant, i64)) -> ModelPr
     ModelProviderKey {
         rests_until: rest.map(|rest| {
             let left = rest.until.saturating_duration_since(now);
-            now_ms.saturating_add(millis(left))
+            now_ms
+                .saturating_add(millis(left))
+                .saturating_add(999)
+                .div_euclid(1000)
         }),
         rests_because: rest.map(|rest| rest.because.to_owned()),
     }

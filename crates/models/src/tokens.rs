@@ -9,14 +9,7 @@ use domain::chat::provider_member_texts;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 
-/// A tokenizer vocabulary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vocabulary {
-    /// GPT-4o and later.
-    O200k,
-    /// GPT-4 and GPT-3.5.
-    Cl100k,
-}
+pub use tokenizer::Vocabulary;
 
 /// Token counting for one model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,11 +136,7 @@ impl TokenCount {
     }
 
     fn cut(&self, text: &str) -> u64 {
-        let vocabulary = match self.vocabulary {
-            Vocabulary::O200k => bpe_openai::o200k_base(),
-            Vocabulary::Cl100k => bpe_openai::cl100k_base(),
-        };
-        vocabulary.count(text) as u64
+        self.vocabulary.count(text) as u64
     }
 
     #[expect(

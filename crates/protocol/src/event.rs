@@ -169,6 +169,9 @@ pub struct EventAccepted {
     /// `no_agent` when there is no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What to do about a missing run, for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// Response to a batch of CloudEvents: one item for each event, in the order of the batch.

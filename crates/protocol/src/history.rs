@@ -40,6 +40,30 @@ pub struct TranscriptItem {
     pub metadata: JsonObject,
 }
 
+/// A conversation and its newest event, as `GET /v1/conversations` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConversationSummary {
+    pub conversation_id: String,
+    /// Null for a conversation without a bot.
+    pub bot_id: Option<String>,
+    /// Null for a conversation without a thread.
+    pub thread_id: Option<String>,
+    pub event_count: i64,
+    /// Number of messages of its history.
+    pub message_count: i64,
+    /// True while one of its runs has not ended.
+    pub is_busy: bool,
+    pub last_event_id: String,
+    /// Arrival of the newest event, in epoch seconds.
+    pub last_event_at: i64,
+    /// The begin of the newest event's input text, at most 200 characters. A longer text ends with `…`. Absent for
+    /// an event without text or above 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 200))]
+    pub input_preview: Option<String>,
+}
+
 /// Body of `POST /host/v1/history/search`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -68,7 +68,8 @@ impl fmt::Display for WorkspaceId {
     }
 }
 
-/// Runner id `plugin:{author}/{plugin}/{runner}`: three non-empty parts without `/`, at most 255 bytes in total.
+/// Runner id `plugin:{author}/{plugin}/{runner}`: three non-empty parts without `/`, at most 255 bytes in total. The
+/// short form `{author}/{plugin}` is read as `plugin:{author}/{plugin}/default`, and never written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunnerId {
     author: String,
@@ -76,13 +77,16 @@ pub struct RunnerId {
     runner: String,
 }
 
+/// Runner name of the short form.
+const DEFAULT_RUNNER: &str = "default";
+
 /// Error for a text that is not a runner id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRunnerId;
 
 impl fmt::Display for InvalidRunnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("must have the form plugin:{author}/{plugin}/{runner}")
+        f.write_str("must have the form plugin:{author}/{plugin}/{runner}, or {author}/{plugin}")
     }
 }
 
@@ -110,8 +114,11 @@ impl FromStr for RunnerId {
     type Err = InvalidRunnerId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let body = text.strip_prefix("plugin:").ok_or(InvalidRunnerId)?;
-        let mut parts = body.split('/');
+        let long = text.strip_prefix("plugin:");
+        if long.is_none() && text.contains(':') {
+            return Err(InvalidRunnerId);
+        }
+        let mut parts = long.unwrap_or(text).split('/');
         let mut next = || {
             parts
                 .next()
@@ -123,7 +130,10 @@ impl FromStr for RunnerId {
         let id = Self {
             author: next()?,
             plugin: next()?,
-            runner: next()?,
+            runner: match long {
+                Some(_) => next()?,
+                None => DEFAULT_RUNNER.to_owned(),
+            },
         };
         if parts.next().is_some() || text.len() > 255 {
             return Err(InvalidRunnerId);
@@ -154,8 +164,12 @@ mod schema {
         fn schema() -> RefOr<Schema> {
             ObjectBuilder::new()
                 .schema_type(SchemaType::new(Type::String))
-                .description(Some("`plugin:{author}/{plugin}/{runner}`"))
-                .pattern(Some(r"^plugin:[^/\s]+/[^/\s]+/[^/\s]+$"))
+                .description(Some(
+                    "`plugin:{author}/{plugin}/{runner}`. Requests may have the short form `{author}/{plugin}` for the runner `default`.",
+                ))
+                .pattern(Some(
+                    r"^(plugin:[^/\s]+/[^/\s]+/[^/\s]+|[^/\s:]+/[^/\s:]+)$",
+                ))
                 .examples(["plugin:runnel/echo/default"])
                 .build()
                 .into()
@@ -181,6 +195,13 @@ mod tests {
     }
 
     #[test]
+    fn short_runner_ids_name_the_default_runner() {
+        let id: RunnerId = "acme/fast".parse().unwrap();
+        assert_eq!(id.to_string(), "plugin:acme/fast/default");
+        assert_eq!(id, "plugin:acme/fast/default".parse().unwrap());
+    }
+
+    #[test]
     fn rejects_malformed_runner_ids() {
         for bad in [
             "",
@@ -190,6 +211,11 @@ mod tests {
             "plugin:a//c",
             "x:a/b/c",
             "a/b/c",
+            "a",
+            "a/",
+            "/b",
+            "x:a/b",
+            "a b/c",
             "plugin:a/b /c",
         ] {
             assert_eq!(bad.parse::<RunnerId>(), Err(InvalidRunnerId), "{bad}");

@@ -203,10 +203,10 @@ pub struct ModelProvider {
     pub models: Vec<String>,
     /// Provider keys in configuration order, without their secrets.
     pub keys: Vec<ModelProviderKey>,
-    /// Time of the last success, in epoch milliseconds. A stream succeeds with its first chunk.
+    /// Time of the last success, in epoch seconds. A stream succeeds with its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success_at: Option<i64>,
-    /// Time of the last failure, in epoch milliseconds.
+    /// Time of the last failure, in epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure_at: Option<i64>,
     /// Error of the last failure.
@@ -223,8 +223,8 @@ pub struct ModelProvider {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelProviderKey {
-    /// End of the key's cooldown, in epoch milliseconds. Other keys are preferred until then. Absent for an
-    /// active key.
+    /// End of the key's cooldown, in epoch seconds, rounded up. Other keys are preferred until then. Absent for
+    /// an active key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rests_until: Option<i64>,
     /// Cause of the cooldown: `upstream_rate_limited` or `upstream_credential`.

@@ -113,6 +113,14 @@ pub struct ToolCallCompletedPayload {
     pub error: Option<String>,
 }
 
+/// Payload of `artifact.created`. The gateway binds the artifact to the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ArtifactCreatedPayload {
+    /// Id of an artifact that this run uploaded.
+    pub artifact_id: String,
+}
+
 /// Payload of `state.updated`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -71,9 +71,20 @@ pub struct AgentRun {
     pub run_id: RunId,
     pub event_id: String,
     pub agent_id: AgentId,
+    /// Current name of the agent. Absent if the agent was deleted, and in the host API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_name: Option<String>,
+    /// The begin of the event's input text, at most 200 characters. A longer text ends with `…`. Absent for an
+    /// event without text or above 256 KiB, and in the host API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 200))]
+    pub input_preview: Option<String>,
     /// Parent that started this run as a child run. Absent for a run that an event started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<RunId>,
+    /// The ended run of the same event that this run repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
     /// Binding id in hosts whose bindings are not agents; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,
@@ -87,6 +98,10 @@ pub struct AgentRun {
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
+    /// Milliseconds from start to end. Absent for a run that has not started or not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
+    pub duration_ms: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<i64>,
     pub deadline_at: Option<i64>,

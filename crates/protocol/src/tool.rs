@@ -118,7 +118,7 @@ pub struct McpServer {
     /// `streamable_http` or `stdio`.
     pub transport: String,
     pub state: McpServerState,
-    /// Start of the current state, in epoch milliseconds.
+    /// Start of the current state, in epoch seconds.
     pub since: i64,
     /// Tools of the server, by the names that agents grant.
     pub tools: Vec<String>,

@@ -24,11 +24,11 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Why a call cannot wait for an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AwaitError {
-    #[error("the run has asked no question of this id")]
+    #[error("the run has no question with this id")]
     Unknown,
     #[error("the question was asked without `await`: its answer is an event")]
     NotAwaited,
-    #[error("as many calls of the run wait for answers as may")]
+    #[error("the run has reached its limit of calls that wait for answers")]
     Full,
     #[error("the run is over")]
     Over(AbortReason),

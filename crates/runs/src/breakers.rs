@@ -138,10 +138,10 @@ impl Breakers {
         match breaker.note(passage, sign, now, jitter, &self.0.policy) {
             Some(CircuitChange::Opened) => tracing::warn!(
                 endpoint.id = %endpoint, failures = breaker.failures(),
-                "endpoint {endpoint} fails: no run is posted to it for a while"
+                "endpoint {endpoint} fails; no runs are posted to it until its breaker closes"
             ),
             Some(CircuitChange::Closed) => {
-                tracing::info!(endpoint.id = %endpoint, "endpoint {endpoint} answers again");
+                tracing::info!(endpoint.id = %endpoint, "endpoint {endpoint} responds again");
             }
             None => {}
         }

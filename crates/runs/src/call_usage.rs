@@ -85,7 +85,7 @@ impl CallUsage {
             };
             if let Err(error) = recorded.await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the outcome of a call was not recorded");
+                tracing::error!(error, "cannot record the outcome of a call");
             }
         });
     }
@@ -96,7 +96,7 @@ impl CallUsage {
         self.lifecycle.tasks.spawn(async move {
             if let Err(error) = store.write(finish).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the outcome of a call of a tool was not written");
+                tracing::error!(error, "cannot store the outcome of a tool call");
             }
             then();
         });

@@ -36,7 +36,7 @@ impl ChildCancellation {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(
                 run.id = %id, error,
-                "child runs of run {id} were not asked to end; the sweep will"
+                "cannot cancel the child runs of run {id}; recovery will"
             );
         }
     }

@@ -33,7 +33,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Why a call cannot wait for the end of a child run.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
-    #[error("as many calls of the run wait for child runs as may")]
+    #[error("the run has reached its limit of calls that wait for child runs")]
     Full,
     #[error("the run is over")]
     Over(AbortReason),

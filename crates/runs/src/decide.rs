@@ -13,11 +13,12 @@ mod speculation;
 use std::sync::Arc;
 
 use domain::admission::{Admission, admit};
+use domain::binding::no_match_hint;
 use domain::canonical::canonical_json;
 use protocol::event::EventAccepted;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use store::{DecisionFacts, FirstAttempt, IngestPlan, occupancy};
+use store::{Candidate, DecisionFacts, FirstAttempt, IngestPlan, occupancy};
 use tokio::time::Instant;
 
 use crate::intake::IntakeError;
@@ -63,7 +64,7 @@ impl Decider {
             return Err(IntakeError::ChildRefused(why));
         }
         let Some(winner) = Self::winner(input, &facts.candidates)? else {
-            return Ok(kept(no_agent(input)));
+            return Ok(kept(no_agent(input, &facts.candidates)));
         };
         let speculated =
             speculation.and_then(|speculation| speculation.draft_for(self, facts, winner));
@@ -190,10 +191,12 @@ fn accepted(
         steered: stood.is_some(),
         last_sequence: stood,
         reason: None,
+        hint: None,
     }
 }
 
-fn no_agent(input: &DecisionInput) -> EventAccepted {
+fn no_agent(input: &DecisionInput, candidates: &[Candidate]) -> EventAccepted {
+    let agents = candidates.iter().map(|candidate| &candidate.agent.spec);
     EventAccepted {
         event_id: input.event_id.clone(),
         run_id: None,
@@ -202,5 +205,6 @@ fn no_agent(input: &DecisionInput) -> EventAccepted {
         steered: false,
         last_sequence: None,
         reason: Some("no_agent".to_owned()),
+        hint: Some(no_match_hint(agents, &input.event)),
     }
 }

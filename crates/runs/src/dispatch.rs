@@ -1,17 +1,16 @@
 //! Dispatch of a run to its runner: lease, token, intent row, POST (runs §1, step 4).
 
+mod failure;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use domain::retry::{AttemptFailure, RetryDecision, after_failure};
-use domain::run::{Failure, FailureCode, Run};
+use domain::retry::{RetryDecision, after_failure};
+use domain::run::{Failure, Run};
 use futures_util::FutureExt as _;
-use http::StatusCode;
 use protocol::id::{RunId, RunnerId};
 use protocol::request::HostAccess;
-use serde_json::json;
 use serde_json::value::RawValue;
 use store::{Dispatch, Dispatched, STARTED, StartAsyncRun, Store, StoreError, failpoint};
 use tokio::time::Instant;
@@ -24,13 +23,11 @@ use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
 use crate::live::LiveRun;
 use base::clock::Clock;
+use failure::{class_of, describe, log_retry};
 use keys::keyring::Keyring;
 use runner_client::{Answer, RunnerClient, StartError};
 use telemetry::metrics;
 use telemetry::spans::Spans;
-
-/// Longest open circuit that a retry waits for. Each try costs commits.
-const SHORT_BREAK: Duration = Duration::from_millis(500);
 
 /// Outcome of a dispatch.
 pub(super) enum DispatchOutcome {
@@ -134,7 +131,7 @@ impl Dispatcher {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
                 return Ok(DispatchOutcome::Failed(run, failure));
             };
-            tracing::warn!(run.id = %run.id, attempt, "runner did not take run {}, trying again", run.id);
+            log_retry(&self.store, &run, attempt, (&error, wait)).await;
             tokio::select! {
                 biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
@@ -354,42 +351,4 @@ struct RunnerRequest<'a> {
     runner_name: &'a str,
     context: &'a RawValue,
     host: HostAccess,
-}
-
-fn class_of(error: &StartError) -> AttemptFailure {
-    match error {
-        StartError::Unreachable(error) if error.is_connect() => AttemptFailure::NotConnected,
-        StartError::CircuitOpen { wait } if *wait <= SHORT_BREAK => AttemptFailure::NotConnected,
-        StartError::Refused {
-            status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
-            retry_after: Some(wait),
-        } => AttemptFailure::Throttled(*wait),
-        _ => AttemptFailure::Uncertain,
-    }
-}
-
-/// Whether the runner may accept a later attempt.
-fn is_passing(status: u16) -> bool {
-    matches!(status, 408 | 425 | 429 | 500..)
-}
-
-fn describe(error: &StartError) -> (Failure, Option<u16>) {
-    let (code, status) = match error {
-        StartError::Unreachable(_) => (FailureCode::RunnerUnreachable, None),
-        StartError::Broken(_) => (FailureCode::RunnerStreamTruncated, None),
-        StartError::Silent => (FailureCode::RunnerFirstByteTimeout, None),
-        StartError::CircuitOpen { .. } => (FailureCode::RunnerCircuitOpen, None),
-        StartError::Unprepared(_) => (FailureCode::HostInternal, None),
-        StartError::Refused { status, .. } => (FailureCode::RunnerHttpError, Some(status.as_u16())),
-        StartError::BadContentType(_) => (FailureCode::RunnerBadContentType, Some(200)),
-    };
-    let failure = Failure::new(code, error.to_string());
-    let failure = match status.filter(|_| code == FailureCode::RunnerHttpError) {
-        Some(status) => Failure {
-            retryable: is_passing(status),
-            ..failure.with_details(json!({"status": status}))
-        },
-        None => failure,
-    };
-    (failure, status)
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use protocol::admin::Fault;
-use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
+use protocol::id::{DEFAULT_WORKSPACE, EndpointId, WorkspaceId};
 use secrecy::{ExposeSecret, SecretString};
-use store::EndpointAddress;
+use store::{EndpointAddress, Store};
 
 use base::seal::MasterKey;
 use egress::outgoing_header_name;
@@ -18,7 +18,7 @@ pub(super) const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
 
 /// A stored endpoint that cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the endpoint's secrets cannot be opened with this master key")]
+#[error("the endpoint's secrets cannot be decrypted with this master key")]
 pub(crate) struct Unopenable;
 
 /// Opens the address of a stored endpoint for calling.
@@ -56,6 +56,15 @@ pub(super) fn header_map(headers: &BTreeMap<String, String>) -> Result<HeaderMap
         map.insert(name, value);
     }
     Ok(map)
+}
+
+/// Name of an endpoint for log lines; its id if the name cannot be read.
+pub(super) async fn endpoint_name(store: &Store, id: EndpointId) -> String {
+    let found = store.endpoints().find_endpoint_name(id).await;
+    match found.ok().flatten() {
+        Some((workspace, name)) => endpoint_label(&workspace, &name),
+        None => id.to_string(),
+    }
 }
 
 /// Metric label of an endpoint: its name, prefixed with its workspace unless that is the default one.

@@ -51,7 +51,7 @@ impl EventBuffer {
         Self {
             run_id: run.id,
             workspace: run.workspace.clone(),
-            epoch: run.lease_epoch,
+            epoch: run.fencing_token,
             from: run.last_sequence,
             lines: String::new(),
             frames: Vec::new(),

@@ -17,7 +17,9 @@ use crate::artifacts::announced_attachments;
 use crate::bus::Notification;
 use crate::child_cancellation::ChildCancellation;
 use crate::decide::{Decider, promote_next};
+use crate::ended_runs::EndedRuns;
 use crate::ending::EndCause;
+use crate::endpoint::endpoint_name;
 use crate::event_buffer::{EventBuffer, relayed};
 use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
@@ -43,6 +45,7 @@ pub(super) struct Finisher {
     pub(super) decider: Arc<Decider>,
     pub(super) ledger: Arc<LedgerWriter>,
     pub(super) children: ChildCancellation,
+    pub(super) ended: EndedRuns,
 }
 
 /// A run whose end is committed.
@@ -50,6 +53,8 @@ pub(super) struct EndedRun {
     status: RunStatus,
     reason: String,
     code: &'static str,
+    /// `{code, message, …}` of a run that failed.
+    error: Option<String>,
     /// Runs of the conversation that the end has released.
     pub(super) next: Vec<RunId>,
 }
@@ -71,6 +76,7 @@ impl Finisher {
             return Err(end_failed(run, error));
         }
         let (mut status, reason) = (terminal.status, terminal.reason.clone());
+        let error = terminal.error.clone();
         if live.cancel.is_cancelled() {
             // The commit writes this status, also where another replica has accepted the cancel.
             status = RunStatus::Cancelled;
@@ -90,11 +96,12 @@ impl Finisher {
                     status,
                     reason,
                     code,
+                    error,
                     next,
                 }))
             }
             Ok(Appended::Lost) => {
-                tracing::warn!(run.id = %run.id, "run {} was settled by somebody else", run.id);
+                tracing::warn!(run.id = %run.id, "run {} was already ended by another replica", run.id);
                 Ok(None)
             }
             Err(error) => Err(end_failed(run, error)),
@@ -103,18 +110,29 @@ impl Finisher {
 
     /// Counts, traces and logs a committed end.
     pub(super) async fn report(&self, live: &LiveRun, run: &Run, ended: &EndedRun) {
-        let EndedRun {
-            status,
-            reason,
-            code,
-            ..
-        } = ended;
+        let EndedRun { status, code, .. } = ended;
         let duration_ms = self.clock.now_ms() - run.created_at;
         metrics::run_ended(status.as_str(), code, duration_ms);
         self.trace_end(live, run, code).await;
-        tracing::info!(
-            run.id = %run.id, runner.id = %run.runner_id, status = status.as_str(),
-            reason, duration_ms, "run {} ended as {}", run.id, status.as_str()
+        self.ended.publish(&run.workspace, run.id);
+        self.log_end(run, ended, duration_ms).await;
+    }
+
+    async fn log_end(&self, run: &Run, ended: &EndedRun, duration_ms: i64) {
+        let EndedRun { status, reason, .. } = ended;
+        let status = status.as_str();
+        if !matches!(ended.status, RunStatus::Failed | RunStatus::Timeout) {
+            tracing::info!(
+                run.id = %run.id, runner.id = %run.runner_id, status, reason, duration_ms,
+                "run {} ended as {status}", run.id
+            );
+            return;
+        }
+        let (code, message) = code_and_message(ended);
+        let endpoint = endpoint_name(&self.store, run.endpoint_id).await;
+        tracing::warn!(
+            run.id = %run.id, runner.id = %run.runner_id, endpoint.name = endpoint, status, code, duration_ms,
+            error = message, "run {} ended as {status}, {code}: {message}", run.id
         );
     }
 
@@ -228,7 +246,7 @@ impl Finisher {
                 failpoint::pass("orphan.after_takeover").await?;
                 // Read again under the new epoch, which fences off appends of the former owner.
                 let row = self.store.runs().find_run(workspace, id).await?;
-                Ok(row.filter(|row| row.lease_epoch == epoch))
+                Ok(row.filter(|row| row.fencing_token == epoch))
             }
             RunStatus::Created | RunStatus::Queued => self.own_unbegun(run).await,
             _ => Ok(None),
@@ -254,10 +272,30 @@ impl Finisher {
     }
 }
 
+/// Maximum size of a failure's message in the log, in bytes. Runners write it.
+const MAX_LOGGED: usize = 500;
+
+fn code_and_message(ended: &EndedRun) -> (String, String) {
+    let error: Value = ended
+        .error
+        .as_deref()
+        .and_then(|error| serde_json::from_str(error).ok())
+        .unwrap_or_default();
+    let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+    let (code, mut message) = (text("code"), text("message"));
+    message.truncate(message.floor_char_boundary(MAX_LOGGED));
+    let code = if code.is_empty() {
+        ended.reason.clone()
+    } else {
+        code
+    };
+    (code, message)
+}
+
 fn end_failed(run: &Run, error: StoreError) -> StoreError {
     tracing::error!(
         run.id = %run.id, error = &error as &dyn std::error::Error,
-        "run {} could not be settled; the sweep will", run.id
+        "run {} could not be ended; recovery will end it", run.id
     );
     error
 }

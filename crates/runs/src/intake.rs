@@ -2,6 +2,7 @@
 
 mod effects;
 mod error;
+mod retry;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -35,6 +36,7 @@ use telemetry::metrics;
 use telemetry::spans::Spans;
 
 pub use error::IntakeError;
+pub use retry::{RetriedRun, RetryError};
 
 /// An event that is stored now, or was stored before.
 #[derive(Clone, Debug)]
@@ -185,6 +187,7 @@ impl Intake {
             arrived_at: at,
             only,
             parent,
+            retry_of: None,
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
             was_accepted: false,

@@ -87,7 +87,7 @@ impl Interrupts {
             };
             if let Err(error) = notified {
                 let error = &error as &dyn std::error::Error;
-                tracing::info!(run.id = %id, error, "runner was not told of the cancel of run {id}");
+                tracing::info!(run.id = %id, error, "cannot tell the runner that run {id} is cancelled");
             }
         });
     }

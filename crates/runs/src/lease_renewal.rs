@@ -34,7 +34,7 @@ impl LeaseRenewal {
         let renewing = thread::Builder::new().name("leases".to_owned()).spawn(move || {
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(renewal.renew_until_stopped()),
-                Err(error) => tracing::error!(%error, "the lease thread has no runtime: leases are not renewed"),
+                Err(error) => tracing::error!(%error, "the lease thread has no runtime; leases are not renewed"),
             }
             let _ = done.send(());
         });
@@ -45,7 +45,7 @@ impl LeaseRenewal {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "no thread for leases: busy workers may delay their renewal");
+                tracing::error!(%error, "cannot start the lease thread; busy workers may delay lease renewal");
                 self.renew_until_stopped().await;
             }
         }
@@ -65,7 +65,7 @@ impl LeaseRenewal {
             if let Err(error) = self.renew_leases(&mut keeper).await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "leases could not be renewed"
+                    "cannot renew leases"
                 );
             }
         }

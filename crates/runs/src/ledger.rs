@@ -46,7 +46,7 @@ impl LedgerWriter {
             if is_first {
                 tracing::warn!(
                     run.id = %run, error = &error as &dyn std::error::Error,
-                    "the database does not take what run {run} brought, trying again"
+                    "cannot store results of run {run}, trying again"
                 );
             }
             tokio::time::sleep(PAUSE).await;
@@ -102,7 +102,7 @@ impl LedgerWriter {
                 .terminal
                 .as_ref()
                 .is_none_or(|terminal| row.status == terminal.status_after(was_cancelled));
-            row.lease_epoch == append.epoch && row.last_sequence == append.to && ended
+            row.fencing_token == append.epoch && row.last_sequence == append.to && ended
         });
         // The commit released the next run; recovery dispatches it.
         Ok(if ours {

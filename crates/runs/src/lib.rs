@@ -29,6 +29,7 @@ mod child_cancellation;
 mod context;
 mod decide;
 mod dispatch;
+mod ended_runs;
 mod ending;
 mod endpoint;
 mod endpoint_cache;
@@ -59,7 +60,9 @@ use std::sync::Arc;
 
 use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
+use protocol::id::{RunId, WorkspaceId};
 use store::Store;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use base::clock::Clock;
@@ -148,6 +151,11 @@ impl Runs {
     /// Signs and reads cursors.
     pub fn cursors(&self) -> &Cursors {
         &self.0.keys.cursors
+    }
+
+    /// Runs that this process ends from now on. A slow reader loses the oldest.
+    pub fn ended_runs(&self) -> broadcast::Receiver<(WorkspaceId, RunId)> {
+        self.0.ended.subscribe()
     }
 
     /// Cancelled when no new run is taken.

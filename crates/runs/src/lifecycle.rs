@@ -34,7 +34,7 @@ impl Lifecycle {
         {
             tracing::warn!(
                 grace_ms = grace.as_millis(),
-                "runs still live after the grace are ended"
+                "ending the runs that are live after the grace period"
             );
         }
     }

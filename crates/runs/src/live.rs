@@ -249,7 +249,7 @@ impl LiveRegistry {
         for entry in &self.runs {
             let has_lapsed = entry.held_until().is_some_and(|until| until <= now);
             if has_lapsed && !entry.lost.is_cancelled() && !entry.has_ended() {
-                tracing::warn!(run.id = %entry.key(), "run {} is let go: its lease has ended", entry.key());
+                tracing::warn!(run.id = %entry.key(), "run {} stops on this replica: its lease expired", entry.key());
                 metrics::lease_lost();
                 entry.lost.cancel();
             }

@@ -97,6 +97,7 @@ impl EventPreviews {
             arrived_at: self.clock.now_ms(),
             only: None,
             parent: None,
+            retry_of: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,

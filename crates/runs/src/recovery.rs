@@ -95,7 +95,7 @@ impl RunRecovery {
             if let Err(error) = self.release_reservations().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "what is reserved for calls could be neither held nor given back"
+                    "cannot renew or release the reservations of calls"
                 );
             }
         }
@@ -116,7 +116,7 @@ impl RunRecovery {
         loop {
             tick.tick().await;
             if let Err(error) = self.sweep().await {
-                tracing::error!(error = &error as &dyn std::error::Error, "the sweep failed");
+                tracing::error!(error = &error as &dyn std::error::Error, "recovery failed");
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::cancel::Cancellation;
 use crate::children::Children;
 use crate::denials::Denials;
 use crate::discovery::{DiscoveryWorker, Endpoints};
+use crate::ended_runs::EndedRuns;
 use crate::endpoint_cache::EndpointCache;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
@@ -54,6 +55,7 @@ pub struct Services {
     pub(super) limits: Arc<RunLimits>,
     pub(super) owner: Arc<str>,
     pub(super) lifecycle: Lifecycle,
+    pub(super) ended: EndedRuns,
     pub intake: Arc<Intake>,
     pub previews: EventPreviews,
     pub interactions: Interactions,
@@ -149,6 +151,7 @@ impl Services {
             limits,
             owner: shared.owner,
             lifecycle: shared.lifecycle,
+            ended: shared.ended,
             intake,
             cancellation,
             ledger: shared.ledger,

@@ -87,7 +87,7 @@ impl UnconfirmedDispatches {
     /// Drives a run whose lease was renewed.
     fn resume(&self, mut one: Unconfirmed, cancel_requested_at: Option<i64>, held_at: Instant) {
         let run = &mut one.inputs.run;
-        tracing::info!(run.id = %run.id, "run {} was stored when the database went away, and goes on", run.id);
+        tracing::info!(run.id = %run.id, "run {} was stored before the database connection broke; it continues", run.id);
         run.cancel_requested_at = cancel_requested_at;
         let id = run.id;
         if let Some(dispatch) = &mut one.inputs.dispatch {

@@ -84,6 +84,7 @@ impl RunStreams {
             ready: VecDeque::from([hello]),
             shown_at: now,
             look_since: now.checked_sub(self.limits.poll).unwrap_or(now),
+            knows_of_stop: false,
             done: false,
             _open: OpenStream::enter(),
         };
@@ -109,6 +110,8 @@ struct Watcher {
     shown_at: Instant,
     /// Maximum age of a shared look at the run's row.
     look_since: Instant,
+    /// The stream has sent `gateway.draining`.
+    knows_of_stop: bool,
     done: bool,
     _open: OpenStream,
 }
@@ -174,7 +177,8 @@ impl Watcher {
             // The log is dropped with the run; the next look reads the table.
             _ = progress.changed() => {}
             () = tokio::time::sleep(self.heartbeat) => self.ready.push_back(HEARTBEAT),
-            () = stopping.cancelled() => self.tell_of_draining(),
+            // The run may end within the grace, so its stream stays open.
+            () = stopping.cancelled(), if !self.knows_of_stop => self.tell_of_draining(),
         }
     }
 
@@ -215,7 +219,10 @@ impl Watcher {
                 self.look_since = next_look;
                 self.show_life();
             }
-            () = stopping.cancelled() => self.tell_of_draining(),
+            () = stopping.cancelled() => {
+                self.tell_of_draining();
+                self.done = true;
+            }
         }
         Ok(())
     }
@@ -250,10 +257,12 @@ impl Watcher {
         }
     }
 
-    /// Tells the client that the gateway stops. All committed events were shown. The retry times are spread, so
-    /// that not all clients reconnect at once.
+    /// Tells the client once that the gateway stops. The retry times are spread, so that not all clients
+    /// reconnect at once.
     fn tell_of_draining(&mut self) {
-        self.done = true;
+        if std::mem::replace(&mut self.knows_of_stop, true) {
+            return;
+        }
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
         // Without data, so that clients do not read it as an event of the ledger.
         let frame = format!("retry: {}\nevent: gateway.draining\n\n", 1000 + jitter);

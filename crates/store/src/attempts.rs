@@ -64,7 +64,7 @@ impl Dispatch {
         let mut run = Run {
             status: RunStatus::Running,
             attempt: self.attempt,
-            lease_epoch: self.run.lease_epoch + 1,
+            fencing_token: self.run.fencing_token + 1,
             cancel_requested_at,
             status_reason,
             ..self.run.clone()
@@ -101,7 +101,7 @@ impl Dispatch {
 
     fn is_own(&self, row: &runs::Model) -> bool {
         row.status == RunStatus::Running.as_str()
-            && row.lease_epoch == self.run.lease_epoch + 1
+            && row.fencing_token == self.run.fencing_token + 1
             && row.lease_owner.as_deref() == Some(self.owner.as_str())
             && row.attempt == i64::from(self.attempt)
     }

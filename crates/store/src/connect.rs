@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use migrations::{Migrator, MigratorTrait};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
@@ -12,6 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
 
+use crate::database_server::wait_for_server;
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::part_cache::PartCache;
@@ -35,9 +36,11 @@ pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(15);
 const MIN_SILENCE: Duration = Duration::from_secs(1);
 
 // A replica that stops within a transaction must not block others. An acknowledged commit is on disk.
-const POSTGRES_SETTINGS: [(&str, &str); 2] = [
+// Notices, such as those of `IF NOT EXISTS`, are no news.
+const POSTGRES_SETTINGS: [(&str, &str); 3] = [
     ("idle_in_transaction_session_timeout", "10s"),
     ("synchronous_commit", "on"),
+    ("client_min_messages", "warning"),
 ];
 /// Maximum wait for a lock: the other items of the batch wait, too. On timeout the item moves to the lock-wait
 /// queue. Longer than the server's `deadlock_timeout`.
@@ -78,7 +81,7 @@ pub(crate) async fn open(
             writes
         }
         Backend::Postgres => {
-            wait_for_server(url).await?;
+            wait_for_server(url, ACQUIRE_TIMEOUT).await?;
             let alone = Database::connect(options(1)).await?;
             migrate(&alone, backend).await?;
             alone.close().await?;
@@ -113,44 +116,6 @@ pub(crate) async fn open(
     Ok((engine, work))
 }
 
-/// Connects until the server accepts, within the acquire timeout. The pool's own error names neither the server
-/// nor the cause.
-async fn wait_for_server(url: &str) -> Result<(), StoreError> {
-    const PAUSE: Duration = Duration::from_millis(200);
-    // Starting up, or out of connections: an old replica frees its own.
-    const TRANSIENT_CODES: [&str; 2] = ["57P03", "53300"];
-    let told = |message: String| StoreError::Db(sea_orm::DbErr::Custom(message));
-    let options = PgConnectOptions::from_str(url);
-    let options = options.map_err(|error| told(format!("database.url: {error}")))?;
-    let give_up = Instant::now() + ACQUIRE_TIMEOUT;
-    let mut why = "it does not answer".to_owned();
-    while Instant::now() < give_up {
-        let connecting = PgConnection::connect_with(&options);
-        match tokio::time::timeout_at(give_up.into(), connecting).await {
-            Ok(Ok(connection)) => {
-                let _ = connection.close().await;
-                return Ok(());
-            }
-            Ok(Err(error)) => {
-                let answered = error.as_database_error();
-                why =
-                    answered.map_or_else(|| error.to_string(), |error| error.message().to_owned());
-                let code = answered.map(|error| error.code().unwrap_or_default());
-                // Other errors of the server are permanent.
-                if code.is_some_and(|code| !TRANSIENT_CODES.contains(&&*code)) {
-                    break;
-                }
-            }
-            Err(_) => break,
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    let (host, port) = (options.get_host(), options.get_port());
-    let database = options.get_database().unwrap_or_default();
-    let place = format!("PostgreSQL at {host}:{port}, database {database}");
-    Err(told(format!("database.url: {place}: {why}")))
-}
-
 /// Migrates. An advisory lock serialises replicas; it belongs to the connection, so the pool must have exactly
 /// one.
 async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), StoreError> {
@@ -180,14 +145,14 @@ pub fn check_database_url(url: &str) -> Result<(), String> {
     }
 }
 
-fn backend_of(url: &str) -> Result<Backend, StoreError> {
+pub(crate) fn backend_of(url: &str) -> Result<Backend, StoreError> {
     if url.starts_with("sqlite:") {
         Ok(Backend::Sqlite)
     } else if url.starts_with("postgres:") || url.starts_with("postgresql:") {
         Ok(Backend::Postgres)
     } else {
-        let message = "database.url must begin with sqlite:// or postgres://";
-        Err(StoreError::Db(sea_orm::DbErr::Custom(message.to_owned())))
+        let message = "the address must begin with sqlite:// or postgres://";
+        Err(StoreError::Address(message.to_owned()))
     }
 }
 
@@ -289,7 +254,7 @@ fn sqlite_file(url: &str) -> Option<PathBuf> {
     file.is_file().then(|| file.to_owned())
 }
 
-fn sqlite_path(url: &str) -> Option<PathBuf> {
+pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;

@@ -36,6 +36,12 @@ pub enum StoreError {
     /// The writer has stopped, because the store was closed.
     #[error("the store is closed")]
     Closed,
+    /// The server or file of the URL cannot be used.
+    #[error("{place}: {why}")]
+    Server { place: String, why: String },
+    /// The URL of the database is not valid.
+    #[error("{0}")]
+    Address(String),
     /// The database itself.
     #[error("the database failed")]
     Db(#[source] DbErr),

@@ -82,7 +82,7 @@ impl LeaseRepository<'_> {
         lease: Duration,
         leases: LeaseFilter,
     ) -> Result<Option<i64>, StoreError> {
-        let (id, epoch, owner) = (run.id, run.lease_epoch, owner.to_owned());
+        let (id, epoch, owner) = (run.id, run.fencing_token, owner.to_owned());
         self.db
             .write(TakeOver {
                 id,
@@ -150,12 +150,12 @@ impl Mutation for TakeOver {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Option<i64>, StoreError> {
         let backend = tx.get_database_backend();
         let moved = runs::Entity::update_many()
-            .col_expr(runs::Column::LeaseEpoch, Expr::value(self.epoch + 1))
+            .col_expr(runs::Column::FencingToken, Expr::value(self.epoch + 1))
             .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
             .col_expr(runs::Column::LeaseExpiresAt, lease_end(backend, self.lease))
             .filter(runs::Column::Id.eq(self.id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .filter(runs::Column::FencingToken.eq(self.epoch))
             .filter(self.leases.condition(&self.owner, backend))
             .exec(tx)
             .await?;
@@ -196,9 +196,9 @@ impl Mutation for TakeOverBatch {
                 .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
                 .filter(self.leases.condition(&self.owner, backend));
             let free: Vec<String> = skip_locked(tx, query).into_tuple().all(tx).await?;
-            let epoch = Expr::col(runs::Column::LeaseEpoch).add(1);
+            let epoch = Expr::col(runs::Column::FencingToken).add(1);
             runs::Entity::update_many()
-                .col_expr(runs::Column::LeaseEpoch, epoch)
+                .col_expr(runs::Column::FencingToken, epoch)
                 .col_expr(runs::Column::LeaseOwner, Expr::value(self.owner.as_str()))
                 .col_expr(runs::Column::LeaseExpiresAt, lease_end(backend, self.lease))
                 .filter(runs::Column::Id.is_in(free.clone()))
@@ -220,7 +220,7 @@ impl Mutation for TakeOverBatch {
         told: &Self::Output,
     ) -> Result<bool, StoreError> {
         for run in told {
-            if is_held(tx, run.id, &self.owner, run.lease_epoch).await? {
+            if is_held(tx, run.id, &self.owner, run.fencing_token).await? {
                 return Ok(true);
             }
         }
@@ -237,6 +237,6 @@ async fn is_held(
 ) -> Result<bool, StoreError> {
     let held = runs::Entity::find_by_id(id.to_string())
         .filter(runs::Column::LeaseOwner.eq(owner))
-        .filter(runs::Column::LeaseEpoch.eq(epoch));
+        .filter(runs::Column::FencingToken.eq(epoch));
     Ok(held.count(tx).await? > 0)
 }

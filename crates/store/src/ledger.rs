@@ -142,7 +142,7 @@ impl Mutation for Append {
                 .terminal
                 .as_ref()
                 .map_or(RunStatus::Running, |end| end.status_after(was_cancelled));
-            row.lease_epoch == self.epoch
+            row.fencing_token == self.epoch
                 && row.last_sequence == signed(self.to)
                 && row.status == status.as_str()
         }))

@@ -20,7 +20,9 @@ mod capacity;
 mod children;
 mod connect;
 mod conversation;
+mod conversation_list;
 mod database_clock;
+mod database_server;
 mod engine;
 mod entity;
 mod error;
@@ -68,6 +70,7 @@ mod preview;
 mod promotion;
 mod release;
 mod retention;
+mod retry;
 mod runners;
 mod runs;
 mod shared_parts;
@@ -77,6 +80,7 @@ mod skills;
 mod state;
 mod steering;
 mod storage;
+mod stream_links;
 mod tool_calls;
 mod transcript;
 mod usage;
@@ -101,6 +105,8 @@ pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::check_database_url;
 pub use conversation::{ConversationState, ConversationsOf, occupancy};
+pub use conversation_list::{ConversationRecord, ConversationsFound};
+pub use database_server::probe_database;
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use endpoints::{EndpointRecord, SaveEndpoint};
 pub use engine::Backend;
@@ -145,8 +151,9 @@ pub use repositories::{
     LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
     UsageRepository,
 };
+pub use retry::{Retried, RetryRun};
 pub use runners::FoundRunner;
-pub use runs::{RunFilter, RunPosition, RunWindow, RunsFound, StoredRunInputs};
+pub use runs::{RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StoredRunInputs};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};
@@ -156,6 +163,7 @@ pub use storage::{
     FinishUpload, PutIf, Quota, UploadStep, WriteChunk,
 };
 pub use store::Store;
+pub use stream_links::{CreateStreamLink, OpenStreamLink, StoredStreamLink, StreamLink};
 pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };

@@ -137,7 +137,7 @@ impl Mutation for ReleaseRun {
             )
             .filter(runs::Column::Id.eq(self.run_id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .filter(runs::Column::FencingToken.eq(self.epoch))
             .exec(tx)
             .await?;
         Ok(())

@@ -1,6 +1,7 @@
 //! Run queries: find, list, count.
 
 mod inputs;
+mod labels;
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use crate::repositories::RunRepository;
 use crate::sql::padded;
 
 pub use inputs::StoredRunInputs;
+pub use labels::RunLabels;
+pub(crate) use labels::input_texts;
 
 /// Filter of a run list.
 #[derive(Clone, Debug, Default)]
@@ -342,6 +345,14 @@ pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
     models.into_iter().filter_map(read).collect()
 }
 
+fn run_if_any(
+    column: &'static str,
+    row: &str,
+    id: Option<&str>,
+) -> Result<Option<RunId>, StoreError> {
+    id.map(|id| parsed(column, row, id)).transpose()
+}
+
 pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
     let row = model.id.as_str();
     let corrupt = |column| StoreError::Corrupt {
@@ -365,16 +376,13 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         error: json_if_any("runs.error", model.error)?,
         usage: json_if_any("runs.usage", model.usage)?,
         metadata: json("runs.metadata", model.metadata)?,
-        parent_run_id: model
-            .parent_run_id
-            .as_deref()
-            .map(|parent| parsed("runs.parent_run_id", row, parent))
-            .transpose()?,
+        parent_run_id: run_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
+        retry_of: run_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,
         status_reason: model.status_reason,
-        lease_epoch: model.lease_epoch,
+        fencing_token: model.fencing_token,
         deadline_at: model.deadline_at,
         cancel_requested_at: model.cancel_requested_at,
         snapshot_sha256: model.snapshot_sha256,

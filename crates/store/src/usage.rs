@@ -3,7 +3,9 @@
 
 mod reserved;
 
-use domain::budget::{Amount, Budget};
+use std::collections::HashMap;
+
+use domain::budget::{Amount, Budget, BudgetScope};
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{
@@ -16,6 +18,7 @@ use crate::entity::{budget_usage, usage_calls};
 use crate::error::{StoreError, signed, unsigned};
 use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
+use crate::sql::returned;
 
 pub use reserved::ReserveBudget;
 
@@ -276,6 +279,29 @@ impl UsageRepository<'_> {
             .await?;
         Ok(rows.into_iter().map(UsedBudget::of).collect())
     }
+
+    /// Names of the agents or endpoints with these ids. Runs and workspaces have no names.
+    pub async fn names_of_subjects(
+        self,
+        workspace: &WorkspaceId,
+        scope: BudgetScope,
+        ids: impl Iterator<Item = &str>,
+    ) -> Result<HashMap<String, String>, StoreError> {
+        let table = match scope {
+            BudgetScope::Agent => "agents",
+            BudgetScope::Endpoint => "runner_endpoints",
+            BudgetScope::Run | BudgetScope::Workspace => return Ok(HashMap::new()),
+        };
+        let sql = format!(
+            "SELECT s.id, s.name FROM rows, {table} s WHERE s.id = ?1 AND s.workspace_id = ?2"
+        );
+        let ids = ids.map(|id| [id.into(), workspace.as_str().into()]);
+        let found = returned(&self.db.readers, ids.collect(), &sql).await?;
+        let named = found
+            .iter()
+            .map(|row| Ok((row.text("id")?, row.text("name")?)));
+        named.collect()
+    }
 }
 
 /// Usage of a budget by one subject.
@@ -287,6 +313,12 @@ pub struct UsedBudget {
 }
 
 impl UsedBudget {
+    /// Id of the run, agent, endpoint or workspace.
+    pub fn subject_id(&self) -> &str {
+        let id = self.subject.split_once('/').map(|(_, id)| id);
+        id.unwrap_or(&self.subject)
+    }
+
     fn of(row: budget_usage::Model) -> Self {
         Self {
             used: amount_of(&row),

@@ -45,7 +45,7 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     let run = bench.only_run().await;
     assert_eq!(
-        (run.status, run.attempt, run.lease_epoch, run.started_at),
+        (run.status, run.attempt, run.fencing_token, run.started_at),
         (RunStatus::Running, 1, 1, Some(1_000))
     );
     let context = bench
@@ -66,7 +66,7 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
             .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
     assert_eq!(taken.await.unwrap(), None);
     let mut as_created = run.clone();
-    (as_created.status, as_created.lease_epoch) = (RunStatus::Created, 0);
+    (as_created.status, as_created.fencing_token) = (RunStatus::Created, 0);
     let by_another = Dispatch {
         owner: "another".to_owned(),
         ..dispatch(&as_created)

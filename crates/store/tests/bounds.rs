@@ -668,7 +668,7 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
         };
         bench.store.write(close).await.unwrap()
     };
-    let epoch = run.lease_epoch;
+    let epoch = run.fencing_token;
     assert_eq!(send(1).await, ResultsAppended::Through(1));
     assert_eq!(close(true, epoch).await, AppendsClosed::Heartbeating);
     assert_eq!(

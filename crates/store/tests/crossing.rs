@@ -579,8 +579,8 @@ async fn detects_takeover_after_lost_reply(bench: StoreFixture, database: TestDa
         .await;
     let taken = taken.unwrap();
     assert!(!between.drops_reply.load(Ordering::SeqCst));
-    let epochs: Vec<_> = taken.iter().map(|run| run.lease_epoch).collect();
-    assert_eq!(epochs, runs.map(|run| run.lease_epoch + 1));
+    let epochs: Vec<_> = taken.iter().map(|run| run.fencing_token).collect();
+    assert_eq!(epochs, runs.map(|run| run.fencing_token + 1));
 
     between.drops_reply.store(true, Ordering::SeqCst);
     let epoch = store

@@ -17,5 +17,6 @@ mod plans;
 mod search;
 mod shared;
 mod store;
+mod stream_links;
 mod together;
 mod writer;

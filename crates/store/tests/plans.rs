@@ -344,7 +344,24 @@ async fn filtered_lists_scan_bounded_rows() {
     let (scans, entries) = reads(&database).await["events"];
     assert_eq!(scans - before["events"].0, 0);
     assert!(entries - before["events"].1 < MOST);
+    conversations_scan_bounded_rows(&database, MOST).await;
     database.drop().await;
+}
+
+/// The list of conversations reads the newest events, and one conversation for each.
+async fn conversations_scan_bounded_rows(database: &TestDatabase, most: i64) {
+    let before = reads(database).await;
+    let bench = open(database).await;
+    let conversations = bench.store.conversations();
+    let listed = conversations.list_conversations(&bench.workspace, None, 50, 200);
+    listed.await.unwrap();
+    close(bench).await;
+    let after = reads(database).await;
+    for table in ["events", "conversations", "runs"] {
+        let ((scans, entries), (scans_before, entries_before)) = (after[table], before[table]);
+        assert_eq!(scans - scans_before, 0, "{table}");
+        assert!(entries - entries_before < most, "{table}");
+    }
 }
 
 /// Lists encoded in one text get bad estimates, and their plans scan. Only full-text indexes use such texts.

@@ -176,7 +176,7 @@ async fn append_requires_epoch_and_sequence(bench: StoreFixture) {
         "the same place"
     );
     let stale = Append {
-        epoch: run.lease_epoch - 1,
+        epoch: run.fencing_token - 1,
         from: 2,
         to: 4,
         ..append
@@ -615,7 +615,7 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
                 store
                     .leases()
                     .take_over_batch(vec![run.id], &taker, minute, LeaseFilter::Expired);
-            taking.await.unwrap().first().map(|run| run.lease_epoch)
+            taking.await.unwrap().first().map(|run| run.fencing_token)
         }
     });
     let taken = futures_util::future::join_all(takers).await;

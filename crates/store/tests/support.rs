@@ -361,7 +361,7 @@ impl StoreFixture {
         Append {
             run_id: run.id,
             workspace: self.workspace.clone(),
-            epoch: run.lease_epoch,
+            epoch: run.fencing_token,
             from,
             to: from + texts.len() as u64,
             lines: texts.iter().flat_map(|text| [*text, "\n"]).collect(),
@@ -539,6 +539,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         id,
         trace_parent: None,
         parent_run_id: None,
+        retry_of: None,
         agent_id: AGENT,
         agent_version: 1,
         runner_id: "plugin:a/b/c".parse().unwrap(),

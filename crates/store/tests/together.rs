@@ -217,7 +217,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
             author: None,
         };
         bench.store.write(Append {
-            epoch: run.lease_epoch - i64::from(run.id == stale),
+            epoch: run.fencing_token - i64::from(run.id == stale),
             terminal: Some(RunEnd {
                 transcript: vec![transcript],
                 ..bench.terminal(None)

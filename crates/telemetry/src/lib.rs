@@ -8,8 +8,10 @@ pub mod spans;
 pub mod tolerance;
 
 mod json_lines;
+mod local_time;
 
 pub use json_lines::for_terminals;
+pub use local_time::time_of_day;
 
 use std::io::{self, IsTerminal as _};
 use std::str::FromStr as _;
@@ -34,30 +36,65 @@ const GATEWAY: [&str; 10] = [
     "tools",
 ];
 
-/// Initializes logging to stderr, as JSON lines if `json`. `RUNNEL_LOG` sets the filter; the default is `info`.
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For persons: time of day, level, message and fields.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogFormat {
+    /// Text if stderr is a terminal, else JSON.
+    pub fn of_stderr() -> Self {
+        if io::stderr().is_terminal() {
+            Self::Text
+        } else {
+            Self::Json
+        }
+    }
+}
+
+/// Initializes logging to stderr. `RUNNEL_LOG` sets the filter; else `default_filter` applies, in the same syntax.
 /// Later calls have no effect.
-pub fn init(json: bool) {
+pub fn init(format: LogFormat, default_filter: &str) {
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter())
-        .with_ansi(io::stderr().is_terminal())
+        .with_env_filter(filter(default_filter))
+        .with_ansi(has_colours())
         .with_writer(io::stderr);
-    let installed = if json {
-        lines.event_format(json_lines::JsonLines).try_init()
-    } else {
-        lines.compact().try_init()
+    let installed = match format {
+        LogFormat::Json => lines.event_format(json_lines::JsonLines).try_init(),
+        LogFormat::Text => lines
+            .with_timer(local_time::TimeOfDay)
+            .with_target(false)
+            .compact()
+            .try_init(),
     };
     if installed.is_err() {
         tracing::debug!("log lines already have a destination");
     }
 }
 
+/// True if stderr is a terminal that shows colours, and `NO_COLOR` is not set.
+fn has_colours() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the log begins before there is a configuration"
 )]
-fn filter() -> EnvFilter {
+fn filter(default_filter: &str) -> EnvFilter {
     let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
-    with_module_defaults(with_default_level(&of_all_crates(&asked)))
+    let asked = if asked.is_empty() {
+        default_filter
+    } else {
+        &asked
+    };
+    with_module_defaults(with_default_level(&of_all_crates(asked)))
 }
 
 /// `gateway` in a filter stands for all crates of [`GATEWAY`]; a crate that the filter names itself keeps its own level.

@@ -90,7 +90,7 @@ impl ManagedServer {
             clock,
             status: Mutex::new(ServerStatus {
                 state: McpServerState::Connecting,
-                since: clock.now_ms(),
+                since: clock.now_seconds(),
                 last_error: None,
                 served: Vec::new(),
                 taken: Vec::new(),
@@ -165,17 +165,13 @@ impl ManagedServer {
         }
     }
 
-    /// Logs problems that the previous list did not have.
-    fn log_new_problems(&self, list: &listing::ListedTools) {
-        let status = self.status();
+    /// Logs a line of standard error. While the server is away, each attempt repeats its lines.
+    fn log_stderr(&self, line: &str) {
         let name = &self.spec.name;
-        let is_new = |reason: &&String| !status.unusable.contains(reason);
-        for reason in list.unusable.iter().filter(is_new) {
-            tracing::warn!(mcp.server = name, "a tool is omitted: {reason}");
-        }
-        let is_new = |note: &&String| !status.notes.contains(note);
-        for note in list.notes.iter().filter(is_new) {
-            tracing::info!(mcp.server = name, "MCP server {name}: {note}");
+        if self.status().state == McpServerState::Away {
+            tracing::debug!(mcp.server = name, "MCP server stderr: {line}");
+        } else {
+            tracing::info!(mcp.server = name, "MCP server stderr: {line}");
         }
     }
 
@@ -187,7 +183,7 @@ impl ManagedServer {
         let mut status = self.status();
         if status.state != state {
             status.state = state;
-            status.since = self.clock.now_ms();
+            status.since = self.clock.now_seconds();
         }
         status.last_error = error;
     }
@@ -299,13 +295,15 @@ async fn connect(server: &Arc<ManagedServer>, tools: &Tools) -> String {
                 Err(error) => return format!("it cannot be started: {error}"),
             };
             server.noise.store(0, Ordering::Relaxed);
+            let log = |line: &str| server.log_stderr(&tools.0.redactor.redact(line));
             let Some(transport) = child.transport(&server.spec.name, &server.noise) else {
                 return "it has no standard input or output".to_owned();
             };
-            tokio::select! {
+            let why = tokio::select! {
                 error = run_connection(server, tools, transport) => error,
-                error = child.run(&server.spec.name, &tools.0.redactor) => error,
-            }
+                error = child.run(log) => error,
+            };
+            child.with_last_words(why, log).await
         }
     }
 }
@@ -381,7 +379,7 @@ fn publish(
     for reason in list.unusable.iter_mut().chain(&mut list.notes) {
         *reason = shown(reason);
     }
-    server.log_new_problems(&list);
+    list.log_new_problems(server);
     let count = list.known.len();
     *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
     let mut status = server.status();

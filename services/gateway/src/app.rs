@@ -1,6 +1,7 @@
 //! The composition root: builds a gateway from its settings.
 
 mod apply_config;
+mod builtin_runners;
 mod database;
 mod files;
 mod metrics;
@@ -37,10 +38,12 @@ use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
 use tools::Tools;
 
+pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
 pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
 pub(crate) use settings::{
-    Declared, artifact_directory, declared, run_limits, unknown_policy_names,
+    Declared, KnownNames, PolicyWarning, artifact_directory, declared, run_limits,
+    unknown_policy_names,
 };
 
 /// A gateway that is ready to serve.
@@ -53,6 +56,7 @@ pub(crate) struct App {
     tasks: TaskTracker,
     server: ServerOptions,
     names: HostAllowlist,
+    builtin: BuiltinServers,
     /// Held for as long as the process writes to the database.
     _database_lock: Option<File>,
 }
@@ -75,13 +79,14 @@ impl App {
         public_url: &str,
     ) -> anyhow::Result<Self> {
         let tasks = TaskTracker::new();
+        let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
         let database_lock = database::lock(&config.database.url)?;
         let store = open_store(config, &tasks).await?;
         let clock = Clock::system();
         let master_key = Arc::new(master_key);
         let (sealed, age) = (Arc::clone(&master_key), config.auth.signing_key_age);
         let keys = Keyring::open(store.clone(), sealed, clock, public_url, age).await?;
-        let egress = guarded(config, listener, metrics)?;
+        let egress = guarded(config, listener, metrics, &builtin)?;
         let bases = std::mem::take(&mut declared.knowledge);
         let knowledge_egress = egress.clone();
         let artifacts = files::open(config, &mut declared, &egress, &tasks).await?;
@@ -136,7 +141,11 @@ impl App {
             body_bytes: config.limits.body_bytes,
             answer_bytes: config.limits.answer_bytes,
             event_body_bytes: config.limits.event_body_bytes,
-            host_allowlist: is_guarded(&config.server).then(|| names.clone()),
+            host_allowlist: is_guarded(&config.server).then(|| {
+                let pages = config.server.cors_origins.iter().cloned();
+                names.clone().with_origins(pages)
+            }),
+            cors_origins: config.server.cors_origins.clone(),
             shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {
@@ -148,8 +157,14 @@ impl App {
             tasks,
             server,
             names,
+            builtin,
             _database_lock: database_lock,
         })
+    }
+
+    /// The runs of this gateway.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// The store behind the gateway.
@@ -224,6 +239,7 @@ impl App {
             let last = async {
                 self.runs.end().await;
                 self.knowledge.end().await;
+                self.builtin.end().await;
                 told.cancel();
                 self.tasks.close();
                 self.runs.store().close().await;
@@ -248,9 +264,11 @@ fn guarded(
     config: &Config,
     listener: &TcpListener,
     metrics: Option<&MetricsServer>,
+    builtin: &BuiltinServers,
 ) -> anyhow::Result<Egress> {
-    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?
-        .refusing_own(listener.local_addr()?);
+    let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
+    let egress =
+        Egress::new(rules.collect(), config.limits.connect)?.refusing_own(listener.local_addr()?);
     Ok(match metrics {
         Some(metrics) => egress.refusing_own(metrics.address()?),
         None => egress,

@@ -71,7 +71,7 @@ enum Command {
     /// Start a playground: an agent with a model, a tool and a knowledge base, in one process.
     Dev(dev_command::DevArguments),
     /// Serve the gateway as configured.
-    Serve(ConfigArgument),
+    Serve(serve::ServeArguments),
     /// Check the configuration and report all faults.
     CheckConfig(check_config::CheckConfigArguments),
     /// Check whether a gateway accepts new runs. Exit code 0: yes.
@@ -195,7 +195,7 @@ pub async fn run() -> ExitCode {
     };
     let outcome = match command {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
-        Command::Serve(config) => serve::serve(&config, json).await,
+        Command::Serve(arguments) => serve::serve(&arguments, json).await,
         Command::CheckConfig(arguments) => check_config::check_config(&arguments, json).await,
         Command::Health(arguments) => health::health(&arguments, json).await,
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json).await,

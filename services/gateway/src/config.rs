@@ -3,20 +3,27 @@
 mod agent;
 mod artifacts;
 mod budgets;
+mod builtin_runners;
 mod bus;
 mod catalog;
+mod dev_layers;
 mod endpoint;
 mod fault;
 mod host_api;
 mod knowledge;
 mod limits;
+mod locations;
 mod mcp_server;
 mod models;
+mod paths;
+mod reachable;
 mod secret_ref;
 mod sections;
 mod source;
+mod suggestion;
 mod table;
 mod telemetry;
+mod toml_fault;
 mod tool;
 
 use std::fmt;
@@ -31,22 +38,32 @@ pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
+pub use builtin_runners::BuiltinRunner;
 pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
+pub use dev_layers::DevLayers;
 pub use endpoint::EndpointEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
+pub use locations::Locations;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
+pub(crate) use reachable::reachable;
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
     AuthConfig, DatabaseConfig, EgressConfig, LedgerConfig, MetricsConfig, RunsConfig, ServerConfig,
 };
 pub use source::{OpenAiVariables, inherited_variable};
+pub(crate) use suggestion::closest;
 pub use tool::{HttpToolEntry, ToolEntry};
 
-use source::Variables;
+use source::{MergedSources, Variables};
 use table::{Reported, Table};
+
+/// Sections on which no other section depends.
+const INDEPENDENT: [&str; 8] = [
+    "server", "bus", "metrics", "limits", "ledger", "runs", "budgets", "agents",
+];
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
 
@@ -74,35 +91,64 @@ pub struct Config {
     pub knowledge_bases: Vec<KnowledgeBaseEntry>,
     pub skills: Vec<SkillEntry>,
     pub skill_directories: Vec<SkillDirectoryEntry>,
+    /// Servers in this process.
+    pub builtin_runners: Vec<BuiltinRunner>,
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
+    /// Where the settings are written, for messages about faults.
+    pub locations: Locations,
 }
 
 impl Config {
-    /// Reads defaults, file and environment; later sources take precedence. Reports all faults at once.
+    /// Reads defaults, file and environment; later sources take precedence. Reports all faults at once. Relative
+    /// paths in the file are relative to its directory.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigErrors> {
         Self::load_with(path, None)
     }
 
-    /// The defaults with a database in `data_dir`, without a file and without the environment.
-    pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
-        let mut tree = source::merge(DEFAULT_TOML, None, Some(Variables::default()))
-            .expect("the embedded defaults are valid TOML");
-        tree["server"]["listen"] = json!(listen.to_string());
-        tree["database"]["url"] = json!(sqlite_url(data_dir));
-        Self::judge(tree).expect("the embedded defaults are valid settings")
+    /// The settings without the sections of these faults, so that the rest can be checked further. `None` if other
+    /// sections depend on one of them.
+    pub fn load_rest(path: Option<&Path>, faults: &[ConfigFault]) -> Option<Self> {
+        let MergedSources {
+            mut tree,
+            locations,
+        } = source::merge(path, None).ok()?;
+        let defaults = parse_toml(Path::new("default.toml"), DEFAULT_TOML).ok()?;
+        let sections = tree.as_object_mut()?;
+        for fault in faults {
+            let section = fault.pointer.split(['.', '[']).next()?;
+            let is_unknown = section == fault.pointer && defaults.get(section).is_none();
+            if !is_unknown && !INDEPENDENT.contains(&section) {
+                return None;
+            }
+            match defaults.get(section) {
+                Some(default) => sections.insert(section.to_owned(), default.clone()),
+                None => sections.remove(section),
+            };
+        }
+        let rest = Self::judge(tree).ok()?;
+        Some(Self { locations, ..rest })
     }
 
-    /// Reads the defaults and this file, without the environment.
-    pub fn load_file(path: &Path) -> Result<Self, ConfigErrors> {
-        Self::load_with(Some(path), Some(Variables::default()))
+    /// The defaults with a database in `data_dir`, without a file and without the environment.
+    pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
+        let mut merged = source::merge(None, Some(Variables::default()))
+            .expect("the embedded defaults are valid TOML");
+        merged.tree["server"]["listen"] = json!(listen.to_string());
+        merged.tree["database"]["url"] = json!(sqlite_url(data_dir));
+        Self::judge(merged.tree).expect("the embedded defaults are valid settings")
     }
 
     fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
-        let tree = source::merge(DEFAULT_TOML, path, variables)
-            .map_err(|fault| ConfigErrors(vec![fault]))?;
-        Self::judge(tree)
+        let MergedSources { tree, locations } = source::merge(path, variables)?;
+        match Self::judge(tree) {
+            Ok(config) => Ok(Self {
+                locations,
+                ..config
+            }),
+            Err(faults) => Err(faults.located(&locations)),
+        }
     }
 
     fn judge(tree: Value) -> Result<Self, ConfigErrors> {
@@ -136,12 +182,15 @@ impl Config {
         let skills = table.tables("skills", "skill_name", SkillEntry::read);
         let skill_directories =
             table.tables("skill_directories", "directory", SkillDirectoryEntry::read);
+        let builtin_runners = table.section("builtin_runners", builtin_runners::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", agent::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
+        let names = (&runner_endpoints, &mcp_servers);
+        let builtin = check_builtin_runners(&builtin_runners, &database, names, &mut table);
         table.close()?;
-        listeners.and(embedding)?;
+        listeners.and(embedding).and(builtin)?;
         Ok(Self {
             server: server?,
             auth: auth?,
@@ -164,8 +213,10 @@ impl Config {
             knowledge_bases: knowledge_bases?,
             skills: skills?,
             skill_directories: skill_directories?,
+            builtin_runners: builtin_runners?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
+            locations: Locations::default(),
         })
     }
 }
@@ -208,6 +259,45 @@ fn check_embedding_models(
     known
 }
 
+/// Built-in servers need a database of their own and free names: replicas share their endpoints, and cannot reach each
+/// other's loopback ports.
+fn check_builtin_runners(
+    builtin: &Result<Vec<BuiltinRunner>, Reported>,
+    database: &Result<DatabaseConfig, Reported>,
+    (endpoints, servers): (
+        &Result<Vec<EndpointEntry>, Reported>,
+        &Result<Vec<McpServerEntry>, Reported>,
+    ),
+    table: &mut Table<'_>,
+) -> Result<(), Reported> {
+    let (Ok(builtin), Ok(database), Ok(endpoints), Ok(servers)) =
+        (builtin, database, endpoints, servers)
+    else {
+        return Err(Reported);
+    };
+    let is_alone = builtin.is_empty() || database.url.starts_with("sqlite:");
+    let message = "needs SQLite: replicas of one PostgreSQL database cannot reach each other's built-in runners; run \
+                   them as services and list them in [[runner_endpoints]]";
+    let mut result = table.demand("builtin_runners", is_alone, message);
+    for runner in builtin {
+        let name = runner.name();
+        let (kind, is_taken) = match runner {
+            BuiltinRunner::Clock => (
+                "[[mcp_servers]]",
+                servers.iter().any(|one| one.name == name),
+            ),
+            _ => (
+                "[[runner_endpoints]]",
+                endpoints.iter().any(|one| one.name == name),
+            ),
+        };
+        let key = format!("builtin_runners.{}", runner.key());
+        let message = format!("adds `{name}`, which {kind} has as well; rename that one");
+        result = table.demand(&key, !is_taken, message).and(result);
+    }
+    result
+}
+
 // An agent's configuration is opaque and may hold secrets: print names only.
 impl fmt::Debug for Config {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -235,6 +325,7 @@ impl fmt::Debug for Config {
             .field("knowledge_bases", &self.knowledge_bases)
             .field("skills", &self.skills)
             .field("skill_directories", &self.skill_directories)
+            .field("builtin_runners", &self.builtin_runners)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
             .finish()
@@ -253,11 +344,15 @@ pub fn default_toml() -> &'static str {
 
 /// The SQLite URL for a data directory. Characters that are special in a URL are escaped.
 pub fn sqlite_url(data_dir: &Path) -> String {
-    let path = data_dir
-        .join("runnel.db")
-        .to_string_lossy()
-        .replace('%', "%25");
-    format!("sqlite://{}", path.replace('?', "%3F").replace('#', "%23"))
+    let path = data_dir.join("runnel.db");
+    format!("sqlite://{}", escaped_url_path(&path.to_string_lossy()))
+}
+
+/// Escapes the characters of a path that are special in a URL.
+fn escaped_url_path(path: &str) -> String {
+    path.replace('%', "%25")
+        .replace('?', "%3F")
+        .replace('#', "%23")
 }
 
 #[cfg(test)]
@@ -383,6 +478,27 @@ mod tests {
     }
 
     #[test]
+    fn built_in_runners_need_sqlite_and_free_names() {
+        let builtin = "[builtin_runners]\nlocal_agent = true\nclock = true\n";
+        let check = |rest: &str, expected: &[&str]| {
+            let loaded = load(&format!("{rest}\n{builtin}"), &[]);
+            assert_eq!(pointers(&loaded), expected, "{rest}");
+        };
+        check("database.url = 'postgres://u:p@h/d'", &["builtin_runners"]);
+        let taken = "[[runner_endpoints]]\nname = 'local-agent'\nbase_url = 'https://e.example'\nsecret = 'env:E'\n\
+                     [[mcp_servers]]\nname = 'clock'\nurl = 'https://c.example'";
+        check(
+            taken,
+            &["builtin_runners.local_agent", "builtin_runners.clock"],
+        );
+        let config = load(builtin, &[]).unwrap();
+        assert_eq!(
+            config.builtin_runners,
+            [BuiltinRunner::LocalAgent, BuiltinRunner::Clock]
+        );
+    }
+
+    #[test]
     fn catalog_keys_have_documented_defaults() {
         let config = load(
             "[[models]]\nmodel_id = 'm'\nprovider = 'p'\n[[tools]]\ntool_name = 't'\nurl = 'https://t.example'\n\
@@ -459,11 +575,16 @@ mod tests {
         assert_eq!(
             found,
             [
+                "agents[0].event_types",
                 "agents[0].name",
+                "agents[0].runner_id",
                 "agents[0].scope",
                 "agents[1].anything",
-                "agents[2]",
+                "agents[1].event_types",
+                "agents[1].runner_id",
+                "agents[2].event_types",
                 "agents[2].name",
+                "agents[2].runner_id",
                 "agentz",
                 "bus",
                 "database.url",
@@ -490,7 +611,15 @@ mod tests {
             ]
         );
         let printed = refused.as_ref().unwrap_err().to_string();
-        assert_eq!(printed.lines().count(), found.len());
+        let (places, faults): (Vec<_>, Vec<_>) =
+            printed.lines().partition(|line| line.starts_with("  --> "));
+        assert_eq!((places.len(), faults.len()), (found.len(), found.len()));
+        let place = "limits.typo: is not known here; known are ";
+        assert!(printed.contains(place), "{printed}");
+        assert!(
+            printed.contains("  --> the variable RUNNEL__LIMITS__TYPO"),
+            "{printed}"
+        );
         let line = "limits.line_bytes: must be a whole number from 4096 to 16777216";
         assert!(printed.contains(line), "{printed}");
         assert!(printed.contains("server.port: is not known here; known are listen, public_url"));
@@ -716,7 +845,7 @@ mod tests {
 
         let refused = load("[server\n", &[]).unwrap_err().to_string();
         assert!(
-            refused.contains(".toml is not valid TOML: TOML parse error at line 1"),
+            refused.contains(".toml:1:8 is not valid TOML: "),
             "{refused}"
         );
     }

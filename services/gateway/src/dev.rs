@@ -1,45 +1,88 @@
 //! The playground: database, agent, model, tool, knowledge base and API key in one process.
 //!
-//! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`. The runners and
-//! servers that it names run in this process on loopback ports.
+//! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`, between the person's
+//! own `runnel.toml` and `runnel-dev.toml`.
 
-mod clock_server;
 mod connectors;
 mod files;
+mod grants;
 mod harness;
 mod knowledge;
+mod local_models;
 mod model;
+mod own_runners;
+mod run_line;
 mod settings;
-mod sidecars; // runners and the tool server
+mod sidecars;
+mod watch;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
+use crate::app::{App, LoopbackServers, MetricsServer, declared};
+use crate::config::{Config, DevLayers, reachable};
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::clock::Clock;
+use base::seal::MasterKey;
 use keys::api_key::{issue, prefix_of};
-use sidecars::Sidecars;
+use own_runners::OwnRunners;
+use runs::Runs;
+use settings::GeneratedSettings;
+use watch::RunnerWatch;
 
 pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};
+pub(crate) use local_models::{LocalModel, USUAL_PORTS};
 pub(crate) use model::{ModelOrigin, ModelPreference};
+pub(crate) use run_line::RunLine;
+
+/// The person's settings in the working directory.
+const OWN_FILE: &str = "runnel.toml";
+/// Settings above the generated ones.
+pub(crate) const OVERRIDES_FILE: &str = "runnel-dev.toml";
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8700);
+/// Runners of the command line are asked often, so that a change shows at once.
+const QUICK_DISCOVERY: &str =
+    "[runs]\ndiscovery_ttl_seconds = 3.0\ndiscovery_retry_seconds = 0.5\n";
+/// Time that the tool servers get before the playground greets. Slower ones connect later.
+const TOOLS_WAIT: Duration = Duration::from_millis(250);
+
+/// What a playground consists of.
+pub(crate) struct DevOptions {
+    pub(crate) data_dir: PathBuf,
+    /// `None`: the address of the settings, else port 8700.
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) model: ModelPreference,
+    /// Ports at which a model server is looked for.
+    pub(crate) model_ports: Vec<u16>,
+    pub(crate) harnesses: Vec<String>,
+    pub(crate) connectors: ConnectorArgs,
+    /// URLs of runners.
+    pub(crate) runners: Vec<String>,
+    /// Whether `runnel.toml` of the working directory is read.
+    pub(crate) reads_own_file: bool,
+}
 
 /// A playground that is ready to serve.
 pub(crate) struct Playground {
     pub(crate) url: String,
     pub(crate) key: String,
-    pub(crate) agent: String,
-    pub(crate) runner: String,
+    /// The agent that gets the messages of `runnel send`, and its runner. `None`: several or no agents match.
+    pub(crate) agent: Option<(String, String)>,
     pub(crate) model: String,
     pub(crate) model_origin: ModelOrigin,
+    /// A model server that could be used instead of the script.
+    pub(crate) local_model: Option<LocalModel>,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_base: String,
     /// Names of the coding agents and of their conversations.
@@ -48,74 +91,234 @@ pub(crate) struct Playground {
     pub(crate) connectors: Vec<String>,
     /// Number of passages in the knowledge base.
     pub(crate) passages: u64,
-    /// Path of the configuration file.
-    pub(crate) settings: PathBuf,
+    /// Files of settings that were read, the generated one last.
+    pub(crate) settings: Vec<PathBuf>,
+    /// URLs of the runners of the command line.
+    pub(crate) runners: Vec<String>,
+    /// The line that gives these runners their secret.
+    pub(crate) secret_line: Option<String>,
+    /// Where a `dev.toml` is that was changed by hand.
+    pub(crate) kept: Option<String>,
+    watch: RunnerWatch,
     app: App,
     listener: TcpListener,
+    metrics: Option<MetricsServer>,
     signals: Signals,
-    sidecars: Sidecars,
+    servers: LoopbackServers,
 }
 
-/// Builds a playground in `data_dir`. A later start reuses its data.
-pub(crate) async fn build(
-    data_dir: &Path,
-    listen: SocketAddr,
-    wanted: ModelPreference,
-    harnesses: &[String],
-    connectors: &ConnectorArgs,
-) -> anyhow::Result<Playground> {
-    let connectors = connectors.read()?;
-    files::make_private_dir(data_dir)?;
+/// Something that happens while the playground serves.
+pub(crate) enum DevNote {
+    RunEnded(RunLine),
+    /// About a runner of the command line.
+    Runner(String),
+}
+
+/// Builds a playground. A later start reuses its data.
+pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
+    let connectors = options.connectors.read()?;
+    files::make_private_dir(&options.data_dir)?;
+    let data_dir = std::path::absolute(&options.data_dir)?;
     let signals = Signals::listen()?;
-    let listener = bind(listen).with_context(|| {
-        format!("cannot listen on {listen}; is another `runnel dev` running? else try --listen 127.0.0.1:0")
-    })?;
+    let layers = layers(&options, &data_dir);
+    let listener = listen(options.listen, &layers)?;
     let address = listener.local_addr()?;
-    let url = format!("http://{address}");
-    let master_key = files::master_key(data_dir)?;
-    let chosen = model::choose(data_dir, wanted).await?;
-    let sidecars = Sidecars::default();
-    let addresses = sidecars.start(data_dir, harnesses, &connectors).await?;
-    let agents = (harnesses, &connectors);
-    let (config, declared) =
-        settings::write_and_load(data_dir, address, &addresses, &chosen, agents)?;
-    let agent = declared.agents.first();
-    let agent = agent.map(|agent| (agent.name.clone(), agent.runner_id.to_string()));
-    let (agent, runner) = agent.context("the playground has no agent")?;
-    let app = App::build(&config, declared, master_key, &listener, None, &url).await?;
-    let passages = knowledge::put(&app).await?;
-    // The first run needs the tool: tools are listed after the first connection.
-    let servers = app.tools().probe().await;
+    let url = format!("http://{}", reachable(address));
+    files::make_master_key(&data_dir)?;
+    let chosen = model::choose(&data_dir, options.model, layers.own.as_deref()).await?;
+    let servers = LoopbackServers::default();
+    let sidecars = sidecars::start(&servers, &data_dir, &options.harnesses, &connectors).await?;
+    let (model, model_origin) = (chosen.model_id.clone(), chosen.origin.clone());
+    let settings = GeneratedSettings {
+        own: OwnRunners::open(&data_dir, &options.runners).await?,
+        listen: address,
+        model: chosen,
+        sidecars,
+        harnesses: options.harnesses,
+        connectors,
+        data_dir: data_dir.clone(),
+    };
+    let kept = settings.write()?;
+    let config = layers.load(address);
+    let config = config.with_context(|| not_valid(&layers))?;
+    let local_model = async {
+        let is_wanted = matches!(model_origin, ModelOrigin::Script { .. })
+            && options.model == ModelPreference::Any;
+        if is_wanted {
+            local_models::find(&options.model_ports).await
+        } else {
+            None
+        }
+    };
+    let building = start(&config, &listener, &url);
+    let (started, local_model) = tokio::join!(Box::pin(building), local_model);
+    let (app, metrics, passages) = started.with_context(|| not_valid(&layers))?;
     let key = api_key(&app, &data_dir.join(DEV_FILE), &url).await?;
+    let own = &settings.own;
     Ok(Playground {
         url,
         key,
-        agent,
-        runner,
-        model: chosen.model_id,
-        model_origin: chosen.origin,
-        tools: servers
-            .into_iter()
-            .flat_map(|server| server.tools)
-            .collect(),
+        agent: first_agent(&app).await?,
+        model,
+        model_origin,
+        local_model,
+        tools: tools_of(&app).await,
         knowledge_base: knowledge::BASE.to_owned(),
-        harnesses: harnesses.to_vec(),
-        connectors: connectors.names(),
+        harnesses: settings.harnesses.clone(),
+        connectors: settings.connectors.names(),
         passages,
-        settings: data_dir.join(settings::SETTINGS_FILE),
+        settings: layers.files(),
+        runners: own
+            .endpoints
+            .iter()
+            .map(|one| one.url.to_string())
+            .collect(),
+        secret_line: own.export_line(),
+        kept: kept.as_deref().map(kept_line),
+        watch: RunnerWatch::new(app.runs().clone(), settings, layers),
         app,
         listener,
+        metrics,
         signals,
-        sidecars,
+        servers,
     })
+}
+
+fn layers(options: &DevOptions, data_dir: &Path) -> DevLayers {
+    let existing = |name: &str| Some(PathBuf::from(name)).filter(|file| file.exists());
+    DevLayers {
+        generated: data_dir.join(settings::SETTINGS_FILE),
+        own: existing(OWN_FILE).filter(|_| options.reads_own_file),
+        overrides: existing(OVERRIDES_FILE),
+        defaults: if options.runners.is_empty() {
+            ""
+        } else {
+            QUICK_DISCOVERY
+        },
+    }
+}
+
+/// Listens at the address of the command line, else of the settings.
+fn listen(given: Option<SocketAddr>, layers: &DevLayers) -> anyhow::Result<TcpListener> {
+    let address = match given {
+        Some(address) => address,
+        None => layers.listen()?.unwrap_or(LISTEN),
+    };
+    bind(address).with_context(|| {
+        format!("cannot listen on {address}; is another `runnel dev` running? else try --listen 127.0.0.1:0")
+    })
+}
+
+fn not_valid(layers: &DevLayers) -> String {
+    let files: Vec<_> = layers
+        .files()
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    let mut text = format!(
+        "the settings of {} cannot be used together",
+        files.join(", ")
+    );
+    if layers.own.is_some() {
+        text.push_str("; --no-config leaves runnel.toml out");
+    }
+    text
+}
+
+/// Builds the gateway. Returns it with its metrics and the number of passages in its knowledge base.
+async fn start(
+    config: &Config,
+    listener: &TcpListener,
+    url: &str,
+) -> anyhow::Result<(App, Option<MetricsServer>, u64)> {
+    let declared = declared(config)?;
+    let key = config.auth.master_key.as_ref();
+    let key = key.context("auth.master_key is not set")?;
+    let key = key.resolve().context("auth.master_key cannot be read")?;
+    let key = MasterKey::parse(&key).context("auth.master_key cannot be used")?;
+    let metrics = config.metrics.listen.map(MetricsServer::listen);
+    let metrics = metrics.transpose()?;
+    let public_url = config.server.public_url.as_ref();
+    let public_url = public_url.map_or(url, |public| public.as_str().trim_end_matches('/'));
+    let app = App::build(
+        config,
+        declared,
+        key,
+        listener,
+        metrics.as_ref(),
+        public_url,
+    )
+    .await?;
+    let passages = knowledge::put(&app).await?;
+    Ok((app, metrics, passages))
+}
+
+/// Name and runner of the agent that gets the messages of `runnel send`.
+async fn first_agent(app: &App) -> anyhow::Result<Option<(String, String)>> {
+    let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
+    let previews = &app.runs().previews;
+    let preview = previews.preview_event(&workspace, watch::message(), None);
+    let agent = preview.await?.and_then(|preview| preview.agent);
+    Ok(agent.map(|agent| {
+        let spec = agent.considered.candidate.agent.spec;
+        (spec.name, spec.runner_id.to_string())
+    }))
+}
+
+/// Names of the tools. The first run needs them: tools are listed after the first connection.
+async fn tools_of(app: &App) -> Vec<String> {
+    let probed = tokio::time::timeout(TOOLS_WAIT, app.tools().probe()).await;
+    let servers = probed.unwrap_or_else(|_| app.tools().servers());
+    servers
+        .into_iter()
+        .flat_map(|server| server.tools)
+        .collect()
+}
+
+fn kept_line(kept: &Path) -> String {
+    format!(
+        "dev.toml was changed by hand, or by another version: it is kept as {}; put changes into ./{OVERRIDES_FILE}, \
+         which dev reads and never writes",
+        kept.display()
+    )
 }
 
 impl Playground {
     /// Serves until a stop signal.
-    pub(crate) async fn serve(self) -> anyhow::Result<()> {
-        self.app.serve(self.listener, None, self.signals).await?;
-        self.sidecars.end().await;
-        Ok(())
+    pub(crate) async fn serve(self, report: fn(DevNote)) -> anyhow::Result<()> {
+        let stop = CancellationToken::new();
+        let runs = self.app.runs().clone();
+        let watching = self.watch.keep(|line| report(DevNote::Runner(line)));
+        let beside = stop.run_until_cancelled(async {
+            tokio::join!(watching, report_runs(runs, report));
+        });
+        let serving = async {
+            let served = self.app.serve(self.listener, self.metrics, self.signals);
+            let served = served.await;
+            stop.cancel();
+            served
+        };
+        let (served, _) = tokio::join!(serving, beside);
+        self.servers.end().await;
+        served
+    }
+}
+
+/// Reports each ended run.
+async fn report_runs(runs: Runs, report: fn(DevNote)) {
+    let mut ended = runs.ended_runs();
+    loop {
+        match ended.recv().await {
+            Ok((workspace, id)) => {
+                let line = run_line::read(runs.store(), &workspace, id).await;
+                if let Some(line) = line {
+                    report(DevNote::RunEnded(line));
+                }
+            }
+            // Too many runs for one line each.
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use protocol::result::ResultType;
+use serde_json::{Value, json};
 
 #[track_caller]
 fn check(document: &str) {
@@ -94,6 +95,83 @@ fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
                 .entry(name.unwrap_or_default().to_owned())
                 .or_default()
                 .push(place.to_owned());
+        }
+    }
+}
+
+/// A committed document.
+fn committed(name: &str) -> Value {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi");
+    let document = std::fs::read_to_string(file.join(name)).expect("it is committed");
+    serde_json::from_str(&document).expect("it is JSON")
+}
+
+/// Generated clients narrow a union by the `type` of an event.
+#[test]
+fn each_result_type_selects_its_payload_schema() {
+    for (document, union) in [
+        ("gateway.json", "AgentRunEvent"),
+        ("gateway.json", "AgentRunResult"),
+        ("runner.json", "AgentRunResult"),
+    ] {
+        let document = committed(document);
+        let schemas = &document["components"]["schemas"];
+        let union = &schemas[union];
+        assert_eq!(union["discriminator"]["propertyName"], "type");
+        let mapping = union["discriminator"]["mapping"].as_object().unwrap();
+        let types: BTreeSet<_> = mapping.keys().map(String::as_str).collect();
+        let known = ResultType::ALL.iter().map(|kind| kind.as_str());
+        assert_eq!(types, known.collect::<BTreeSet<_>>());
+        let members = union["oneOf"].as_array().unwrap();
+        let members: BTreeSet<_> = members.iter().map(|one| one["$ref"].as_str()).collect();
+        let mapped: BTreeSet<_> = mapping.values().map(Value::as_str).collect();
+        assert_eq!(members, mapped);
+        for (kind, member) in mapping {
+            let member = document.pointer(&member.as_str().unwrap()[1..]).unwrap();
+            assert_eq!(member["properties"]["type"]["enum"], json!([kind]));
+            let payload = member["properties"]["data"]["$ref"].as_str().unwrap();
+            let payload = document.pointer(&payload[1..]);
+            assert!(payload.is_some_and(|payload| payload["properties"].is_object()));
+        }
+    }
+}
+
+/// Generators make a property with a default required.
+#[test]
+fn schemas_have_no_defaults() {
+    for name in ["gateway.json", "runner.json"] {
+        let document = committed(name);
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let found = schemas.iter().filter(|(_, schema)| has_default(schema));
+        let found: Vec<_> = found.map(|(name, _)| name).collect();
+        assert!(found.is_empty(), "{name}: {found:?}");
+    }
+}
+
+fn has_default(schema: &Value) -> bool {
+    match schema {
+        Value::Array(several) => several.iter().any(has_default),
+        Value::Object(members) => members.iter().any(|(name, member)| match name.as_str() {
+            // A property may be named `default`.
+            "properties" => member.as_object().unwrap().values().any(has_default),
+            "default" => true,
+            _ => has_default(member),
+        }),
+        _ => false,
+    }
+}
+
+/// A generator decides by the operation whether the answer is a stream.
+#[test]
+fn operations_have_one_form_of_success() {
+    let document = committed("gateway.json");
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let responses = operation["responses"].as_object().unwrap().iter();
+            let successes = responses.filter(|(status, _)| status.starts_with('2'));
+            let types = successes.flat_map(|(_, answer)| answer["content"].as_object());
+            let types: BTreeSet<_> = types.flat_map(|content| content.keys()).collect();
+            assert!(types.len() <= 1, "{path}: {types:?}");
         }
     }
 }

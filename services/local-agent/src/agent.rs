@@ -111,7 +111,7 @@ async fn work(
         usage,
         side_effects,
     };
-    let turns = turns::converse(&work, MessageWriter::new(out.clone(), context));
+    let turns = turns::converse(&work, MessageWriter::new(out.clone(), context, &config));
     match config.timeout {
         None => turns.await,
         Some(time) => within(time, turns).await,

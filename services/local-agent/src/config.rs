@@ -22,6 +22,8 @@ pub struct Config {
     /// Used when the entry brings no prompt.
     pub prompt: Vec<Message>,
     pub remove_think: bool,
+    /// Adds the text so far to deltas.
+    pub all_content: bool,
     /// Adds the current date to the prompt.
     pub date_grounding: bool,
     pub knowledge_bases: Vec<String>,
@@ -68,6 +70,7 @@ impl Config {
             timeout: timeout(config.get("timeout")),
             prompt: prompt(config.get("prompt")),
             remove_think: config.get("remove-think") == Some(&Value::Bool(true)),
+            all_content: config.get("all-content") == Some(&Value::Bool(true)),
             date_grounding: config.get("date-grounding") == Some(&Value::Bool(true)),
             knowledge_bases: knowledge_bases(config.get("knowledge-bases"), resources),
             retrieval_top_k: integer(config, "retrieval-top-k", 1, 5),
@@ -302,6 +305,7 @@ mod tests {
             "context-history-fetch-limit": 0, "context-window-tokens": -1,
             "context-reserve-tokens": 1.5, "context-keep-recent-tokens": true,
             "context-summary-tokens": null, "tool-execution-mode": true, "remove-think": "true",
+            "all-content": 1,
             "context-window-chars": 9, "context-reserve-chars": 9, "context-summary-chars": 9,
         }));
         assert_eq!(wrong, defaults);

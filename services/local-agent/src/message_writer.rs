@@ -8,10 +8,12 @@ use runner_kit::{ResultSender, results};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::config::Config;
 use crate::output_limit::LineLimit;
 
 /// Bounds the deltas of a turn to about this many times the size of its text, at any pace. A delta waits until
-/// it adds this part of the text; it carries the complete text when that much is new, or when its turn ends.
+/// it adds this part of the text. With `all-content` it carries the complete text when that much is new, or when
+/// its turn ends.
 const REPEATS: usize = 64;
 
 /// Sends the output of a run. The texts of its turns form one message.
@@ -20,6 +22,8 @@ pub(crate) struct MessageWriter {
     out: ResultSender,
     /// True when the client shows deltas.
     streaming: bool,
+    /// Deltas carry the complete text, for clients that cannot join increments.
+    all_content: bool,
     line_limit: LineLimit,
     /// Text of this run so far.
     said: String,
@@ -36,10 +40,11 @@ pub(crate) struct MessageWriter {
 
 impl MessageWriter {
     /// Creates the writer for a run.
-    pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
+    pub(crate) fn new(out: ResultSender, context: &AgentRunContext, config: &Config) -> Self {
         Self {
             out,
             streaming: is_streaming(context),
+            all_content: config.all_content,
             line_limit: LineLimit::of(context),
             said: String::new(),
             sent: 0,
@@ -96,7 +101,7 @@ impl MessageWriter {
         self.told_whole = self.told_whole.min(self.turn);
     }
 
-    /// Sends buffered text, without the complete text where little of it is new.
+    /// Sends buffered text.
     pub(crate) async fn flush(&mut self) {
         if self.sent < self.said.len() {
             self.delta(false, None).await;
@@ -162,11 +167,13 @@ impl MessageWriter {
     async fn chunk(&mut self, new: String, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         self.sequence += 1;
         let is_much_new = (self.sent - self.told_whole) * REPEATS >= self.sent;
-        let tells_whole = is_final || is_much_new || self.has_taken_back;
+        let is_asked = self.all_content && (is_final || is_much_new);
+        let tells_whole = is_asked || self.has_taken_back;
         let whole = tells_whole.then(|| self.said[..self.sent].to_owned());
+        let says_more = !new.is_empty() || whole.is_none();
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
-            content: (!new.is_empty()).then_some(MessageContent::Text(new)),
+            content: says_more.then_some(MessageContent::Text(new)),
             all_content: whole,
             tool_calls,
             is_final,

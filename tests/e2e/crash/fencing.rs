@@ -50,7 +50,7 @@ async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
         let log = stage.gateway.log();
         log.contains("was taken over")
             || log.contains("cannot be written")
-            || log.contains("is driven by somebody else")
+            || log.contains("another replica executes run")
     })
     .await;
     let here = stage.client.follow(&run_id, 0).await.rest().await;

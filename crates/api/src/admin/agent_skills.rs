@@ -61,7 +61,7 @@ pub(crate) async fn get_agent_skill(
         .agents()
         .find_agent_skill(&caller.workspace, id, &name)
         .await?;
-    let found = found.ok_or_else(|| ApiError::not_found("skill"))?;
+    let found = found.ok_or_else(|| ApiError::not_found("skill", name))?;
     Ok(Json(AgentSkillContent {
         content: skill_md(&found.skill_name, &found.description, &found.content),
         skill: AgentSkill {
@@ -90,12 +90,12 @@ pub(crate) async fn delete_agent_skill(
     let withdraw = WithdrawSkill {
         workspace: caller.workspace,
         agent_id: id,
-        skill_name: name,
+        skill_name: name.clone(),
     };
     if state.runs.store().write(withdraw).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
-        Err(ApiError::not_found("skill"))
+        Err(ApiError::not_found("skill", name))
     }
 }
 
@@ -108,5 +108,5 @@ async fn find_agent(state: &ApiState, workspace: &WorkspaceId, id: AgentId) -> A
         .await?;
     found
         .map(|_| ())
-        .ok_or_else(|| ApiError::not_found("agent"))
+        .ok_or_else(|| ApiError::not_found("agent", id))
 }

@@ -80,7 +80,7 @@ async fn runner_faults(
     })
 }
 
-async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
+async fn save(state: &ApiState, id: AgentId, change: SaveAgent) -> ApiResult<Option<Agent>> {
     let saved = state
         .runs
         .store()
@@ -93,7 +93,7 @@ async fn save(state: &ApiState, change: SaveAgent) -> ApiResult<Option<Agent>> {
     match saved {
         SavedAgent::Saved(record) => Ok(Some(view(*record))),
         SavedAgent::Done => Ok(None),
-        SavedAgent::Unknown => Err(ApiError::not_found("agent")),
+        SavedAgent::Unknown => Err(ApiError::not_found("agent", id)),
         SavedAgent::ReadOnly => Err(read_only()),
         SavedAgent::Mismatch(version) => Err(version_conflict(version)),
     }
@@ -122,9 +122,9 @@ pub(crate) async fn create_agent(
         spec,
         at,
     };
-    let agent = save(&state, create)
+    let agent = save(&state, id, create)
         .await?
-        .ok_or_else(|| ApiError::not_found("agent"))?;
+        .ok_or_else(|| ApiError::not_found("agent", id))?;
     Ok((StatusCode::CREATED, Json(agent)))
 }
 
@@ -173,7 +173,7 @@ pub(crate) async fn get_agent(
         .find_agent(&caller.workspace, id)
         .await?;
     Ok(Json(view(
-        record.ok_or_else(|| ApiError::not_found("agent"))?,
+        record.ok_or_else(|| ApiError::not_found("agent", id))?,
     )))
 }
 
@@ -206,10 +206,10 @@ pub(crate) async fn update_agent(
         if_match,
         at,
     };
-    save(&state, update)
+    save(&state, id, update)
         .await?
         .map(Json)
-        .ok_or_else(|| ApiError::not_found("agent"))
+        .ok_or_else(|| ApiError::not_found("agent", id))
 }
 
 /// Deletes an agent. The ledger keeps its runs.

@@ -98,7 +98,7 @@ pub(crate) async fn get_api_key(
         .access()
         .find_api_key_by_id(&caller.workspace, id)
         .await?;
-    let record = record.ok_or_else(|| ApiError::not_found("API key"))?;
+    let record = record.ok_or_else(|| ApiError::not_found("API key", id))?;
     Ok(Json(shown(record)))
 }
 
@@ -132,7 +132,7 @@ pub(crate) async fn revoke_api_key(
             Ok(StatusCode::NO_CONTENT)
         }
         Revoked::Before(_) => Ok(StatusCode::NO_CONTENT),
-        Revoked::Unknown => Err(ApiError::not_found("API key")),
+        Revoked::Unknown => Err(ApiError::not_found("API key", id)),
         Revoked::Owner => {
             let message = "only `runnel token revoke` revokes a key of role owner";
             Err(ApiError::unauthorized(message))

@@ -1,5 +1,7 @@
 //! Configured budgets and their use by the workspace.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
@@ -57,6 +59,9 @@ pub(crate) struct Bounds {
 pub(crate) struct UsedBy {
     /// Id of the run, agent, endpoint or workspace.
     id: String,
+    /// Name of the agent or endpoint. Absent for other subjects and deleted ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     calls: u64,
     tokens: u64,
     cost: f64,
@@ -80,13 +85,26 @@ pub(crate) async fn list_budgets(
             .usage()
             .used_of(&caller.workspace, &budget.name, window_start)
             .await?;
-        items.push(BudgetView::of(budget, resets_at, used));
+        let ids = used.iter().map(UsedBudget::subject_id);
+        let names = store
+            .usage()
+            .names_of_subjects(&caller.workspace, budget.scope, ids)
+            .await?;
+        items.push(BudgetView::of(budget, resets_at, (used, names)));
     }
     Ok(Json(BudgetList { items }))
 }
 
 impl BudgetView {
-    fn of(budget: &Budget, resets_at: Option<i64>, used: Vec<UsedBudget>) -> Self {
+    fn of(
+        budget: &Budget,
+        resets_at: Option<i64>,
+        (used, mut names): (Vec<UsedBudget>, HashMap<String, String>),
+    ) -> Self {
+        let used = used.into_iter().map(|used| {
+            let name = names.remove(used.subject_id());
+            UsedBy::of(used, name)
+        });
         Self {
             name: budget.name.clone(),
             scope: match budget.scope {
@@ -109,24 +127,23 @@ impl BudgetView {
                 seconds: budget.wall_ms.map(seconds),
             },
             resets_at: resets_at.map(|at| at.div_euclid(1000)),
-            used: used.into_iter().map(UsedBy::of).collect(),
+            used: used.collect(),
         }
     }
 }
 
 impl UsedBy {
-    fn of(UsedBudget { subject, used }: UsedBudget) -> Self {
+    fn of(used_budget: UsedBudget, name: Option<String>) -> Self {
+        let id = used_budget.subject_id().to_owned();
         let Amount {
             calls,
             tokens,
             cost_micros,
             wall_ms,
-        } = used;
-        let id = subject
-            .split_once('/')
-            .map_or(subject.as_str(), |(_, id)| id);
+        } = used_budget.used;
         Self {
-            id: id.to_owned(),
+            id,
+            name,
             calls,
             tokens,
             cost: micros(cost_micros),

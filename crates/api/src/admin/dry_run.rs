@@ -224,7 +224,8 @@ async fn dry_run(
         .previews
         .preview_event(&caller.workspace, posted.event, agent)
         .await?;
-    let preview = preview.ok_or_else(|| ApiError::not_found("agent"))?;
+    let asked = || agent.map(|id| id.to_string()).unwrap_or_default();
+    let preview = preview.ok_or_else(|| ApiError::not_found("agent", asked()))?;
     Ok(Json(view(preview)))
 }
 

@@ -133,7 +133,7 @@ pub(super) async fn find_endpoint(
         .endpoints()
         .find_endpoint(&caller.workspace, id)
         .await?;
-    record.ok_or_else(|| ApiError::not_found("runner endpoint"))
+    record.ok_or_else(|| ApiError::not_found("runner endpoint", id))
 }
 
 /// Options of registration and refresh.
@@ -284,7 +284,7 @@ pub(crate) async fn delete_runner_endpoint(
         workspace: caller.workspace,
     };
     match state.runs.store().write(delete).await? {
-        None => Err(ApiError::not_found("runner endpoint")),
+        None => Err(ApiError::not_found("runner endpoint", id)),
         Some(record) if record.origin == "config" => Err(read_only()),
         Some(_) => Ok(StatusCode::NO_CONTENT),
     }

@@ -47,11 +47,25 @@ pub(crate) struct ReindexQuery {
     cursor: Option<String>,
 }
 
-fn key(caller: &AdminCaller, kb_id: String) -> BaseKey {
-    BaseKey {
+/// Maximum ids in the message about an unknown knowledge base.
+const NAMED: usize = 20;
+
+/// Key of a knowledge base of this gateway. Admins may list the bases, so the 404 names them.
+fn key(state: &ApiState, caller: &AdminCaller, kb_id: String) -> ApiResult<BaseKey> {
+    let catalog = state.runs.catalog();
+    let known = catalog.knowledge_bases.iter();
+    let known: Vec<_> = known.map(|base| base.kb_id.as_str()).collect();
+    if !known.contains(&kb_id.as_str()) {
+        let advice = match known.get(..known.len().min(NAMED)) {
+            Some(some @ [_, ..]) => format!("(this gateway has: {})", some.join(", ")),
+            _ => "(this gateway has none; add one at [[knowledge_bases]])".to_owned(),
+        };
+        return Err(ApiError::not_found("knowledge base", kb_id).with_advice(&advice));
+    }
+    Ok(BaseKey {
         workspace: caller.workspace.clone(),
         kb_id,
-    }
+    })
 }
 
 fn list_name(base: &BaseKey) -> String {
@@ -72,8 +86,8 @@ pub(crate) async fn list_documents(
     PathOf(kb_id): PathOf<String>,
     QueryOf(query): QueryOf<NameQuery>,
 ) -> ApiResult<Json<Page<KnowledgeDocument>>> {
-    state.knowledge.embedded(&kb_id)?;
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
+    state.knowledge.embedded(&base.kb_id)?;
     let (list, workspace) = (list_name(&base), &caller.workspace);
     let (after, limit) = name_page(&state, &list, workspace, query.cursor, query.limit)?;
     let store = state.runs.store();
@@ -99,15 +113,15 @@ pub(crate) async fn get_document(
     State(state): State<ApiState>,
     PathOf((kb_id, document_id)): PathOf<(String, String)>,
 ) -> ApiResult<Json<KnowledgeDocument>> {
-    state.knowledge.embedded(&kb_id)?;
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
+    state.knowledge.embedded(&base.kb_id)?;
     let record = state
         .runs
         .store()
         .knowledge()
         .find_document(&base, &document_id)
         .await?;
-    let record = record.ok_or_else(|| ApiError::not_found("document"))?;
+    let record = record.ok_or_else(|| ApiError::not_found("document", &document_id))?;
     Ok(Json(shown(record)))
 }
 
@@ -139,8 +153,8 @@ pub(crate) async fn put_document(
     QueryOf(query): QueryOf<DocumentQuery>,
     request: Request,
 ) -> ApiResult<(StatusCode, Json<KnowledgeDocument>)> {
-    state.knowledge.embedded(&kb_id)?;
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
+    state.knowledge.embedded(&base.kb_id)?;
     check_text("document_id", &document_id)?;
     let name = query.name.unwrap_or_else(|| document_id.clone());
     check_text("name", &name)?;
@@ -220,7 +234,7 @@ pub(crate) async fn delete_document(
     State(state): State<ApiState>,
     PathOf((kb_id, document_id)): PathOf<(String, String)>,
 ) -> ApiResult<StatusCode> {
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
     state.knowledge.remove(base, document_id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -243,7 +257,7 @@ pub(crate) async fn reindex_knowledge_base(
     PathOf(kb_id): PathOf<String>,
     QueryOf(query): QueryOf<ReindexQuery>,
 ) -> ApiResult<Json<Reindexed>> {
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
     let list = format!("reindex {}\n{}", base.kb_id, base.workspace);
     let cursors = state.runs.cursors();
     let after = match &query.cursor {
@@ -278,7 +292,7 @@ pub(crate) async fn search_knowledge_base(
     PathOf(kb_id): PathOf<String>,
     JsonBody(query): JsonBody<RetrievalQuery>,
 ) -> ApiResult<Json<RetrievalResults>> {
-    let base = key(&caller, kb_id);
+    let base = key(&state, &caller, kb_id)?;
     let results = state
         .knowledge
         .retrieve(&base, &query, &Payment::by_operator())

@@ -24,7 +24,9 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
         .runs
         .artifacts
         .artifact_of_workspace(&caller.workspace, id);
-    found.await?.ok_or_else(|| ApiError::not_found("artifact"))
+    found
+        .await?
+        .ok_or_else(|| ApiError::not_found("artifact", id))
 }
 
 /// Uploads a file for an event.
@@ -100,7 +102,7 @@ pub(crate) async fn delete_artifact(
         .artifacts
         .delete_artifact(&caller.workspace, &id, caller.key);
     let gone = deleted.await?.then_some(StatusCode::NO_CONTENT);
-    gone.ok_or_else(|| ApiError::not_found("artifact"))
+    gone.ok_or_else(|| ApiError::not_found("artifact", id))
 }
 
 /// Retrieves an artifact's metadata.
@@ -126,8 +128,8 @@ pub(crate) async fn get_artifact(
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
         ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
-    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
+    (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 206, description = "The requested range", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody),
     (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),

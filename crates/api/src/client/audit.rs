@@ -50,6 +50,9 @@ pub(crate) struct AuditEntryView {
     calls: Option<u64>,
     /// Epoch seconds, of the newest of these calls.
     at: i64,
+    /// Milliseconds from the creation of the run to the newest of these calls.
+    #[schema(minimum = 0)]
+    offset_ms: i64,
 }
 
 /// Lists the host API calls of a run in order, both allowed and denied.
@@ -74,7 +77,7 @@ pub(crate) async fn list_run_audit(
         .runs()
         .find_run(&caller.workspace, id)
         .await?;
-    let run = run.ok_or_else(|| ApiError::not_found("run"))?;
+    let run = run.ok_or_else(|| ApiError::not_found("run", id))?;
     let list = format!("audit\n{}\n{}", run.workspace, run.id);
     let cursors = state.runs.cursors();
     let after = match query.cursor {
@@ -111,6 +114,7 @@ pub(crate) async fn list_run_audit(
             duration_ms: record.duration_ms,
             calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
+            offset_ms: (record.at - run.created_at).max(0),
         })
         .collect();
     Ok(Json(Page {

@@ -3,19 +3,91 @@
 use std::collections::HashSet;
 
 use axum::Json;
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::event::{ConversationIdentity, conversation_of};
 use http::{HeaderMap, StatusCode};
 use protocol::admin::Fault;
-use protocol::event::{EventBatchAccepted, EventBatchItem};
+use protocol::error::ErrorBody;
+use protocol::event::{EventBatchAccepted, EventBatchItem, EventEnvelope};
 use protocol::id::WorkspaceId;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 
-use crate::client::event_body::PostedEvent;
+use crate::auth::ClientCaller;
+use crate::client::event_body::{EventBatch, PostedEvent};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, trace_header};
 use crate::state::ApiState;
 use runs::artifacts::UploadError;
 use runs::intake::{AcceptedEvent, IntakeError};
+
+/// Posts up to 100 events as a batch of CloudEvents 1.0.
+///
+/// The event id is `source#id`, with each `#` and `%` of the source percent-encoded. `data` is the rest of the
+/// envelope of `POST /v1/events`. A fault in one event refuses the batch, and nothing of it is stored. After that
+/// each event has a response of its own. A repeated batch returns the first responses again.
+#[utoipa::path(post, path = "/v1/event-batches", tag = "client", security(("api_key" = [])),
+    params(("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the runs, used when traces are exported. A malformed value is ignored")),
+    request_body(content = Vec<CloudEvent>, content_type = "application/cloudevents-batch+json", description = "`application/json` is taken, too", example = json!([{
+        "specversion": "1.0", "id": "7", "source": "/shop", "type": "message.received",
+        "data": {"conversation": {"conversation_id": "c-7"}, "input": {"text": "hello big world"}},
+    }])), responses(
+    (status = 202, description = "All events are stored", body = EventBatchAccepted),
+    (status = 207, description = "Some events were refused: `items` has the error of each", body = EventBatchAccepted),
+    (status = 400, description = "The batch is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn post_event_batch(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    EventBatch(batch): EventBatch,
+) -> ApiResult<Response> {
+    accept_batch(&state, &caller.workspace, &headers, batch).await
+}
+
+/// An event as a CloudEvent 1.0 in JSON. Other attributes are ignored.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+struct CloudEvent {
+    /// `1.0`.
+    specversion: String,
+    /// Unique for its source.
+    id: String,
+    source: String,
+    /// The `event_type`, such as `message.received`.
+    #[schema(rename = "type")]
+    kind: String,
+    /// The `subject.subject_id`.
+    subject: Option<String>,
+    /// The `event_time`, as RFC 3339.
+    time: Option<String>,
+    data: Option<CloudEventData>,
+}
+
+/// The schema of an envelope without the attributes of the CloudEvent.
+struct CloudEventData;
+
+impl PartialSchema for CloudEventData {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = EventEnvelope::schema();
+        if let RefOr::T(Schema::Object(data)) = &mut schema {
+            data.description = Some("The rest of the envelope.".to_owned());
+            for name in ["event_type", "event_id", "source", "event_time"] {
+                data.properties.shift_remove(name);
+                data.required.retain(|required| required != name);
+            }
+        }
+        schema
+    }
+}
+
+impl ToSchema for CloudEventData {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        EventEnvelope::schemas(schemas);
+    }
+}
 
 /// Accepts a batch. A fault in any event refuses the whole batch before anything is stored. After that each
 /// event gets the response that it would get alone.

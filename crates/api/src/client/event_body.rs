@@ -1,21 +1,18 @@
 //! Formats of posted events: the native envelope, and CloudEvents 1.0 (structured, binary, batch).
 
+mod batch;
+
 use std::borrow::Cow;
-use std::fmt;
 
 use axum::extract::{FromRequest, Request};
 use chrono::DateTime;
 use domain::event::check_posted;
-use domain::json_text::check_json_text;
-use domain::large_text::PathStep::{self, Each, Member};
+use domain::large_text::PathStep::{self, Member};
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::client::body_files::{
@@ -25,8 +22,7 @@ use crate::error::ApiError;
 use crate::json::{media_type, parse, parse_part, read_json_of};
 use crate::state::ApiState;
 
-/// Maximum number of events in a batch.
-const BATCH_EVENTS: usize = 100;
+pub(crate) use batch::EventBatch;
 
 /// Posted events of any format.
 pub(crate) enum EventBody {
@@ -72,6 +68,12 @@ impl PostedEvent {
     }
 }
 
+impl From<PostedEvent> for (EventEnvelope, ExtractedFiles) {
+    fn from(posted: PostedEvent) -> Self {
+        (posted.event, posted.files)
+    }
+}
+
 impl EventFormat {
     /// Maps a fault of the envelope to the name in the posted format.
     fn placed(self, mut fault: Fault) -> Fault {
@@ -111,10 +113,13 @@ impl FromRequest<ApiState> for EventBody {
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
         }
+        if media_type == batch {
+            let EventBatch(batch) = EventBatch::read(request, state).await?;
+            return Ok(Self::Batch(batch));
+        }
         let most = state.event_body_bytes;
         let body = read_json_of(request, state, event_body_limit(state)).await?;
         let top: &[PathStep] = match media_type.as_str() {
-            one if one == batch => &[Each, Member("data")],
             one if one == structured => &[Member("data")],
             _ => &[],
         };
@@ -124,9 +129,6 @@ impl FromRequest<ApiState> for EventBody {
             whole,
             held: _held,
         } = EventDocument::of(body, &in_envelope(top)).await;
-        if media_type == batch {
-            return read_batch(&bytes, &files).map(Self::Batch);
-        }
         let (event, form) = if media_type == structured {
             let event = from_structured(parse(&bytes)?);
             (
@@ -166,70 +168,6 @@ fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Resu
         return Err(ApiError::too_large(message));
     }
     Ok(())
-}
-
-/// The first values of a list, one more than a batch allows. Further values are skipped.
-struct CappedList(Vec<Box<RawValue>>);
-
-impl<'de> Deserialize<'de> for CappedList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Values;
-
-        impl<'de> Visitor<'de> for Values {
-            type Value = CappedList;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<CappedList, A::Error> {
-                let mut values = Vec::new();
-                while values.len() <= BATCH_EVENTS
-                    && let Some(value) = list.next_element()?
-                {
-                    values.push(value);
-                }
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(CappedList(values))
-            }
-        }
-
-        deserializer.deserialize_seq(Values)
-    }
-}
-
-/// JSON batch format: a list of structured events.
-fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, ApiError> {
-    check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
-    let CappedList(list) = serde_json::from_slice(bytes)
-        .map_err(|_| ApiError::invalid("", "must be a JSON list of CloudEvents"))?;
-    if list.len() > BATCH_EVENTS {
-        let message = format!("has more than {BATCH_EVENTS} events; send several batches");
-        return Err(ApiError::invalid("", message));
-    }
-    let mut faults = Vec::new();
-    let mut batch = Vec::with_capacity(list.len());
-    for (index, text) in list.iter().enumerate() {
-        let place = format!("/{index}");
-        match parse_part(text.get().as_bytes()).and_then(from_structured) {
-            Ok(event) => {
-                let told = "1 MiB without its files";
-                bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
-                batch.push(PostedEvent {
-                    event,
-                    files: files.clone(),
-                    form: EventFormat::Structured,
-                    place,
-                });
-            }
-            Err(fault) => faults.push(fault.under(&place)),
-        }
-    }
-    if faults.is_empty() {
-        Ok(batch)
-    } else {
-        Err(ApiError::faults(&faults))
-    }
 }
 
 /// The CloudEvent attributes in use.
@@ -277,8 +215,19 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
     };
     to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
         "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
-        _ => fault.under("/data"),
+        _ => explained(fault).under("/data"),
     })
+}
+
+/// Adds to an unknown member of `data` what `data` holds.
+fn explained(fault: Fault) -> Fault {
+    let is_member = fault.pointer.matches('/').count() == 1;
+    if !is_member || !fault.message.starts_with("unknown field") {
+        return fault;
+    }
+    let advice = r#"`data` is the rest of the event envelope, like {"input": {"text": "hi"}}"#;
+    let message = format!("{}; {advice}", fault.message);
+    Fault::new(fault.pointer, message)
 }
 
 /// HTTP binary mode: attributes are headers, and the body is the data.

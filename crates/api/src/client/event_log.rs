@@ -98,7 +98,7 @@ pub(crate) async fn get_event(
         .events()
         .find_event(&caller.workspace, &event_id)
         .await?;
-    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    let record = record.ok_or_else(|| ApiError::not_found("event", &event_id))?;
     let answer = serde_json::from_str(&record.answer);
     let answer: EventAccepted = answer.map_err(|_| StoreError::Corrupt {
         column: "events.answer",
@@ -129,7 +129,7 @@ pub(crate) async fn get_raw_payload(
         .events()
         .find_raw_payload(&caller.workspace, &event_id)
         .await?;
-    let payload = payload.ok_or_else(|| ApiError::not_found("payload"))?;
+    let payload = payload.ok_or_else(|| ApiError::not_found("raw payload of event", &event_id))?;
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 
@@ -178,8 +178,7 @@ pub(crate) async fn page_events(
         .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
     let cursor = |received_at: i64, event_id: &str| {
-        let mut place = received_at.to_be_bytes().to_vec();
-        place.extend_from_slice(event_id.as_bytes());
+        let place = position_bytes(received_at, event_id);
         cursors.encode(CursorKind::Events, &list, &place)
     };
     let mut items = Vec::with_capacity(found.records.len());
@@ -197,7 +196,15 @@ pub(crate) async fn page_events(
     })
 }
 
-fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
+/// A position as bytes of a cursor.
+pub(crate) fn position_bytes(received_at: i64, event_id: &str) -> Vec<u8> {
+    let mut bytes = received_at.to_be_bytes().to_vec();
+    bytes.extend_from_slice(event_id.as_bytes());
+    bytes
+}
+
+/// The position in the bytes of a cursor.
+pub(crate) fn position(bytes: &[u8]) -> Result<EventPosition, InvalidCursor> {
     let (received_at, event_id) = bytes.split_first_chunk::<8>().ok_or(InvalidCursor)?;
     Ok(EventPosition {
         received_at: i64::from_be_bytes(*received_at),

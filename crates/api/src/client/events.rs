@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
-use protocol::event::{EventAccepted, EventBatchAccepted, EventEnvelope};
+use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::RunId;
-use protocol::run::AgentRunEvent;
+use serde_json::json;
 
 use crate::auth::ClientCaller;
 use crate::client::body_files::ExtractedFiles;
@@ -30,17 +30,18 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 ///
 /// **Formats.** Besides the native envelope, the route accepts CloudEvents 1.0:
 /// - structured (`application/cloudevents+json`) or binary (`ce-*` headers). The event id is `source#id`, with
-///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope.
-/// - batches of up to 100 (`application/cloudevents-batch+json`). A fault in one event refuses the batch. After
-///   that each event has a response of its own, and the status is 207 if any was refused.
+///   each `#` and `%` of the source percent-encoded; `data` is the rest of the envelope:
+///   `{"specversion": "1.0", "id": "42", "source": "/shop", "type": "message.received",
+///   "data": {"conversation": {"conversation_id": "c-7"}, "input": {"text": "hello"}}}`
+/// - batches (`application/cloudevents-batch+json`): as `POST /v1/event-batches`.
 ///
-/// **Streaming.** With `Accept: text/event-stream` the response is the event stream of the run. If an active run
-/// absorbs the event, the stream starts after `last_sequence`. If a stream ends without `run.completed` or
-/// `run.failed`, resume it at `{Location}/events` with `Last-Event-ID`.
+/// **Streaming.** `POST /v1/runs/stream` takes the same request and answers with the event stream of the run. This
+/// route does the same with `Accept: text/event-stream`, except for an event without a run: its answer is the 202
+/// below.
 ///
 /// **Retries.** A request with the same `Idempotency-Key`, or else the same `event_id`, returns the first
-/// response again; a stream continues after `Last-Event-ID`. Send one of the two if you retry: otherwise each
-/// request is a new event with a new run. The key of an event without an `event_id` expires after seven days.
+/// response again. Send one of the two if you retry: otherwise each request is a new event with a new run. The key
+/// of an event without an `event_id` expires after seven days.
 ///
 /// **Files.** Send a file as base64 (`image_base64`, `file_base64`, `content`, `data:` URLs). Or upload it by
 /// `POST /v1/artifacts` first. Refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
@@ -50,26 +51,19 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// surrogates. A body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body(content = EventEnvelope, example = json!({
         "event_type": "message.received",
         "conversation": {"conversation_id": "c-7"},
         "input": {"text": "hello big world"},
     })), responses(
-    (status = 202, description = "Stored. A run is created, or `reason` says why not. For a batch, all events were accepted; the body is an `EventBatchAccepted` as in 207", body = EventAccepted,
+    (status = 202, description = "Stored. A run is created, or `reason` says why not", body = EventAccepted,
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
-    (status = 207, description = "Some events of a batch were refused", body = EventBatchAccepted),
-    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
-        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/events`"),
-            ("Runnel-Run-Id" = String, description = "The run's id"),
-            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
     (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody,
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds"))),
-    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
     (status = 413, description = "The envelope exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files and `raw`; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
@@ -89,7 +83,30 @@ pub(crate) async fn post_event(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    accept_event(&state, &caller, &headers, (posted.event, &posted.files)).await
+    let form = EventAnswer::of(&headers);
+    accept_event(&state, &caller, &headers, posted.into(), form).await
+}
+
+/// The form of the answer to an event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum EventAnswer {
+    /// The event as accepted, with the id of its run.
+    Accepted,
+    /// The stream of the run; for an event without a run the event as accepted.
+    StreamIfAny,
+    /// The stream of the run; for an event without a run an error.
+    Stream,
+}
+
+impl EventAnswer {
+    /// The form that `Accept` asks for.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        if wants_stream(headers) {
+            Self::StreamIfAny
+        } else {
+            Self::Accepted
+        }
+    }
 }
 
 /// Accepts a valid event and responds with the run or its stream.
@@ -97,7 +114,8 @@ pub(super) async fn accept_event(
     state: &ApiState,
     caller: &ClientCaller,
     headers: &HeaderMap,
-    (event, files): (EventEnvelope, &ExtractedFiles),
+    (event, files): (EventEnvelope, ExtractedFiles),
+    form: EventAnswer,
 ) -> ApiResult<Response> {
     let workspace = &caller.workspace;
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
@@ -108,7 +126,8 @@ pub(super) async fn accept_event(
     }
     let trace = trace_header(headers);
     // Take the stream slot before anything is stored, so that a refused stream posts no event.
-    let place = wants_stream(headers).then(|| state.stream_limit().enter(caller.key));
+    let is_stream = form != EventAnswer::Accepted;
+    let place = is_stream.then(|| state.stream_limit().enter(caller.key));
     let place = place.transpose()?;
     let event = (event, &files.files);
     let accepted = state
@@ -120,12 +139,13 @@ pub(super) async fn accept_event(
     let mut response = match (accepted.answer.run_id, place) {
         (Some(run), Some(place)) => {
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, caller, run, from, place),
+                Some(from) => stream_run(state, (workspace, caller.key), run, from, place),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);
             response
         }
+        (None, _) if form == EventAnswer::Stream => return Err(no_stream(&accepted.answer)),
         _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
     };
     if replayed {
@@ -134,6 +154,15 @@ pub(super) async fn accept_event(
             .insert(REPLAYED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// An empty stream would look like a run without output.
+fn no_stream(answer: &EventAccepted) -> ApiError {
+    let message = "no agent takes this event, so there is no run to stream; the event is stored. \
+        `POST /v1/agents/dry-run` shows why, agent by agent";
+    ApiError::conflict("no_agent", message)
+        .with("event_id", json!(answer.event_id))
+        .with("hint", json!(answer.hint))
 }
 
 /// The start of the run's stream in a response; `None` if the client has seen the terminal event.

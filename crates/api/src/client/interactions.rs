@@ -115,7 +115,7 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<In
         .interactions()
         .find_interaction(&caller.workspace, id)
         .await?;
-    found.ok_or_else(|| ApiError::not_found("interaction"))
+    found.ok_or_else(|| ApiError::not_found("interaction", id))
 }
 
 /// Filters, cursor and size of a page.
@@ -369,7 +369,8 @@ async fn submit(
                     .interactions()
                     .find_interaction(workspace, &question.record.id);
                 let record = record.await?;
-                let record = record.ok_or_else(|| ApiError::not_found("interaction"))?;
+                let record = record
+                    .ok_or_else(|| ApiError::not_found("interaction", &question.record.id))?;
                 let now = state.runs.clock().now_ms();
                 (
                     Json(Interaction::of(record, now)?).into_response(),

@@ -6,20 +6,21 @@ use domain::canonical::canonical_json;
 use http::HeaderMap;
 use langbot::adapter::pipeline::{QueryIdentity, check_query, identity, to_event};
 use protocol::error::ErrorBody;
-use protocol::event::EventAccepted;
+use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::pipeline::PipelineQuery;
 use protocol::run::AgentRunEvent;
 use store::sha256_hex;
 
 use crate::auth::ClientCaller;
-use crate::client::body_files::{DOCUMENT_BYTES, QueryBody};
-use crate::client::events::accept_event;
+use crate::client::body_files::{DOCUMENT_BYTES, ExtractedFiles, QueryBody};
+use crate::client::events::{EventAnswer, accept_event};
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
 
 /// Posts a bot pipeline's Query as an event.
 ///
-/// The event is a `message.received` of source `host_adapter`. The responses are those of `POST /v1/events`.
+/// The event is a `message.received` of source `host_adapter`. The responses are those of `POST /v1/events`, with
+/// `Accept: text/event-stream` those of `POST /v1/adapters/pipeline/queries/stream`.
 ///
 /// The event id makes retries safe: the same Query returns the first response again. The id is the first
 /// available of:
@@ -31,20 +32,14 @@ use crate::state::ApiState;
 /// The agent alone determines runner, configuration and resources. No field of the Query selects them.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body = PipelineQuery, responses(
     (status = 202, description = "Stored. A run is created, or `reason` says why not", body = EventAccepted,
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
-    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
-        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/events`"),
-            ("Runnel-Run-Id" = String, description = "The run's id"),
-            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
     (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody),
-    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 413, description = "The Query exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
@@ -52,8 +47,42 @@ pub(crate) async fn post_pipeline_query(
     caller: ClientCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
-    QueryBody { query, files }: QueryBody,
+    body: QueryBody,
 ) -> ApiResult<Response> {
+    let posted = event_of(body)?;
+    let form = EventAnswer::of(&headers);
+    accept_event(&state, &caller, &headers, posted, form).await
+}
+
+/// Posts a bot pipeline's Query as an event, and streams its run.
+///
+/// The Query is that of `POST /v1/adapters/pipeline/queries`, the stream that of `POST /v1/runs/stream`.
+#[utoipa::path(post, path = "/v1/adapters/pipeline/queries/stream", tag = "client", security(("api_key" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
+    request_body = PipelineQuery, responses(
+    (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
+        headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/stream`"),
+            ("Runnel-Run-Id" = String, description = "The run's id"),
+            ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
+    (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 409, description = "`details.reason`: no_agent, idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
+pub(crate) async fn stream_pipeline_query(
+    caller: ClientCaller,
+    State(state): State<ApiState>,
+    headers: HeaderMap,
+    body: QueryBody,
+) -> ApiResult<Response> {
+    let posted = event_of(body)?;
+    accept_event(&state, &caller, &headers, posted, EventAnswer::Stream).await
+}
+
+/// The event of a valid Query.
+fn event_of(QueryBody { query, files }: QueryBody) -> ApiResult<(EventEnvelope, ExtractedFiles)> {
     let event_id = match identity(&query) {
         QueryIdentity::Own(id) => id,
         QueryIdentity::Scoped(parts) => format!("query:{}", &sha256_hex(parts.as_bytes())[..32]),
@@ -68,5 +97,5 @@ pub(crate) async fn post_pipeline_query(
         let message = "a Query has at most 1 MiB without its files";
         return Err(ApiError::too_large(message));
     }
-    accept_event(&state, &caller, &headers, (event, &files)).await
+    Ok((event, files))
 }

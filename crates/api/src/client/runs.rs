@@ -10,7 +10,7 @@ use domain::run::Run;
 use http::{HeaderMap, StatusCode};
 use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
-use protocol::id::{AgentId, RunId, RunnerId};
+use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::resources::AgentResources;
 use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
@@ -18,34 +18,40 @@ use store::{CancelOutcome, RunFilter, StoreError};
 
 use crate::auth::ClientCaller;
 use crate::catalog_work::with_permit;
+use crate::client::run_stream::stream_after;
 use crate::error::cursor::cursor_expired;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
-use crate::run_pages::{
-    RunEventsRange, RunsRange, StreamRest, list_part, page_run_events, statuses, stream_rest,
-};
+use crate::run_pages::{RunEventsRange, RunsRange, list_part, page_run_events, statuses};
 use crate::state::ApiState;
-use crate::stream::{stream_run, wants_stream};
-use crate::view::{Direction, agent_run};
+use crate::stream::wants_stream;
+use crate::view::{Direction, PREVIEW_READ, agent_run, preview};
 use runs::grant::read_snapshot;
-use runs::watch::WatchFrom;
 
-async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
+pub(super) async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
     let run = state
         .runs
         .store()
         .runs()
         .find_run(&caller.workspace, id)
         .await?;
-    run.ok_or_else(|| ApiError::not_found("run"))
+    run.ok_or_else(|| ApiError::not_found("run", id))
 }
 
-async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreError> {
+async fn views(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    runs: Vec<Run>,
+) -> Result<Vec<AgentRun>, StoreError> {
     let keys = runs
         .iter()
         .filter_map(|run| run.conversation_key.clone())
         .collect();
-    let conversations = state.runs.store().runs().find_conversations(keys).await?;
+    let repository = state.runs.store().runs();
+    let conversations = repository.find_conversations(keys).await?;
+    let labels = repository
+        .find_run_labels(workspace, &runs, PREVIEW_READ)
+        .await?;
     let view = |run: Run| {
         let parts = run
             .conversation_key
@@ -56,14 +62,24 @@ async fn views(state: &ApiState, runs: Vec<Run>) -> Result<Vec<AgentRun>, StoreE
             conversation_id: conversation_id.clone(),
             thread_id: thread_id.clone(),
         });
-        agent_run(run, conversation.as_ref())
+        let input = labels.inputs.get(&run.event_id).cloned();
+        AgentRun {
+            agent_name: labels.agent_names.get(&run.agent_id).cloned(),
+            input_preview: input.map(preview),
+            ..agent_run(run, conversation.as_ref())
+        }
     };
     Ok(runs.into_iter().map(view).collect())
 }
 
-async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
-    let mut views = views(state, vec![run]).await?;
-    views.pop().ok_or_else(|| ApiError::not_found("run"))
+pub(super) async fn view(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    run: Run,
+) -> ApiResult<AgentRun> {
+    let id = run.id;
+    let mut views = views(state, workspace, vec![run]).await?;
+    views.pop().ok_or_else(|| ApiError::not_found("run", id))
 }
 
 /// Lists runs, newest first.
@@ -115,7 +131,7 @@ pub(crate) async fn list_runs(
         (&part, &caller.answer),
     )
     .await?;
-    let items = views(&state, runs).await?;
+    let items = views(&state, &caller.workspace, runs).await?;
     // This list has no backward direction.
     Ok(Json(Page {
         items,
@@ -136,7 +152,7 @@ pub(crate) async fn get_run(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<AgentRun>> {
     let run = find_run(&state, &caller, id).await?;
-    Ok(Json(view(&state, run).await?))
+    Ok(Json(view(&state, &caller.workspace, run).await?))
 }
 
 /// Filters, cursor and size of a page.
@@ -179,24 +195,18 @@ pub(crate) struct EventsQuery {
     limit: Option<u64>,
 }
 
-/// Lists the events of a run as a JSON page, or streams them: stored events first, then live ones.
+/// Lists the events of a run.
 ///
-/// The stream ends with the terminal event, also for runs that ended long ago. If it ends without
-/// `run.completed` or `run.failed` (for example at a gateway shutdown), resume it here with `Last-Event-ID`. The
-/// status is 204 if the cursor is already the terminal event. The SSE event name is the `type` in its data, or
-/// `unknown` for types that this version does not know.
+/// With `Accept: text/event-stream` the answer is that of `GET /v1/runs/{run_id}/stream`.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
     responses(
-    (status = 200, description = "A page or the event stream", content(
-        (Page<AgentRunEvent> = "application/json"), (AgentRunEvent = "text/event-stream"))),
-    (status = 204, description = "The cursor is the terminal event"),
+    (status = 200, description = "A page", body = Page<AgentRunEvent>),
     (status = 400, description = "The cursor is not a sequence of this run", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
-    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: refused_too_often, or for a stream key_streams. Retry after `Retry-After` seconds", body = ErrorBody)))]
+    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
 pub(crate) async fn list_run_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -207,13 +217,7 @@ pub(crate) async fn list_run_events(
     let run = find_run(&state, &caller, id).await?;
     let after = cursor(&headers, query.after.as_deref())?;
     if wants_stream(&headers) {
-        return Ok(match stream_rest(&run, after)? {
-            StreamRest::Behind(after) => {
-                let place = state.stream_limit().enter(caller.key)?;
-                stream_run(&state, &caller, id, WatchFrom::After(after), place)
-            }
-            StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
-        });
+        return stream_after(&state, &caller, &run, after);
     }
     let part = RunEventsRange {
         before: None,
@@ -374,7 +378,7 @@ pub(crate) async fn cancel_run(
     {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
-        CancelOutcome::Unknown => return Err(ApiError::not_found("run")),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
     };
-    Ok((status, Json(view(&state, *run).await?)))
+    Ok((status, Json(view(&state, &caller.workspace, *run).await?)))
 }

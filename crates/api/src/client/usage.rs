@@ -81,7 +81,7 @@ pub(crate) async fn get_run_usage(
 ) -> ApiResult<Json<RunUsage>> {
     let store = state.runs.store();
     let run = store.runs().find_run(&caller.workspace, id).await?;
-    let run = run.ok_or_else(|| ApiError::not_found("run"))?;
+    let run = run.ok_or_else(|| ApiError::not_found("run", id))?;
     let usage = store.usage().usage_of_run(run.id).await?;
     let total = usage.iter().map(Used::of).fold(Used::default(), Used::plus);
     let items = usage

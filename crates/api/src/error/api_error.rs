@@ -1,5 +1,7 @@
 //! The error of a response: status, code, message and details.
 
+use std::fmt::Display;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -13,6 +15,8 @@ use telemetry::metrics;
 
 /// Maximum characters of a message, because it may quote the request.
 const MESSAGE_CHARS: usize = 2000;
+/// Maximum characters of an id in a message.
+const ID_CHARS: usize = 200;
 
 fn cut(mut message: String) -> String {
     if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
@@ -74,13 +78,20 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "unauthorized", message)
     }
 
-    /// The same for absent objects and for objects of other workspaces.
-    pub(crate) fn not_found(what: &str) -> Self {
+    /// The same for absent objects and for objects of other workspaces. `id`: as the caller wrote it.
+    pub(crate) fn not_found(kind: &str, id: impl Display) -> Self {
+        let id: String = id.to_string().chars().take(ID_CHARS).collect();
         Self::new(
             StatusCode::NOT_FOUND,
             "not_found",
-            format!("there is no such {what}"),
+            format!("there is no {kind} {id}"),
         )
+    }
+
+    /// Appends advice to the message.
+    pub(crate) fn with_advice(mut self, advice: &str) -> Self {
+        self.message = cut(format!("{} {advice}", self.message));
+        self
     }
 
     /// Invalid input at one JSON pointer.

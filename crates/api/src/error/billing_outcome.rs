@@ -68,7 +68,7 @@ mod tests {
                 UpstreamError::Credential { status: 401 }.into(),
                 BillingOutcome::Nothing,
             ),
-            (ApiError::not_found("model"), BillingOutcome::Nothing),
+            (ApiError::not_found("model", "m"), BillingOutcome::Nothing),
         ] {
             let error: ApiError = error;
             assert_eq!(

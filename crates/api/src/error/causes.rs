@@ -123,6 +123,8 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Db(_)
             | StoreError::Sqlite(_)
+            | StoreError::Server { .. }
+            | StoreError::Address(_)
             | StoreError::Closed
             | StoreError::Unreachable => {
                 let message = "the database does not respond; try again";

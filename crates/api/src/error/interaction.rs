@@ -28,7 +28,9 @@ pub(crate) fn interaction_cancelled() -> ApiError {
 impl From<AwaitError> for ApiError {
     fn from(error: AwaitError) -> Self {
         match error {
-            AwaitError::Unknown => Self::not_found("interaction of this run"),
+            AwaitError::Unknown => {
+                super::routing::no_such("this run has asked no such interaction")
+            }
             AwaitError::NotAwaited => {
                 let message = "this interaction was asked without `await: true`: its answer comes as an event, \
                     in a run of its own";

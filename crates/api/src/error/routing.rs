@@ -29,5 +29,7 @@ pub(crate) fn host_not_allowed() -> ApiError {
 
 /// The `Origin` of the request is not on the allow-list.
 pub(crate) fn origin_not_allowed() -> ApiError {
-    ApiError::unauthorized("this `Origin` is not allowed; add it to server.allowed_hosts")
+    ApiError::unauthorized(
+        "this `Origin` is not allowed; add it to server.cors_origins, or its host to server.allowed_hosts",
+    )
 }

@@ -102,7 +102,7 @@ pub(super) async fn find(
         .await
     {
         Ok(Some(found)) => Ok((host_call, found)),
-        Ok(None) => host_call.end(Err(ApiError::not_found("artifact"))),
+        Ok(None) => host_call.end(Err(ApiError::not_found("artifact", id))),
         Err(error) => host_call.end(Err(error.into())),
     }
 }
@@ -135,8 +135,8 @@ pub(crate) async fn get_artifact_metadata(
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
         ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
-    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
-    (status = 206, description = "The requested range", content_type = "*/*", body = inline(Binary)),
+    (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
+    (status = 206, description = "The requested range", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted: artifacts:read", body = ErrorBody),
     (status = 404, description = "No such artifact is visible to the run, or it has expired", body = ErrorBody),

@@ -94,7 +94,7 @@ pub(super) async fn start(
     let agent: AgentId = agent
         .agent_id
         .parse()
-        .map_err(|_| ApiError::not_found("agent"))?;
+        .map_err(|_| ApiError::not_found("agent", &agent_id))?;
     let runs = &state.runs;
     let started = runs
         .children
@@ -102,12 +102,12 @@ pub(super) async fn start(
     let id = started.await?;
     let workspace = &caller.grant.run.workspace;
     let run = runs.store().runs().find_run(workspace, id).await?;
-    shown(run)
+    shown(id, run)
 }
 
-fn shown(run: Option<Run>) -> ApiResult<ChildRun> {
+fn shown(id: RunId, run: Option<Run>) -> ApiResult<ChildRun> {
     run.and_then(child_run)
-        .ok_or_else(|| ApiError::not_found("child run"))
+        .ok_or_else(|| ApiError::not_found("child run", id))
 }
 
 /// Finds a visible child run and audits the access.
@@ -128,7 +128,7 @@ async fn find(
         .is_none()
         .then_some("no such child run is visible to this run");
     caller.record(state, call, refusal).await?;
-    found.ok_or_else(|| ApiError::not_found("child run"))
+    found.ok_or_else(|| ApiError::not_found("child run", id))
 }
 
 /// Retrieves a child run and waits for its end.
@@ -173,7 +173,7 @@ pub(super) async fn follow(
         .await?;
     let output = run.output.as_ref().map_or(0, |output| output.get().len());
     caller.answer.reserve(output)?;
-    shown(Some(run))
+    shown(id, Some(run))
 }
 
 /// Lists the ledger events of a child run.
@@ -229,7 +229,7 @@ pub(super) async fn cancel(
         .cancel(&run.workspace, id, reason)
         .await?
     {
-        CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => shown(Some(*run)),
-        CancelOutcome::Unknown => Err(ApiError::not_found("child run")),
+        CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => shown(id, Some(*run)),
+        CancelOutcome::Unknown => Err(ApiError::not_found("child run", id)),
     }
 }

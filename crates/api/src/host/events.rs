@@ -10,6 +10,7 @@ use store::EventFilter;
 
 use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::client::event_log::{EventLogRange, page_events, view};
+use crate::error::routing::no_such;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
 use crate::state::ApiState;
@@ -59,7 +60,7 @@ pub(super) async fn read_event(
         .is_none()
         .then_some("no such event is visible to this run");
     caller.record(state, call, refusal).await?;
-    let record = record.ok_or_else(|| ApiError::not_found("event"))?;
+    let record = record.ok_or_else(|| ApiError::not_found("event", event_id))?;
     Ok(view(&run.workspace, record, None)?)
 }
 
@@ -107,7 +108,7 @@ pub(crate) async fn page_own_events(
     let key = run
         .conversation_key
         .clone()
-        .ok_or_else(|| ApiError::not_found("conversation"))?;
+        .ok_or_else(|| no_such("this run has no conversation"))?;
     let part = EventLogRange {
         event_types: query.event_types,
         before_cursor: query.before_cursor,

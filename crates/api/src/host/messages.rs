@@ -85,8 +85,7 @@ struct CountedMessage {
 /// Query parameters are ignored. An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/anthropic/v1/messages", tag = "host", security(("run_token" = [])),
     request_body = MessageRequest, responses(
-    (status = 200, description = "A `message`, or with `stream` its events as server-sent events", content(
-        (Object = "application/json"), (String = "text/event-stream"))),
+    (status = 200, description = "A `message`, or with `stream` its events as server-sent events (`text/event-stream`)", body = Object),
     (status = 400, description = "The request is not valid, cannot be translated for the model's provider, or exceeds the model's context window", body = MessagesError),
     (status = 401, description = "The run token is not valid, or `Authorization` and `x-api-key` differ", body = MessagesError),
     (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = MessagesError),
@@ -280,7 +279,7 @@ async fn get_anthropic_model(
     caller.record(&state, LIST, None).await?;
     let found = granted(&caller).iter().find(|model| model.model_id == id);
     let found = found.map(|model| shown(&state.models, model));
-    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+    Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
 }
 
 fn granted(caller: &RunCaller) -> &[ModelResource] {

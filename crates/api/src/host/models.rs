@@ -297,7 +297,7 @@ fn error_frame(call: HostCall, failed: ApiError) -> Bytes {
     frame("error", &json!({"error": error}))
 }
 
-fn frame(event: &str, data: &Value) -> Bytes {
+pub(crate) fn frame(event: &str, data: &Value) -> Bytes {
     format!("event: {event}\ndata: {data}\n\n").into()
 }
 
@@ -335,7 +335,7 @@ pub(crate) async fn count_model_tokens(
 }
 
 /// Converts a request to a chat completion body.
-fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObject> {
+pub(crate) fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiResult<JsonObject> {
     check_count("/messages", request.messages.len(), MAX_MESSAGES)?;
     check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
     let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;

@@ -74,8 +74,7 @@ const MAX_TEXTS: usize = 2048;
 /// An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),
     request_body = ChatCompletionRequest, responses(
-    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events", content(
-        (Object = "application/json"), (String = "text/event-stream"))),
+    (status = 200, description = "A `chat.completion`, or with `stream` its chunks as server-sent events (`text/event-stream`)", body = Object),
     (status = 400, description = "The request is not valid", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
@@ -223,7 +222,7 @@ fn frames(
                     call.say(said_bytes(&chunk, "delta"));
                     has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)
-                        .map(|chunk| frame(&chunk))
+                        .map(|chunk| chunk_frame(&chunk))
                         .unwrap_or_default();
                     call.add_bytes(frame.len());
                     return Some((frame, (chunks, Some(call), id, has_finished)));
@@ -255,11 +254,11 @@ fn finishes(chunk: &JsonObject) -> bool {
 /// Builds the error frame. The call has ended.
 fn failure(call: HostCall, failed: ApiError) -> Bytes {
     let failed = call.end::<()>(Err(failed)).err();
-    frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
+    chunk_frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
 }
 
 /// Sets the catalog's model name, and the object type that some servers omit and OpenAI clients require.
-fn complete(answer: &mut JsonObject, id: &str, object: &str) {
+pub(crate) fn complete(answer: &mut JsonObject, id: &str, object: &str) {
     answer.insert("model".to_owned(), json!(id));
     answer
         .entry("object")
@@ -277,7 +276,7 @@ fn shown(mut chunk: JsonObject, wants_usage: bool) -> Option<Value> {
     Some(Value::Object(chunk))
 }
 
-fn frame(data: &Value) -> Bytes {
+pub(crate) fn chunk_frame(data: &Value) -> Bytes {
     format!("data: {data}\n\n").into()
 }
 
@@ -344,7 +343,7 @@ fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
     }
 }
 
-pub(in crate::host) fn named_model(body: &JsonObject) -> ApiResult<String> {
+pub(crate) fn named_model(body: &JsonObject) -> ApiResult<String> {
     let named = body.get("model").and_then(Value::as_str).map(str::to_owned);
     named.ok_or_else(|| ApiError::invalid("/model", "must be the id of a granted model"))
 }
@@ -385,7 +384,7 @@ pub(crate) async fn get_openai_model(
     caller.record(&state, LIST, None).await?;
     let mut models = caller.grant.snapshot.resources.models.iter();
     let found = models.find(|model| model.model_id == id).map(shown_model);
-    found.map(Json).ok_or_else(|| ApiError::not_found("model"))
+    Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
 }
 
 pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {
@@ -394,7 +393,7 @@ pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {
     operation: "list",
 };
 
-fn shown_model(model: &ModelResource) -> Value {
+pub(crate) fn shown_model(model: &ModelResource) -> Value {
     let owner = model.provider.as_deref().unwrap_or("runnel");
     json!({"id": model.model_id, "object": "model", "created": 0, "owned_by": owner})
 }

@@ -8,7 +8,8 @@ use protocol::host_api::EffectivePrompt;
 use store::StoreError;
 
 use crate::auth::{AuditedCall, LiveCaller};
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
+use crate::error::routing::no_such;
 use crate::state::ApiState;
 
 /// Retrieves the effective prompt of the run, as preprocessed by the event's adapter.
@@ -30,11 +31,11 @@ pub(crate) async fn get_prompt(
     let refusal = granted.err().map(|refused| refused.to_string());
     caller.record(&state, call, refusal.as_deref()).await?;
     if refusal.is_some() {
-        return Err(ApiError::not_found("prompt"));
+        return Err(no_such("this run has no prompt"));
     }
     let run = &caller.grant.run;
     let inputs = state.runs.store().runs().find_run_inputs(run).await?;
-    let inputs = inputs.ok_or_else(|| ApiError::not_found("prompt"))?;
+    let inputs = inputs.ok_or_else(|| no_such("this run has no prompt"))?;
     let event: EventEnvelope =
         serde_json::from_str(&inputs.envelope).map_err(|_| StoreError::Corrupt {
             column: "events.envelope",

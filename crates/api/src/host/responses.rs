@@ -61,8 +61,7 @@ struct ResponseRequest {
 /// pointer.
 #[utoipa::path(post, path = "/host/v1/openai/v1/responses", tag = "host", security(("run_token" = [])),
     request_body = ResponseRequest, responses(
-    (status = 200, description = "A `response`, or with `stream` its events as server-sent events", content(
-        (Object = "application/json"), (String = "text/event-stream"))),
+    (status = 200, description = "A `response`, or with `stream` its events as server-sent events (`text/event-stream`)", body = Object),
     (status = 400, description = "The request is not valid, or needs stored responses", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),

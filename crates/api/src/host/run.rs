@@ -17,6 +17,7 @@ use store::ReadBudget;
 
 use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::catalog_work;
+use crate::error::routing::no_such;
 use crate::error::{ApiError, ApiResult};
 use crate::state::ApiState;
 use crate::view::agent_run;
@@ -43,7 +44,7 @@ pub(crate) async fn get_own_context(
         .runs()
         .find_context(caller.grant.run.id, ReadBudget::of(&caller.answer));
     let context = context.await?;
-    let context = context.ok_or_else(|| ApiError::not_found("context"))?;
+    let context = context.ok_or_else(|| no_such("the context of this run is deleted"))?;
     let grant = &caller.grant;
     let backlog = state
         .runs

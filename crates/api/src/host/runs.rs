@@ -12,6 +12,7 @@ use serde_json::json;
 use store::{CancelOutcome, RunFilter};
 
 use crate::auth::{AuditedCall, LiveCaller, RunCaller};
+use crate::error::routing::no_such;
 use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
@@ -109,7 +110,7 @@ pub(crate) async fn list_scope_runs(
 fn scope_of(run: &Run) -> ApiResult<&str> {
     run.conversation_key
         .as_deref()
-        .ok_or_else(|| ApiError::not_found("conversation"))
+        .ok_or_else(|| no_such("this run has no conversation"))
 }
 
 /// Finds a visible run and audits the access: the own run, or one of the same runner and conversation.
@@ -151,7 +152,7 @@ async fn find_in_scope(
         .is_none()
         .then_some("no such run is visible to this run");
     caller.record(state, call, refusal).await?;
-    found.ok_or_else(|| ApiError::not_found("run"))
+    found.ok_or_else(|| ApiError::not_found("run", id))
 }
 
 fn view(caller: &RunCaller, run: Run) -> AgentRun {
@@ -275,7 +276,7 @@ async fn cancel(
         .await?
     {
         CancelOutcome::Requested(run) | CancelOutcome::Ended(run) => Ok(Json(view(caller, *run))),
-        CancelOutcome::Unknown => Err(ApiError::not_found("run")),
+        CancelOutcome::Unknown => Err(ApiError::not_found("run", id)),
     }
 }
 

@@ -128,7 +128,7 @@ pub(crate) async fn get_state(
     let access = access(&caller, &state, call, &scope).await?;
     after_appended(&caller, &state).await?;
     let entry = state.runs.store().state().find_state(&access, &key).await?;
-    let entry = entry.ok_or_else(|| ApiError::not_found("state key"))?;
+    let entry = entry.ok_or_else(|| ApiError::not_found("state key", &key))?;
     let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
         column: "state_entries.value",
         row: entry.key,
@@ -161,9 +161,9 @@ pub(crate) async fn put_state(
     JsonBody(body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
     let value = body.value.to_string();
-    match change(&caller, &state, &scope, key, Some(value), &headers).await? {
+    match change(&caller, &state, &scope, key.clone(), Some(value), &headers).await? {
         StateWritten::Version(version) => Ok(Json(StateVersion { version })),
-        outcome => Err(refusal(outcome)),
+        outcome => Err(refusal(&key, outcome)),
     }
 }
 
@@ -185,9 +185,9 @@ pub(crate) async fn delete_state(
     PathOf((scope, key)): PathOf<(String, String)>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    match change(&caller, &state, &scope, key, None, &headers).await? {
+    match change(&caller, &state, &scope, key.clone(), None, &headers).await? {
         StateWritten::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
-        outcome => Err(refusal(outcome)),
+        outcome => Err(refusal(&key, outcome)),
     }
 }
 
@@ -243,7 +243,7 @@ async fn change(
     Ok(state.runs.store().write(change).await?)
 }
 
-fn refusal(outcome: StateWritten) -> ApiError {
+fn refusal(key: &str, outcome: StateWritten) -> ApiError {
     match outcome {
         StateWritten::Mismatch(version) => version_conflict(version),
         StateWritten::Full => ApiError::too_large(format!(
@@ -255,7 +255,7 @@ fn refusal(outcome: StateWritten) -> ApiError {
         )),
         StateWritten::RunEnded => ApiError::unauthenticated(),
         StateWritten::Absent | StateWritten::Deleted | StateWritten::Version(_) => {
-            ApiError::not_found("state key")
+            ApiError::not_found("state key", key)
         }
     }
 }

@@ -125,7 +125,7 @@ pub(crate) async fn list_blobs(
 #[utoipa::path(get, path = "/host/v1/storage/{area}/{*key}", tag = "host", security(("run_token" = [])),
     params(("area" = StorageArea, Path, description = "The storage area"), ("key" = String, Path, description = "Percent-encoded")),
     responses(
-    (status = 200, description = "The bytes", content_type = "*/*", body = inline(Binary)),
+    (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The area was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody)))]
@@ -145,7 +145,7 @@ pub(crate) async fn get_blob(
         .audit_log()
         .audit(caller.audit_entry(&state, call, None, size))
         .await?;
-    let (blob, first) = found.ok_or_else(|| ApiError::not_found("key"))?;
+    let (blob, first) = found.ok_or_else(|| ApiError::not_found("key", &key))?;
     let headers = [
         (CONTENT_TYPE, blob.content_type.clone()),
         (CONTENT_LENGTH, blob.size.to_string()),
@@ -279,12 +279,12 @@ pub(crate) async fn delete_blob(
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,
         access,
-        key,
+        key: key.clone(),
         audit: caller.audit_entry(&state, call, None, 0),
     };
     match state.runs.store().write(delete).await? {
         BlobDeleted::Deleted => Ok(StatusCode::NO_CONTENT),
-        BlobDeleted::Absent => Err(ApiError::not_found("key")),
+        BlobDeleted::Absent => Err(ApiError::not_found("key", key)),
         BlobDeleted::RunEnded => Err(ApiError::unauthenticated()),
     }
 }

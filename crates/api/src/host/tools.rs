@@ -353,7 +353,7 @@ pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResul
 }
 
 /// The parameter schema of a tool. Without a type it is an object.
-pub(super) fn schema_of(granted: &ToolResource) -> JsonObject {
+pub(crate) fn schema_of(granted: &ToolResource) -> JsonObject {
     let mut schema = granted.parameters.clone().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));
     schema

@@ -1,5 +1,6 @@
 //! Budget use of one call: reserved before it, settled after it.
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
@@ -230,10 +231,13 @@ fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
         used,
         resets_at,
     } = exceeded;
-    let when = if resets_at.is_some() {
-        "it resets at `details.resets_at`"
-    } else {
-        "it does not reset"
+    let resets = resets_at.and_then(DateTime::<Utc>::from_timestamp_millis);
+    let when = match resets {
+        Some(at) => format!(
+            "it resets at {}",
+            at.to_rfc3339_opts(SecondsFormat::Secs, true)
+        ),
+        None => "it does not reset".to_owned(),
     };
     let message = format!("the budget {budget} has no {what} left for this call; {when}");
     let scale = |number: u64| match *what {

@@ -5,9 +5,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Reserve for files other than connections, such as database and log.
 const RESERVED_FILES: u64 = 64;
 
-/// Raises the limit of open files to its maximum. Returns `wanted`, or fewer connections so that runner
-/// connections get as many.
-pub fn affordable_connections(wanted: usize) -> usize {
+/// Number of connections unless the configuration sets one.
+const DEFAULT_CONNECTIONS: usize = 10_000;
+
+/// Raises the limit of open files to its maximum. Returns the configured number of connections or the default, or
+/// fewer so that runner connections get as many. A configured number that is too large is logged.
+pub fn affordable_connections(configured: Option<usize>) -> usize {
+    let wanted = configured.unwrap_or(DEFAULT_CONNECTIONS);
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -18,12 +22,12 @@ pub fn affordable_connections(wanted: usize) -> usize {
         Err(_) => limit.current,
     };
     let most = share(wanted, current);
-    if most < wanted {
+    if configured.is_some() && most < wanted {
         tracing::warn!(
             files = current,
             connections = most,
-            "{most} connections are served at once, not {wanted}: the process may not open more files \
-             (ulimit -n)"
+            "{most} connections are served at once, not server.connections = {wanted}: the process may not open more \
+             files (ulimit -n)"
         );
     }
     most

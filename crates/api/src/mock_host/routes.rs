@@ -8,32 +8,35 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use domain::authorization::NotGranted;
-use domain::state::{StateKeyFault, check_key};
+use domain::state::StateKeyFault;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{Method, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::history::TranscriptItem;
-use protocol::host_api::{RenewedToken, StateKeys, StatePut, StateValue, StateVersion};
-use protocol::resources::{HistoryOperation, StateScope};
+use protocol::host_api::RenewedToken;
+use protocol::resources::HistoryOperation;
 use protocol::run::{AgentRun, Page, RunClaim, RunStatus};
 use secrecy::ExposeSecret;
 
 use super::appends::{append_results, run_heartbeat};
+use super::resources::{
+    call_tool, count_model_tokens, create_chat_completion, get_tool, invoke_model,
+    list_knowledge_bases, list_models, list_openai_models, list_tools, pull_steering,
+    retrieve_knowledge, stream_model,
+};
+use super::state::{delete_state, get_state, list_state, put_state};
 use super::{
-    CallOutcome, MAX_KEYS, MAX_PATH, MAX_TOKENS, MockHost, MockRunPhase, MockRunState, RecordedCall,
+    CallOutcome, MAX_PATH, MAX_TOKENS, MockHost, MockRunPhase, MockRunState, RecordedCall,
 };
 use crate::auth::bearer;
 use crate::error::limits::rate_limited;
 use crate::error::routing::no_such;
-use crate::error::version::version_conflict;
 use crate::error::{ApiError, ApiResult};
 use crate::host::history::OwnHistoryQuery;
-use crate::host::state::StateQuery;
-use crate::json::{JsonBody, body_limit};
+use crate::json::body_limit;
 use crate::openapi::documented;
-use crate::query::{PathOf, QueryOf, if_match, page_limit};
+use crate::query::{QueryOf, page_limit};
 use crate::recheck::{AcceptedCredential, ChecksCredentials};
 
 /// Upper bound of error responses on these routes, in bytes.
@@ -48,6 +51,21 @@ pub(super) fn router(mock_host: MockHost) -> Router {
         .route("/run/heartbeat", post(run_heartbeat))
         .route("/token", post(renew_token))
         .route("/history", get(page_history))
+        .route("/models", get(list_models))
+        .route("/models/{model_id}/invoke", post(invoke_model))
+        .route("/models/{model_id}/stream", post(stream_model))
+        .route("/models/{model_id}/count-tokens", post(count_model_tokens))
+        .route("/openai/v1/models", get(list_openai_models))
+        .route("/openai/v1/chat/completions", post(create_chat_completion))
+        .route("/tools", get(list_tools))
+        .route("/tools/{name}", get(get_tool))
+        .route("/tools/{name}/call", post(call_tool))
+        .route("/knowledge-bases", get(list_knowledge_bases))
+        .route(
+            "/knowledge-bases/{kb_id}/retrieve",
+            post(retrieve_knowledge),
+        )
+        .route("/steering/pull", post(pull_steering))
         .route("/state/{scope}", get(list_state))
         .route(
             "/state/{scope}/{*key}",
@@ -88,7 +106,7 @@ impl FromRequestParts<MockHost> for MockRunCaller {
 
 impl MockRunCaller {
     /// A cancelled run may read its status and save state; other calls fail.
-    fn not_cancelled(self) -> ApiResult<Arc<MockRunState>> {
+    pub(super) fn not_cancelled(self) -> ApiResult<Arc<MockRunState>> {
         if self.0.progress().cancel_requested_at.is_some() {
             Err(ApiError::cancelled())
         } else {
@@ -153,13 +171,28 @@ async fn error_of(response: Response) -> (Response, Option<(String, String)>) {
 
 const NO_ROUTE: &str = "there is no such host API";
 
-/// Routes of the gateway that the mock lacks are not granted to mock runs.
+/// Routes about granted resources that the mock lacks.
+const NOT_SERVED: [&str; 6] = [
+    "/host/v1/mcp",
+    "/host/v1/anthropic/",
+    "/host/v1/openai/v1/responses",
+    "/host/v1/openai/v1/embeddings",
+    "/host/v1/openai/v1/models/",
+    "/host/v1/models/",
+];
+
+/// Other routes of the gateway that the mock lacks are not granted to mock runs.
 async fn no_such_route(request: Request) -> ApiError {
-    if is_of_the_host_api(request.method(), request.uri().path()) {
-        ApiError::unauthorized("this run was not granted the call: see ctx.context.available_apis")
-    } else {
-        no_such(NO_ROUTE)
+    let path = request.uri().path();
+    if !is_of_the_host_api(request.method(), path) {
+        return no_such(NO_ROUTE);
     }
+    if NOT_SERVED.iter().any(|prefix| path.starts_with(prefix)) {
+        return ApiError::unauthorized(
+            "conform does not serve this route: test it with `runnel dev`",
+        );
+    }
+    ApiError::unauthorized("this run was not granted the call: see ctx.context.available_apis")
 }
 
 fn is_of_the_host_api(method: &Method, path: &str) -> bool {
@@ -198,6 +231,10 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
     let conversation = snapshot.conversation.as_ref();
     Json(AgentRun {
         parent_run_id: None,
+        agent_name: None,
+        input_preview: None,
+        duration_ms: None,
+        retry_of: None,
         id: None,
         binding_id: None,
         updated_at: None,
@@ -281,104 +318,6 @@ async fn page_history(
         total_count: None,
         items,
     }))
-}
-
-fn granted_scope(part: &MockRunState, name: &str) -> ApiResult<StateScope> {
-    let scope = StateScope::parse(name).ok_or_else(|| {
-        ApiError::invalid_argument(
-            "state scopes are conversation, actor, subject, runner and binding",
-        )
-    })?;
-    part.run
-        .snapshot
-        .state_scope(scope)
-        .map_err(|refused: NotGranted| ApiError::from(refused))?;
-    Ok(scope)
-}
-
-fn checked_key(key: &str) -> ApiResult<()> {
-    check_key(key).map_err(|fault| match fault {
-        StateKeyFault::Malformed => ApiError::invalid_argument(fault.to_string()),
-        StateKeyFault::Reserved => ApiError::unauthorized(fault.to_string()),
-    })
-}
-
-async fn list_state(
-    caller: MockRunCaller,
-    PathOf(scope): PathOf<String>,
-    QueryOf(query): QueryOf<StateQuery>,
-) -> ApiResult<Json<StateKeys>> {
-    let part = caller.not_cancelled()?;
-    let scope = granted_scope(&part, &scope)?;
-    let limit = usize::try_from(page_limit(query.limit)?).unwrap_or(usize::MAX);
-    part.after_appended().await?;
-    let prefix = query.prefix.unwrap_or_default();
-    let after = query.after.unwrap_or_default();
-    let progress = part.progress();
-    let held = progress.state.keys().filter(|(of, _)| *of == scope);
-    let mut keys: Vec<_> = held
-        .map(|(_, key)| key.clone())
-        .filter(|key| key.starts_with(&prefix) && **key > *after)
-        .collect();
-    let has_more = keys.len() > limit;
-    keys.truncate(limit);
-    Ok(Json(StateKeys { keys, has_more }))
-}
-
-async fn get_state(
-    caller: MockRunCaller,
-    PathOf((scope, key)): PathOf<(String, String)>,
-) -> ApiResult<Json<StateValue>> {
-    let part = caller.not_cancelled()?;
-    checked_key(&key)?;
-    let scope = granted_scope(&part, &scope)?;
-    part.after_appended().await?;
-    let entry = part.progress().state.get(&(scope, key)).cloned();
-    let (value, version) = entry.ok_or_else(|| ApiError::not_found("state key"))?;
-    Ok(Json(StateValue { value, version }))
-}
-
-async fn put_state(
-    MockRunCaller(part): MockRunCaller,
-    State(mock_host): State<MockHost>,
-    PathOf((scope, key)): PathOf<(String, String)>,
-    headers: HeaderMap,
-    JsonBody(body): JsonBody<StatePut>,
-) -> ApiResult<Json<StateVersion>> {
-    if body.value.to_string().len() > mock_host.0.limits.state_value_bytes {
-        return Err(ApiError::too_large(
-            "the value is larger than limits.state_value_bytes",
-        ));
-    }
-    let scope = granted_scope(&part, &scope)?;
-    checked_key(&key)?;
-    let expected = if_match(&headers)?;
-    part.after_appended().await?;
-    let mut progress = part.progress();
-    let entry = progress.state.get(&(scope, key.clone()));
-    let stands = entry.map_or(0, |(_, version)| *version);
-    if expected.is_some_and(|expected| expected != stands) {
-        return Err(version_conflict(stands));
-    }
-    if stands == 0 && progress.state.len() >= MAX_KEYS {
-        let message = format!("a rehearsed run keeps at most {MAX_KEYS} keys");
-        return Err(ApiError::too_large(message));
-    }
-    let version = stands + 1;
-    progress.state.insert((scope, key), (body.value, version));
-    Ok(Json(StateVersion { version }))
-}
-
-async fn delete_state(
-    MockRunCaller(part): MockRunCaller,
-    PathOf((scope, key)): PathOf<(String, String)>,
-) -> ApiResult<StatusCode> {
-    let scope = granted_scope(&part, &scope)?;
-    checked_key(&key)?;
-    part.after_appended().await?;
-    let gone = part.progress().state.remove(&(scope, key));
-    gone.map(|_| StatusCode::NO_CONTENT)
-        .ok_or_else(|| ApiError::not_found("state key"))
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use protocol::interaction::InteractionRequest;
 use protocol::manifest::RunnerList;
 use protocol::request::{AgentRunRequest, CancelRequest};
 use protocol::result::{
-    ActionRequestedPayload, AgentRunResult, MessageCompletedPayload, MessageDeltaPayload,
-    ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
-    ToolCallCompletedPayload, ToolCallStartedPayload,
+    ActionRequestedPayload, AgentRunResult, ArtifactCreatedPayload, MessageCompletedPayload,
+    MessageDeltaPayload, ProcessorLogPayload, RunCompletedPayload, RunFailedPayload,
+    StateUpdatedPayload, ToolCallCompletedPayload, ToolCallStartedPayload,
 };
 use utoipa::OpenApi;
 
@@ -25,6 +25,7 @@ use utoipa::OpenApi;
         MessageCompletedPayload,
         ToolCallStartedPayload,
         ToolCallCompletedPayload,
+        ArtifactCreatedPayload,
         StateUpdatedPayload,
         ActionRequestedPayload,
         InteractionRequest,

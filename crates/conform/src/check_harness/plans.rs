@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use domain::agent::check_agent_for;
-use domain::authorization::{
-    AuthorizationSnapshot, ModelLimits, ResourceCatalog, Subject, authorize,
-};
+use domain::authorization::{AuthorizationSnapshot, ModelLimits, Subject, authorize};
 use domain::canonical::canonical_json;
 use domain::context::{ContextParts, build_context, context_json};
 use domain::event::conversation_of;
-use domain::form::with_defaults;
+use domain::form::{selected, with_defaults};
 use domain::manifest::AcceptedManifest;
 use domain::state::StateOwner;
 use domain::trace::RunTrace;
@@ -24,6 +22,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::CheckHarness;
+use super::resources::{catalog_for, fill_selectors};
 use crate::ConformError;
 use api::mock_host::{MockHost, MockRun};
 use runner_client::SignedCall;
@@ -66,10 +65,14 @@ impl CheckHarness {
 
     fn agent(&self, runner: &AcceptedManifest) -> AgentSpec {
         let manifest = &runner.manifest;
+        let mut config = with_defaults(&manifest.config_schema, &self.options.config);
+        fill_selectors(&manifest.config_schema, &mut config);
+        // The manifest bounds what is granted.
         let spec = json!({
-            "name": "conform", "event_types": ["*"], "runner_id": manifest.id,
-            "config": with_defaults(&manifest.config_schema, &self.options.config),
-            "resource_policy": {"history": ["page"]},
+            "name": "conform", "event_types": ["*"], "runner_id": manifest.id, "config": config,
+            "resource_policy": {
+                "history": ["page"], "models": "*", "tools": "*", "knowledge_bases": "*",
+            },
             "state_policy": {
                 "enabled": true,
                 "scopes": ["conversation", "actor", "subject", "runner", "binding"],
@@ -192,12 +195,9 @@ impl CheckHarness {
             event_id: plan.event.event_id.as_deref().unwrap_or_default(),
             owner,
         };
-        authorize(
-            &ResourceCatalog::default(),
-            &runner.manifest,
-            &self.agent(runner),
-            &subject,
-        )
+        let agent = self.agent(runner);
+        let catalog = catalog_for(&selected(&runner.manifest.config_schema, &agent.config));
+        authorize(&catalog, &runner.manifest, &agent, &subject)
     }
 
     /// The transcript contains the message of the run itself.

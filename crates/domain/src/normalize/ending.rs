@@ -40,9 +40,9 @@ impl ResultValidator<'_> {
                 (Reason::EventTooLarge, failure)
             })?;
         if gathered.is_none() && self.expects_message {
-            let message = self.with_rejections("the runner completed without any message");
+            let message = "the runner completed without any message";
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);
-            return Err((Reason::NoOutput, failure));
+            return Err((Reason::NoOutput, self.explain(failure)));
         }
         Ok(gathered.map(RunMessages::from).unwrap_or_default())
     }

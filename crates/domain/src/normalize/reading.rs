@@ -29,7 +29,9 @@ pub(super) struct ResultEnvelope<'a> {
     pub(super) sequence: Option<&'a RawValue>,
 }
 
-const NO_RESULT: &str = "an event is not an AgentRunResult";
+const NO_JSON: &str = "an event is not JSON";
+const NO_RESULT: &str =
+    "an event is not an AgentRunResult, an object with `run_id`, `type` and `data`";
 
 /// Reason for which bytes are not a result.
 struct ReadFault {
@@ -50,12 +52,11 @@ fn read(text: &[u8]) -> Result<ResultEnvelope<'_>, ReadFault> {
     check_json_text(text)
         .map_err(|fault| ReadFault::new(Reason::InvalidJson, format!("an event {fault}")))?;
     serde_json::from_str(line).map_err(|error| {
-        let reason = if error.is_data() {
-            Reason::InvalidEnvelope
+        if error.is_data() {
+            ReadFault::new(Reason::InvalidEnvelope, NO_RESULT)
         } else {
-            Reason::InvalidJson
-        };
-        ReadFault::new(reason, NO_RESULT)
+            ReadFault::new(Reason::InvalidJson, NO_JSON)
+        }
     })
 }
 
@@ -119,7 +120,8 @@ impl ResultValidator<'_> {
             Err(unread) => {
                 // Bytes of another encoding: the fault of the original bytes is more specific.
                 let is_other = |sent: &ReadFault| {
-                    sent.reason == Reason::InvalidUtf8 && unread.message == NO_RESULT
+                    let is_general = [NO_JSON, NO_RESULT].contains(&unread.message.as_str());
+                    sent.reason == Reason::InvalidUtf8 && is_general
                 };
                 let unread = as_sent.filter(is_other).unwrap_or(unread);
                 self.refuse_unread(&unread, raw)

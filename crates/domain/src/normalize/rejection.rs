@@ -1,13 +1,18 @@
 //! Rejected events: counted, with a reason.
 
 use protocol::result::ResultType;
+use serde_json::json;
 
 use super::{ResultValidator, Verdict};
+use crate::nearest::nearest;
+use crate::run::Failure;
 
 /// Number of invalid payloads that fails the run.
 const STRIKES: u32 = 3;
 
 const EXCERPT_BYTES: usize = 4096;
+/// Maximum characters of an excerpt in the failure of a run.
+const EXCERPT_CHARS: usize = 200;
 
 /// Reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,16 +92,75 @@ impl Rejection {
     }
 }
 
+/// The first rejected result of a run.
+#[derive(Clone, Debug)]
+pub(super) struct FirstRejection {
+    /// Number of the event in the stream.
+    event: u64,
+    reason: Reason,
+    message: String,
+    excerpt: String,
+}
+
+/// Results with types that the gateway does not know. They are stored without effect.
+#[derive(Clone, Debug)]
+pub(super) struct UnknownTypes {
+    first: String,
+    count: u64,
+}
+
+impl UnknownTypes {
+    fn describe(&self) -> String {
+        let Self { first, count } = self;
+        let (results, have) = match count {
+            1 => ("result", "has"),
+            _ => ("results", "have"),
+        };
+        let known = ResultType::ALL.iter().map(|kind| kind.as_str());
+        let advice = match nearest(first, known) {
+            Some(known) => format!("did you mean {known}?"),
+            None => "text is sent as message.delta or message.completed".to_owned(),
+        };
+        format!("{count} {results} {have} an unknown type, first {first:?} ({advice})")
+    }
+}
+
 impl ResultValidator<'_> {
-    /// Returns the text of an ending, with the number of rejected results and the first cause.
-    pub fn with_rejections(&self, ending: &str) -> String {
-        match &self.refused {
-            Some(first) => format!(
-                "{ending}; of its results, {} were rejected, the first because {first}",
-                self.tally.rejected
-            ),
-            None => ending.to_owned(),
+    /// Adds to a failure of the runner the deviations before it: rejected results and unknown types. After
+    /// rejected results it is not retryable, because a new run would meet the same fault.
+    #[must_use]
+    pub fn explain(&self, mut failure: Failure) -> Failure {
+        if let Some(unknown) = &self.unknown {
+            failure.message = format!("{}; {}", failure.message, unknown.describe());
         }
+        let Some(first) = &self.refused else {
+            return failure;
+        };
+        let (event, why) = (first.event, &first.message);
+        let rejected = match self.tally.rejected {
+            0 | 1 => format!("1 of its results was rejected (event {event}: {why})"),
+            count => format!("{count} of its results were rejected (first event {event}: {why})"),
+        };
+        failure.message = format!(
+            "{}; {rejected}: see GET /v1/runs/{}/rejections",
+            failure.message, self.run_id
+        );
+        failure.retryable = false;
+        if failure.details.is_null() {
+            failure.details = json!({"rejected": self.tally.rejected.max(1), "first_rejection": {
+                "event": event, "reason": first.reason.as_str(), "message": why, "excerpt": first.excerpt,
+            }});
+        }
+        failure
+    }
+
+    /// Counts a result with an unknown type.
+    pub(super) fn note_unknown(&mut self, kind: &str) {
+        let unknown = self.unknown.get_or_insert_with(|| UnknownTypes {
+            first: kind.to_owned(),
+            count: 0,
+        });
+        unknown.count += 1;
     }
 
     /// A rejected terminal result also ends the run: the runner sends nothing more.
@@ -121,10 +185,16 @@ impl ResultValidator<'_> {
         message: &str,
     ) -> Verdict<'static> {
         self.strikes += 1;
-        self.refused.get_or_insert_with(|| message.to_owned());
+        let rejection = Rejection::new(reason, number, raw, message);
+        self.refused.get_or_insert_with(|| FirstRejection {
+            event: self.events,
+            reason,
+            message: message.to_owned(),
+            excerpt: rejection.excerpt.chars().take(EXCERPT_CHARS).collect(),
+        });
         if self.strikes >= STRIKES {
             return Verdict::violation(reason, number, raw, message);
         }
-        Verdict::Reject(Rejection::new(reason, number, raw, message))
+        Verdict::Reject(rejection)
     }
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
+use crate::run::Failure;
 
 fn snapshot() -> AuthorizationSnapshot {
     serde_json::from_value(json!({
@@ -175,9 +176,55 @@ fn missing_message_failure_names_first_rejection() {
     };
     assert_eq!(
         failure.message,
-        "the runner completed without any message; of its results, 1 were rejected, the first because \
-         message.completed needs a message with role and content"
+        format!(
+            "the runner completed without any message; 1 of its results was rejected (event 1: \
+             message.completed needs a message with role and content): see GET /v1/runs/{}/rejections",
+            snapshot.run_id
+        )
     );
+    let first = &failure.details["first_rejection"];
+    assert_eq!(first["reason"], "invalid_payload", "{}", failure.details);
+    assert!(
+        first["excerpt"]
+            .as_str()
+            .unwrap()
+            .contains("message.completed")
+    );
+}
+
+#[test]
+fn missing_message_failure_names_unknown_type() {
+    let snapshot = snapshot();
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    for n in 1..3 {
+        let part = result("message.part", &json!({"text": "hi"}), &json!(n));
+        judge.judge(part.as_bytes(), NOW);
+    }
+    let done = result("run.completed", &json!({}), &json!(3));
+    let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
+        panic!("it has said nothing");
+    };
+    assert_eq!(
+        failure.message,
+        "the runner completed without any message; 2 results have an unknown type, first \
+         \"message.part\" (did you mean message.delta?)"
+    );
+}
+
+#[test]
+fn broken_stream_with_rejections_is_final() {
+    let snapshot = snapshot();
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
+    assert_eq!(judge.explain(broken()), broken());
+    for line in [r#"{"choices":[]}"#, "[DONE]"] {
+        judge.judge(line.as_bytes(), NOW);
+    }
+    let failure = judge.explain(broken());
+    assert!(!failure.retryable);
+    let expected = "the stream broke; 2 of its results were rejected (first event 1: an event is not an \
+                    AgentRunResult, an object with `run_id`, `type` and `data`): see GET /v1/runs/";
+    assert!(failure.message.starts_with(expected), "{}", failure.message);
 }
 
 #[test]

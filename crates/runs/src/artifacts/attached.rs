@@ -110,7 +110,7 @@ impl Artifacts {
         for id in attached.made {
             if let Err(error) = self.drop_artifact(id).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(artifact.id = %id, error, "an artifact of a refused event stays until it expires");
+                tracing::warn!(artifact.id = %id, error, "cannot delete an artifact of a rejected event; it stays until it expires");
             }
         }
         self.unbind(event_id, attached.bound).await;

@@ -12,7 +12,7 @@ pub(super) const MAX_OF_RUN: u64 = 1000;
 pub enum UploadError {
     #[error("an artifact has at most {most} bytes (artifacts.max_bytes)")]
     TooLarge { most: u64 },
-    #[error("artifacts of type {0} are not taken (artifacts.mime_types)")]
+    #[error("artifacts of type {0} are not accepted (artifacts.mime_types)")]
     TypeRefused(String),
     #[error(
         "the workspace has no room for it (artifacts.workspace_bytes); others must expire first"
@@ -20,7 +20,7 @@ pub enum UploadError {
     Full,
     #[error("{}", share_full(*.0))]
     ShareFull(ShareOf),
-    #[error("a run makes at most {MAX_OF_RUN} artifacts")]
+    #[error("a run creates at most {MAX_OF_RUN} artifacts")]
     TooMany,
     #[error("the run has ended")]
     RunEnded,

@@ -29,11 +29,11 @@ pub struct OwnFile<'a> {
 pub enum FileError {
     #[error("it cannot be read")]
     Read(#[from] std::io::Error),
-    #[error("its type {0} is not among artifacts.mime_types")]
+    #[error("the type {0} is not in artifacts.mime_types")]
     TypeRefused(String),
-    #[error("it is larger than artifacts.max_bytes, {0} bytes")]
+    #[error("the file is larger than artifacts.max_bytes ({0} bytes)")]
     TooLarge(u64),
-    #[error("it changed while it was copied; start again")]
+    #[error("the file changed during the copy; start again")]
     Changed,
     #[error(transparent)]
     Place(#[from] ArtifactStoreError),

@@ -57,7 +57,7 @@ impl Artifacts {
                 Ok(()) => gone.push(one.id),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(artifact.id = %one.id, error, "the bytes of an artifact could not be deleted, trying again later");
+                    tracing::warn!(artifact.id = %one.id, error, "cannot delete the bytes of an artifact, trying again later");
                 }
             }
         }

@@ -206,7 +206,7 @@ impl ArtifactUpload {
                 let deleted = self.artifacts.blobs.delete(&place_of(self.id)).await;
                 if let Err(error) = deleted {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(artifact.id = %self.id, error, "the bytes of an artifact that came too late stay");
+                    tracing::warn!(artifact.id = %self.id, error, "cannot delete the bytes of an artifact whose run has ended");
                 }
                 Err(UploadError::Expired)
             }

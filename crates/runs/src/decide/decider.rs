@@ -82,6 +82,7 @@ impl Decider {
             id: input.run_id,
             trace_parent: input.trace_parent,
             parent_run_id: parent.map(|parent| parent.snapshot.run_id),
+            retry_of: input.retry_of,
             agent_id: winner.agent.id,
             agent_version: winner.agent.version,
             runner_id: winner.agent.spec.runner_id.clone(),
@@ -97,7 +98,10 @@ impl Decider {
             row,
             snapshot: Arc::new(snapshot),
             agent,
-            steerable: steers && input.event.event_type == MESSAGE_RECEIVED,
+            // A retry gets a run of its own.
+            steerable: steers
+                && input.retry_of.is_none()
+                && input.event.event_type == MESSAGE_RECEIVED,
             endpoint: winner.endpoint.clone(),
             dispatch: None,
         })

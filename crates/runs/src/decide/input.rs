@@ -20,6 +20,8 @@ pub(crate) struct DecisionInput {
     pub(crate) only: Option<AgentId>,
     /// Parent of the child run that the event asks for.
     pub(crate) parent: Option<ParentContext>,
+    /// The ended run that the new one repeats.
+    pub(crate) retry_of: Option<RunId>,
     /// Span that the run continues.
     pub(crate) trace_parent: Option<TraceParent>,
     /// Id of the run, should the event get one.

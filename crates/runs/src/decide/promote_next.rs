@@ -23,7 +23,7 @@ pub(crate) fn promote_next(
         let dropped = |why: &str| {
             tracing::warn!(
                 event.id = left.event_id,
-                "an absorbed event gets no run of its own: {why}"
+                "a waiting event gets no run: {why}"
             );
         };
         let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;
@@ -43,6 +43,7 @@ pub(crate) fn promote_next(
             arrived_at: decider.clock.now_ms(),
             only: None,
             parent: None,
+            retry_of: None,
             // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),

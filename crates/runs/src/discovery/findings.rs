@@ -67,7 +67,7 @@ pub(super) fn report(record: &EndpointRecord, findings: &DiscoveryFindings) {
         accepted = findings.accepted.len(),
         incompatible = findings.incompatible.len(),
         rejected = findings.rejected.len(),
-        "endpoint {} is discovered",
+        "endpoint {} was discovered",
         record.name
     );
     for fault in &findings.rejected {

@@ -22,7 +22,7 @@ const MAX_RUNS: u64 = 1_000_000;
 /// Why an endpoint was not registered. None of it is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
-    #[error("the registration has faults")]
+    #[error("the registration is invalid")]
     Faults(Vec<Fault>),
     #[error("an endpoint of this name exists")]
     NameTaken,

@@ -48,7 +48,7 @@ impl DiscoveryWorker {
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "endpoints that are due could not be read"
+                    "cannot read the endpoints due for discovery"
                 );
                 Vec::new()
             }
@@ -82,7 +82,7 @@ impl DiscoveryWorker {
         if let Err(error) = self.endpoints.refresh_when_due(&endpoint).await {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "endpoint {} could not be refreshed",
+                "cannot refresh endpoint {}",
                 endpoint.name
             );
         }

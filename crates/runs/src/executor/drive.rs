@@ -67,7 +67,7 @@ impl RunExecutor {
                 return drop(Box::pin(settled).await);
             }
             Ok(DispatchOutcome::Lost) => {
-                tracing::warn!(run.id = %id, "run {id} is driven by somebody else");
+                tracing::warn!(run.id = %id, "another replica executes run {id}");
                 return;
             }
             Err(error) => {
@@ -106,7 +106,7 @@ impl RunExecutor {
                 }
             }
             Err(RelayStop::Lost) => {
-                tracing::warn!(run.id = %id, "run {id} was taken over, its stream is closed");
+                tracing::warn!(run.id = %id, "another replica took over run {id}; its stream is closed");
             }
             Err(RelayStop::Released) => self.release(run).await,
             Err(RelayStop::Unwritable(error)) => {
@@ -130,7 +130,7 @@ impl RunExecutor {
         let (run, prepared) = match Box::pin(self.preparer.prepare_again(run)).await {
             Ok(ready) => ready,
             Err(PrepareError::Never(failure)) => {
-                tracing::error!(run.id = %id, "run {id} cannot be gone on with: {}", failure.message);
+                tracing::error!(run.id = %id, "cannot continue run {id}: {}", failure.message);
                 let settled = self.end_orphan(id, &workspace, LeaseFilter::Own, failure);
                 return Box::pin(settled).await;
             }
@@ -143,7 +143,7 @@ impl RunExecutor {
         live.set_agent_name(&prepared.agent_name);
         tracing::info!(
             run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
-            "run {id} goes on here"
+            "this replica continues run {id}"
         );
         let grant = Arc::new(Grant {
             attempt: run.attempt,
@@ -162,11 +162,13 @@ impl RunExecutor {
     /// resumes it.
     async fn release(&self, run: &Run) {
         let id = run.id;
-        match self.store.leases().release(id, run.lease_epoch).await {
-            Ok(()) => tracing::info!(run.id = %id, "run {id} is handed on"),
+        match self.store.leases().release(id, run.fencing_token).await {
+            Ok(()) => {
+                tracing::info!(run.id = %id, "released the lease of run {id} for another replica");
+            }
             Err(error) => tracing::warn!(
                 run.id = %id, error = &error as &dyn std::error::Error,
-                "run {id} could not be handed on: it is taken over when its lease has ended"
+                "cannot release the lease of run {id}; another replica takes over when it expires"
             ),
         }
     }
@@ -189,6 +191,6 @@ impl RunExecutor {
 fn report_unwritable(id: RunId, error: &StoreError) {
     tracing::error!(
         run.id = %id, error = error as &dyn std::error::Error,
-        "run {id} stops: its ledger cannot be written; the sweep sees to it"
+        "run {id} stops: its ledger cannot be written; recovery takes it over"
     );
 }

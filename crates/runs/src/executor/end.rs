@@ -89,5 +89,5 @@ impl RunExecutor {
 
 fn takeover_failed(id: RunId, error: &StoreError) {
     let error = error as &dyn std::error::Error;
-    tracing::error!(run.id = %id, error, "run {id} could not be taken over");
+    tracing::error!(run.id = %id, error, "cannot take over run {id}");
 }

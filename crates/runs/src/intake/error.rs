@@ -39,7 +39,9 @@ pub enum IntakeError {
     )]
     EndpointFull { most: u64 },
     /// `wait`: time until the next event is admitted.
-    #[error("events of this workspace come too fast (limits.workspace_events_per_second)")]
+    #[error(
+        "this workspace posts events too fast (limits.workspace_events_per_second); retry later"
+    )]
     TooFast { wait: Duration },
     #[error("100 runs of this agent wait in this conversation")]
     QueueFull,
@@ -50,15 +52,15 @@ pub enum IntakeError {
         status: &'static str,
         why: String,
     },
-    #[error("a file of the event cannot be kept: {0}")]
+    #[error("a file of the event cannot be stored: {0}")]
     Attachment(UploadError),
     #[error("{} {}", .0.pointer, .0.message)]
     Reference(Fault),
-    #[error("the agent that asked is disabled or gone; enable it and send the answer again")]
+    #[error("the agent that asked is disabled or deleted; enable it and send the answer again")]
     AgentGone,
-    #[error("the agent is disabled or gone; go on without it")]
+    #[error("the agent is disabled or deleted; continue without it")]
     CalledAgentGone,
-    #[error("the question cannot be answered any more")]
+    #[error("the question no longer accepts answers")]
     Unanswerable(Unanswerable),
     #[error("{0}")]
     ChildRefused(ChildRefused),

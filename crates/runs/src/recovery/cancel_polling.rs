@@ -36,7 +36,7 @@ impl CancelPolling {
                 && !is_failing
             {
                 let error = error as &dyn std::error::Error;
-                tracing::error!(error, "cancels of other replicas cannot be looked for");
+                tracing::error!(error, "cannot read the cancels of other replicas");
             }
             is_failing = heard.is_err();
             tokio::time::sleep(BETWEEN_LOOKS).await;

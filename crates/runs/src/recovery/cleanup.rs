@@ -8,6 +8,7 @@ use store::{Store, StoreError};
 use crate::artifacts::Artifacts;
 use crate::limits::RunLimits;
 use crate::ticks::ticks_every;
+use base::clock::Clock;
 
 /// Pause between two deletes, in which other writes commit.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
@@ -15,6 +16,7 @@ const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Deletes and indexes in small steps.
 pub(crate) struct Cleanup {
     pub(crate) store: Store,
+    pub(crate) clock: Clock,
     pub(crate) limits: Arc<RunLimits>,
     pub(crate) artifacts: Artifacts,
 }
@@ -41,6 +43,10 @@ impl Cleanup {
             store.leases().sweep_appends().await,
             store.retention().sweep_tool_calls().await,
             store.retention().sweep_budgets().await,
+            store
+                .retention()
+                .sweep_stream_links(self.clock.now_ms())
+                .await,
             store.retention().sweep_shared_parts().await,
         ];
         if let Some(retention) = self.limits.retention {
@@ -52,7 +58,7 @@ impl Cleanup {
         let deleted = swept.into_iter().map(|one| {
             one.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "what is old could not be deleted, trying again");
+                tracing::warn!(error, "cannot delete expired data, trying again");
                 0
             })
         });
@@ -67,7 +73,7 @@ impl Cleanup {
             if let Err(error) = self.index_all().await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "transcripts could not be indexed; their search is not complete yet"
+                    "cannot index transcripts; their search is incomplete until it succeeds"
                 );
             }
         }

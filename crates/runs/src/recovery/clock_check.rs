@@ -47,7 +47,7 @@ impl ClockCheck {
                  others; set both by the same source of time"
             );
         } else if *are_apart && !apart {
-            tracing::info!("this clock agrees with the database's again");
+            tracing::info!("this clock agrees with the database clock again");
         }
         *are_apart = apart;
         Ok(())

@@ -12,7 +12,8 @@ use telemetry::metrics::{self, RecoveryReason};
 const AT_ONCE: usize = 32;
 
 fn orphaned() -> Failure {
-    let message = "the gateway that ran this was lost; what it stored stands, post the event again";
+    let message = "the gateway process of this run was lost; its stored events stay, \
+                   POST /v1/runs/{run_id}/retry runs the event again";
     Failure::new(FailureCode::HostOrphaned, message)
 }
 
@@ -78,7 +79,7 @@ impl RunRecovery {
         let lease = self.limits.append_lease;
         match self.store.leases().resume(run.id, run.attempt, lease).await {
             Ok(Some(left_off)) => {
-                tracing::info!(run.id = %run.id, "run {} is without a gateway, and goes on", run.id);
+                tracing::info!(run.id = %run.id, "run {} has no owner; this replica continues it", run.id);
                 metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
                     run,
@@ -90,7 +91,7 @@ impl RunRecovery {
             Err(error) => {
                 tracing::error!(
                     run.id = %run.id, error = &error as &dyn std::error::Error,
-                    "where run {} was left off cannot be read", run.id
+                    "cannot read the position of run {}", run.id
                 );
                 // After a temporary error the run is taken over again when this lease ends.
                 if !error.is_transient() {
@@ -101,7 +102,7 @@ impl RunRecovery {
     }
 
     async fn end_orphan(&self, run: &Run) {
-        tracing::warn!(run.id = %run.id, "run {} has lost its gateway", run.id);
+        tracing::warn!(run.id = %run.id, "run {} has lost its owner", run.id);
         metrics::swept(RecoveryReason::Orphaned);
         self.executor.end_taken_over(run, failure_of(run)).await;
     }

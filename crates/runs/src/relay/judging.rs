@@ -124,9 +124,14 @@ impl RelayState<'_> {
         } else {
             failure
         };
-        let failure = if failure.code == FailureCode::RunnerStreamTruncated {
-            let message = self.judge.with_rejections(&failure.message);
-            Failure { message, ..failure }
+        let is_of_runner = matches!(
+            failure.code,
+            FailureCode::RunnerStreamTruncated
+                | FailureCode::RunnerIdleTimeout
+                | FailureCode::RunnerOrphaned
+        );
+        let failure = if is_of_runner {
+            self.judge.explain(failure)
         } else {
             failure
         };

@@ -101,7 +101,7 @@ impl<'a> AppendedSource<'a> {
             poll,
             run: run.id,
             attempt: run.attempt,
-            epoch: run.lease_epoch,
+            epoch: run.fencing_token,
             waiter,
             read_through: 0,
             backlog_end: None,
@@ -155,13 +155,13 @@ impl<'a> AppendedSource<'a> {
                 }) => poll.min(heartbeat_remaining + MOMENT),
                 Err(error) if !error.is_transient() => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::error!(run.id = %self.run, error, "what was appended to run {} cannot be read", self.run);
+                    tracing::error!(run.id = %self.run, error, "cannot read new events of run {}", self.run);
                     return SourceRead::Unreadable;
                 }
                 // The lease of the run limits how long this lasts.
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(run.id = %self.run, error, "what was appended to run {} cannot be read, trying again", self.run);
+                    tracing::warn!(run.id = %self.run, error, "cannot read new events of run {}, trying again", self.run);
                     poll
                 }
             };

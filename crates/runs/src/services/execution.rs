@@ -94,6 +94,7 @@ impl Shared {
             decider,
             ledger: Arc::clone(&self.ledger),
             children: self.child_cancellation(),
+            ended: self.ended.clone(),
         };
         Arc::new(RunExecutor {
             store: self.store.clone(),

@@ -20,6 +20,7 @@ use crate::children::Children;
 use crate::decide::Decider;
 use crate::denials::{DenialCounts, Denials};
 use crate::discovery::{DiscoveryWorker, Endpoints};
+use crate::ended_runs::EndedRuns;
 use crate::executor::RunExecutor;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
@@ -56,6 +57,7 @@ pub(super) struct Shared {
     pub(super) breakers: Breakers,
     pub(super) ledger: Arc<LedgerWriter>,
     pub(super) lifecycle: Lifecycle,
+    pub(super) ended: EndedRuns,
 }
 
 impl Shared {
@@ -82,6 +84,7 @@ impl Shared {
                 lease: limits.lease,
             }),
             lifecycle: Lifecycle::new(),
+            ended: EndedRuns::default(),
             limits,
         }
     }
@@ -299,6 +302,7 @@ impl Shared {
             },
             cleanup: Cleanup {
                 store: self.store.clone(),
+                clock: self.clock,
                 limits: Arc::clone(&self.limits),
                 artifacts,
             },

@@ -73,7 +73,7 @@ impl Mutation for CloseAppends {
 impl CloseAppends {
     async fn is_ours(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let found = runs::Entity::find_by_id(self.run_id.to_string())
-            .filter(runs::Column::LeaseEpoch.eq(self.epoch))
+            .filter(runs::Column::FencingToken.eq(self.epoch))
             .count(tx)
             .await?;
         Ok(found == 1)

@@ -21,7 +21,7 @@ pub(crate) async fn dispatch_all(
         let begins = dispatch.begins();
         [
             text(dispatch.run.id),
-            dispatch.run.lease_epoch.into(),
+            dispatch.run.fencing_token.into(),
             dispatch.run.status.as_str().into(),
             i64::from(dispatch.attempt).into(),
             dispatch.owner.as_str().into(),

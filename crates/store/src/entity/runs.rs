@@ -18,7 +18,8 @@ pub struct Model {
     pub status_reason: Option<String>,
     pub attempt: i64,
     pub lease_owner: Option<String>,
-    pub lease_epoch: i64,
+    #[sea_orm(column_name = "lease_epoch")]
+    pub fencing_token: i64,
     pub lease_expires_at: Option<i64>,
     pub last_sequence: i64,
     pub deadline_at: i64,
@@ -34,6 +35,7 @@ pub struct Model {
     pub pruned_at: Option<i64>,
     pub trace_parent: Option<String>,
     pub parent_run_id: Option<String>,
+    pub retry_of: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -18,6 +18,8 @@ pub struct NewRun {
     pub trace_parent: Option<TraceParent>,
     /// The parent, for a child run.
     pub parent_run_id: Option<RunId>,
+    /// The run that this one repeats.
+    pub retry_of: Option<RunId>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,

@@ -5,6 +5,7 @@ use std::io;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rmcp::service::RoleClient;
@@ -19,12 +20,13 @@ use tokio_util::io::StreamReader;
 
 use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
 use super::message_limits::MessageLines;
-use egress::redact::Redactor;
 
 /// Maximum length of a logged stderr line.
 const LINE_BYTES: usize = 1024;
 /// Maximum number of logged lines per minute. Further lines are dropped.
 const LINES: u32 = 60;
+/// Time for a process that ended to deliver the rest of its standard error.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Standard output of a process, line by line.
 type StdoutLines = StreamReader<FramedRead<ChildStdout, MessageLines>, Bytes>;
@@ -33,7 +35,7 @@ type StdoutLines = StreamReader<FramedRead<ChildStdout, MessageLines>, Bytes>;
 pub(super) struct Child {
     process: tokio::process::Child,
     group: Option<Pid>,
-    stderr: Option<ChildStderr>,
+    stderr: Option<StderrReader<ChildStderr>>,
 }
 
 impl Child {
@@ -62,7 +64,7 @@ impl Child {
         let id = process.id().and_then(|id| i32::try_from(id).ok());
         Ok(Self {
             group: id.and_then(Pid::from_raw),
-            stderr: process.stderr.take(),
+            stderr: process.stderr.take().map(StderrReader::new),
             process,
         })
     }
@@ -80,24 +82,36 @@ impl Child {
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
     }
 
-    /// Logs standard error until the process exits. Returns how it exited.
-    pub(super) async fn run(&mut self, server: &str, redactor: &Redactor) -> String {
+    /// Passes lines of standard error to `log` until the process exits. Returns how it exited.
+    pub(super) async fn run(&mut self, log: impl Fn(&str)) -> String {
+        let Self {
+            process, stderr, ..
+        } = self;
         let hearing = async {
-            if let Some(stderr) = self.stderr.take() {
-                log_lines(stderr, |line| {
-                    let line = redactor.redact(line);
-                    tracing::info!(mcp.server = server, "MCP server stderr: {line}");
-                })
-                .await;
+            if let Some(stderr) = stderr {
+                stderr.read(log).await;
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = self.process.wait() => match ended {
+            ended = process.wait() => match ended {
                 Ok(status) => format!("its process ended: {status}"),
                 Err(error) => format!("its process cannot be waited for: {error}"),
             },
             () = hearing => String::new(),
+        }
+    }
+
+    /// Adds what the process wrote on standard error to the reason of its end.
+    pub(super) async fn with_last_words(&mut self, why: String, log: impl Fn(&str)) -> String {
+        let Some(stderr) = &mut self.stderr else {
+            return why;
+        };
+        // A descendant may keep the stream open.
+        let _ = tokio::time::timeout(LAST_WORDS, stderr.read(log)).await;
+        match stderr.summary() {
+            Some(words) => format!("{why}; standard error: {words}"),
+            None => why,
         }
     }
 }
@@ -111,29 +125,67 @@ impl Drop for Child {
     }
 }
 
-/// Passes lines to `tell`, limited in length and rate.
-async fn log_lines(mut stream: impl AsyncRead + Unpin, tell: impl Fn(&str)) {
-    let (mut line, mut buffer) = (Vec::new(), [0; 4096]);
-    let (mut since, mut told) = (Instant::now(), 0);
-    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-        for &byte in &buffer[..read] {
-            if byte != b'\n' {
-                if line.len() < LINE_BYTES {
-                    line.push(byte);
-                }
-                continue;
-            }
-            if since.elapsed().as_secs() >= 60 {
-                (since, told) = (Instant::now(), 0);
-            }
-            told += 1;
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim();
-            if told <= LINES && !text.is_empty() {
-                tell(text);
-            }
-            line.clear();
+/// Reads lines, limited in length and rate. Reading may be cancelled and continued.
+struct StderrReader<S> {
+    stream: S,
+    line: Vec<u8>,
+    since: Instant,
+    told: u32,
+    /// The first two lines, where most programs name the error.
+    first: Vec<String>,
+    last: Option<String>,
+}
+
+impl<S: AsyncRead + Unpin> StderrReader<S> {
+    fn new(stream: S) -> Self {
+        Self {
+            stream,
+            line: Vec::new(),
+            since: Instant::now(),
+            told: 0,
+            first: Vec::new(),
+            last: None,
         }
+    }
+
+    /// Passes lines to `tell` until the stream ends.
+    async fn read(&mut self, tell: impl Fn(&str)) {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = self.stream.read(&mut buffer).await {
+            for &byte in &buffer[..read] {
+                if byte == b'\n' {
+                    self.end_line(&tell);
+                } else if self.line.len() < LINE_BYTES {
+                    self.line.push(byte);
+                }
+            }
+        }
+    }
+
+    fn end_line(&mut self, tell: &impl Fn(&str)) {
+        if self.since.elapsed().as_secs() >= 60 {
+            (self.since, self.told) = (Instant::now(), 0);
+        }
+        self.told = self.told.saturating_add(1);
+        let text = String::from_utf8_lossy(&self.line).trim().to_owned();
+        self.line.clear();
+        if text.is_empty() {
+            return;
+        }
+        if self.told <= LINES {
+            tell(&text);
+        }
+        if self.first.len() < 2 {
+            self.first.push(text);
+        } else {
+            self.last = Some(text);
+        }
+    }
+
+    /// The first two lines and the last one.
+    fn summary(&self) -> Option<String> {
+        let lines: Vec<_> = self.first.iter().chain(&self.last).cloned().collect();
+        (!lines.is_empty()).then(|| lines.join(" … "))
     }
 }
 
@@ -147,14 +199,16 @@ mod tests {
     async fn limits_length_and_rate_of_stderr_lines() {
         let told = Mutex::new(Vec::new());
         let said = format!("\n{}\nb\n{}c", "a".repeat(5000), "x\n".repeat(500));
-        log_lines(said.as_bytes(), |line| {
-            told.lock().unwrap().push(line.to_owned());
-        })
-        .await;
+        let mut reader = StderrReader::new(said.as_bytes());
+        reader
+            .read(|line| told.lock().unwrap().push(line.to_owned()))
+            .await;
         let told = told.into_inner().unwrap();
         assert_eq!(told[0].len(), LINE_BYTES);
         assert_eq!(told[1], "b");
         let most = usize::try_from(LINES).unwrap();
         assert_eq!(told.len(), most - 1, "the empty one counts, too");
+        let summary = reader.summary().unwrap();
+        assert!(summary.ends_with("a … b … x"), "{summary}");
     }
 }

@@ -128,6 +128,20 @@ async fn page(
 }
 
 impl ListedTools {
+    /// Logs problems that the server's previous list did not have.
+    pub(super) fn log_new_problems(&self, server: &ManagedServer) {
+        let status = server.status();
+        let name = &server.spec.name;
+        let is_new = |reason: &&String| !status.unusable.contains(reason);
+        for reason in self.unusable.iter().filter(is_new) {
+            tracing::warn!(mcp.server = name, "a tool is omitted: {reason}");
+        }
+        let is_new = |note: &&String| !status.notes.contains(note);
+        for note in self.notes.iter().filter(is_new) {
+            tracing::info!(mcp.server = name, "MCP server {name}: {note}");
+        }
+    }
+
     /// Validates the tools of one page and keeps the usable ones.
     fn with_page(
         mut self,

@@ -12,7 +12,7 @@ use protocol::manifest::AgentRunnerManifest;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
-use super::{Declared, unknown_policy_names};
+use super::{Declared, KnownNames, unknown_policy_names};
 use runs::Runs;
 use runs::discovery::AskedEndpoint;
 
@@ -37,8 +37,13 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     warn_unserved_runners(store, &workspace, &declared.agents).await?;
     let files = declared.catalog.files.iter();
     let files: Vec<_> = files.map(|file| file.name.as_str()).collect();
-    for (agent, line) in unknown_policy_names(&declared.agents, &declared.catalog, &files) {
-        tracing::warn!(agent.name = agent, "{line}");
+    let known = KnownNames {
+        catalog: &declared.catalog,
+        files: &files,
+        tools: None,
+    };
+    for warning in unknown_policy_names(&declared.agents, &known) {
+        tracing::warn!(agent.name = warning.agent, "{}", warning.text);
     }
     apply_agents(runs, &workspace, declared.agents, refused).await
 }

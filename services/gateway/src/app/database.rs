@@ -19,7 +19,7 @@ pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::
     }
     let (store, writer) = Store::open_for_leases(url, config.runs.lease)
         .await
-        .context("the database cannot be opened")?;
+        .context("database.url cannot be opened")?;
     tasks.spawn(writer);
     Ok(store)
 }

@@ -26,7 +26,9 @@ use url::Url;
 pub(crate) use self::artifacts::artifact_directory;
 pub(crate) use self::models::DeclaredModels;
 
-use crate::config::{Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry};
+use crate::config::{
+    Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, closest,
+};
 use ::knowledge::Base;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
@@ -91,7 +93,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             artifacts,
             collector,
         }),
-        _ => Err(ConfigErrors(faults)),
+        _ => Err(ConfigErrors(faults).located(&config.locations)),
     }
 }
 
@@ -242,34 +244,69 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
     })
 }
 
-/// Names in agent policies that match nothing, as pairs of agent name and message. Tools may still come from MCP
-/// servers, and skills from runs. `files`: names of the configured files.
+/// Names that agent policies may use.
+pub(crate) struct KnownNames<'a> {
+    pub(crate) catalog: &'a ResourceCatalog,
+    /// Names of the configured files.
+    pub(crate) files: &'a [&'a str],
+    /// `None`: further tools may still come from MCP servers.
+    pub(crate) tools: Option<&'a [String]>,
+}
+
+/// A name in an agent's policy that matches nothing.
+pub(crate) struct PolicyWarning<'a> {
+    pub(crate) agent: &'a str,
+    pub(crate) pointer: String,
+    pub(crate) text: String,
+}
+
+/// Names in agent policies that match nothing. Skills may still come from runs.
 pub(crate) fn unknown_policy_names<'a>(
     agents: &'a [AgentSpec],
-    catalog: &ResourceCatalog,
-    files: &[&str],
-) -> Vec<(&'a str, String)> {
-    let models = catalog.models.iter().map(|model| model.model_id.as_str());
-    let bases = catalog
-        .knowledge_bases
-        .iter()
-        .map(|base| base.kb_id.as_str());
-    let (models, bases): (Vec<_>, Vec<_>) = (models.collect(), bases.collect());
+    known: &KnownNames<'_>,
+) -> Vec<PolicyWarning<'a>> {
+    let models = known.catalog.models.iter();
+    let models: Vec<_> = models.map(|model| model.model_id.as_str()).collect();
+    let bases = known.catalog.knowledge_bases.iter();
+    let bases: Vec<_> = bases.map(|base| base.kb_id.as_str()).collect();
+    let tools = known
+        .tools
+        .map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut found = Vec::new();
-    for agent in agents {
+    for (index, agent) in agents.iter().enumerate() {
         let policy = &agent.resource_policy;
-        for (kind, listed, known) in [
-            ("model", &policy.models, models.as_slice()),
-            ("knowledge base", &policy.knowledge_bases, bases.as_slice()),
-            ("file", &policy.files, files),
+        for (kind, key, listed, known) in [
+            ("model", "models", &policy.models, Some(models.as_slice())),
+            ("tool", "tools", &policy.tools, tools.as_deref()),
+            (
+                "knowledge base",
+                "knowledge_bases",
+                &policy.knowledge_bases,
+                Some(bases.as_slice()),
+            ),
+            ("file", "files", &policy.files, Some(known.files)),
         ] {
-            let IdList::Ids(ids) = listed else { continue };
+            let (IdList::Ids(ids), Some(known)) = (listed, known) else {
+                continue;
+            };
             for id in ids.iter().filter(|id| !known.contains(&id.as_str())) {
-                let name = agent.name.as_str();
-                let line = format!(
-                    "agent {name} may have the {kind} {id}, which the configuration does not declare"
+                let meant = closest(id, known.iter().copied());
+                let meant = meant.map(|name| format!("; did you mean {name}?"));
+                let source = if kind == "tool" {
+                    "nothing offers"
+                } else {
+                    "the configuration does not declare"
+                };
+                let text = format!(
+                    "agent {} may have the {kind} {id}, which {source}{}",
+                    agent.name,
+                    meant.unwrap_or_default()
                 );
-                found.push((name, line));
+                found.push(PolicyWarning {
+                    agent: &agent.name,
+                    pointer: format!("agents[{index}].resource_policy.{key}"),
+                    text,
+                });
             }
         }
     }

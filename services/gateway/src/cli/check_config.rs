@@ -1,5 +1,7 @@
 //! `runnel check-config`.
 
+mod places;
+mod probe_table;
 mod providers;
 mod runners;
 
@@ -7,11 +9,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use domain::authorization::ResourceCatalog;
+use places::StorageProbe;
+use probe_table::{ProbeRow, ProbeState};
 use protocol::tool::{McpServer, McpServerState};
 use runners::Runners;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::app::{Declared, declared, unknown_policy_names};
+use crate::app::{
+    BuiltinServers, Declared, KnownNames, PolicyWarning, declared, unknown_policy_names,
+};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, ConfigErrors, ConfigFault};
@@ -25,10 +32,13 @@ use tools::Tools;
 pub(super) struct CheckConfigArguments {
     #[command(flatten)]
     config: ConfigArgument,
-    /// Also connect to model providers, MCP servers and runner endpoints. Reports their states, and whether the
-    /// agents fit their runners.
+    /// Also reach the database, the artifact store, model providers, MCP servers and runner endpoints, and check
+    /// whether the agents fit their runners. Prints one table. A bucket gets a few bytes, which are deleted again.
     #[arg(long)]
     probe: bool,
+    /// Fail on warnings as well.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Reports everything that `serve` would refuse. Changes nothing.
@@ -36,117 +46,221 @@ pub(super) async fn check_config(
     arguments: &CheckConfigArguments,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let path = arguments.config.path();
-    let (mut faults, mut reached) = (Vec::new(), ProbeResults::default());
-    let mut remarks = Vec::new();
-    match Config::load(path.as_deref()) {
-        Err(ConfigErrors(found)) => faults = found,
-        Ok(config) => {
-            let declared = declared(&config);
-            if let Err(error) = master_key(&config) {
-                faults.push(ConfigFault::new("auth.master_key", format!("{error:#}")));
-            }
-            match declared {
-                Err(ConfigErrors(found)) => {
-                    faults.splice(0..0, found);
-                }
-                Ok(declared) => {
-                    let files: Vec<_> =
-                        config.files.iter().map(|file| file.name.as_str()).collect();
-                    let found = unknown_policy_names(&declared.agents, &declared.catalog, &files);
-                    remarks = found.into_iter().map(|(_, line)| line).collect();
-                    if arguments.probe && faults.is_empty() {
-                        reached = probe(&config, declared).await?;
-                    }
-                }
-            }
-        }
+    let checked = check(arguments).await?;
+    if json {
+        output::document(&checked.to_json());
+    } else {
+        checked.show();
     }
-    let is_good = faults.is_empty() && reached.is_good();
-    show(&faults, &remarks, arguments.probe.then_some(&reached), json);
-    Ok(if is_good {
+    Ok(if checked.is_good(arguments) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Results of `--probe`.
+async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig> {
+    let mut checked = CheckedConfig::default();
+    let path = arguments.config.path();
+    let config = match Config::load(path.as_deref()) {
+        Ok(config) => config,
+        Err(ConfigErrors(found)) => {
+            let rest = Config::load_rest(path.as_deref(), &found);
+            checked.faults = found;
+            if let Some(rest) = rest {
+                checked.faults.extend(further_faults(&rest));
+            }
+            return Ok(checked);
+        }
+    };
+    let declared = declared(&config);
+    if let Err(ConfigErrors(found)) = master_key(&config) {
+        checked.faults = found;
+    }
+    let declared = match declared {
+        Ok(declared) => declared,
+        Err(ConfigErrors(found)) => {
+            checked.faults.splice(0..0, found);
+            return Ok(checked);
+        }
+    };
+    let (agents, catalog) = (declared.agents.clone(), declared.catalog.clone());
+    let mut tools = config
+        .mcp_servers
+        .is_empty()
+        .then(|| tool_names(&catalog, config.tools.iter().map(|tool| &tool.tool_name)));
+    if arguments.probe && checked.faults.is_empty() {
+        let probed = probe(&config, declared).await?;
+        tools = probed.tools.clone();
+        checked.probed = Some(probed);
+    }
+    let files: Vec<_> = config.files.iter().map(|file| file.name.as_str()).collect();
+    let known = KnownNames {
+        catalog: &catalog,
+        files: &files,
+        tools: tools.as_deref(),
+    };
+    let found = unknown_policy_names(&agents, &known).into_iter();
+    checked.warnings = found
+        .map(|PolicyWarning { pointer, text, .. }| {
+            let ConfigErrors(located) =
+                ConfigErrors(vec![ConfigFault::new(pointer, text)]).located(&config.locations);
+            located
+        })
+        .collect::<Vec<_>>()
+        .concat();
+    Ok(checked)
+}
+
+/// Faults of secrets, addresses and references, beside those of the form.
+fn further_faults(config: &Config) -> Vec<ConfigFault> {
+    let errors = declared(config).err().into_iter();
+    let errors = errors.chain(master_key(config).err());
+    errors.flat_map(|ConfigErrors(faults)| faults).collect()
+}
+
+/// Names of tools that agents may be granted: these, and those that come with skills.
+fn tool_names<'a>(
+    catalog: &ResourceCatalog,
+    names: impl Iterator<Item = &'a String>,
+) -> Vec<String> {
+    let skills = catalog.skill_tools.iter().chain(&catalog.register_skill);
+    let skills = skills.map(|tool| tool.tool_name.clone());
+    names.cloned().chain(skills).collect()
+}
+
+/// Everything that was found.
 #[derive(Default)]
+struct CheckedConfig {
+    faults: Vec<ConfigFault>,
+    /// Valid settings that are probably mistakes.
+    warnings: Vec<ConfigFault>,
+    probed: Option<ProbeResults>,
+}
+
+impl CheckedConfig {
+    fn is_good(&self, arguments: &CheckConfigArguments) -> bool {
+        let has_warning = || {
+            let mut rows = self.probed.iter().flat_map(ProbeResults::rows);
+            !self.warnings.is_empty() || rows.any(|row| row.state == ProbeState::Warning)
+        };
+        let reached = self.probed.as_ref().is_none_or(ProbeResults::is_good);
+        self.faults.is_empty() && reached && !(arguments.strict && has_warning())
+    }
+
+    fn to_json(&self) -> Value {
+        let fault = |fault: &ConfigFault| json!({"pointer": fault.pointer, "message": fault.message, "place": fault.place});
+        let faults: Vec<_> = self.faults.iter().map(fault).collect();
+        let remarks: Vec<_> = self.warnings.iter().map(|one| &one.message).collect();
+        let mut answer =
+            json!({"valid": self.faults.is_empty(), "faults": faults, "remarks": remarks});
+        if let Some(probed) = &self.probed {
+            let result = |result: &Result<String, String>| match result {
+                Ok(detail) => json!({"ok": true, "detail": detail}),
+                Err(error) => json!({"ok": false, "error": error}),
+            };
+            let providers = probed.providers.iter().map(providers::to_json);
+            answer["database"] = result(&probed.storage.database);
+            answer["artifacts"] = result(&probed.storage.artifacts);
+            answer["model_providers"] = providers.collect();
+            answer["mcp_servers"] = json!(probed.servers);
+            answer["runner_endpoints"] = probed.runners.endpoints_json();
+            answer["agents"] = probed.runners.agents_json();
+        }
+        answer
+    }
+
+    fn show(&self) {
+        if self.faults.is_empty() {
+            output::line("the configuration is valid");
+        } else {
+            output::remark(&ConfigErrors(self.faults.clone()).to_string());
+        }
+        for ConfigFault { message, place, .. } in &self.warnings {
+            let place = place.as_ref().map(|place| format!("\n  --> {place}"));
+            output::remark(&format!("warning: {message}{}", place.unwrap_or_default()));
+        }
+        if let Some(probed) = &self.probed {
+            probe_table::print(&probed.rows());
+        }
+    }
+}
+
+/// Results of `--probe`.
 struct ProbeResults {
+    storage: StorageProbe,
     providers: Vec<ProviderProbe>,
     servers: Vec<McpServer>,
     runners: Runners,
+    /// Names of all tools; `None` if a server is away, which may offer more.
+    tools: Option<Vec<String>>,
 }
 
 impl ProbeResults {
     fn is_good(&self) -> bool {
-        let is_ready = |server: &McpServer| server.state == McpServerState::Ready;
-        self.servers.iter().all(is_ready)
+        self.storage.is_good()
+            && self.servers.iter().all(is_ready)
             && self.providers.iter().all(providers::is_good)
             && self.runners.is_good()
     }
+
+    fn rows(&self) -> Vec<ProbeRow> {
+        let mut rows = Vec::from(self.storage.rows());
+        rows.extend(self.providers.iter().flat_map(providers::rows));
+        rows.extend(self.servers.iter().flat_map(server_rows));
+        rows.extend(self.runners.rows());
+        rows
+    }
 }
 
-async fn probe(config: &Config, declared: Declared) -> anyhow::Result<ProbeResults> {
-    let egress = Egress::new(config.egress.allow.clone(), config.limits.connect)?;
+fn is_ready(server: &McpServer) -> bool {
+    server.state == McpServerState::Ready
+}
+
+fn server_rows(server: &McpServer) -> Vec<ProbeRow> {
+    const KIND: &str = "MCP server";
+    let result = match &server.last_error {
+        None => Ok(server.tools.join(", ")),
+        Some(error) => Err(error.clone()),
+    };
+    let left_out = server.left_out.iter();
+    let left_out = left_out.map(|one| format!("leaves out {one}"));
+    let warnings = left_out
+        .chain(server.notes.iter().cloned())
+        .map(|detail| ProbeRow::new(KIND, &server.name, ProbeState::Warning, detail));
+    std::iter::once(ProbeRow::of(KIND, &server.name, &result))
+        .chain(warnings)
+        .collect()
+}
+
+async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeResults> {
+    let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
+    let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
+    let egress = Egress::new(rules.collect(), config.limits.connect)?;
     let egress = egress.refusing_own(config.server.listen);
     let catalog = Arc::new(ArcSwap::default());
     let models = declared.models.open(&egress, Clock::system());
     let client = RunnerClient::new(egress.clone(), Clock::system());
-    let tools = Tools::new(declared.tools, egress, Clock::system(), catalog)?;
-    let (providers, servers, runners) = tokio::join!(
+    let published = Arc::clone(&catalog);
+    let tools = Tools::new(declared.tools, egress.clone(), Clock::system(), published)?;
+    let (storage, providers, servers, runners) = tokio::join!(
+        StorageProbe::run(config, &declared.artifacts, &egress),
         models.probe(),
         tools.probe(),
         Runners::probe(&client, &declared.endpoints, &declared.agents)
     );
+    let listed = catalog.load_full();
+    let names = listed.tools.iter().map(|tool| &tool.tool_name);
+    let tools = servers
+        .iter()
+        .all(is_ready)
+        .then(|| tool_names(&declared.catalog, names));
+    builtin.end().await;
     Ok(ProbeResults {
+        storage,
         providers,
         servers,
         runners,
+        tools,
     })
-}
-
-/// `remarks`: valid settings that are probably mistakes.
-fn show(faults: &[ConfigFault], remarks: &[String], reached: Option<&ProbeResults>, json: bool) {
-    if json {
-        let shown: Vec<_> = faults
-            .iter()
-            .map(|f| json!({"pointer": f.pointer, "message": f.message}))
-            .collect();
-        let mut answer = json!({"valid": faults.is_empty(), "faults": shown, "remarks": remarks});
-        if let Some(reached) = reached {
-            let providers = reached.providers.iter().map(providers::to_json);
-            answer["model_providers"] = providers.collect();
-            answer["mcp_servers"] = json!(reached.servers);
-            answer["runner_endpoints"] = reached.runners.endpoints_json();
-            answer["agents"] = reached.runners.agents_json();
-        }
-        output::document(&answer);
-        return;
-    }
-    if faults.is_empty() {
-        output::line("the configuration is valid");
-    } else {
-        output::remark(&ConfigErrors(faults.to_vec()).to_string());
-    }
-    for remark in remarks {
-        output::remark(remark);
-    }
-    let Some(reached) = reached else { return };
-    reached.providers.iter().for_each(providers::show);
-    for server in &reached.servers {
-        let name = &server.name;
-        match &server.last_error {
-            None => output::line(&format!("{name}: {}", server.tools.join(", "))),
-            Some(error) => output::remark(&format!("{name} is away: {error}")),
-        }
-        for left_out in &server.left_out {
-            output::remark(&format!("{name} leaves out {left_out}"));
-        }
-        for note in &server.notes {
-            output::remark(&format!("{name}: {note}"));
-        }
-    }
-    reached.runners.show();
 }

@@ -1,6 +1,6 @@
 //! `runnel health`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use url::Url;
 
 use crate::cli::{ConfigArgument, output};
-use crate::config::Config;
+use crate::config::{Config, reachable};
 use egress::Egress;
 
 /// Timeout for the connection, and for the response.
@@ -69,12 +69,7 @@ fn local_url(listen: SocketAddr) -> anyhow::Result<String> {
     if listen.port() == 0 {
         bail!("server.listen leaves the port open; give --url");
     }
-    let ip = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    Ok(format!("http://{}", SocketAddr::new(ip, listen.port())))
+    Ok(format!("http://{}", reachable(listen)))
 }
 
 #[cfg(test)]
@@ -82,13 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcard_listeners_are_checked_over_loopback() {
-        let check = |listen: &str, url: &str| {
-            assert_eq!(local_url(listen.parse().unwrap()).unwrap(), url);
-        };
-        check("0.0.0.0:8700", "http://127.0.0.1:8700");
-        check("[::]:8700", "http://[::1]:8700");
-        check("10.0.0.5:80", "http://10.0.0.5:80");
+    fn rejects_listeners_on_any_port() {
         assert!(local_url("127.0.0.1:0".parse().unwrap()).is_err());
     }
 }

@@ -7,17 +7,43 @@ use serde_json::json;
 
 use crate::app::{App, MetricsServer, declared};
 use crate::cli::{ConfigArgument, output, process_hardening};
-use crate::config::Config;
+use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::Signals;
 use api::http_server::bind;
 use base::seal::MasterKey;
+use telemetry::LogFormat;
+
+#[derive(clap::Args)]
+pub(super) struct ServeArguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// Format of the log. Default: text on a terminal, else json.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<LogFormatName>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LogFormatName {
+    Text,
+    Json,
+}
+
+impl ServeArguments {
+    fn log_format(&self) -> LogFormat {
+        match self.log_format {
+            Some(LogFormatName::Text) => LogFormat::Text,
+            Some(LogFormatName::Json) => LogFormat::Json,
+            None => LogFormat::of_stderr(),
+        }
+    }
+}
 
 /// Serves until a stop signal. All faults are reported before a port is bound.
-pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result<ExitCode> {
-    let config = Config::load(config.path().as_deref())?;
+pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Result<ExitCode> {
+    let config = Config::load(arguments.config.path().as_deref())?;
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
-    telemetry::init(true);
+    telemetry::init(arguments.log_format(), "info");
     process_hardening::harden();
     store::failpoint::arm();
     let signals = Signals::listen()?;
@@ -61,13 +87,21 @@ pub(super) async fn serve(config: &ConfigArgument, json: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn master_key(config: &Config) -> anyhow::Result<MasterKey> {
-    let reference = config.auth.master_key.as_ref().context(
-        "auth.master_key is not set; name a file or variable that holds 32 random bytes as hex, \
-         for example made by `openssl rand -hex 32`",
-    )?;
+/// The key that encrypts secrets in the database. Faults have the place of the setting.
+pub(super) fn master_key(config: &Config) -> Result<MasterKey, ConfigErrors> {
+    let fault = |message: String| {
+        let fault = ConfigFault::new("auth.master_key", message);
+        ConfigErrors(vec![fault]).located(&config.locations)
+    };
+    let reference = config.auth.master_key.as_ref().ok_or_else(|| {
+        fault(
+            "is not set; name a file or variable that holds 32 random bytes as hex, \
+             for example made by `openssl rand -hex 32`"
+                .to_owned(),
+        )
+    })?;
     let text = reference
         .resolve()
-        .context("auth.master_key cannot be read")?;
-    MasterKey::parse(&text).context("auth.master_key cannot be used")
+        .map_err(|error| fault(format!("{:#}", anyhow::Error::new(error))))?;
+    MasterKey::parse(&text).map_err(|error| fault(format!("{:#}", anyhow::Error::new(error))))
 }

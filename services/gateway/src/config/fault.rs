@@ -4,6 +4,8 @@ use std::fmt;
 
 use protocol::admin::Fault;
 
+use super::locations::Locations;
+
 /// One fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
@@ -11,6 +13,8 @@ pub struct ConfigFault {
     pub pointer: String,
     /// How to fix it. Never repeats a value, which may be a misplaced secret.
     pub message: String,
+    /// `runnel.toml:12`, or the environment variable. `None`: the setting is written nowhere.
+    pub place: Option<String>,
 }
 
 impl ConfigFault {
@@ -18,6 +22,7 @@ impl ConfigFault {
         Self {
             pointer: pointer.into(),
             message: message.to_string(),
+            place: None,
         }
     }
 }
@@ -25,24 +30,55 @@ impl ConfigFault {
 impl ConfigFault {
     /// A fault inside the entry at `place`. Converts the JSON pointer of the API.
     pub(crate) fn within(place: &str, fault: &Fault) -> Self {
-        let pointer = format!("{place}{}", fault.pointer.replace('/', "."));
+        let pointer = format!("{place}{}", dotted(&fault.pointer));
         Self::new(pointer.trim_start_matches('.'), &fault.message)
     }
 }
 
+/// Converts `/event_types/0` to `.event_types[0]`.
+fn dotted(pointer: &str) -> String {
+    let segments = pointer.split('/').skip(1);
+    let segments = segments.map(|segment| match segment.parse::<usize>() {
+        Ok(index) => format!("[{index}]"),
+        Err(_) => format!(".{segment}"),
+    });
+    segments.collect()
+}
+
 impl fmt::Display for ConfigFault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pointer.is_empty() {
-            formatter.write_str(&self.message)
-        } else {
-            write!(formatter, "{}: {}", self.pointer, self.message)
+        if !self.pointer.is_empty() {
+            write!(formatter, "{}: ", self.pointer)?;
+        }
+        formatter.write_str(&self.message)?;
+        match &self.place {
+            Some(place) => write!(formatter, "\n  --> {place}"),
+            None => Ok(()),
         }
     }
 }
 
-/// All faults of a configuration, one per line; never empty.
+/// All faults of a configuration, each with its place on a line of its own; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<ConfigFault>);
+
+impl From<ConfigFault> for ConfigErrors {
+    fn from(fault: ConfigFault) -> Self {
+        Self(vec![fault])
+    }
+}
+
+impl ConfigErrors {
+    /// Adds the place of each fault, and sorts the faults by line.
+    pub(crate) fn located(mut self, locations: &Locations) -> Self {
+        for fault in &mut self.0 {
+            fault.place = locations.place_of(&fault.pointer);
+        }
+        self.0
+            .sort_by_cached_key(|fault| locations.line_of(&fault.pointer));
+        self
+    }
+}
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

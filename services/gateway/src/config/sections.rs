@@ -26,10 +26,12 @@ pub struct ServerConfig {
     pub public_url: Option<Url>,
     /// Further accepted host names, without ports.
     pub allowed_hosts: Vec<String>,
+    /// Origins of web pages that may call the API.
+    pub cors_origins: Vec<String>,
     /// Silence on an event stream before a comment is sent.
     pub heartbeat: Duration,
-    /// Maximum number of connections. Further ones wait.
-    pub connections: usize,
+    /// Maximum number of connections. Further ones wait. `None`: 10000, or as many as the file limit allows.
+    pub connections: Option<usize>,
     /// Maximum number of connections per address; 0: no limit. `None`: a quarter of all; loopback is exempt.
     pub connections_per_peer: Option<usize>,
     /// Addresses of proxies, exempt from the limit per address.
@@ -52,8 +54,14 @@ impl ServerConfig {
                 Reported
             })
         });
+        let cors_origins = table.items("cors_origins", |pointer, value, faults| {
+            page_origin(value).map_err(|message| {
+                faults.push(ConfigFault::new(pointer, message));
+                Reported
+            })
+        });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
-        let connections = table.required("connections", whole(1..=1_000_000));
+        let connections = table.optional("connections", whole(1..=1_000_000));
         let connections_per_peer = table.optional("connections_per_peer", whole(0..=1_000_000));
         let proxies = table.items("proxies", |pointer, value, faults| {
             address(value).map_err(|message| {
@@ -69,8 +77,9 @@ impl ServerConfig {
             listen: listen?,
             public_url: public_url?,
             allowed_hosts: allowed_hosts?,
+            cors_origins: cors_origins?,
             heartbeat: heartbeat?,
-            connections: bytes(connections?),
+            connections: connections?.map(bytes),
             connections_per_peer: connections_per_peer?.map(bytes),
             proxies: proxies?,
             head: head?,
@@ -99,6 +108,21 @@ fn origin(value: Value) -> Result<Url, String> {
         return Err("must have no path and no query, like https://runnel.example".to_owned());
     }
     Ok(url)
+}
+
+/// The origin as browsers send it.
+fn page_origin(value: Value) -> Result<String, String> {
+    let text = text(value)?;
+    let origin = text
+        .parse::<Url>()
+        .map(|url| url.origin().ascii_serialization());
+    if origin.is_ok_and(|origin| origin == text) {
+        return Ok(text);
+    }
+    Err(
+        "must be one exact origin in lower case, without a path, like https://app.example"
+            .to_owned(),
+    )
 }
 
 fn host_name(value: Value) -> Result<String, &'static str> {

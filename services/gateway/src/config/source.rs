@@ -5,39 +5,101 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use ::config::{ConfigError, Environment, File, FileFormat};
+use ::config::{Environment, File, FileFormat};
 use rustix::process::geteuid;
 use serde_json::Value;
+use toml::de::DeTable;
 
-use super::fault::ConfigFault;
+use super::DEFAULT_TOML;
+use super::fault::{ConfigErrors, ConfigFault};
+use super::locations::Locations;
+use super::paths::anchor;
+use super::toml_fault::syntax_fault;
 
 /// Environment variables supplied by a test.
 pub(super) type Variables = ::config::Map<String, String>;
 
-/// Merges all sources into one tree with sorted keys.
+/// All sources as one tree with sorted keys, and where each setting is written.
+pub(super) struct MergedSources {
+    pub(super) tree: Value,
+    pub(super) locations: Locations,
+}
+
+/// Merges all sources.
 pub(super) fn merge(
-    default_toml: &str,
     path: Option<&Path>,
     variables: Option<Variables>,
-) -> Result<Value, ConfigFault> {
-    let file = path.map(read_file).transpose()?.unwrap_or_default();
-    let environment = Environment::with_prefix("RUNNEL")
+) -> Result<MergedSources, ConfigErrors> {
+    let (file, locations) = match path {
+        Some(path) => read_file(path)?,
+        None => (Value::Null, Locations::default()),
+    };
+    let locations = match &variables {
+        Some(variables) => locations.with_variables(variables.keys().cloned()),
+        None => locations.with_variables(inherited_names()),
+    };
+    let merged = parse(Path::new("default.toml"), DEFAULT_TOML).and_then(|mut tree| {
+        overlay(&mut tree, file);
+        overlay(&mut tree, of_environment(variables)?);
+        Ok(sort_keys(tree))
+    });
+    match merged {
+        Ok(tree) => Ok(MergedSources { tree, locations }),
+        Err(fault) => Err(ConfigErrors(vec![fault]).located(&locations)),
+    }
+}
+
+/// The variables `RUNNEL__…` alone, as a tree.
+pub(super) fn of_environment(variables: Option<Variables>) -> Result<Value, ConfigFault> {
+    let message = "a variable that starts with RUNNEL__ cannot be read; its value must be UTF-8";
+    ::config::Config::builder()
+        .add_source(environment(variables))
+        .build()
+        .and_then(::config::Config::try_deserialize)
+        .map_err(|_| ConfigFault::new("", message))
+        .and_then(refuse_non_finite)
+}
+
+/// A file alone, as a tree.
+pub(super) fn of_file(path: &Path) -> Result<Value, ConfigErrors> {
+    read_file(path).map(|(tree, _)| tree)
+}
+
+fn environment(variables: Option<Variables>) -> Environment {
+    Environment::with_prefix("RUNNEL")
         .separator("__")
         .ignore_empty(true)
         .try_parsing(true)
         .list_separator(",")
         .with_list_parse_key("egress.allow")
         .with_list_parse_key("server.allowed_hosts")
-        .source(variables);
-    ::config::Config::builder()
-        .add_source(File::from_str(default_toml, FileFormat::Toml))
-        .add_source(File::from_str(&file, FileFormat::Toml))
-        .add_source(environment)
-        .build()
-        .and_then(::config::Config::try_deserialize)
-        .map_err(|error| ConfigFault::new("", describe(&error, path)))
-        .and_then(refuse_non_finite)
-        .map(sort_keys)
+        .with_list_parse_key("server.cors_origins")
+        .source(variables)
+}
+
+/// Sets the values of `over` in `base`, table by table.
+fn overlay(base: &mut Value, over: Value) {
+    match (base, over) {
+        (_, Value::Null) => {}
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => *base = over,
+    }
+}
+
+/// Reads a file. Its relative paths become relative to its directory.
+fn read_file(path: &Path) -> Result<(Value, Locations), ConfigErrors> {
+    let text = read_text(path).map_err(|fault| ConfigErrors(vec![fault]))?;
+    let parsed = DeTable::parse(&text).ok();
+    let locations = parsed.map(|table| Locations::of(path, &text, table.get_ref()));
+    let locations = locations.unwrap_or_default();
+    let tree = parse(path, &text);
+    let mut tree = tree.map_err(|fault| ConfigErrors(vec![fault]).located(&locations))?;
+    anchor(&mut tree, path).map_err(|faults| ConfigErrors(faults).located(&locations))?;
+    Ok((tree, locations))
 }
 
 /// Variables of OpenAI's own clients, for `runnel dev` alone. They are the only ones without the prefix
@@ -63,6 +125,11 @@ impl OpenAiVariables {
     }
 }
 
+/// Names of all environment variables.
+fn inherited_names() -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
+}
+
 /// Environment variable that child processes inherit unchanged.
 #[expect(
     clippy::disallowed_methods,
@@ -74,11 +141,14 @@ pub fn inherited_variable(name: &str) -> Option<String> {
 
 /// Parses TOML into a tree with sorted keys.
 pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
+    if let Err(error) = DeTable::parse(text) {
+        return Err(syntax_fault(name, text, &error, DEFAULT_TOML));
+    }
     ::config::Config::builder()
         .add_source(File::from_str(text, FileFormat::Toml))
         .build()
         .and_then(::config::Config::try_deserialize)
-        .map_err(|error| ConfigFault::new("", describe(&error, Some(name))))
+        .map_err(|_| ConfigFault::new("", format_args!("{} cannot be read", name.display())))
         .and_then(refuse_non_finite)
         .map(sort_keys)
 }
@@ -108,7 +178,7 @@ fn path_of_null(value: &Value) -> Option<String> {
     }
 }
 
-fn read_file(path: &Path) -> Result<String, ConfigFault> {
+fn read_text(path: &Path) -> Result<String, ConfigFault> {
     fs::read_to_string(path).map_err(|error| {
         let shown = path.display();
         if error.kind() != ErrorKind::PermissionDenied {
@@ -120,24 +190,6 @@ fn read_file(path: &Path) -> Result<String, ConfigFault> {
         );
         ConfigFault::new("", message)
     })
-}
-
-/// Describes the error without the faulty line, which may hold a secret.
-fn describe(error: &ConfigError, path: Option<&Path>) -> String {
-    let (ConfigError::FileParse { cause, .. }, Some(path)) = (error, path) else {
-        return "a variable that starts with RUNNEL__ cannot be read; its value must be UTF-8"
-            .to_owned();
-    };
-    let text = cause.to_string();
-    let harmless: Vec<_> = text
-        .lines()
-        .filter(|line| !line.contains(" |") && !line.is_empty())
-        .collect();
-    format!(
-        "{} is not valid TOML: {}",
-        path.display(),
-        harmless.join(", ")
-    )
 }
 
 // Tables come in hash map order, but tool schemas must be the same after each start.

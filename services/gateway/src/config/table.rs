@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::fault::ConfigFault;
+use super::suggestion::instead;
 
 /// The fault is in the list already; there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,9 +172,10 @@ impl<'faults> Table<'faults> {
     pub(super) fn close(mut self) -> Result<(), Reported> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
         unknown.sort_unstable();
-        let known = self.known.join(", ");
+        let known = std::mem::take(&mut self.known);
         for key in &unknown {
-            self.fault(key, format_args!("is not known here; known are {known}"));
+            let instead = instead(key, &known);
+            self.fault(key, format_args!("is not known here; {instead}"));
         }
         if unknown.is_empty() {
             Ok(())

@@ -4,7 +4,6 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::Context as _;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use base::seal::MasterKey;
@@ -43,15 +42,12 @@ pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The master key of the directory. The first start creates it.
-pub(super) fn master_key(data_dir: &Path) -> anyhow::Result<MasterKey> {
+/// Creates the master key of the directory, unless it exists.
+pub(super) fn make_master_key(data_dir: &Path) -> anyhow::Result<()> {
     let file = data_dir.join("master.key");
-    if let Ok(text) = std::fs::read_to_string(&file) {
-        let text = SecretString::from(text.trim().to_owned());
-        return MasterKey::parse(&text)
-            .with_context(|| format!("{} cannot be used", file.display()));
+    if file.exists() {
+        return Ok(());
     }
-    let (key, text) = MasterKey::generate();
-    write_private(&file, &text)?;
-    Ok(key)
+    let (_, text) = MasterKey::generate();
+    write_private(&file, &text)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use langbot::migrate::toml_text;
 use protocol::JsonObject;
 use secrecy::SecretString;
@@ -24,7 +24,6 @@ const SCRIPT_FILE: &str = "script.toml";
 const PLAN: &str = include_str!("planner.toml");
 const PLAN_FILE: &str = "planner.toml";
 const PLANNER: &str = "plan";
-const SETTINGS: &str = "runnel.toml";
 const OPENAI: &str = "https://api.openai.com/v1";
 /// Default model at OpenAI: small, with tool calls.
 const OPENAI_MODEL: &str = "gpt-4o-mini";
@@ -65,17 +64,20 @@ pub(super) struct ChosenModel {
     plan: Option<PathBuf>,
 }
 
-/// Selects the model. A script is written to `data_dir`.
+/// Selects the model. `own_settings`: the `runnel.toml` of the working directory. A script is written to `data_dir`.
 pub(super) async fn choose(
     data_dir: &Path,
     wanted: ModelPreference,
+    own_settings: Option<&Path>,
 ) -> anyhow::Result<ChosenModel> {
     if wanted == ModelPreference::Any {
         let variables = OpenAiVariables::read();
         if variables.has_key || variables.base_url.is_some() {
             return of_environment(variables).await;
         }
-        if let Some(chosen) = of_file(Path::new(SETTINGS)).await? {
+        if let Some(file) = own_settings
+            && let Some(chosen) = of_file(file).await?
+        {
             return Ok(chosen);
         }
     }
@@ -161,7 +163,7 @@ async fn of_environment(variables: OpenAiVariables) -> anyhow::Result<ChosenMode
     })
 }
 
-async fn first_listed(
+pub(super) async fn first_listed(
     base_url: Url,
     rule: Option<&str>,
     key: Option<&SecretRef>,
@@ -180,13 +182,10 @@ async fn first_listed(
     first.context("the list is empty")
 }
 
-/// Reads a model and its provider from a file; other settings are ignored.
+/// Reads a model and its provider from a file.
 async fn of_file(path: &Path) -> anyhow::Result<Option<ChosenModel>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => bail!("{} cannot be read: {error}", path.display()),
-    };
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
     let settings = parse_toml(path, &text).map_err(|fault| anyhow::anyhow!(fault.message))?;
     let Some((model, provider)) = first_chat_model(&settings) else {
         return Ok(None);
@@ -223,7 +222,7 @@ fn first_chat_model(settings: &Value) -> Option<(&JsonObject, &JsonObject)> {
 }
 
 /// The rule that `egress.allow` needs for this URL: its host and port, unless it is public HTTPS.
-async fn rule_for(url: &Url) -> anyhow::Result<Option<String>> {
+pub(super) async fn rule_for(url: &Url) -> anyhow::Result<Option<String>> {
     let egress = Egress::new(Vec::new(), CONNECT)?;
     let place = url.host_str().zip(url.port_or_known_default());
     match place {

@@ -1,106 +1,153 @@
-//! The playground's configuration: a template that is filled in at start.
+//! The playground's generated settings: a template that is filled in at start, and again when a runner of the command
+//! line lists other runners.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use langbot::migrate::toml_text;
 use serde_json::json;
+use store::sha256_hex;
 
 use super::connectors::ConnectorAgents;
 use super::files::write_private;
 use super::harness;
-use super::model::{ChosenModel, ModelOrigin};
+use super::model::ChosenModel;
+use super::own_runners::OwnRunners;
 use super::sidecars::SidecarAddresses;
-use crate::app::{Declared, declared};
-use crate::config::{Config, sqlite_url};
+use crate::config::sqlite_url;
 
 const TEMPLATE: &str = include_str!("dev.toml");
 /// Name of the file in the data directory.
 pub(super) const SETTINGS_FILE: &str = "dev.toml";
+/// Start of the line with the digest of the rest of the file.
+const DIGEST: &str = "# digest ";
+/// Agents of the template.
+const AGENTS: [&str; 2] = ["hello", "planner"];
 
-/// Writes the configuration to `data_dir` and loads it.
-pub(super) fn write_and_load(
-    data_dir: &Path,
-    listen: SocketAddr,
-    sidecars: &SidecarAddresses,
-    model: &ChosenModel,
-    (harnesses, connectors): (&[String], &ConnectorAgents),
-) -> anyhow::Result<(Config, Declared)> {
-    let file = data_dir.join(SETTINGS_FILE);
-    let agents = (harnesses, connectors);
-    write_private(&file, &text(data_dir, listen, sidecars, model, agents))?;
-    let read = || {
-        let config = Config::load_file(&file)?;
-        let declared = declared(&config)?;
-        Ok::<_, crate::config::ConfigErrors>((config, declared))
-    };
-    read().with_context(|| match model.origin {
-        ModelOrigin::File => "the model of ./runnel.toml cannot be used here".to_owned(),
-        _ => format!("{} is not valid", file.display()),
-    })
+/// Everything that the generated settings depend on.
+pub(super) struct GeneratedSettings {
+    /// Absolute, so that a copy of the file serves from any directory.
+    pub(super) data_dir: PathBuf,
+    pub(super) listen: SocketAddr,
+    pub(super) model: ChosenModel,
+    pub(super) sidecars: SidecarAddresses,
+    pub(super) harnesses: Vec<String>,
+    pub(super) connectors: ConnectorAgents,
+    pub(super) own: OwnRunners,
 }
 
-fn text(
-    data_dir: &Path,
-    listen: SocketAddr,
-    sidecars: &SidecarAddresses,
-    model: &ChosenModel,
-    (harnesses, connectors): (&[String], &ConnectorAgents),
-) -> String {
-    let SidecarAddresses {
-        agent,
-        echo,
-        clock,
-        planner,
-        harness,
-        connectors: service,
-    } = sidecars;
-    let own: Vec<_> = [agent, echo, clock, planner]
-        .into_iter()
-        .chain(harness)
-        .chain(service)
-        .map(ToString::to_string)
-        .collect();
-    let allow: Vec<_> = own
-        .iter()
-        .chain(&model.rule)
-        .map(|rule| toml_escaped(rule))
-        .collect();
-    let values = [
-        ("# {models}", model.tables()),
-        ("{allow}", allow.join("\", \"")),
-        ("{listen}", listen.to_string()),
-        ("{agent_url}", format!("http://{agent}")),
-        ("{echo_url}", format!("http://{echo}")),
-        ("{clock_url}", format!("http://{clock}")),
-        ("{planner_url}", format!("http://{planner}")),
-        ("{planner_models}", model.planner_models().join(", ")),
-        (
-            "{planner_fallbacks}",
-            model.planner_models()[1..].join(", "),
-        ),
-        ("{planner_model}", toml_escaped(model.planner())),
-        ("{database}", toml_escaped(&sqlite_url(data_dir))),
-        ("{model_id}", toml_escaped(&model.model_id)),
-        ("{data}", toml_escaped(&data_dir.to_string_lossy())),
-    ];
-    let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
-    let mut text = TEMPLATE.to_owned();
-    if let Some(address) = harness {
-        text.push_str(&harness::tables(harnesses, *address));
+impl GeneratedSettings {
+    pub(super) fn file(&self) -> PathBuf {
+        self.data_dir.join(SETTINGS_FILE)
     }
-    let mut text = values.into_iter().fold(text, fill);
-    if let Some(address) = service {
-        // Last, because an agent's configuration may contain text that looks like a placeholder.
-        let data = toml_escaped(&data_dir.to_string_lossy());
-        text.push_str(&connectors.tables(*address, &data));
+
+    /// Writes the file. One that was changed by hand is kept under another name, which is returned.
+    pub(super) fn write(&self) -> anyhow::Result<Option<PathBuf>> {
+        let file = self.file();
+        let text = self.text();
+        let kept = match std::fs::read_to_string(&file) {
+            Ok(found) if found == text => return Ok(None),
+            Ok(found) if !is_generated(&found) => Some(keep(&file)?),
+            _ => None,
+        };
+        write_private(&file, &text)?;
+        Ok(kept)
     }
-    text
+
+    fn text(&self) -> String {
+        let text = self.filled();
+        let digest = digest_of(&text);
+        let (head, rest) = text.split_once("{digest}").unwrap_or((&text, ""));
+        format!("{head}{digest}{rest}")
+    }
+
+    fn filled(&self) -> String {
+        let sidecars = self.sidecars.all().map(|address| address.to_string());
+        let rules = self.own.rules().chain(&self.model.rule).cloned();
+        let allow: Vec<_> = sidecars.chain(rules).collect();
+        let data = toml_escaped(&self.data_dir.to_string_lossy());
+        let planner_models = self.model.planner_models();
+        let values = [
+            ("# {models}", self.model.tables()),
+            ("{allow}", toml_text::value(&json!(allow))),
+            ("{listen}", self.listen.to_string()),
+            ("{planner_models}", planner_models.join(", ")),
+            ("{planner_fallbacks}", planner_models[1..].join(", ")),
+            ("{planner_model}", toml_escaped(self.model.planner())),
+            ("{database}", toml_escaped(&sqlite_url(&self.data_dir))),
+            ("{model_id}", toml_escaped(&self.model.model_id)),
+            ("{data}", data.clone()),
+        ];
+        let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
+        let mut text = TEMPLATE.to_owned();
+        if let Some(address) = self.sidecars.harness {
+            text.push_str(&harness::tables(&self.harnesses, address));
+        }
+        let mut text = values.into_iter().fold(text, fill);
+        // Last, because these texts may contain what looks like a placeholder.
+        if let Some(address) = self.sidecars.connectors {
+            text.push_str(&self.connectors.tables(address, &data));
+        }
+        let others = self
+            .harnesses
+            .iter()
+            .cloned()
+            .chain(self.connectors.names());
+        let others: Vec<_> = others.chain(AGENTS.map(str::to_owned)).collect();
+        let others: Vec<_> = others.iter().map(String::as_str).collect();
+        text.push_str(&self.own.tables(&others));
+        text
+    }
+}
+
+/// True if the digest in the file fits the rest of it: nothing was changed by hand.
+fn is_generated(text: &str) -> bool {
+    let Some(line) = text.lines().find(|line| line.starts_with(DIGEST)) else {
+        return false;
+    };
+    let template = text.replacen(line, &format!("{DIGEST}{{digest}}"), 1);
+    line[DIGEST.len()..] == digest_of(&template)
+}
+
+fn digest_of(text: &str) -> String {
+    sha256_hex(text.as_bytes())[..16].to_owned()
+}
+
+/// Renames the file to the first free name `dev.toml.bak`, `dev.toml.bak2` …
+fn keep(file: &Path) -> anyhow::Result<PathBuf> {
+    let name = |number: u32| match number {
+        1 => file.with_extension("toml.bak"),
+        _ => file.with_extension(format!("toml.bak{number}")),
+    };
+    let free = (1..=1000).map(name).find(|name| !name.exists());
+    let free = free.context("the data directory is full of copies of dev.toml; delete some")?;
+    std::fs::rename(file, &free)
+        .with_context(|| format!("{} cannot be renamed", file.display()))?;
+    Ok(free)
 }
 
 /// Escapes a text for a TOML string, without the quotes.
 fn toml_escaped(text: &str) -> String {
     let quoted = toml_text::value(&json!(text));
     quoted[1..quoted.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_files_do_not_fit_their_digest() {
+        let template = "# a\n# digest {digest}\n[server]\nlisten = \"x\"\n";
+        let text = template.replace("{digest}", &digest_of(template));
+        assert!(is_generated(&text));
+        for changed in [
+            text.replace("\"x\"", "\"y\""),
+            text.replace("# digest ", "# "),
+            String::new(),
+        ] {
+            assert!(!is_generated(&changed), "{changed}");
+        }
+    }
 }

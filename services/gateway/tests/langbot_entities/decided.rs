@@ -103,6 +103,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a retry repeats the run of an event; peers ignore what they do not know",
+        &["AgentRun.retry_of is ours alone"],
+    ),
+    (
         "a live run may wait for the answer; peers ignore what they do not know",
         &["InteractionRequest.await is ours alone"],
     ),

@@ -35,8 +35,12 @@ async fn streams_deltas_then_complete_message() {
         .collect();
     assert_eq!(chunks[0]["content"], "It is");
     assert_eq!(chunks[1]["content"], " sunny");
-    assert_eq!(chunks[1]["all_content"], "It is sunny");
     assert_eq!(chunks[2]["is_final"], true);
+    assert!(
+        chunks
+            .iter()
+            .all(|chunk| chunk.get("all_content").is_none())
+    );
     assert_eq!(json!(results.last().unwrap().usage)["total_tokens"], 13);
     assert_eq!(json!(results.last().unwrap().usage)["model_calls"], 1);
 }
@@ -46,7 +50,7 @@ async fn bounds_delta_bytes_of_long_answers() {
     let host = TestHost::default();
     let words: Vec<AnswerStep> = (0..20_000).map(|_| text("word ")).chain([end()]).collect();
     host.model("m", words);
-    let results = run(&host, context("much", &json!({}))).await;
+    let results = run(&host, context("much", &json!({"all-content": true}))).await;
     let bytes: usize = results
         .iter()
         .map(|result| json!(result.data).to_string().len())
@@ -70,7 +74,8 @@ async fn bounds_delta_bytes_of_slow_answers() {
     let slowly = |_| [text("word "), AnswerStep::Pause(Duration::from_millis(200))];
     let words: Vec<AnswerStep> = (0..4_000).flat_map(slowly).chain([end()]).collect();
     host.model("m", words);
-    let results = run(&host, context("much", &json!({"timeout": 0}))).await;
+    let config = json!({"timeout": 0, "all-content": true});
+    let results = run(&host, context("much", &config)).await;
     let told = answer(&results);
     assert_eq!(told.len(), 20_000);
     let chunks: Vec<_> = results

@@ -184,12 +184,13 @@ mod tests {
             invalid["error"]["message"],
             "/messages/0/role must be user or assistant"
         );
-        let image = ApiError::not_found("artifact").with("pointer", json!("/messages/0/content/1"));
+        let image =
+            ApiError::not_found("artifact", "a-1").with("pointer", json!("/messages/0/content/1"));
         let image = told(image);
         assert_eq!(image["error"]["type"], "not_found_error");
         assert_eq!(
             image["error"]["message"],
-            "/messages/0/content/1: there is no such artifact"
+            "/messages/0/content/1: there is no artifact a-1"
         );
         let long = ApiError::invalid_argument("x").with("reason", json!("context_length_exceeded"));
         assert_eq!(told(long)["error"]["message"], "prompt is too long: x");

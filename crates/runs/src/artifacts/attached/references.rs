@@ -77,7 +77,7 @@ impl Artifacts {
             let unbound = self.store.write(UnbindArtifact { id, event_id }).await;
             if let Err(error) = unbound {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(artifact.id = %id, error, "an upload stays bound to a refused event until it expires");
+                tracing::warn!(artifact.id = %id, error, "cannot release an upload from a rejected event; it stays bound until it expires");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::output;
+use super::probe_table::{ProbeRow, ProbeState};
 use egress::EgressError;
 use egress::upstream::UpstreamError;
 use models::ProviderProbe;
@@ -27,26 +27,27 @@ pub(super) fn to_json(provider: &ProviderProbe) -> Value {
     })
 }
 
-/// Prints the result.
-pub(super) fn show(provider: &ProviderProbe) {
+/// The rows of the table: one for each key, and one for each model that the provider does not list.
+pub(super) fn rows(provider: &ProviderProbe) -> Vec<ProbeRow> {
     let name = &provider.name;
     let keys = provider.keys.len();
-    for (n, key) in provider.keys.iter().enumerate() {
+    let keys = provider.keys.iter().enumerate().map(|(n, key)| {
         let which = if keys > 1 {
             format!("{name}, api_keys[{n}]")
         } else {
             name.clone()
         };
-        match key {
-            Ok(()) => output::line(&format!("{which}: answers")),
-            Err(error) => output::remark(&format!("{which}: {error}; {}", advice(error))),
-        }
-    }
-    for model in &provider.unlisted {
-        output::remark(&format!(
-            "{name} does not list {model}; check upstream_model of [[models]]"
-        ));
-    }
+        let result = match key {
+            Ok(()) => Ok("answers".to_owned()),
+            Err(error) => Err(format!("{error}; {}", advice(error))),
+        };
+        ProbeRow::of("model provider", which, &result)
+    });
+    let unlisted = provider.unlisted.iter().map(|model| {
+        let detail = format!("does not list {model}; check upstream_model of [[models]]");
+        ProbeRow::new("model provider", name, ProbeState::Warning, detail)
+    });
+    keys.chain(unlisted).collect()
 }
 
 fn advice(error: &UpstreamError) -> &'static str {

@@ -5,7 +5,8 @@ use domain::manifest::Discovered;
 use protocol::admin::{AgentSpec, EndpointSpec, Fault};
 use serde_json::{Value, json};
 
-use crate::cli::output;
+use super::probe_table::{ProbeRow, ProbeState};
+use crate::config::closest;
 use runner_client::RunnerClient;
 use runs::discovery::list_of;
 
@@ -84,35 +85,56 @@ impl Runners {
         agents.collect()
     }
 
-    /// Prints endpoints and agents.
-    pub(super) fn show(&self) {
+    /// The rows of the table.
+    pub(super) fn rows(&self) -> Vec<ProbeRow> {
+        let mut rows = Vec::new();
         for (name, listed) in &self.endpoints {
-            match listed {
-                Err(error) => output::remark(&format!("endpoint {name} is away: {error}")),
-                Ok(found) => {
-                    output::line(&format!("endpoint {name}: {}", ids(found).join(", ")));
-                    for left_out in left_out(found) {
-                        output::remark(&format!("endpoint {name} leaves out {left_out}"));
-                    }
-                }
+            let result = match listed {
+                Ok(found) => Ok(ids(found).join(", ")),
+                Err(error) => Err(error.clone()),
+            };
+            rows.push(ProbeRow::of("runner endpoint", name, &result));
+            for left_out in listed.iter().flat_map(left_out) {
+                let detail = format!("leaves out {left_out}");
+                let row = ProbeRow::new("runner endpoint", name, ProbeState::Warning, detail);
+                rows.push(row);
             }
         }
-        for agent in &self.agents {
-            let (name, runner) = (&agent.name, &agent.runner_id);
-            match &agent.faults {
-                None => output::remark(&format!(
-                    "agent {name}: no endpoint that answers lists {runner}"
-                )),
-                Some(faults) => {
-                    for fault in faults {
-                        output::remark(&format!(
-                            "agent {name} does not fit {runner} and would be refused: {} {}",
-                            fault.pointer, fault.message
-                        ));
-                    }
-                }
+        rows.extend(self.agents.iter().map(|agent| self.agent_row(agent)));
+        rows
+    }
+
+    fn agent_row(&self, agent: &CheckedAgent) -> ProbeRow {
+        let runner = &agent.runner_id;
+        let result = match agent.faults.as_deref() {
+            None => Err(self.not_listed(runner)),
+            Some([]) => Ok(runner.clone()),
+            Some(faults) => {
+                let faults = faults
+                    .iter()
+                    .map(|fault| format!("{} {}", fault.pointer, fault.message));
+                let faults: Vec<_> = faults.collect();
+                Err(format!(
+                    "does not fit {runner} and would be refused: {}",
+                    faults.join("; ")
+                ))
             }
-        }
+        };
+        ProbeRow::of("agent", &agent.name, &result)
+    }
+
+    fn not_listed(&self, runner: &str) -> String {
+        let found = self
+            .endpoints
+            .iter()
+            .filter_map(|(_, found)| found.as_ref().ok());
+        let listed: Vec<_> = found.flat_map(ids).collect();
+        let meant = closest(runner, listed.iter().map(String::as_str));
+        let meant = meant.map(|id| format!("; did you mean {id}?"));
+        format!(
+            "no endpoint that answers lists {runner}{}",
+            meant.unwrap_or_default()
+        )
     }
 }
 

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use base::clock::Clock;
 
 /// Name of the time tool.
-const TOOL: &str = "current_time";
+pub(super) const TOOL: &str = "current_time";
 /// Name of the note tool.
-const POST: &str = "post_note";
+pub(super) const POST: &str = "post_note";
 /// Maximum number of notes; the oldest is dropped.
 const MAX_NOTES: usize = 100;
 /// Maximum length of a note, in characters.

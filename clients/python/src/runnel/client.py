@@ -1,0 +1,279 @@
+"""Client of the gateway for asyncio."""
+
+from __future__ import annotations
+
+import os
+import types
+import urllib.parse
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any, TypeVar, cast
+
+import httpx
+
+from ._retry import Backoff, RetryLater, raise_for
+from .errors import GatewayUnreachableError, RunnelError
+from .events import RunEvent
+from .stream import RunStream
+from .types import (
+    AgentInput,
+    AgentRun,
+    ArtifactMetadata,
+    ConversationSummary,
+    EventAccepted,
+    EventEnvelope,
+    Interaction,
+    Json,
+    TranscriptItem,
+)
+
+__all__ = ["AsyncClient", "RunFailedError", "delta_text", "message"]
+
+DEFAULT_URL = "http://127.0.0.1:8700"
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+_TRANSFER = httpx.Timeout(300.0, connect=10.0)
+_MAX_DOWNLOAD_BYTES = 100 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class RunFailedError(RunnelError):
+    """`ask` ended in a run that failed or was cancelled."""
+
+    def __init__(self, run_id: str, code: str, text: str) -> None:
+        super().__init__(f"run {run_id} failed, {code}: {text}")
+        self.run_id, self.code = run_id, code
+
+
+def message(
+    text: str, conversation_id: str | None = None, *, actor_id: str | None = None, files: tuple[str, ...] = ()
+) -> EventEnvelope:
+    """A `message.received`. `files` are ids of uploads."""
+    content: AgentInput = {"text": text}
+    if files:
+        content["attachments"] = [{"artifact_id": one} for one in files]
+    event: EventEnvelope = {"event_type": "message.received", "input": content}
+    if conversation_id is not None:
+        event["conversation"] = {"conversation_id": conversation_id}
+    if actor_id is not None:
+        event["actor"] = {"actor_type": "user", "actor_id": actor_id}
+    return event
+
+
+class AsyncClient:
+    """One gateway and one API key. Use it as `async with`, or call `aclose()`.
+
+    `url` and `api_key` default to the variables RUNNEL_URL and RUNNEL_API_KEY. `patience` limits the seconds of
+    retries without progress. Every post has an idempotency key, so retries create no second run. The client follows
+    no redirects: the key goes to this gateway only.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        patience: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        api_key = api_key or os.environ.get("RUNNEL_API_KEY")
+        if not api_key:
+            raise ValueError("no API key: set RUNNEL_API_KEY, or pass api_key; `runnel dev` prints one")
+        self._patience = patience
+        self._http = httpx.AsyncClient(
+            base_url=url or os.environ.get("RUNNEL_URL") or DEFAULT_URL,
+            headers={"authorization": f"Bearer {api_key}"},
+            timeout=_TIMEOUT,
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    # --- events and runs ---
+
+    async def ask(self, text: str, conversation_id: str | None = None) -> str:
+        """Posts a message and returns the whole answer. Raises `RunFailedError` if the run fails."""
+        answer = ""
+        async with self.stream(message(text, conversation_id)) as events:
+            async for event in events:
+                if event["type"] == "message.completed":
+                    answer = text_of(event["data"]["message"].get("content"))
+                elif event["type"] == "run.completed":
+                    last = event["data"].get("message")
+                    answer = text_of(last.get("content")) if last else answer
+                elif event["type"] == "run.failed":
+                    failed = event["data"]
+                    reason = failed.get("message") or failed.get("error") or "no message"
+                    raise RunFailedError(event["run_id"], failed.get("code") or "unknown", reason)
+        return answer
+
+    async def post_event(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> EventAccepted:
+        """Posts an event and returns as soon as it is stored. `run_id` is None if no agent takes it."""
+        headers = _idempotent(event, idempotency_key)
+        response = await self._send("POST", "/v1/events", json=event, headers=headers)
+        return cast(EventAccepted, response.json())
+
+    def stream(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> RunStream:
+        """Posts an event and yields the events of its run, across broken connections."""
+        headers = _idempotent(event, idempotency_key)
+        return RunStream.of_post(self._http, self._patience, cast(Json, event), headers)
+
+    def follow(self, run_id: str, after: int = 0) -> RunStream:
+        """The events of a run after the sequence `after`, up to its end."""
+        return RunStream(self._http, self._patience, _segment(run_id), after)
+
+    async def run(self, run_id: str) -> AgentRun:
+        """The run as it is now."""
+        return cast(AgentRun, await self._json("GET", f"/v1/runs/{_segment(run_id)}"))
+
+    async def cancel(self, run_id: str) -> AgentRun:
+        """Requests the end of a run. `follow` shows when it ends."""
+        return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/cancel"))
+
+    def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
+        """The conversations of the workspace, newest event first."""
+        return self._pages("/v1/conversations", {"limit": 100}, "cursor")
+
+    def history(
+        self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False
+    ) -> AsyncGenerator[TranscriptItem, None]:
+        """The messages of a conversation, newest first, or oldest first if `forward`."""
+        direction = "forward" if forward else "backward"
+        query = {"bot_id": bot_id, "direction": direction, "limit": 100}
+        path = f"/v1/conversations/{_segment(conversation_id)}/history"
+        return self._pages(path, query, "after_cursor" if forward else "before_cursor")
+
+    # --- interactions ---
+
+    def interactions(
+        self, *, conversation_id: str | None = None, run_id: str | None = None, status: str | None = "open"
+    ) -> AsyncGenerator[Interaction, None]:
+        """Questions of runs, newest first: the open ones, or all with `status=None`."""
+        query = {"conversation_id": conversation_id, "run_id": run_id, "status": status}
+        return self._pages("/v1/interactions", query, "after")
+
+    async def interaction(self, interaction_id: str) -> Interaction:
+        """One question by the gateway's id: `metadata.interaction` of the event `action.requested`."""
+        return cast(Interaction, await self._json("GET", f"/v1/interactions/{_segment(interaction_id)}"))
+
+    async def answer(
+        self, interaction: Interaction, action_id: str | None = None, values: Json | None = None
+    ) -> EventAccepted | Interaction:
+        """Answers a question. The result is an `EventAccepted` if the answer started a run of its own."""
+        body = {
+            "interaction_id": interaction["request"]["interaction_id"],
+            "action_id": action_id,
+            "values": values or {},
+        }
+        path = f"/v1/interactions/{_segment(interaction['id'])}/submit"
+        return cast("EventAccepted | Interaction", await self._json("POST", path, json=body))
+
+    # --- files ---
+
+    async def upload(
+        self, content: bytes, name: str, mime_type: str = "application/octet-stream", *, expires_in: int | None = None
+    ) -> ArtifactMetadata:
+        """Uploads a file for one event: `message(text, files=(artifact_id,))`."""
+        response = await self._send(
+            "POST",
+            "/v1/artifacts",
+            params=_present({"name": name, "expires_in": expires_in}),
+            content=content,
+            headers={"content-type": mime_type},
+            timeout=_TRANSFER,
+        )
+        return cast(ArtifactMetadata, response.json())
+
+    async def download(self, artifact_id: str, *, max_bytes: int = _MAX_DOWNLOAD_BYTES) -> bytes:
+        """The bytes of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
+        path = f"/v1/artifacts/{_segment(artifact_id)}/content"
+        async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
+            return await read_bounded(response, max_bytes)
+
+    # --- requests ---
+
+    async def _json(self, method: str, path: str, **options: Any) -> Any:
+        return (await self._send(method, path, **options)).json()
+
+    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        backoff = Backoff(self._patience)
+        while True:
+            cause: Exception
+            try:
+                response = await self._http.request(method, path, **options)
+                raise_for(response)
+            except (httpx.RequestError, RetryLater) as error:
+                cause = error
+            else:
+                return response
+            if not await backoff.wait(cause):
+                if isinstance(cause, RetryLater):
+                    raise cause.error from None
+                reason = str(cause) or type(cause).__name__
+                text = f"no gateway at {self._http.base_url} for {self._patience:g} s: {reason}"
+                raise GatewayUnreachableError(text) from cause
+
+    async def _pages(self, path: str, query: Json, cursor: str) -> AsyncGenerator[Any, None]:
+        query = _present(query)
+        while True:
+            page = await self._json("GET", path, params=query)
+            for item in page["items"]:
+                yield item
+            if not page["has_more"] or not page.get("next_cursor"):
+                return
+            query[cursor] = page["next_cursor"]
+
+
+async def read_bounded(response: httpx.Response, max_bytes: int) -> bytes:
+    """The body of a successful response, at most `max_bytes`."""
+    if response.status_code >= 300:
+        await response.aread()
+        try:
+            raise_for(response)
+        except RetryLater as later:
+            raise later.error from None
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > max_bytes:
+            raise RunnelError(f"the file is larger than {max_bytes} bytes: raise max_bytes to read it")
+    return bytes(content)
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return content or ""
+
+
+def delta_text(event: RunEvent) -> str:
+    """The text of a `message.delta`; empty for other events, and for deltas of tool calls."""
+    return text_of(event["data"]["chunk"].get("content")) if event["type"] == "message.delta" else ""
+
+
+def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:
+    if key is None and event.get("event_id"):
+        return {}
+    return {"idempotency-key": key or str(uuid.uuid4())}
+
+
+def _segment(text: str) -> str:
+    """One segment of a path, percent-encoded. Dot segments would leave the path."""
+    if text in ("", ".", ".."):
+        raise ValueError(f"{text!r} is no id")
+    return urllib.parse.quote(text, safe="")
+
+
+def _present(query: Json) -> Json:
+    return {name: value for name, value in query.items() if value is not None}

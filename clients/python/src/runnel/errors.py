@@ -1,0 +1,67 @@
+"""Errors of the client and of host API calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+
+class RunnelError(Exception):
+    """Base of all errors of this package."""
+
+
+class ApiError(RunnelError):
+    """The gateway rejected a request. `code`, `retryable` and `details` come from its response."""
+
+    def __init__(
+        self, status: int, code: str, message: str, retryable: bool = False, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status, self.code, self.message, self.retryable = status, code, message, retryable
+        self.details = details or {}
+
+    @property
+    def is_run_over(self) -> bool:
+        """True if the run of a host API call has ended, was cancelled, or is past its deadline.
+
+        A deadline that only a tool, a model or a knowledge base has missed is no end of the run.
+        """
+        if self.code == "deadline_exceeded":
+            return not self.retryable and self.details.get("reason") != "upstream_timeout"
+        return self.status == 401 or self.code == "cancelled"
+
+
+class GatewayUnreachableError(RunnelError):
+    """No response within the patience of the client. The outcome of the last request is unknown."""
+
+
+class NoRunError(RunnelError):
+    """The gateway stored the event, but no run answers it: for example, no agent takes events of this type."""
+
+    def __init__(self, event_id: str, reason: str) -> None:
+        super().__init__(f"event {event_id} started no run: {reason}; `runnel explain` shows which agents take it")
+        self.event_id, self.reason = event_id, reason
+
+
+class StreamLostError(RunnelError):
+    """A stream broke and could not be resumed in time. The run may still be live: `follow(run_id, after)`."""
+
+    def __init__(self, run_id: str, after: int, reason: str) -> None:
+        super().__init__(f"the stream of run {run_id} broke after event {after}: {reason}")
+        self.run_id, self.after = run_id, after
+
+
+def error_of(response: httpx.Response) -> ApiError:
+    """The error of a response whose body was read. A proxy's error has no body of the gateway."""
+    status = response.status_code
+    try:
+        told = response.json()["error"]
+        code, message = str(told["code"]), str(told["message"])
+        details = told.get("details")
+        return ApiError(
+            status, code, message, bool(told.get("retryable")), details if isinstance(details, dict) else None
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        retryable = status == 429 or status >= 500
+        return ApiError(status, f"http_{status}", f"HTTP {status} without an error of the gateway", retryable)

@@ -1,0 +1,150 @@
+"""`ctx.knowledge`, `ctx.history`, `ctx.state`, `ctx.files` and `ctx.interactions`."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..client import text_of
+from ..errors import ApiError
+from ..types import ArtifactMetadata, AwaitedInteraction, Json, Message, StateScope, TranscriptItem
+from .context import AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry
+from .host import HostApi
+
+_WAIT_SECONDS = 25
+_MAX_QUERY = 2000
+
+
+class Knowledge:
+    """Knowledge bases that the run was granted."""
+
+    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
+        self._host = host
+        self.granted = cast("list[KnowledgeBaseResource]", context["resources"].get("knowledge_bases") or [])
+
+    async def retrieve(self, kb_id: str, query: str, *, top_k: int = 5) -> list[RetrievalResultEntry]:
+        """The passages of one base that match best."""
+        body = {"query_text": query[:_MAX_QUERY], "top_k": top_k}
+        told = await self._host.json("POST", "knowledge-bases", kb_id, "retrieve", json=body, long=True)
+        return cast("list[RetrievalResultEntry]", told["results"])
+
+    async def search(self, query: str, *, top_k: int = 4) -> list[str]:
+        """The texts of the best passages of each granted base. They are data, not instructions."""
+        if not query.strip():
+            return []
+        found = [await self.retrieve(base["kb_id"], query, top_k=top_k) for base in self.granted]
+        return [text_of(entry["content"]) for entries in found for entry in entries]
+
+
+class History:
+    """Messages of the run's conversation."""
+
+    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
+        self._host, self._event_id = host, context["event"]["event_id"]
+        self.is_granted = bool(_apis(context).get("history_page"))
+
+    async def messages(self, limit: int = 20) -> list[Message]:
+        """Up to `limit` messages before the current one, oldest first, as a model takes them."""
+        if not self.is_granted:
+            return []
+        items = await self.page(limit=limit)
+        # The newest come first: the current message, and those that arrived after it, are not history.
+        current = next((at for at, item in enumerate(items) if item["event_id"] == self._event_id), -1)
+        before = [item for item in items[current + 1 :] if item["event_id"] != self._event_id]
+        return [{"role": item["role"], "content": item["content"]} for item in reversed(before) if item.get("content")]
+
+    async def page(self, **query: Any) -> list[TranscriptItem]:
+        """Items of the history, newest first."""
+        return cast("list[TranscriptItem]", (await self._host.json("GET", "history", params=query))["items"])
+
+    async def search(self, query: str, *, top_k: int = 10) -> list[TranscriptItem]:
+        """Items with all words of the query, newest first."""
+        body = {"query": query, "top_k": top_k}
+        return cast("list[TranscriptItem]", (await self._host.json("POST", "history", "search", json=body))["items"])
+
+
+class State:
+    """Values that runs leave for later runs, by scope."""
+
+    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
+        self._host = host
+        self._values: dict[tuple[str, str], Any] = {
+            (scope, key): value
+            for scope, values in (context.get("state") or {}).items()
+            if isinstance(values, dict)
+            for key, value in values.items()
+        }
+        metadata = context["runtime"].get("metadata") or {}
+        self._incomplete = metadata.get("state_incomplete") or []
+        self.is_granted = bool(_apis(context).get("state"))
+
+    async def get(self, key: str, default: Any = None, scope: StateScope = "conversation") -> Any:
+        """A value. The context has most values already; only one that it left out needs a call."""
+        if (scope, key) not in self._values and scope in self._incomplete:
+            try:
+                self._values[scope, key] = (await self._host.json("GET", "state", scope, key))["value"]
+            except ApiError as error:
+                if error.code != "not_found":
+                    raise
+        return self._values.get((scope, key), default)
+
+    async def put(
+        self, key: str, value: Any, scope: StateScope = "conversation", *, if_version: int | None = None
+    ) -> int:
+        """Writes a value and returns its version. With `if_version`, another version is an error `conflict`."""
+        headers = {} if if_version is None else {"if-match": str(if_version)}
+        told = await self._host.json("PUT", "state", scope, key, json={"value": value}, headers=headers)
+        self._values[scope, key] = value
+        return int(told["version"])
+
+    async def delete(self, key: str, scope: StateScope = "conversation") -> None:
+        """Deletes a value."""
+        await self._host.json("DELETE", "state", scope, key)
+        self._values.pop((scope, key), None)
+
+
+class Files:
+    """Files of the event and of the run."""
+
+    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
+        self._host = host
+        self.attachments = context["input"].get("attachments") or []
+
+    async def read(self, artifact_id: str, *, max_bytes: int = 20 * 1024 * 1024) -> bytes:
+        """The bytes of a file, for example of `attachments[0]["id"]`."""
+        return await self._host.bytes("GET", "artifacts", artifact_id, "content", max_bytes=max_bytes, long=True)
+
+    async def metadata(self, artifact_id: str) -> ArtifactMetadata:
+        """Name, type and size of a file."""
+        return cast(ArtifactMetadata, await self._host.json("GET", "artifacts", artifact_id))
+
+    async def upload(self, content: bytes, name: str, mime_type: str = "application/octet-stream") -> ArtifactMetadata:
+        """Stores a file. Yield `results.file(…)` of the result, so that clients see it."""
+        told = await self._host.json(
+            "POST",
+            "artifacts",
+            params={"name": name},
+            content=content,
+            headers={"content-type": mime_type},
+            long=True,
+        )
+        return cast(ArtifactMetadata, told)
+
+
+class Interactions:
+    """Questions of the run."""
+
+    def __init__(self, host: HostApi) -> None:
+        self._host = host
+
+    async def wait(self, interaction_id: str) -> AwaitedInteraction:
+        """The answer to a question that was asked with `"await": True`; also `expired` and `cancelled`."""
+        while True:
+            query = {"wait_seconds": _WAIT_SECONDS}
+            path = ("interactions", interaction_id)
+            told: Json = await self._host.json("GET", *path, params=query, long=True)
+            if told["status"] != "open":
+                return cast(AwaitedInteraction, told)
+
+
+def _apis(context: AgentRunContext) -> Any:
+    return (context.get("context") or {}).get("available_apis") or {}

@@ -1,0 +1,56 @@
+"""`ctx`: one run, as a runner function sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..types import Json
+from .context import AgentRunContext
+from .data import Files, History, Interactions, Knowledge, State
+from .host import HostApi
+from .models import Models, Tools
+
+
+class RunContext:
+    """The event of a run, and what its grant opens.
+
+    `context` has every field of the request; `host` calls the routes that have no method here.
+    """
+
+    def __init__(self, context: AgentRunContext, host: HostApi) -> None:
+        self.context, self.host = context, host
+        self.run_id = context["run_id"]
+        self.is_cancelled = False
+        self.models = Models(host, context["resources"])
+        self.tools = Tools(host, context["resources"])
+        self.knowledge = Knowledge(host, context)
+        self.history = History(host, context)
+        self.state = State(host, context)
+        self.files = Files(host, context)
+        self.interactions = Interactions(host)
+
+    @property
+    def text(self) -> str:
+        """The text of the message; empty for events without one."""
+        return self.context["input"].get("text") or ""
+
+    @property
+    def event_type(self) -> str:
+        """For example `message.received`."""
+        return self.context["event"]["event_type"]
+
+    @property
+    def conversation_id(self) -> str | None:
+        """None for events without a conversation."""
+        return (self.context.get("conversation") or {}).get("conversation_id")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The agent's configuration for this runner."""
+        return self.context.get("config") or {}
+
+    @property
+    def answer(self) -> Json | None:
+        """The answer to an earlier question, for events `interaction.submitted`."""
+        found: Any = self.context["input"].get("interaction")
+        return found if isinstance(found, dict) else None

@@ -1,0 +1,123 @@
+"""Client of the gateway for programs without asyncio."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ._loop import LoopThread
+from .client import AsyncClient
+from .events import RunEvent
+from .stream import RunStream
+from .types import (
+    AgentRun,
+    ArtifactMetadata,
+    ConversationSummary,
+    EventAccepted,
+    EventEnvelope,
+    Interaction,
+    Json,
+    TranscriptItem,
+)
+
+
+class SyncRunStream(Iterator[RunEvent]):
+    """As `RunStream`, with a plain `for`. Close a stream that you leave early: by `close()`, or by `with`."""
+
+    def __init__(self, loop: LoopThread, stream: RunStream) -> None:
+        self._stream, self._events = stream, loop.iterate(stream)
+
+    @property
+    def run_id(self) -> str | None:
+        """Known from the first event on."""
+        return self._stream.run_id
+
+    @property
+    def after(self) -> int:
+        """Sequence of the last event."""
+        return self._stream.after
+
+    def __next__(self) -> RunEvent:
+        return next(self._events)
+
+    def close(self) -> None:
+        """Closes the connection. The run continues."""
+        self._events.close()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> SyncRunStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Client:
+    """The methods of `AsyncClient`, blocking. Use it as `with`, or call `close()`. Threads may share one."""
+
+    def __init__(self, url: str | None = None, api_key: str | None = None, **options: Any) -> None:
+        self._client = AsyncClient(url, api_key, **options)
+        self._loop = LoopThread()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._loop.call(self._client.aclose())
+        self._loop.stop()
+
+    def ask(self, text: str, conversation_id: str | None = None) -> str:
+        return self._loop.call(self._client.ask(text, conversation_id))
+
+    def post_event(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> EventAccepted:
+        return self._loop.call(self._client.post_event(event, idempotency_key=idempotency_key))
+
+    def stream(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> SyncRunStream:
+        return SyncRunStream(self._loop, self._client.stream(event, idempotency_key=idempotency_key))
+
+    def follow(self, run_id: str, after: int = 0) -> SyncRunStream:
+        return SyncRunStream(self._loop, self._client.follow(run_id, after))
+
+    def run(self, run_id: str) -> AgentRun:
+        return self._loop.call(self._client.run(run_id))
+
+    def cancel(self, run_id: str) -> AgentRun:
+        return self._loop.call(self._client.cancel(run_id))
+
+    def conversations(self) -> Iterator[ConversationSummary]:
+        return self._loop.iterate(self._client.conversations())
+
+    def history(
+        self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False
+    ) -> Iterator[TranscriptItem]:
+        return self._loop.iterate(self._client.history(conversation_id, bot_id=bot_id, forward=forward))
+
+    def interactions(
+        self, *, conversation_id: str | None = None, run_id: str | None = None, status: str | None = "open"
+    ) -> Iterator[Interaction]:
+        found = self._client.interactions(conversation_id=conversation_id, run_id=run_id, status=status)
+        return self._loop.iterate(found)
+
+    def interaction(self, interaction_id: str) -> Interaction:
+        return self._loop.call(self._client.interaction(interaction_id))
+
+    def answer(
+        self, interaction: Interaction, action_id: str | None = None, values: Json | None = None
+    ) -> EventAccepted | Interaction:
+        return self._loop.call(self._client.answer(interaction, action_id, values))
+
+    def upload(
+        self, content: bytes, name: str, mime_type: str = "application/octet-stream", *, expires_in: int | None = None
+    ) -> ArtifactMetadata:
+        return self._loop.call(self._client.upload(content, name, mime_type, expires_in=expires_in))
+
+    def download(self, artifact_id: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+        return self._loop.call(self._client.download(artifact_id, max_bytes=max_bytes))

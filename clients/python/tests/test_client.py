@@ -1,0 +1,194 @@
+"""The client against scripted responses. tests/test_gateway.py has the real gateway."""
+
+import json
+import typing
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from runnel import (
+    ApiError,
+    AsyncClient,
+    Client,
+    GatewayUnreachableError,
+    NoRunError,
+    RunFailedError,
+    StreamLostError,
+    message,
+)
+
+pytestmark = pytest.mark.anyio
+RUN = "01a20468-f8ea-76a6-9b32-32089ce69a5c"
+Answer = httpx.Response | Exception
+
+
+class Script(httpx.AsyncBaseTransport):
+    """Answers requests in order and keeps them. The last answer repeats."""
+
+    def __init__(self, *answers: Answer | Callable[[], Answer]) -> None:
+        self._answers, self.requests = list(answers), list[httpx.Request]()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.requests.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        answer = answer if isinstance(answer, Answer) else answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Cut(httpx.AsyncByteStream):
+    """A body that breaks after its text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def __aiter__(self) -> typing.AsyncIterator[bytes]:
+        yield self._text.encode()
+        raise httpx.ReadError("cut")
+
+
+def frame(sequence: int, kind: str = "message.delta", data: typing.Any = None) -> str:
+    chunk = {"chunk": {"role": "assistant", "content": str(sequence)}}
+    event = {"run_id": RUN, "sequence": sequence, "type": kind, "data": chunk if data is None else data}
+    return f"id: {sequence}\nevent: {kind}\ndata: {json.dumps(event)}\n\n"
+
+
+def stream(*frames: str, cut: bool = False) -> Callable[[], httpx.Response]:
+    headers = {"content-type": "text/event-stream", "runnel-run-id": RUN}
+    text = f": run {RUN}\n\n" + "".join(frames)
+    return lambda: httpx.Response(200, headers=headers, **({"stream": Cut(text)} if cut else {"text": text}))
+
+
+def refusal(status: int, code: str, **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"code": code, "message": "m"}}, headers=headers)
+
+
+END = frame(3, "run.completed", {"finish_reason": "stop"})
+
+
+def client(script: Script, patience: float = 5.0) -> AsyncClient:
+    return AsyncClient("http://gateway", "rnl_key", patience=patience, transport=script)
+
+
+async def sequences(events: typing.AsyncIterator[typing.Any]) -> list[int]:
+    return [event["sequence"] async for event in events]
+
+
+async def test_stream_resumes_behind_the_last_event() -> None:
+    script = Script(stream(frame(1), "data: {", cut=True), stream(frame(1), frame(2), cut=True), stream(END))
+    assert await sequences(client(script).stream(message("hi"))) == [1, 2, 3]
+    post, first, second = script.requests
+    assert (post.method, post.url.path) == ("POST", "/v1/events")
+    assert first.url.path == f"/v1/runs/{RUN}/events"
+    assert [one.headers.get("last-event-id") for one in script.requests] == [None, "1", "2"]
+    assert second.headers["authorization"] == "Bearer rnl_key"
+
+
+async def test_post_repeats_with_its_key_before_the_first_event() -> None:
+    script = Script(httpx.ConnectError("no"), stream(cut=True), refusal(503, "unavailable"), stream(END))
+    assert await sequences(client(script).stream(message("hi"))) == [3]
+    assert [one.method for one in script.requests] == ["POST"] * 4
+    assert len({one.headers["idempotency-key"] for one in script.requests}) == 1
+    assert "last-event-id" not in script.requests[-1].headers
+
+
+async def test_event_id_replaces_the_random_key() -> None:
+    script = Script(stream(END))
+    await sequences(client(script).stream({**message("hi"), "event_id": "m-1"}))
+    assert "idempotency-key" not in script.requests[0].headers
+
+
+async def test_notices_without_id_are_no_events() -> None:
+    draining = 'event: gateway.draining\ndata: {"sequence": 9, "type": "gateway.draining"}\n\n'
+    script = Script(stream(frame(1), draining), stream(frame(2), END))
+    assert await sequences(client(script).stream(message("hi"))) == [1, 2, 3]
+
+
+async def test_separators_inside_of_a_text_are_kept() -> None:
+    text = "a\u2028b\u0085c\r"
+    script = Script(stream(frame(1, data={"chunk": {"role": "assistant", "content": text}}), END))
+    events = [event async for event in client(script).stream(message("hi"))]
+    assert events[0]["data"] == {"chunk": {"role": "assistant", "content": text}}
+
+
+async def test_retries_end_with_the_patience() -> None:
+    script = Script(stream(frame(1), cut=True), httpx.ConnectError("refused"))
+    with pytest.raises(StreamLostError, match="refused") as raised:
+        await sequences(client(script, patience=0.05).stream(message("hi")))
+    assert (raised.value.run_id, raised.value.after) == (RUN, 1)
+    with pytest.raises(GatewayUnreachableError, match="http://gateway"):
+        await client(Script(httpx.ConnectError("refused")), patience=0.05).post_event(message("hi"))
+    with pytest.raises(ApiError, match="unavailable"):
+        await client(Script(refusal(503, "unavailable")), patience=0.05).run(RUN)
+
+
+async def test_waits_as_long_as_the_gateway_asks() -> None:
+    script = Script(refusal(429, "rate_limited", **{"retry-after": "60"}), stream(END))
+    with pytest.raises(ApiError, match="rate_limited"):
+        await client(script, patience=5).post_event(message("hi"))
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 410])
+async def test_faults_of_the_caller_are_not_retried(status: int) -> None:
+    script = Script(refusal(status, "c"))
+    with pytest.raises(ApiError) as raised:
+        await sequences(client(script).follow(RUN))
+    assert (raised.value.status, raised.value.code, len(script.requests)) == (status, "c", 1)
+
+
+async def test_event_without_agent_raises() -> None:
+    script = Script(httpx.Response(202, json={"event_id": "m-1", "run_id": None, "reason": "no_agent"}))
+    with pytest.raises(NoRunError, match="no_agent"):
+        await sequences(client(script).stream(message("hi")))
+
+
+async def test_follow_of_an_ended_run_is_empty() -> None:
+    assert await sequences(client(Script(httpx.Response(204))).follow(RUN, after=3)) == []
+
+
+async def test_ask_raises_the_failure_of_the_run() -> None:
+    failed = frame(2, "run.failed", {"code": "timeout", "message": "too late"})
+    with pytest.raises(RunFailedError, match="timeout: too late"):
+        await client(Script(stream(frame(1), failed))).ask("hi")
+
+
+async def test_pages_are_followed_to_the_end() -> None:
+    first = httpx.Response(200, json={"items": [{"id": 1}], "has_more": True, "next_cursor": "c"})
+    script = Script(first, httpx.Response(200, json={"items": [{"id": 2}], "has_more": False}))
+    assert [one["id"] async for one in client(script).interactions(conversation_id="c-1")] == [1, 2]
+    assert script.requests[1].url.params["after"] == "c"
+    assert script.requests[1].url.params["status"] == "open"
+
+
+async def test_ids_stay_one_segment_of_the_path() -> None:
+    script = Script(httpx.Response(200, json={"items": [], "has_more": False}))
+    assert [one async for one in client(script).history("a/../b")] == []
+    assert script.requests[0].url.raw_path.startswith(b"/v1/conversations/a%2F..%2Fb/history")
+    with pytest.raises(ValueError, match="no id"):
+        await client(script).run("..")
+
+
+async def test_downloads_are_bounded() -> None:
+    script = Script(httpx.Response(200, content=b"12345"))
+    assert await client(script).download("a") == b"12345"
+    with pytest.raises(Exception, match="larger than 4 bytes"):
+        await client(Script(httpx.Response(200, content=b"12345"))).download("a", max_bytes=4)
+
+
+def test_sync_client_iterates_and_closes() -> None:
+    script = Script(stream(frame(1), frame(2), END))
+    with Client("http://gateway", "rnl_key", transport=script) as sync:
+        with sync.stream(message("hi")) as events:
+            assert next(events)["sequence"] == 1
+            assert (events.run_id, events.after) == (RUN, 1)
+        assert [event["sequence"] for event in sync.stream(message("hi"))] == [1, 2, 3]
+
+
+def test_client_without_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUNNEL_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="RUNNEL_API_KEY"):
+        AsyncClient()

@@ -1,0 +1,190 @@
+/** Client of the gateway. */
+
+import { RunFailedError } from "./errors.js";
+import type { RunEvent } from "./events.js";
+import { GatewayHttp, readBounded, type RequestParts, segment } from "./http.js";
+import { RunStream } from "./stream.js";
+import type {
+  AgentRun,
+  ArtifactMetadata,
+  ContentElement,
+  ConversationSummary,
+  EventAccepted,
+  EventEnvelope,
+  Interaction,
+  Json,
+  TranscriptItem,
+} from "./types.js";
+
+const DEFAULT_URL = "http://127.0.0.1:8700";
+const TRANSFER_TIMEOUT = 300_000;
+const MAX_DOWNLOAD_BYTES = 100 * 1024 * 1024;
+
+export interface ClientOptions {
+  /** Default: the variable RUNNEL_URL, or http://127.0.0.1:8700. */
+  url?: string;
+  /** Default: the variable RUNNEL_API_KEY. */
+  apiKey?: string;
+  /** Seconds of retries without progress. Default: 60. */
+  patienceSeconds?: number;
+  fetch?: typeof fetch;
+}
+
+export interface PostOptions {
+  /** Default: the event's `event_id`, or a random key. */
+  idempotencyKey?: string;
+  signal?: AbortSignal | undefined;
+}
+
+/** A `message.received`. `files` are ids of uploads. */
+export function message(
+  text: string,
+  conversationId?: string,
+  more: { actorId?: string; files?: string[] } = {},
+): EventEnvelope {
+  const event: EventEnvelope = { event_type: "message.received", input: { text } };
+  if (more.files) event.input = { text, attachments: more.files.map((id) => ({ artifact_id: id })) };
+  if (conversationId !== undefined) event.conversation = { conversation_id: conversationId };
+  if (more.actorId !== undefined) event.actor = { actor_type: "user", actor_id: more.actorId };
+  return event;
+}
+
+/** The text of a message's content. */
+export function textOf(content: string | ContentElement[] | null | undefined): string {
+  return Array.isArray(content) ? content.map((part) => part.text ?? "").join("") : (content ?? "");
+}
+
+/** The text of a `message.delta`; empty for other events, and for deltas of tool calls. */
+export function deltaText(event: RunEvent): string {
+  return event.type === "message.delta" ? textOf(event.data.chunk.content) : "";
+}
+
+/**
+ * One gateway and one API key. Every post has an idempotency key, so retries create no second run. The key goes to
+ * this gateway only: redirects are not followed.
+ */
+export class Client {
+  readonly #http: GatewayHttp;
+
+  constructor(options: ClientOptions = {}) {
+    const apiKey = options.apiKey ?? environment("RUNNEL_API_KEY");
+    if (!apiKey) throw new TypeError("no API key: set RUNNEL_API_KEY, or pass apiKey; `runnel dev` prints one");
+    const url = options.url ?? environment("RUNNEL_URL") ?? DEFAULT_URL;
+    const send = options.fetch ?? ((input, init) => fetch(input, init));
+    this.#http = new GatewayHttp(url, apiKey, (options.patienceSeconds ?? 60) * 1000, send);
+  }
+
+  /** Posts a message and returns the whole answer. Throws `RunFailedError` if the run fails. */
+  async ask(text: string, conversationId?: string): Promise<string> {
+    let answer = "";
+    for await (const event of this.stream(message(text, conversationId))) {
+      if (event.type === "message.completed") answer = textOf(event.data.message.content);
+      if (event.type === "run.completed" && event.data.message) answer = textOf(event.data.message.content);
+      if (event.type === "run.failed") {
+        const reason = event.data.message ?? event.data.error ?? "no message";
+        throw new RunFailedError(event.run_id, event.data.code ?? "unknown", reason);
+      }
+    }
+    return answer;
+  }
+
+  /** Posts an event and returns as soon as it is stored. `run_id` is null if no agent takes it. */
+  postEvent(event: EventEnvelope, options: PostOptions = {}): Promise<EventAccepted> {
+    const headers = idempotent(event, options);
+    return this.#http.json("POST", "/v1/events", { json: event, headers, signal: options.signal });
+  }
+
+  /** Posts an event and yields the events of its run, across broken connections. */
+  stream(event: EventEnvelope, options: PostOptions = {}): RunStream {
+    return new RunStream(this.#http, { event, headers: idempotent(event, options), signal: options.signal });
+  }
+
+  /** The events of a run after the sequence `after`, up to its end. */
+  follow(runId: string, after = 0, signal?: AbortSignal | undefined): RunStream {
+    segment(runId);
+    return new RunStream(this.#http, { runId, after, signal });
+  }
+
+  /** The run as it is now. */
+  run(runId: string): Promise<AgentRun> {
+    return this.#http.json("GET", `/v1/runs/${segment(runId)}`);
+  }
+
+  /** Requests the end of a run. `follow` shows when it ends. */
+  cancel(runId: string): Promise<AgentRun> {
+    return this.#http.json("POST", `/v1/runs/${segment(runId)}/cancel`);
+  }
+
+  /** The conversations of the workspace, newest event first. */
+  conversations(): AsyncGenerator<ConversationSummary> {
+    return this.#pages("/v1/conversations", { limit: 100 }, "cursor");
+  }
+
+  /** The messages of a conversation, newest first, or oldest first if `forward`. */
+  history(conversationId: string, options: { botId?: string; forward?: boolean } = {}): AsyncGenerator<TranscriptItem> {
+    const direction = options.forward ? "forward" : "backward";
+    const query = { bot_id: options.botId, direction, limit: 100 };
+    const cursor = options.forward ? "after_cursor" : "before_cursor";
+    return this.#pages(`/v1/conversations/${segment(conversationId)}/history`, query, cursor);
+  }
+
+  /** Questions of runs, newest first: the open ones, or all with `status: null`. */
+  interactions(
+    filter: { conversationId?: string; runId?: string; status?: "open" | null } = {},
+  ): AsyncGenerator<Interaction> {
+    const status = filter.status === undefined ? "open" : filter.status;
+    const query = { conversation_id: filter.conversationId, run_id: filter.runId, status };
+    return this.#pages("/v1/interactions", query, "after");
+  }
+
+  /** One question by the gateway's id: `metadata.interaction` of the event `action.requested`. */
+  interaction(interactionId: string): Promise<Interaction> {
+    return this.#http.json("GET", `/v1/interactions/${segment(interactionId)}`);
+  }
+
+  /** Answers a question. The result is an `EventAccepted` if the answer started a run of its own. */
+  answer(interaction: Interaction, actionId?: string, values: Json = {}): Promise<EventAccepted | Interaction> {
+    const json = { interaction_id: interaction.request.interaction_id, action_id: actionId ?? null, values };
+    return this.#http.json("POST", `/v1/interactions/${segment(interaction.id)}/submit`, { json });
+  }
+
+  /** Uploads a file for one event: `message(text, conversationId, { files: [artifact_id] })`. */
+  upload(
+    content: Uint8Array<ArrayBuffer> | Blob | string,
+    name: string,
+    mimeType = "application/octet-stream",
+    options: { expiresIn?: number } = {},
+  ): Promise<ArtifactMetadata> {
+    return this.#http.json("POST", "/v1/artifacts", {
+      body: content,
+      headers: { "content-type": mimeType },
+      query: { name, expires_in: options.expiresIn },
+      timeout: TRANSFER_TIMEOUT,
+    });
+  }
+
+  /** The bytes of a file. Throws `RunnelError` if it is larger than `maxBytes`. */
+  async download(artifactId: string, maxBytes = MAX_DOWNLOAD_BYTES): Promise<Uint8Array> {
+    const path = `/v1/artifacts/${segment(artifactId)}/content`;
+    return readBounded(await this.#http.response("GET", path, { timeout: TRANSFER_TIMEOUT }), maxBytes);
+  }
+
+  async *#pages<T>(path: string, query: NonNullable<RequestParts["query"]>, cursor: string): AsyncGenerator<T> {
+    type Page = { items: T[]; has_more: boolean; next_cursor?: string | null };
+    let next: string | null | undefined;
+    do {
+      const page: Page = await this.#http.json("GET", path, { query: next ? { ...query, [cursor]: next } : query });
+      yield* page.items;
+      next = page.has_more ? page.next_cursor : undefined;
+    } while (next);
+  }
+}
+
+function idempotent(event: EventEnvelope, options: PostOptions): Record<string, string> {
+  if (options.idempotencyKey === undefined && event.event_id) return {};
+  return { "idempotency-key": options.idempotencyKey ?? crypto.randomUUID() };
+}
+
+function environment(name: string): string | undefined {
+  return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name] || undefined;
+}

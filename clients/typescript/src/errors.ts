@@ -1,0 +1,90 @@
+/** Errors of the client and of host API calls. */
+
+import type { Json } from "./types.js";
+
+/** Base of all errors of this package. */
+export class RunnelError extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** The gateway rejected a request. `code`, `retryable` and `details` come from its response. */
+export class ApiError extends RunnelError {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    readonly reason: string,
+    readonly retryable = false,
+    readonly details: Json = {},
+  ) {
+    super(`${code}: ${reason}`);
+  }
+
+  /**
+   * True if the run of a host API call has ended, was cancelled, or is past its deadline. A deadline that only a
+   * tool, a model or a knowledge base has missed is no end of the run.
+   */
+  get isRunOver(): boolean {
+    if (this.code === "deadline_exceeded") return !this.retryable && this.details.reason !== "upstream_timeout";
+    return this.status === 401 || this.code === "cancelled";
+  }
+}
+
+/** No response within the patience of the client. The outcome of the last request is unknown. */
+export class GatewayUnreachableError extends RunnelError {}
+
+/** The gateway stored the event, but no run answers it: for example, no agent takes events of this type. */
+export class NoRunError extends RunnelError {
+  constructor(
+    readonly eventId: string,
+    readonly reason: string,
+  ) {
+    super(`event ${eventId} started no run: ${reason}; \`runnel explain\` shows which agents take it`);
+  }
+}
+
+/** A stream broke and could not be resumed in time. The run may still be live: `follow(runId, after)`. */
+export class StreamLostError extends RunnelError {
+  constructor(
+    readonly runId: string,
+    readonly after: number,
+    reason: string,
+  ) {
+    super(`the stream of run ${runId} broke after event ${after}: ${reason}`);
+  }
+}
+
+/** `ask` ended in a run that failed or was cancelled. */
+export class RunFailedError extends RunnelError {
+  constructor(
+    readonly runId: string,
+    readonly code: string,
+    reason: string,
+  ) {
+    super(`run ${runId} failed, ${code}: ${reason}`);
+  }
+}
+
+/** The error of a response. A proxy's error has no body of the gateway. */
+export async function errorOf(response: Response): Promise<ApiError> {
+  const { status } = response;
+  const told = await response.json().then(
+    (body) => body?.error,
+    () => undefined,
+  );
+  if (typeof told?.code === "string") {
+    const details = typeof told.details === "object" && told.details !== null ? told.details : {};
+    return new ApiError(status, told.code, `${told.message}`, told.retryable === true, details);
+  }
+  const retryable = status === 429 || status >= 500;
+  return new ApiError(status, `http_${status}`, `HTTP ${status} without an error of the gateway`, retryable);
+}
+
+/** A short text for the cause of a failed request. */
+export function textOfError(error: unknown): string {
+  if (!(error instanceof Error)) return `${error}`;
+  const cause = error.cause instanceof Error ? `: ${error.cause.message}` : "";
+  return `${error.message}${cause}`;
+}

@@ -1,0 +1,18 @@
+/**
+ * Client for Runnel, the gateway for agent runs over HTTP. `runnel/runner` has the runner adapter, `runnel/node` its
+ * servers for Node.
+ */
+
+export { Client, type ClientOptions, deltaText, message, type PostOptions, textOf } from "./client.js";
+export {
+  ApiError,
+  GatewayUnreachableError,
+  NoRunError,
+  RunFailedError,
+  RunnelError,
+  StreamLostError,
+} from "./errors.js";
+export * from "./events.js";
+export { RunStream } from "./stream.js";
+export type * from "./types.js";
+export { type HeadersLike, SeenIds, SignatureError, Webhook } from "./webhooks.js";

@@ -1,0 +1,81 @@
+/** The endpoint in Node: a handler for `node:http` and Express, and a server of its own. */
+
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { type Endpoint, type EndpointResponse, Rejection } from "./runner/endpoint.js";
+
+const BODY_TIMEOUT = 30_000;
+
+/** Handler for `createServer(handler)` and for Express: `app.use("/agent", toNodeHandler(endpoint))`. */
+export function toNodeHandler(endpoint: Endpoint): (request: IncomingMessage, response: ServerResponse) => void {
+  return (request, response) => {
+    answer(endpoint, request, response).catch((error: unknown) => {
+      console.error("runner endpoint:", error);
+      response.destroy();
+    });
+  };
+}
+
+/** Serves until the server is closed. Port 0 selects a free port; the first line of the output has the address. */
+export async function serve(
+  endpoint: Endpoint,
+  options: { host?: string | undefined; port?: number | string | undefined } = {},
+): Promise<Server> {
+  const server = createServer(toNodeHandler(endpoint));
+  // The gateway closes idle connections after 4 s. A server must keep them longer.
+  server.keepAliveTimeout = 10_000;
+  const host = options.host ?? "127.0.0.1";
+  server.listen(Number(options.port ?? 9100), host);
+  await once(server, "listening");
+  console.log(`listening http://${host}:${(server.address() as AddressInfo).port}`);
+  return server;
+}
+
+async function answer(endpoint: Endpoint, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const path = new URL(request.url ?? "/", "http://host").pathname;
+  let told: EndpointResponse;
+  try {
+    const body = await read(request, endpoint);
+    told = await endpoint.handle({ method: request.method ?? "GET", path, headers: request.headers, body });
+  } catch (error) {
+    if (!(error instanceof Rejection)) throw error;
+    told = error.response();
+  }
+  response.writeHead(told.status, told.headers);
+  if (!told.frames) {
+    response.end(told.body);
+    return;
+  }
+  response.once("close", () => told.close?.());
+  if (response.destroyed) told.close?.();
+  for await (const frame of told.frames) {
+    if (response.destroyed) break;
+    if (!response.write(frame)) await Promise.race([once(response, "drain"), once(response, "close")]);
+  }
+  response.end();
+}
+
+async function read(request: IncomingMessage, endpoint: Endpoint): Promise<Uint8Array> {
+  const parsed = (request as { body?: unknown }).body;
+  // From `express.raw()`.
+  if (parsed instanceof Uint8Array) return parsed;
+  if (request.readableEnded && Number(request.headers["content-length"] ?? 0) > 0) {
+    throw new Error("the body was read before the runner endpoint: mount it before express.json()");
+  }
+  const pieces: Buffer[] = [];
+  let size = 0;
+  const timer = setTimeout(() => request.destroy(), BODY_TIMEOUT);
+  try {
+    for await (const piece of request) {
+      size += piece.length;
+      // The rest is read and dropped: a client that is still sending does not read the answer.
+      if (size <= endpoint.maxBodyBytes) pieces.push(piece);
+      else if (size > 8 * endpoint.maxBodyBytes) break;
+    }
+  } finally {
+    clearTimeout(timer);
+  }
+  if (size > endpoint.maxBodyBytes) throw endpoint.tooLarge();
+  return Buffer.concat(pieces);
+}

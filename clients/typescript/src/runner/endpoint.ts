@@ -1,0 +1,288 @@
+/** Routes of a runner endpoint: discovery, runs, cancel, health. Independent of the web framework. */
+
+import { collect } from "../http.js";
+import type { Json } from "../types.js";
+import { SeenIds, SignatureError, Webhook, type HeadersLike } from "../webhooks.js";
+import type { AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions } from "./context.js";
+import { Execution, type RunFunction } from "./execution.js";
+import { HostApi } from "./host.js";
+import { RunContext } from "./run.js";
+
+const RUNNER_ID = /^plugin:[^\s/:]+\/[^\s/]+\/([^\s/]+)$/;
+const SHORT_ID = /^[^\s/:]+\/[^\s/:]+$/;
+const BODY_TIMEOUT = 30_000;
+
+export interface EndpointOptions {
+  /** Default: the variable RUNNER_SECRET. Several, separated by white space, serve a rotation. */
+  secret?: string | undefined;
+  /** Concurrent runs. Beyond it the endpoint answers 503 with `Retry-After`. Default: 1024. */
+  maxRuns?: number;
+  /** Default: 8 MiB. */
+  maxBodyBytes?: number;
+  /** Default: 15. */
+  keepAliveSeconds?: number;
+  fetch?: typeof fetch;
+}
+
+/** A runner's manifest in short. */
+export interface RunnerOptions {
+  /** `plugin:{author}/{plugin}/{name}`; `acme/echo` is short for `plugin:acme/echo/default`. */
+  id: string;
+  label?: string | Record<string, string>;
+  description?: string | Record<string, string>;
+  /** The most that an agent of the runner can be granted. */
+  permissions?: Permissions;
+  capabilities?: Capabilities;
+  configSchema?: Json[];
+}
+
+/** `path` may begin with the place where the endpoint is mounted. */
+export interface EndpointRequest {
+  method: string;
+  path: string;
+  headers: HeadersLike;
+  body: Uint8Array;
+}
+
+/** `frames` is the body of a run. Call `close` when the gateway stops reading. */
+export interface EndpointResponse {
+  status: number;
+  headers: Record<string, string>;
+  body: string;
+  frames?: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
+  close?: () => void;
+}
+
+/** A request that is answered with an error. */
+export class Rejection extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    reason: string,
+    readonly retryAfter?: number,
+  ) {
+    super(reason);
+  }
+
+  /** The response with the error as its body. */
+  response(): EndpointResponse {
+    const retryable = this.retryAfter !== undefined;
+    const error = { code: this.code, message: this.message, retryable, details: {} };
+    const response = json(this.status, { error });
+    if (retryable) response.headers["retry-after"] = `${this.retryAfter}`;
+    return response;
+  }
+}
+
+/** Runners behind one signing secret. `fetch` is a Fetch handler; `runnel/node` has a handler for Node and Express. */
+export class Endpoint {
+  readonly maxBodyBytes: number;
+  readonly #webhook: Webhook;
+  readonly #seen = new SeenIds();
+  readonly #options: EndpointOptions;
+  readonly #runners = new Map<string, { manifest: AgentRunnerManifest; work: RunFunction }>();
+  readonly #live = new Map<string, Execution>();
+
+  constructor(options: EndpointOptions = {}) {
+    const secret = options.secret ?? environment("RUNNER_SECRET");
+    if (!secret) throw new TypeError("no signing secret: set RUNNER_SECRET, or pass secret to Endpoint");
+    this.#webhook = new Webhook(secret);
+    this.#options = options;
+    this.maxBodyBytes = options.maxBodyBytes ?? 8 * 1024 * 1024;
+  }
+
+  /** Serves a function as a runner. It yields text and results, or returns text. */
+  runner(options: RunnerOptions, work: RunFunction): this {
+    const id = SHORT_ID.test(options.id) ? `plugin:${options.id}/default` : options.id;
+    const name = RUNNER_ID.exec(id)?.[1];
+    if (!name) throw new TypeError(`${id} is no runner id: use plugin:{author}/{plugin}/{name}, or {author}/{plugin}`);
+    if (this.#runners.has(id)) throw new TypeError(`runner ${id} is defined twice`);
+    const permissions = options.permissions ?? {};
+    const manifest: AgentRunnerManifest = {
+      id,
+      name,
+      label: localized(options.label ?? name),
+      protocol_version: "1",
+      capabilities: {
+        streaming: true,
+        interrupt: true,
+        tool_calling: Boolean(permissions.tools?.length),
+        knowledge_retrieval: Boolean(permissions.knowledge_bases?.length),
+        interactions: Boolean(permissions.interactions?.length),
+        ...options.capabilities,
+      },
+      permissions,
+      config_schema: options.configSchema ?? [],
+    };
+    if (options.description) manifest.description = localized(options.description);
+    this.#runners.set(id, { manifest, work });
+    return this;
+  }
+
+  /** Fetch handler: for Deno, Bun, Workers, Next.js, Hono … Mounted at any path. */
+  readonly fetch = async (request: Request): Promise<Response> => {
+    const { pathname: path } = new URL(request.url);
+    let answer: EndpointResponse;
+    try {
+      const body = await withTimeout(collect(request.body, this.maxBodyBytes, () => this.tooLarge()));
+      answer = await this.handle({ method: request.method, path, headers: request.headers, body });
+    } catch (error) {
+      if (!(error instanceof Rejection)) throw error;
+      answer = error.response();
+    }
+    const { status, headers, frames, close } = answer;
+    if (!frames) return new Response(answer.body, { status, headers });
+    request.signal?.addEventListener("abort", () => close?.());
+    const body = new ReadableStream<Uint8Array>({
+      async pull(controller) {
+        const step = await frames.next();
+        if (step.done) controller.close();
+        else controller.enqueue(step.value);
+      },
+      cancel: () => close?.(),
+    });
+    return new Response(body, { status, headers });
+  };
+
+  /** The response to one request, for other frameworks. */
+  async handle(request: EndpointRequest): Promise<EndpointResponse> {
+    try {
+      if (request.method === "GET" && /\/healthz$/.test(request.path)) {
+        return { status: 200, headers: { "content-type": "text/plain" }, body: "ok\n" };
+      }
+      const signedAt = await this.#authenticate(request);
+      const { action, body } = actionOf(request);
+      if (action === "run") return this.#start(body as unknown as AgentRunRequest, signedAt);
+      if (action === "cancel") return this.#cancel(`${body.run_id}`);
+      return json(200, { runners: [...this.#runners.values()].map((runner) => runner.manifest) });
+    } catch (error) {
+      if (error instanceof Rejection) return error.response();
+      throw error;
+    }
+  }
+
+  /** The rejection of a body beyond the limit. */
+  tooLarge(): Rejection {
+    return new Rejection(413, "payload_too_large", `the body is larger than ${this.maxBodyBytes} bytes`);
+  }
+
+  async #authenticate(request: EndpointRequest): Promise<number> {
+    if (request.body.length > this.maxBodyBytes) throw this.tooLarge();
+    const signedAt = await this.#webhook.verify(request.headers, request.body).catch((error: unknown) => {
+      if (error instanceof SignatureError) throw new Rejection(401, "unauthenticated", error.message);
+      throw error;
+    });
+    const headers = request.headers instanceof Headers ? Object.fromEntries(request.headers) : request.headers;
+    const id = Object.entries(headers).find(([name]) => name.toLowerCase() === "webhook-id")?.[1];
+    if (!this.#seen.add(`${id}`, signedAt)) throw new Rejection(409, "conflict", "this webhook-id was used before");
+    return signedAt;
+  }
+
+  #start({ runner_id, context, host }: AgentRunRequest, signedAt: number): EndpointResponse {
+    const runner = this.#runners.get(runner_id);
+    if (!runner) throw new Rejection(404, "not_found", `there is no runner ${runner_id} here`);
+    const runId = context.run_id;
+    if (this.#live.has(runId)) throw new Rejection(409, "conflict", `run ${runId} is live already`);
+    if (this.#live.size >= (this.#options.maxRuns ?? 1024)) {
+      throw new Rejection(503, "rate_limited", "all places for runs are taken", 1);
+    }
+    const abort = new AbortController();
+    const send = this.#options.fetch ? { fetch: this.#options.fetch } : {};
+    const times = { deadlineAt: context.runtime.deadline_at, now: signedAt };
+    const run = new RunContext(context, new HostApi(host, { ...times, ...send, signal: abort.signal }), abort.signal);
+    const execution = new Execution(run, runner.work, abort, (this.#options.keepAliveSeconds ?? 15) * 1000);
+    this.#live.set(runId, execution);
+    const frames = this.#framesOf(runId, execution);
+    const close = () => {
+      this.#live.delete(runId);
+      execution.cancel();
+      frames.return().catch(() => {});
+    };
+    const headers = {
+      "content-type": "text/event-stream",
+      "cache-control": "no-cache, no-transform",
+      "x-accel-buffering": "no",
+    };
+    return { status: 200, headers, body: "", frames, close };
+  }
+
+  async *#framesOf(runId: string, execution: Execution): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+    try {
+      yield* execution.frames();
+    } finally {
+      this.#live.delete(runId);
+    }
+  }
+
+  #cancel(runId: string): EndpointResponse {
+    const execution = this.#live.get(runId);
+    if (!execution) throw new Rejection(404, "not_found", `there is no run ${runId} here`);
+    execution.cancel();
+    return json(202, {});
+  }
+}
+
+/** The action and the body. An endpoint with a single URL has the action in the body. */
+function actionOf({ method, path, body }: EndpointRequest): { action: "list" | "run" | "cancel"; body: Json } {
+  if (method === "GET" && /\/runners\/?$/.test(path)) return { action: "list", body: {} };
+  if (method !== "POST") throw new Rejection(404, "not_found", "there is no such route");
+  const cancelled = /\/runs\/([^/]+)\/cancel$/.exec(path)?.[1];
+  if (cancelled) return { action: "cancel", body: { run_id: decodeURIComponent(cancelled) } };
+  const parsed = parse(body);
+  const action = /\/runs$/.test(path) ? "run" : parsed.action;
+  if (action === "list_runners") return { action: "list", body: parsed };
+  if (action === "cancel") return { action, body: parsed };
+  if (action !== "run") throw new Rejection(400, "invalid_argument", "action is not list_runners, run or cancel");
+  checkRun(parsed);
+  return { action, body: parsed };
+}
+
+function parse(body: Uint8Array): Json {
+  try {
+    const parsed: unknown = JSON.parse(new TextDecoder().decode(body));
+    if (typeof parsed === "object" && parsed !== null) return parsed as Json;
+  } catch {
+    // Answered below.
+  }
+  throw new Rejection(400, "invalid_argument", "the body is no JSON object");
+}
+
+/** Rejects a request without the fields that the adapter itself reads. */
+function checkRun(request: Json): void {
+  const { context, host } = request as { context?: Json; host?: Json };
+  const objects = { context, host, ...pick(context, "event", "input", "resources", "runtime") };
+  for (const [name, value] of Object.entries(objects)) {
+    if (typeof value !== "object" || value === null) throw missing(name);
+  }
+  const texts = { runner_id: request.runner_id, run_id: context?.run_id, base_url: host?.base_url, token: host?.token };
+  for (const [name, value] of Object.entries(texts)) if (typeof value !== "string") throw missing(name);
+}
+
+function pick(object: Json | undefined, ...names: string[]): Json {
+  return Object.fromEntries(names.map((name) => [name, object?.[name]]));
+}
+
+function missing(name: string): Rejection {
+  return new Rejection(400, "invalid_argument", `the body is no request of the runner protocol: ${name} is missing`);
+}
+
+async function withTimeout<T>(reading: Promise<T>): Promise<T> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const rejection = new Rejection(408, "invalid_argument", "the body did not arrive in time");
+    timer = setTimeout(() => reject(rejection), BODY_TIMEOUT);
+  });
+  return Promise.race([reading, late]).finally(() => clearTimeout(timer));
+}
+
+function localized(text: string | Record<string, string>): Record<string, string> {
+  return typeof text === "string" ? { en_US: text } : text;
+}
+
+function json(status: number, body: unknown): EndpointResponse {
+  return { status, headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+}
+
+function environment(name: string): string | undefined {
+  return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name];
+}

@@ -1,0 +1,187 @@
+/** One run: a function's results as server-sent events, with exactly one terminal event. */
+
+import { textOf } from "../client.js";
+import { ApiError } from "../errors.js";
+import { isTerminal } from "../events.js";
+import { NoModelError } from "./models.js";
+import * as results from "./results.js";
+import type { Result } from "./results.js";
+import type { RunContext } from "./run.js";
+
+/** What a runner yields: text or a result. */
+export type Yielded = string | Result;
+
+/** A runner: a generator, or a function that returns the whole answer. */
+export type RunFunction = (
+  ctx: RunContext,
+) => AsyncIterable<Yielded> | Promise<Yielded | undefined | void> | Yielded | undefined;
+
+/** The gateway gives a cancelled run 5 s to end. */
+const CANCEL_GRACE = 3_000;
+
+/** Ends the run as failed. `text` is for the client; codes that begin with `host.` are reserved. */
+export class RunFailed extends Error {
+  override name = "RunFailed";
+
+  constructor(
+    readonly code: string,
+    readonly text: string,
+    readonly retryable = false,
+  ) {
+    super(`${code}: ${text}`);
+  }
+}
+
+/** Executes one run while its response is read. */
+export class Execution {
+  readonly #encoder = new TextEncoder();
+  #sequence = 0;
+
+  constructor(
+    private readonly run: RunContext,
+    private readonly work: RunFunction,
+    private readonly abort: AbortController,
+    private readonly keepAlive: number,
+  ) {}
+
+  /** Aborts the signal of the run, which then ends as cancelled. */
+  cancel(): void {
+    this.abort.abort(new DOMException("the run was cancelled", "AbortError"));
+  }
+
+  /** The body of the response. Call `cancel` before `return`: a function may wait for ever. */
+  async *frames(): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+    const ended = new AbortController();
+    this.run.host.keepToken(ended.signal).catch(() => {});
+    const said = this.#results();
+    let pending: Promise<IteratorResult<Result, void>> | undefined;
+    try {
+      yield this.#encoder.encode(": run\n\n");
+      while (true) {
+        pending ??= said.next();
+        const first = await firstOf(pending, this.run.signal, this.keepAlive);
+        if (first === "silence") {
+          yield this.#encoder.encode(": alive\n\n");
+          continue;
+        }
+        // The function may still need its time to clean up; results after a cancel are dropped.
+        if (first === "abort") await firstOf(pending, undefined, CANCEL_GRACE);
+        const step = first === "abort" ? undefined : await pending;
+        pending = undefined;
+        const result = step?.value ?? (step ? results.completed() : cancelled());
+        const { frame, type } = this.#frame(result);
+        yield frame;
+        if (isTerminal(type)) return;
+      }
+    } finally {
+      ended.abort();
+      pending?.catch(() => {});
+      // Not awaited: a generator that waits for ever never returns.
+      said.return().catch(() => {});
+    }
+  }
+
+  #frame(result: Result): { frame: Uint8Array<ArrayBuffer>; type: string } {
+    let kept = result;
+    let data: string;
+    try {
+      data = this.#encoded(result);
+    } catch (error) {
+      console.error(`run ${this.run.runId}: a result is no JSON, the run fails:`, error);
+      kept = results.failed("runner.exception", "the runner yielded a result that is no JSON");
+      data = this.#encoded(kept);
+    }
+    this.#sequence += 1;
+    const frame = this.#encoder.encode(`event: ${kept.type}\nid: ${this.#sequence}\ndata: ${data}\n\n`);
+    return { frame, type: kept.type };
+  }
+
+  #encoded(result: Result): string {
+    const { usage } = this.run.models;
+    const counted = isTerminal(result.type) && Object.keys(usage).length > 0 ? { usage } : {};
+    return JSON.stringify({ run_id: this.run.runId, ...counted, ...result, sequence: this.#sequence + 1 });
+  }
+
+  /** Results of the function, with a failure in place of its error. */
+  async *#results(): AsyncGenerator<Result, void, undefined> {
+    try {
+      yield* this.#joined();
+    } catch (error) {
+      yield this.run.signal.aborted ? cancelled() : failureOf(error, this.run.runId);
+    }
+  }
+
+  /** Deltas without a whole message after them become one. */
+  async *#joined(): AsyncGenerator<Result, void, undefined> {
+    let pieces = "";
+    for await (const item of this.#yielded()) {
+      const result = resultOf(item);
+      if (!result) continue;
+      if (result.type === "message.delta") pieces += textOf(result.data.chunk.content);
+      const isWhole = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
+      if (isWhole) pieces = "";
+      if (result.type === "run.completed" && pieces) {
+        yield results.message(pieces);
+        pieces = "";
+      }
+      yield result;
+    }
+    if (pieces) yield results.message(pieces);
+  }
+
+  async *#yielded(): AsyncGenerator<unknown, void, undefined> {
+    const returned: unknown = this.work(this.run);
+    if (typeof returned === "object" && returned !== null && Symbol.asyncIterator in returned) {
+      yield* returned as AsyncIterable<unknown>;
+      return;
+    }
+    const answer = await returned;
+    if (answer !== undefined) yield typeof answer === "string" ? results.message(answer) : answer;
+  }
+}
+
+function cancelled(): Result {
+  return results.failed("cancelled", "the run was cancelled");
+}
+
+function failureOf(error: unknown, runId: string): Result {
+  if (error instanceof RunFailed) return results.failed(error.code, error.text, error.retryable);
+  if (error instanceof NoModelError) return results.failed("runner.no_model", error.message);
+  if (error instanceof ApiError) {
+    console.warn(`run ${runId} fails by a host API call: ${error.message}`);
+    return results.failed(error.code, error.reason, error.retryable);
+  }
+  // Its text may hold secrets, so it goes to the log of the runner only.
+  console.error(`run ${runId} fails by an exception of the runner:`, error);
+  const name = error instanceof Error ? error.name : typeof error;
+  return results.failed("runner.exception", `the runner threw ${name}; its log has the details`);
+}
+
+function resultOf(item: unknown): Result | undefined {
+  if (typeof item === "string") return item ? results.delta(item) : undefined;
+  if (typeof item === "object" && item !== null && "type" in item && "data" in item) return item as Result;
+  throw new TypeError(`a runner yields text, or a result of runnel/runner's results, not ${typeof item}`);
+}
+
+/** What happens first: `pending` settles, the signal is aborted, or nothing for so many milliseconds. */
+function firstOf(
+  pending: Promise<unknown>,
+  signal: AbortSignal | undefined,
+  milliseconds: number,
+): Promise<"settled" | "abort" | "silence"> {
+  return new Promise((resolve) => {
+    const done = (first: "settled" | "abort" | "silence") => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", aborted);
+      resolve(first);
+    };
+    const aborted = () => done("abort");
+    const timer = setTimeout(() => done("silence"), milliseconds);
+    if (signal?.aborted) return done("abort");
+    signal?.addEventListener("abort", aborted);
+    pending.then(
+      () => done("settled"),
+      () => done("settled"),
+    );
+  });
+}

@@ -1,0 +1,161 @@
+/** Calls of the host API with the token of a run. */
+
+import { ApiError, errorOf, textOfError } from "../errors.js";
+import { collect, segment } from "../http.js";
+import { sleep } from "../retry.js";
+import { decode } from "../sse.js";
+import type { HostAccess } from "./context.js";
+
+const MAX_RESPONSE_BYTES = 20 * 1024 * 1024;
+const CALL_TIMEOUT = 30_000;
+// A token is renewed in its last minute, and again 5 s after a failure.
+const RENEWAL_SECONDS = 60;
+const RENEWAL_PAUSE = 5;
+/** A run lasts a day at most. */
+const LONGEST_RUN = 86_400;
+
+/** Parts of a call. A call takes 30 s at most, a `long` one the rest of the run. */
+export interface HostCall {
+  json?: unknown;
+  body?: BodyInit;
+  headers?: Record<string, string>;
+  query?: Record<string, string | number | boolean | undefined>;
+  long?: boolean;
+}
+
+/** Times and transport of a run's calls. */
+export interface HostOptions {
+  /** Epoch seconds on the gateway's clock. */
+  deadlineAt?: number | null | undefined;
+  /** The gateway's time now, in epoch seconds. */
+  now?: number;
+  /** Aborts all calls: the run was cancelled or has ended. */
+  signal?: AbortSignal;
+  fetch?: typeof fetch;
+}
+
+/**
+ * `ctx.host`: the host API of one run. `ctx.models` and its neighbours use it.
+ *
+ * Errors are `ApiError`s. Their codes come from the gateway, or are `callback.unreachable` and `callback.timeout`.
+ * Redirects are not followed: the token goes to the gateway only.
+ */
+export class HostApi {
+  readonly baseUrl: string;
+  #token: string;
+  #expiresAt: number;
+  readonly #deadlineAt: number;
+  /** Difference of the gateway's clock to ours, in seconds. */
+  readonly #offset: number;
+  readonly #signal: AbortSignal;
+  readonly #send: typeof fetch;
+
+  constructor(access: HostAccess, options: HostOptions = {}) {
+    this.baseUrl = access.base_url.replace(/\/+$/, "");
+    this.#token = access.token;
+    this.#expiresAt = access.token_expires_at;
+    this.#offset = options.now === undefined ? 0 : options.now - Date.now() / 1000;
+    this.#deadlineAt = options.deadlineAt ?? this.#now() + LONGEST_RUN;
+    this.#signal = options.signal ?? new AbortController().signal;
+    this.#send = options.fetch ?? ((input, init) => fetch(input, init));
+  }
+
+  /** The run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic` and `{baseUrl}/mcp`. */
+  get token(): string {
+    return this.#token;
+  }
+
+  /** Seconds until the deadline of the run. */
+  get secondsLeft(): number {
+    return this.#deadlineAt - this.#now();
+  }
+
+  /** The JSON of a response; undefined for an empty one. Each part of `path` is one segment. */
+  async json<T>(method: string, path: string[], call: HostCall = {}): Promise<T> {
+    const text = new TextDecoder().decode(await this.bytes(method, path, call));
+    return (text === "" ? undefined : JSON.parse(text)) as T;
+  }
+
+  /** The body of a response. */
+  async bytes(method: string, path: string[], call: HostCall = {}, maxBytes = MAX_RESPONSE_BYTES): Promise<Uint8Array> {
+    return this.#guarded(async () => {
+      const response = await this.#call(method, path, call);
+      const tooLarge = () => new ApiError(0, "callback.invalid_answer", `the answer is larger than ${maxBytes} bytes`);
+      return collect(response.body, maxBytes, tooLarge);
+    });
+  }
+
+  /** The JSON of each event of a response that is a stream. An event `{"error": …}` is thrown. */
+  async *events<T>(method: string, path: string[], call: HostCall = {}): AsyncGenerator<T, void, undefined> {
+    const response = await this.#guarded(() => this.#call(method, path, { ...call, long: true }));
+    const events = decode(response.body ?? new ReadableStream());
+    try {
+      while (true) {
+        const step = await this.#guarded(() => events.next());
+        if (step.done) return;
+        const data = JSON.parse(step.value.data);
+        if (data.error) {
+          const { code, message, retryable, details } = data.error;
+          throw new ApiError(200, code, message, retryable, details);
+        }
+        yield data as T;
+      }
+    } finally {
+      await events.return();
+    }
+  }
+
+  /** Renews the token before it expires, until it lives as long as the run, or `signal` is aborted. */
+  async keepToken(signal: AbortSignal): Promise<void> {
+    while (this.#expiresAt + 2 < this.#deadlineAt) {
+      await sleep(Math.max(this.#expiresAt - RENEWAL_SECONDS - this.#now(), 0) * 1000, signal);
+      try {
+        const renewed = await this.json<{ token: string; token_expires_at: number }>("POST", ["token"]);
+        this.#token = renewed.token;
+        this.#expiresAt = renewed.token_expires_at;
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.isRunOver) return;
+        console.warn(`run token not renewed, retrying in ${RENEWAL_PAUSE} s: ${error.message}`);
+      }
+      await sleep(RENEWAL_PAUSE * 1000, signal);
+    }
+  }
+
+  async #call(method: string, path: string[], call: HostCall): Promise<Response> {
+    const milliseconds = Math.min(this.secondsLeft * 1000, call.long ? Number.POSITIVE_INFINITY : CALL_TIMEOUT);
+    if (milliseconds <= 0) throw new ApiError(0, "deadline_exceeded", "the time of the run is over");
+    const headers: Record<string, string> = { ...call.headers, authorization: `Bearer ${this.#token}` };
+    let body = call.body ?? null;
+    if (call.json !== undefined) {
+      headers["content-type"] = "application/json";
+      body = JSON.stringify(call.json);
+    }
+    const query = new URLSearchParams();
+    for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, `${value}`);
+    const url = [this.baseUrl, ...path.map(segment)].join("/") + (query.size ? `?${query}` : "");
+    const signal = AbortSignal.any([this.#signal, AbortSignal.timeout(Math.ceil(milliseconds))]);
+    const response = await this.#send(url, { method, headers, body, redirect: "manual", signal });
+    if (!response.ok) throw await errorOf(response);
+    return response;
+  }
+
+  /** Turns failures of the transport into an `ApiError`. */
+  async #guarded<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof ApiError) throw error;
+      this.#signal.throwIfAborted();
+      if (error instanceof DOMException) {
+        throw new ApiError(0, "callback.timeout", "the gateway did not answer in time", true);
+      }
+      // What `fetch` throws for the network.
+      if (!(error instanceof TypeError)) throw error;
+      throw new ApiError(0, "callback.unreachable", `the gateway cannot be reached: ${textOfError(error)}`, true);
+    }
+  }
+
+  #now(): number {
+    return Date.now() / 1000 + this.#offset;
+  }
+}

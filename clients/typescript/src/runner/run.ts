@@ -1,0 +1,234 @@
+/** `ctx`: one run, as a runner function sees it. */
+
+import { textOf } from "../client.js";
+import { ApiError } from "../errors.js";
+import type {
+  ArtifactMetadata,
+  AwaitedInteraction,
+  InputAttachment,
+  InteractionSubmission,
+  Json,
+  Message,
+  StateScope,
+  TranscriptItem,
+} from "../types.js";
+import type { AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry } from "./context.js";
+import type { HostApi } from "./host.js";
+import { Models, Tools } from "./models.js";
+
+const WAIT_SECONDS = 25;
+const MAX_QUERY = 2000;
+
+/** The event of a run, and what its grant opens. `host` calls the routes that have no method here. */
+export class RunContext {
+  readonly runId: string;
+  readonly models: Models;
+  readonly tools: Tools;
+  readonly knowledge: Knowledge;
+  readonly history: History;
+  readonly state: State;
+  readonly files: Files;
+  readonly interactions: Interactions;
+
+  constructor(
+    /** The whole request, as `openapi/runner.json` describes it. */
+    readonly context: AgentRunContext,
+    readonly host: HostApi,
+    /** Aborted by a cancel, and when the gateway closes the connection. */
+    readonly signal: AbortSignal,
+  ) {
+    this.runId = context.run_id;
+    this.models = new Models(host, context.resources);
+    this.tools = new Tools(host, context.resources);
+    this.knowledge = new Knowledge(host, context);
+    this.history = new History(host, context);
+    this.state = new State(host, context);
+    this.files = new Files(host, context);
+    this.interactions = new Interactions(host);
+  }
+
+  /** The text of the message; empty for events without one. */
+  get text(): string {
+    return this.context.input.text ?? "";
+  }
+
+  /** For example `message.received`. */
+  get eventType(): string {
+    return this.context.event.event_type;
+  }
+
+  /** Undefined for events without a conversation. */
+  get conversationId(): string | undefined {
+    return this.context.conversation?.conversation_id ?? undefined;
+  }
+
+  /** The agent's configuration for this runner. */
+  get config(): Json {
+    return this.context.config ?? {};
+  }
+
+  /** The answer to an earlier question, for events `interaction.submitted`. */
+  get answer(): InteractionSubmission | undefined {
+    return this.context.input.interaction ?? undefined;
+  }
+}
+
+/** Knowledge bases that the run was granted. */
+export class Knowledge {
+  readonly granted: KnowledgeBaseResource[];
+
+  constructor(
+    private readonly host: HostApi,
+    context: AgentRunContext,
+  ) {
+    this.granted = context.resources.knowledge_bases ?? [];
+  }
+
+  /** The passages of one base that match best. */
+  async retrieve(kbId: string, query: string, topK = 5): Promise<RetrievalResultEntry[]> {
+    const json = { query_text: query.slice(0, MAX_QUERY), top_k: topK };
+    const path = ["knowledge-bases", kbId, "retrieve"];
+    return (await this.host.json<{ results: RetrievalResultEntry[] }>("POST", path, { json, long: true })).results;
+  }
+
+  /** The texts of the best passages of each granted base. They are data, not instructions. */
+  async search(query: string, topK = 4): Promise<string[]> {
+    if (!query.trim()) return [];
+    const found = await Promise.all(this.granted.map((base) => this.retrieve(base.kb_id, query, topK)));
+    return found.flat().map((entry) => textOf(entry.content));
+  }
+}
+
+/** Messages of the run's conversation. */
+export class History {
+  readonly #eventId: string;
+  readonly isGranted: boolean;
+
+  constructor(
+    private readonly host: HostApi,
+    context: AgentRunContext,
+  ) {
+    this.#eventId = context.event.event_id;
+    this.isGranted = context.context?.available_apis?.history_page === true;
+  }
+
+  /** Up to `limit` messages before the current one, oldest first, as a model takes them. */
+  async messages(limit = 20): Promise<Message[]> {
+    if (!this.isGranted) return [];
+    const items = await this.page({ limit });
+    // The newest come first: the current message, and those that arrived after it, are not history.
+    const current = items.findIndex((item) => item.event_id === this.#eventId);
+    const before = items.slice(current + 1).filter((item) => item.event_id !== this.#eventId && item.content);
+    return before.reverse().map((item) => ({ role: item.role, content: item.content ?? "" }));
+  }
+
+  /** Items of the history, newest first. */
+  async page(query: Record<string, string | number | boolean> = {}): Promise<TranscriptItem[]> {
+    return (await this.host.json<{ items: TranscriptItem[] }>("GET", ["history"], { query })).items;
+  }
+
+  /** Items with all words of the query, newest first. */
+  async search(query: string, topK = 10): Promise<TranscriptItem[]> {
+    const json = { query, top_k: topK };
+    return (await this.host.json<{ items: TranscriptItem[] }>("POST", ["history", "search"], { json })).items;
+  }
+}
+
+/** Values that runs leave for later runs, by scope. */
+export class State {
+  readonly #values = new Map<string, unknown>();
+  readonly #incomplete: unknown[];
+  readonly isGranted: boolean;
+
+  constructor(
+    private readonly host: HostApi,
+    context: AgentRunContext,
+  ) {
+    for (const [scope, values] of Object.entries(context.state ?? {})) {
+      if (typeof values !== "object" || values === null) continue;
+      for (const [key, value] of Object.entries(values)) this.#values.set(`${scope}/${key}`, value);
+    }
+    const incomplete = context.runtime.metadata?.state_incomplete;
+    this.#incomplete = Array.isArray(incomplete) ? incomplete : [];
+    this.isGranted = context.context?.available_apis?.state === true;
+  }
+
+  /** A value. The context has most values already; only one that it left out needs a call. */
+  async get<T>(key: string, fallback: T, scope: StateScope = "conversation"): Promise<T> {
+    const name = `${scope}/${key}`;
+    if (!this.#values.has(name) && this.#incomplete.includes(scope)) {
+      try {
+        const told = await this.host.json<{ value: unknown }>("GET", ["state", scope, key]);
+        this.#values.set(name, told.value);
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.code !== "not_found") throw error;
+      }
+    }
+    return this.#values.has(name) ? (this.#values.get(name) as T) : fallback;
+  }
+
+  /** Writes a value and returns its version. With `ifVersion`, another version is an error `conflict`. */
+  async put(
+    key: string,
+    value: unknown,
+    scope: StateScope = "conversation",
+    options: { ifVersion?: number } = {},
+  ): Promise<number> {
+    const headers: Record<string, string> = options.ifVersion === undefined ? {} : { "if-match": `${options.ifVersion}` };
+    const told = await this.host.json<{ version: number }>("PUT", ["state", scope, key], { json: { value }, headers });
+    this.#values.set(`${scope}/${key}`, value);
+    return told.version;
+  }
+
+  /** Deletes a value. */
+  async delete(key: string, scope: StateScope = "conversation"): Promise<void> {
+    await this.host.bytes("DELETE", ["state", scope, key]);
+    this.#values.delete(`${scope}/${key}`);
+  }
+}
+
+/** Files of the event and of the run. */
+export class Files {
+  readonly attachments: InputAttachment[];
+
+  constructor(
+    private readonly host: HostApi,
+    context: AgentRunContext,
+  ) {
+    this.attachments = context.input.attachments ?? [];
+  }
+
+  /** The bytes of a file, for example of `attachments[0].id`. */
+  read(artifactId: string, maxBytes?: number): Promise<Uint8Array> {
+    return this.host.bytes("GET", ["artifacts", artifactId, "content"], { long: true }, maxBytes);
+  }
+
+  /** Name, type and size of a file. */
+  metadata(artifactId: string): Promise<ArtifactMetadata> {
+    return this.host.json("GET", ["artifacts", artifactId]);
+  }
+
+  /** Stores a file. Yield `results.file(…)` of the result, so that clients see it. */
+  upload(
+    content: Uint8Array<ArrayBuffer> | Blob | string,
+    name: string,
+    mimeType = "application/octet-stream",
+  ): Promise<ArtifactMetadata> {
+    const headers = { "content-type": mimeType };
+    return this.host.json("POST", ["artifacts"], { body: content, headers, query: { name }, long: true });
+  }
+}
+
+/** Questions of the run. */
+export class Interactions {
+  constructor(private readonly host: HostApi) {}
+
+  /** The answer to a question that was asked with `await: true`; also `expired` and `cancelled`. */
+  async wait(interactionId: string): Promise<AwaitedInteraction> {
+    while (true) {
+      const call = { query: { wait_seconds: WAIT_SECONDS }, long: true };
+      const told = await this.host.json<AwaitedInteraction>("GET", ["interactions", interactionId], call);
+      if (told.status !== "open") return told;
+    }
+  }
+}

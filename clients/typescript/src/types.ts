@@ -1,0 +1,277 @@
+/**
+ * Wire types of the API, as `openapi/gateway.json` and `openapi/runner.json` define them. Responses may have more
+ * fields than are listed here.
+ */
+
+export type Json = Record<string, unknown>;
+export type StateScope = "conversation" | "actor" | "subject" | "runner" | "binding";
+export type RunStatus = "created" | "queued" | "claimed" | "running" | "completed" | "failed" | "cancelled" | "timeout";
+export type RunOutcome = "ok" | "not_done" | "need_input";
+export type InteractionFieldType = "text" | "textarea" | "select" | "multiselect" | "number" | "boolean" | "file";
+
+export interface ImageUrl {
+  url: string;
+}
+
+export interface ContentElement {
+  type: string;
+  text?: string | null;
+  image_url?: ImageUrl | null;
+  image_base64?: string | null;
+  file_url?: string | null;
+  file_base64?: string | null;
+  file_name?: string | null;
+}
+
+export interface FunctionCall {
+  name: string;
+  arguments: string;
+}
+
+export interface ToolCall {
+  id: string;
+  type: string;
+  function: FunctionCall;
+  provider_specific_fields?: Json | null;
+}
+
+export interface Message {
+  role: string;
+  content?: string | ContentElement[] | null;
+  name?: string | null;
+  tool_calls?: ToolCall[] | null;
+  tool_call_id?: string | null;
+  resp_message_id?: string | null;
+  provider_specific_fields?: Json | null;
+}
+
+export interface MessageChunk {
+  role: string;
+  content?: string | ContentElement[] | null;
+  all_content?: string | null;
+  name?: string | null;
+  tool_calls?: ToolCall[] | null;
+  tool_call_id?: string | null;
+  resp_message_id?: string | null;
+  is_final?: boolean;
+  msg_sequence?: number | null;
+  provider_specific_fields?: Json | null;
+}
+
+export interface LlmTokenUsage {
+  prompt_tokens?: number | null;
+  completion_tokens?: number | null;
+  total_tokens?: number | null;
+}
+
+/** A tool that is offered to a model. `parameters` is a JSON Schema. */
+export interface LlmTool {
+  name: string;
+  description: string;
+  parameters: Json;
+  human_desc?: string;
+}
+
+export interface InteractionOption {
+  value: string;
+  label: string;
+  description?: string | null;
+}
+
+export interface InteractionField {
+  id: string;
+  label: string;
+  type: InteractionFieldType;
+  required?: boolean;
+  options?: InteractionOption[];
+  placeholder?: string | null;
+  default?: unknown;
+}
+
+export interface InteractionAction {
+  id: string;
+  label: string;
+  style?: "default" | "primary" | "danger";
+}
+
+export interface InteractionRequest {
+  interaction_id: string;
+  title: string;
+  fallback_text: string;
+  kind?: "form" | "confirmation" | "choice";
+  description?: string | null;
+  fields?: InteractionField[];
+  actions?: InteractionAction[];
+  expires_at?: number | null;
+  await?: boolean;
+}
+
+export interface InteractionSubmission {
+  interaction_id: string;
+  action_id?: string | null;
+  values?: Json;
+  submitted_at?: number | null;
+}
+
+/** A question of a run, as the gateway stores it. `id` is the gateway's id of it. */
+export interface Interaction {
+  id: string;
+  run_id: string;
+  sequence: number;
+  status: string;
+  request: InteractionRequest;
+  asked_at: number;
+  expires_at: number;
+  submitted_at?: number | null;
+  submitted_event_id?: string | null;
+  submitted_run_id?: string | null;
+}
+
+export interface ActorContext {
+  actor_type: string;
+  actor_id?: string | null;
+  actor_name?: string | null;
+  metadata?: Json;
+}
+
+export interface AwaitedInteraction {
+  status: "open" | "submitted" | "expired" | "cancelled";
+  action_id?: string | null;
+  values?: Json | null;
+  actor?: ActorContext | null;
+}
+
+/** A file of the event. `artifact_id` names an upload; read it as `id`. */
+export interface InputAttachment {
+  artifact_id?: string;
+  id?: string | null;
+  ref?: string | null;
+  type?: string | null;
+  mime_type?: string | null;
+  size?: number | null;
+  name?: string | null;
+  source?: string | null;
+  url?: string | null;
+  path?: string | null;
+  content?: string | null;
+}
+
+export interface AgentInput {
+  text?: string | null;
+  contents?: ContentElement[];
+  attachments?: InputAttachment[];
+  interaction?: InteractionSubmission | null;
+}
+
+export interface EventConversation {
+  conversation_id?: string | null;
+  thread_id?: string | null;
+  launcher_type?: string | null;
+  launcher_id?: string | null;
+}
+
+export interface SubjectContext {
+  subject_type: string;
+  subject_id?: string | null;
+  data?: Json;
+}
+
+/** Body of `POST /v1/events`. */
+export interface EventEnvelope {
+  event_type: string;
+  event_id?: string | null;
+  source?: string;
+  source_event_type?: string | null;
+  event_time?: number | null;
+  bot_id?: string | null;
+  conversation?: EventConversation | null;
+  actor?: ActorContext | null;
+  subject?: SubjectContext | null;
+  input?: AgentInput | null;
+  delivery?: Json;
+  data?: Json;
+  raw?: unknown;
+  raw_ref?: Json | null;
+}
+
+/** Without an agent for the event, `run_id` is None and `reason` says why. */
+export interface EventAccepted {
+  event_id: string;
+  run_id?: string | null;
+  run_url?: string | null;
+  status?: RunStatus | null;
+  steered?: boolean;
+  last_sequence?: number | null;
+  reason?: string | null;
+}
+
+export interface AgentRun {
+  run_id: string;
+  event_id: string;
+  agent_id: string;
+  runner_id: string;
+  workspace_id: string;
+  status: RunStatus;
+  created_at: number;
+  dispatch_attempts: number;
+  last_sequence: number;
+  metadata: Json;
+  agent_name?: string | null;
+  input_preview?: string | null;
+  duration_ms?: number | null;
+  status_reason?: string | null;
+  parent_run_id?: string | null;
+  conversation_id?: string | null;
+  thread_id?: string | null;
+  bot_id?: string | null;
+  started_at?: number | null;
+  finished_at?: number | null;
+  deadline_at?: number | null;
+  cancel_requested_at?: number | null;
+  output?: Json | null;
+  error?: Json | null;
+  usage?: Json | null;
+  cost?: Json | null;
+}
+
+export interface ArtifactMetadata {
+  artifact_id: string;
+  name: string;
+  mime_type: string;
+  size: number;
+  sha256: string;
+  origin: string;
+  run_id?: string | null;
+  event_id?: string | null;
+  created_at?: number | null;
+  expires_at?: number | null;
+}
+
+/** A conversation and its newest event. */
+export interface ConversationSummary {
+  conversation_id: string;
+  event_count: number;
+  message_count: number;
+  is_busy: boolean;
+  last_event_id: string;
+  last_event_at: number;
+  bot_id?: string | null;
+  thread_id?: string | null;
+  input_preview?: string | null;
+}
+
+/** A message of a conversation's history. */
+export interface TranscriptItem {
+  transcript_id: string;
+  event_id: string;
+  role: string;
+  item_type: string;
+  seq: number;
+  created_at: number;
+  metadata: Json;
+  attachment_refs: Json[];
+  run_id?: string | null;
+  content?: string | null;
+  content_json?: Json | null;
+  cursor?: string | null;
+}

@@ -1,0 +1,28 @@
+//! Ends of runs, for observers in this process.
+
+use protocol::id::{RunId, WorkspaceId};
+use tokio::sync::broadcast;
+
+/// Queued ends of an observer. Full: the oldest ends are lost to it, and its next read says how many.
+const QUEUE: usize = 256;
+
+/// Publishes the runs that this process has ended, after their commit.
+#[derive(Clone)]
+pub(crate) struct EndedRuns(broadcast::Sender<(WorkspaceId, RunId)>);
+
+impl Default for EndedRuns {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(QUEUE))
+    }
+}
+
+impl EndedRuns {
+    pub(crate) fn publish(&self, workspace: &WorkspaceId, id: RunId) {
+        // Fails without observers only.
+        let _ = self.0.send((workspace.clone(), id));
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<(WorkspaceId, RunId)> {
+        self.0.subscribe()
+    }
+}

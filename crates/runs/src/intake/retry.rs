@@ -1,0 +1,183 @@
+//! Retry of an ended run: its event is decided again, with the agents and permissions of now.
+
+use std::sync::Arc;
+
+use domain::run::Run;
+use domain::trace::TraceParent;
+use protocol::event::EventEnvelope;
+use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::interaction::INTERACTION_SUBMITTED;
+use protocol::run::RunStatus;
+use store::{Decide, DecisionFacts, Retried, RetryRun, StoreError};
+use uuid::Uuid;
+
+use super::effects::{LastEffects, created_run};
+use super::{Intake, IntakeError};
+use crate::decide::{DecisionEffects, DecisionInput, EventDecision};
+
+/// The run of a retry.
+#[derive(Clone, Copy, Debug)]
+pub struct RetriedRun {
+    pub run_id: RunId,
+    /// An earlier retry made it.
+    pub replayed: bool,
+}
+
+/// Why a run is not retried. Nothing is stored.
+#[derive(Debug, thiserror::Error)]
+pub enum RetryError {
+    #[error("there is no run {0}")]
+    Unknown(RunId),
+    #[error("the run is {}; wait until it ends, or cancel it first", .0.as_str())]
+    Live(RunStatus),
+    #[error("the run completed, and only other ends are retried; post a new event to ask again")]
+    Completed,
+    #[error("run {0} started this run as its child; retry that run")]
+    Child(RunId),
+    /// With the hint of the decision.
+    #[error("the event gets no run: {0}")]
+    NoAgent(String),
+    #[error(transparent)]
+    Refused(#[from] IntakeError),
+}
+
+impl From<StoreError> for RetryError {
+    fn from(error: StoreError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl Intake {
+    /// Runs the event of an ended run again. A run is retried at most once; a repeated retry returns the same
+    /// run. `trace`: the `traceparent` of the request.
+    pub async fn retry(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+        trace: Option<&str>,
+    ) -> Result<RetriedRun, RetryError> {
+        self.admit_event(workspace)?;
+        let run = self.store.runs().find_run(workspace, id).await?;
+        let run = run.ok_or(RetryError::Unknown(id))?;
+        check_retryable(&run)?;
+        let input = self.retry_input(&run, self.spans.parent_of(trace)).await?;
+        let effects = LastEffects::default();
+        let retry = RetryRun {
+            workspace: workspace.clone(),
+            run_id: id,
+            event_id: run.event_id,
+            conversation_key: run.conversation_key,
+            max_live_runs: self.limits.workspace_runs,
+            at: input.arrived_at,
+            decide: self.retry_decision(input, effects.clone()),
+        };
+        let (retried, effects) = self.store_retry(retry, effects).await?;
+        match retried {
+            Retried::Created(run_id) => Ok(RetriedRun {
+                run_id,
+                replayed: false,
+            }),
+            Retried::Known(run_id) => Ok(RetriedRun {
+                run_id,
+                replayed: true,
+            }),
+            Retried::Refused => Err(match effects.refused {
+                Some(refused) => RetryError::Refused(refused),
+                None => RetryError::NoAgent(
+                    effects
+                        .answer
+                        .and_then(|answer| answer.hint)
+                        .unwrap_or_default(),
+                ),
+            }),
+        }
+    }
+
+    async fn retry_input(
+        &self,
+        run: &Run,
+        trace_parent: Option<TraceParent>,
+    ) -> Result<DecisionInput, StoreError> {
+        let stored = self
+            .store
+            .events()
+            .find_event(&run.workspace, &run.event_id);
+        let envelope = stored.await?.map(|event| event.envelope);
+        let event: EventEnvelope =
+            serde_json::from_str(&envelope.unwrap_or_default()).map_err(|_| {
+                StoreError::Corrupt {
+                    column: "events.envelope",
+                    row: run.event_id.clone(),
+                }
+            })?;
+        Ok(DecisionInput {
+            workspace: run.workspace.clone(),
+            event_id: run.event_id.clone(),
+            only: asking_agent(&event, run),
+            event: Arc::new(event),
+            arrived_at: self.clock.now_ms(),
+            parent: None,
+            retry_of: Some(run.id),
+            trace_parent,
+            run_id: RunId(Uuid::now_v7()),
+            // The first run has added it to the conversation.
+            message: None,
+            was_accepted: false,
+        })
+    }
+
+    fn retry_decision(&self, input: DecisionInput, effects: LastEffects) -> Decide {
+        let decider = Arc::clone(&self.decider);
+        Arc::new(move |facts: &DecisionFacts| {
+            let EventDecision { plan, effects: new } = decider.decide(&input, facts, None);
+            effects.replace(new);
+            plan
+        })
+    }
+
+    /// Stores the new run and starts it, if it is to start now. Continues when the client disconnects, because a
+    /// stored run must be driven.
+    async fn store_retry(
+        &self,
+        retry: RetryRun,
+        effects: LastEffects,
+    ) -> Result<(Retried, DecisionEffects), StoreError> {
+        let store = self.store.clone();
+        let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
+        let storing = self.lifecycle.tasks.spawn(async move {
+            let (workspace, at) = (retry.workspace.clone(), retry.at);
+            let retried = store.runs().retry_run(retry).await?;
+            let (mut effects, _) = effects.take();
+            if let Retried::Created(_) = retried {
+                for run in std::mem::take(&mut effects.cancelled) {
+                    signals.send(run, at);
+                }
+                if let Some(run) = effects.answer.as_ref().and_then(created_run) {
+                    executor.spawn(run, workspace, None);
+                }
+            }
+            Ok((retried, effects))
+        });
+        storing.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// Ended runs are retried, except completed ones and child runs.
+fn check_retryable(run: &Run) -> Result<(), RetryError> {
+    if let Some(parent) = run.parent_run_id {
+        return Err(RetryError::Child(parent));
+    }
+    match run.status {
+        RunStatus::Failed | RunStatus::Timeout | RunStatus::Cancelled => Ok(()),
+        RunStatus::Completed => Err(RetryError::Completed),
+        live @ (RunStatus::Created
+        | RunStatus::Queued
+        | RunStatus::Claimed
+        | RunStatus::Running) => Err(RetryError::Live(live)),
+    }
+}
+
+/// The answer to a question is for the agent that asked; any agent may take other events.
+fn asking_agent(event: &EventEnvelope, run: &Run) -> Option<AgentId> {
+    (event.event_type == INTERACTION_SUBMITTED).then_some(run.agent_id)
+}

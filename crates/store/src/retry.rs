@@ -1,0 +1,120 @@
+//! Retry of an ended run: a new run of the same event.
+
+use protocol::id::{RunId, WorkspaceId};
+use sea_orm::DatabaseTransaction;
+use uuid::Uuid;
+
+use crate::capacity::lock_capacity;
+use crate::conversation::{cancel_all, live_runs, lock_all, lock_runs};
+use crate::error::{StoreError, parsed};
+use crate::model::ingest::{Decide, DecisionFacts, IngestPlan};
+use crate::mutation::Mutation;
+use crate::new_run::{Begin, RunEvent, RunRow, cached_candidates, insert_runs};
+use crate::repositories::RunRepository;
+use crate::sql::Sql;
+use crate::tx_cache::TxCache;
+
+/// An ended run to repeat, and the decision about its event as of now.
+#[derive(Clone)]
+pub struct RetryRun {
+    pub workspace: WorkspaceId,
+    pub run_id: RunId,
+    pub event_id: String,
+    pub conversation_key: Option<String>,
+    /// Maximum live runs of the workspace.
+    pub max_live_runs: Option<u64>,
+    pub at: i64,
+    pub decide: Decide,
+}
+
+/// Result of a retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retried {
+    /// The new run.
+    Created(RunId),
+    /// The run of an earlier retry.
+    Known(RunId),
+    /// The decision made no run; nothing is stored.
+    Refused,
+}
+
+impl RunRepository<'_> {
+    /// Repeats a run that has ended. A repeated retry returns the run of the first.
+    pub async fn retry_run(self, retry: RetryRun) -> Result<Retried, StoreError> {
+        self.db.write(retry).await
+    }
+}
+
+impl Mutation for RetryRun {
+    type Output = Retried;
+    const TAKES_EVENT: bool = true;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Retried, StoreError> {
+        self.apply_with(tx, &mut TxCache::default()).await
+    }
+
+    async fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        tx_cache: &mut TxCache,
+    ) -> Result<Retried, StoreError> {
+        let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
+        let conversation = self.conversation_key.as_deref();
+        lock_all(tx, conversation.into_iter()).await?;
+        // Concurrent retries of this run wait here, and then find its successor.
+        lock_runs(tx, &[self.run_id.0].into(), std::iter::empty()).await?;
+        if let Some(known) = self.find_successor(tx).await? {
+            return Ok(Retried::Known(known));
+        }
+        let plan = (self.decide)(&DecisionFacts {
+            candidates: cached_candidates(tx, &self.workspace, tx_cache).await?,
+            // The dispatch reads the position.
+            place: None,
+            live: live_runs(tx, conversation).await?,
+            capacities,
+            unanswerable: None,
+            child_refused: None,
+        });
+        let (run, begin, cancel) = match plan {
+            IngestPlan::Start { run, attempt, .. } => {
+                let begin = attempt.map_or(Begin::Created, Begin::Dispatched);
+                (run, begin, Vec::new())
+            }
+            IngestPlan::Queue { run, cancel, .. } => (run, Begin::Queued, cancel),
+            IngestPlan::Refuse | IngestPlan::Keep { .. } | IngestPlan::Absorb { .. } => {
+                return Ok(Retried::Refused);
+            }
+        };
+        cancel_all(tx, cancel.into_iter().map(|run| (run, self.at)).collect()).await?;
+        let event = RunEvent {
+            workspace: &self.workspace,
+            event_id: &self.event_id,
+            conversation_key: conversation,
+            at: self.at,
+        };
+        let (run, begin) = (&*run, &begin);
+        insert_runs(tx, &[RunRow { event, run, begin }]).await?;
+        Ok(Retried::Created(run.id))
+    }
+
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        told: &Retried,
+    ) -> Result<bool, StoreError> {
+        let successor = self.find_successor(tx).await?;
+        Ok(matches!(told, Retried::Created(run) if successor == Some(*run)))
+    }
+}
+
+impl RetryRun {
+    async fn find_successor(&self, tx: &DatabaseTransaction) -> Result<Option<RunId>, StoreError> {
+        let sql = "SELECT id FROM runs WHERE retry_of = $1";
+        let retried = vec![self.run_id.to_string().into()];
+        let found = tx.query_sql(sql.to_owned(), retried).await?;
+        let id = found.first().map(|row| row.text("id")).transpose()?;
+        let id: Option<Uuid> = id.map(|id| parsed("runs.id", &id, &id)).transpose()?;
+        Ok(id.map(RunId))
+    }
+}

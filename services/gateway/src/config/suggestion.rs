@@ -1,0 +1,46 @@
+//! "Did you mean": the known name that is closest to a written one.
+
+/// The closest of `known`, if it is close enough to be meant.
+pub(crate) fn closest<'a>(
+    written: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    const CLOSE: f64 = 0.8;
+    let scored = known.into_iter().map(|name| {
+        let score = strsim::jaro_winkler(&written.to_lowercase(), &name.to_lowercase());
+        (score, name)
+    });
+    let best = scored.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (best.0 >= CLOSE).then_some(best.1)
+}
+
+/// What to do about an unknown name: the closest known one, or all of them.
+pub(super) fn instead(written: &str, known: &[&str]) -> String {
+    match closest(written, known.iter().copied()) {
+        Some(name) => format!("did you mean {name}?"),
+        None => format!("known are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggests_close_names_only() {
+        let known = ["agents", "auth", "egress", "listen", "public_url"];
+        for (written, meant) in [
+            ("agent", Some("agents")),
+            ("agentz", Some("agents")),
+            ("Egress", Some("egress")),
+            ("lsiten", Some("listen")),
+            ("public_uri", Some("public_url")),
+            ("port", None),
+            ("x", None),
+        ] {
+            assert_eq!(closest(written, known), meant, "{written}");
+        }
+        assert_eq!(instead("agent", &known), "did you mean agents?");
+        assert_eq!(instead("x", &["a", "b"]), "known are a, b");
+    }
+}

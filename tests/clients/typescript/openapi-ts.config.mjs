@@ -1,4 +1,0 @@
-export default {
-  input: "gateway.json",
-  output: { path: "generated", module: { extension: ".js" } },
-};

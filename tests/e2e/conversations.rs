@@ -1,0 +1,111 @@
+//! The list of conversations, and what lists of runs show beside each run.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::client::message;
+use crate::support::{Engine, Postgres, Sqlite, Stage};
+
+/// Posts a message with this text to a conversation and waits for the end of its run, if it has one.
+async fn say(stage: &Stage, conversation: &Value, text: &str) {
+    let mut event = message(text);
+    event["input"]["text"] = json!(text);
+    event["bot_id"] = conversation["bot_id"].clone();
+    event["conversation"] = conversation["conversation"].clone();
+    let answer = stage.client.post(&event).await;
+    stage.client.finished(&answer.run_id()).await;
+}
+
+/// All conversations, in pages of two.
+async fn listed(stage: &Stage) -> Vec<Value> {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/conversations?limit=2{cursor}");
+        let page = stage.client.get(&path).await.body;
+        found.extend(page["items"].as_array().unwrap().clone());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return found,
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn lists_conversations_by_newest_event(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    assert!(listed(&stage).await.is_empty());
+    let of = |id: &str| json!({"conversation": {"conversation_id": id}});
+    let thread =
+        json!({"bot_id": "b-1", "conversation": {"conversation_id": "c-1", "thread_id": "t-1"}});
+    for (conversation, text) in [
+        (of("c-1"), "one"),
+        (of("c-2"), "two"),
+        (thread, "three"),
+        (of("c-3"), "four"),
+        (of("c-1"), "five"),
+    ] {
+        say(&stage, &conversation, text).await;
+    }
+    // An event without a conversation is in none.
+    let mut alone = message("six");
+    alone.as_object_mut().unwrap().remove("conversation");
+    stage.client.post(&alone).await;
+
+    let found = listed(&stage).await;
+    let shown = |one: &Value| {
+        let fields = ["conversation_id", "bot_id", "thread_id", "input_preview"];
+        let fields = fields.map(|field| one[field].as_str().unwrap_or("-").to_owned());
+        (fields.join(" "), one["event_count"].as_i64())
+    };
+    let found_fields: Vec<_> = found.iter().map(shown).collect();
+    assert_eq!(
+        found_fields,
+        [
+            ("c-1 - - five".to_owned(), Some(2)),
+            ("c-3 - - four".to_owned(), Some(1)),
+            ("c-1 b-1 t-1 three".to_owned(), Some(1)),
+            ("c-2 - - two".to_owned(), Some(1)),
+        ]
+    );
+    assert_eq!(found[0]["last_event_id"], "five");
+    assert_eq!(found[0]["message_count"], 4);
+    assert_eq!(found[0]["is_busy"], false);
+
+    let foreign = "/v1/conversations?cursor=bent";
+    assert_eq!(stage.client.get(foreign).await.status, 400);
+}
+
+#[rstest]
+#[tokio::test]
+async fn runs_show_agent_input_and_duration(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = Stage::on(engine, |_| {}).await else {
+        return;
+    };
+    let long = "天".repeat(300);
+    let parts = json!({"contents": [{"type": "text", "text": "in a part"}]});
+    for (input, expected) in [
+        (
+            json!({"text": "how \"are\" you\n?"}),
+            Some("how \"are\" you\n?".to_owned()),
+        ),
+        (
+            json!({"text": long}),
+            Some(format!("{}…", "天".repeat(199))),
+        ),
+        (parts, Some("in a part".to_owned())),
+    ] {
+        let mut event = message(&uuid::Uuid::new_v4().to_string());
+        event["input"] = input;
+        let id = stage.client.post(&event).await.run_id();
+        let run = stage.client.finished(&id).await;
+        assert_eq!(run["input_preview"].as_str(), expected.as_deref());
+        assert_eq!(run["agent_name"], "main", "{run}");
+        let duration = run["duration_ms"].as_i64().unwrap();
+        assert!((0..60_000).contains(&duration), "{duration}");
+        let newest = stage.client.get("/v1/runs?limit=1").await.body;
+        assert_eq!(newest["items"][0], run);
+    }
+}

@@ -1,0 +1,311 @@
+//! Settings and output of `runnel dev`, and the same settings under `runnel serve`.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::dev::sending;
+use crate::support::client::{Client, message};
+use crate::support::gateway::unused_loopback_address;
+use crate::support::playground::Playground;
+use crate::support::programs::runnel;
+use crate::support::script::sse;
+use crate::support::upstream::{Upstream, UpstreamReply};
+use crate::support::{CommandOutput, OwnStage, TempDirectory, run, until, within};
+
+async fn send(directory: &TempDirectory, arguments: &[&str]) -> CommandOutput {
+    let printed = run(&mut sending(&directory.file(""), arguments)).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    printed
+}
+
+async fn names(client: &Client, path: &str, key: &str) -> Vec<String> {
+    let page = client.get(path).await.body;
+    let items = page["items"].as_array().unwrap().iter();
+    items
+        .map(|item| item[key].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn overrides_and_variables_stand_above_generated_settings() {
+    let directory = TempDirectory::new();
+    directory.write(
+        "runnel-dev.toml",
+        "[[agents]]\nname = \"hello\"\nrunner_id = \"plugin:runnel/echo/default\"\nconfig = {}\n\
+         [[knowledge_bases]]\nkb_id = \"mine\"\n",
+    );
+    let data = directory.file("runnel-data");
+    let variables = [("RUNNEL__EGRESS__ALLOW", "127.0.0.1:1,10.0.0.1:2")];
+    let playground = Playground::start_with(&data, &[], &variables).await;
+    let settings = playground.line("settings ");
+    assert_eq!(settings, Some("./runnel-dev.toml, ./runnel-data/dev.toml"));
+    assert_eq!(
+        playground.line("agent "),
+        Some("hello → plugin:runnel/echo/default")
+    );
+    assert_eq!(send(&directory, &["heard"]).await.stdout, "heard\n");
+    let endpoint = |port: u16| json!({"name": format!("e{port}"), "base_url": format!("http://127.0.0.1:{port}")});
+    for (port, status) in [(1, 201), (3, 400)] {
+        let made = playground
+            .client()
+            .create("/v1/runner-endpoints", &endpoint(port))
+            .await;
+        assert_eq!(made.status, status, "{}", made.body);
+    }
+    playground.stop().await;
+
+    let variables = [("RUNNEL__SERVER__NONSENSE", "1")];
+    let printed = run(Command::new(runnel())
+        .args(["dev", "--listen", "127.0.0.1:0"])
+        .envs(variables)
+        .current_dir(directory.file("")))
+    .await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(printed.stderr.contains("server.nonsense"), "{printed:?}");
+}
+
+#[tokio::test]
+async fn local_settings_join_the_playground() {
+    let upstream = Upstream::start().await;
+    let chunk = json!({"id": "c", "object": "chat.completion.chunk", "choices": [
+        {"index": 0, "delta": {"role": "assistant", "content": "From the file."}, "finish_reason": "stop"}]});
+    let reply = vec![format!("data: {chunk}"), "data: [DONE]".to_owned()];
+    upstream.reply(UpstreamReply::Events(reply));
+    let directory = TempDirectory::new();
+    let settings = format!(
+        "[server]\nlisten = \"nowhere\"\n[database]\nurl = \"postgres://nowhere/x\"\n\
+         [egress]\nallow = [\"{place}\"]\n\
+         [[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"http://{place}/v1\"\n\
+         [[models]]\nmodel_id = \"vectors\"\nprovider = \"p\"\noperations = [\"invoke\"]\n\
+         [[models]]\nmodel_id = \"talker\"\nprovider = \"p\"\nupstream_model = \"talker-7\"\n\
+         [[tools]]\ntool_name = \"get_current_time\"\n\
+         [[knowledge_bases]]\nkb_id = \"mine\"\n\
+         [[agents]]\nname = \"mine\"\nevent_types = [\"message.received\"]\n\
+         runner_id = \"plugin:runnel/echo/default\"\n\
+         scope = {{ kind = \"conversation\", conversation_id = \"mine\" }}\n",
+        place = upstream.url.trim_start_matches("http://")
+    );
+    directory.write("runnel.toml", &settings);
+    let data = directory.file("runnel-data");
+    let playground = Playground::start(&data).await;
+    let lines = ["model ", "settings "].map(|word| playground.line(word).unwrap());
+    assert_eq!(
+        lines,
+        [
+            "talker of ./runnel.toml",
+            "./runnel.toml, ./runnel-data/dev.toml"
+        ]
+    );
+    assert_eq!(
+        send(&directory, &["hello"]).await.stdout,
+        "From the file.\n"
+    );
+    assert_eq!(upstream.asked()[0].body["model"], "talker-7");
+    let mine = send(&directory, &["--conversation", "mine", "heard"]).await;
+    assert_eq!(mine.stdout, "heard\n");
+    let mut bases = names(&playground.client(), "/v1/knowledge-bases", "kb_id").await;
+    bases.sort_unstable();
+    assert_eq!(bases, ["mine", "runnel"]);
+    playground.stop().await;
+
+    for (option, origin) in [
+        ("--script", "none: a script"),
+        ("--no-config", "none: a script"),
+    ] {
+        let playground = Playground::start_with(&data, &[option], &[]).await;
+        let model = playground.line("model ").unwrap();
+        assert!(model.starts_with(origin), "{option}: {model}");
+        playground.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn settings_changed_by_hand_are_kept() {
+    let directory = TempDirectory::new();
+    let data = directory.file("runnel-data");
+    let playground = Playground::start(&data).await;
+    assert_eq!(playground.line("note "), None);
+    playground.stop().await;
+    let file = data.join("dev.toml");
+    let changed = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("\"hello\"", "\"mine\"");
+    std::fs::write(&file, &changed).unwrap();
+
+    let playground = Playground::start(&data).await;
+    let note = playground.line("note ").unwrap();
+    assert!(note.starts_with("dev.toml was changed by hand"), "{note}");
+    let kept = std::fs::read_to_string(data.join("dev.toml.bak")).unwrap();
+    assert_eq!(kept, changed);
+    playground.stop().await;
+
+    let playground = Playground::start(&data).await;
+    assert_eq!(playground.line("note "), None);
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn copied_settings_serve_the_same_agents() {
+    let directory = TempDirectory::new();
+    let data = directory.file("runnel-data");
+    let playground = Playground::start(&data).await;
+    let key = playground.key.clone();
+    playground.stop().await;
+    let elsewhere = TempDirectory::new();
+    let copy = elsewhere.file("mine.toml");
+    std::fs::copy(data.join("dev.toml"), &copy).unwrap();
+    let checked = run(Command::new(runnel())
+        .args(["check-config", "--probe", "--config"])
+        .arg(&copy)
+        .current_dir(elsewhere.file("")))
+    .await;
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+
+    let mut serving = Command::new(runnel())
+        .args(["serve", "--config"])
+        .arg(&copy)
+        .current_dir(elsewhere.file(""))
+        .env("RUNNEL__SERVER__LISTEN", unused_loopback_address())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let line = within("the gateway to listen", stdout.next_line()).await;
+    let url = line.unwrap().unwrap().replace("listening ", "");
+    let arguments = ["--url", &url, "--key", &key];
+    let printed = send(&elsewhere, &[&["What is Runnel?"], &arguments[..]].concat()).await;
+    assert!(printed.stdout.starts_with("My notes say:"), "{printed:?}");
+    let printed = send(
+        &elsewhere,
+        &[&["What time is it in Tokyo?"], &arguments[..]].concat(),
+    )
+    .await;
+    assert!(printed.stdout.contains("(UTC+09:00)"), "{printed:?}");
+    serving.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn offers_model_server_at_local_port() {
+    let upstream = Upstream::start().await;
+    upstream.reply(UpstreamReply::Json(200, json!({"data": [{"id": "llama"}]})));
+    let directory = TempDirectory::new();
+    let port = upstream.url.rsplit(':').next().unwrap();
+    let arguments = ["--model-ports", port];
+    let playground = Playground::start_with(&directory.file("runnel-data"), &arguments, &[]).await;
+    let expected = format!(
+        "llama at {0}/v1: OPENAI_BASE_URL={0}/v1 runnel dev takes it",
+        upstream.url
+    );
+    assert_eq!(playground.line("found "), Some(expected.as_str()));
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn prints_one_line_for_each_run() {
+    let directory = TempDirectory::new();
+    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
+    send(&directory, &["first"]).await;
+    send(&directory, &["second\nline"]).await;
+    playground.logged("\"second line\"").await;
+    let log = playground.log();
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    for (line, text) in lines.iter().zip(["first", "second line"]) {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.len() == 8 && time.matches(':').count() == 2, "{line}");
+        assert!(rest.starts_with("echo ✓ 0."), "{line}");
+        assert!(rest.ends_with(&format!(" s \"{text}\"")), "{line}");
+    }
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn verbose_playground_prints_its_log() {
+    let directory = TempDirectory::new();
+    let data = directory.file("runnel-data");
+    let playground = Playground::start_with(&data, &["-v"], &[]).await;
+    let line = playground.logged("a signing key was made").await;
+    assert!(line.contains(" INFO "), "{line}");
+    playground.stop().await;
+}
+
+/// The log line about this run whose message has this text.
+fn line_of(log: &str, run_id: &str, text: &str) -> Option<Value> {
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let mut lines = lines.filter(|line: &Value| {
+        line["run.id"] == run_id && line["message"].as_str().unwrap_or_default().contains(text)
+    });
+    lines.next()
+}
+
+#[tokio::test]
+async fn failed_runs_are_warnings_with_cause_and_endpoint() {
+    let OwnStage { stage, gateway } = OwnStage::new().await;
+    stage
+        .runner
+        .answer_all(|run| sse([run.delta(1, "hm"), run.failed(2)].concat()));
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.client.finished(&run_id).await;
+    let mut ended = None;
+    until("the end to be logged", async || {
+        ended = line_of(&gateway.log(), &run_id, " ended as ");
+        ended.is_some()
+    })
+    .await;
+    let ended = ended.unwrap();
+    assert_eq!(ended["level"], "WARN");
+    let found = ["endpoint.name", "code", "error", "status"].map(|key| &ended[key]);
+    assert_eq!(found, ["stub", "boom", "it broke", "failed"]);
+}
+
+#[tokio::test]
+async fn retries_are_logged_with_cause_and_endpoint() {
+    let stage = OwnStage::with(|config| config.agents[0].retries = 1).await;
+    let OwnStage { mut stage, gateway } = stage;
+    stage.runner.stop().await;
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    stage.client.finished(&run_id).await;
+    let retry = line_of(&gateway.log(), &run_id, "did not take run").unwrap();
+    let found = ["endpoint.name", "attempt"].map(|key| &retry[key]);
+    assert_eq!(found, [&json!("stub"), &json!(1)]);
+    let error = retry["error"].as_str().unwrap();
+    assert!(error.contains("the runner cannot be reached: "), "{error}");
+}
+
+#[tokio::test]
+async fn log_format_is_selectable() {
+    let directory = TempDirectory::new();
+    directory.write("master.key", &"ab".repeat(32));
+    let settings = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[auth]\nmaster_key = \"file:{}\"\n\
+         [database]\nurl = \"sqlite://{}\"\n",
+        directory.file("master.key").display(),
+        directory.file("runnel.db").display()
+    );
+    directory.write("runnel.toml", &settings);
+    for (format, starts_with_brace) in [("text", false), ("json", true)] {
+        let mut serving = Command::new(runnel())
+            .args(["serve", "--log-format", format])
+            .current_dir(directory.file(""))
+            .env("RUNNEL_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(serving.stderr.take().unwrap()).lines();
+        let line = within("a line of the log", stderr.next_line()).await;
+        let line = line.unwrap().unwrap();
+        assert_eq!(line.starts_with('{'), starts_with_brace, "{line}");
+        serving.kill().await.unwrap();
+    }
+}

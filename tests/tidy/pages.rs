@@ -1,0 +1,122 @@
+//! Pages of the documentation: links, anchors, and the list of `mdbook`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::{assert_none, root};
+
+/// Maximum lines of README.
+const README_LINES: usize = 150;
+
+#[test]
+fn readme_has_at_most_150_lines() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= README_LINES, "README.md has {lines} lines");
+}
+
+#[test]
+fn summary_lists_every_page_once() {
+    let summary = read("docs/SUMMARY.md");
+    let listed: Vec<_> = links(&summary).into_iter().collect();
+    let unique: BTreeSet<_> = listed.iter().map(String::as_str).collect();
+    assert_eq!(unique.len(), listed.len(), "a page is listed twice");
+    let mut faults = Vec::new();
+    for page in pages() {
+        let name = page.strip_prefix("docs/").unwrap_or_default();
+        if !name.is_empty() && name != "SUMMARY.md" && !unique.contains(name) {
+            faults.push(format!("docs/SUMMARY.md does not list {name}"));
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn links_lead_to_existing_headings() {
+    let mut faults = Vec::new();
+    for page in pages() {
+        for link in links(&read(&page)) {
+            if link.contains(':') {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => page.clone(),
+                file => resolved(&page, file),
+            };
+            if !root().join(&target).exists() {
+                faults.push(format!("{page}: {link} leads to no file"));
+            } else if !heading.is_empty() && !anchors(&read(&target)).contains(heading) {
+                faults.push(format!("{page}: {link} leads to no heading"));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+/// The pages of the root and of `docs/`, by path from the root.
+fn pages() -> Vec<String> {
+    let mut pages = Vec::new();
+    let mut directories = vec![("docs".to_owned(), true), (String::new(), false)];
+    while let Some((directory, deep)) = directories.pop() {
+        for entry in fs::read_dir(root().join(&directory)).expect("the directory is there") {
+            let path = entry.expect("it can be listed").path();
+            let name = path.strip_prefix(root()).expect("it is inside");
+            let name = name.to_str().expect("names are plain").to_owned();
+            if path.is_dir() && deep {
+                directories.push((name, true));
+            } else if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                pages.push(name);
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).expect("the page is there")
+}
+
+/// Lines outside of fenced blocks.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut in_block = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        !in_block && !is_fence
+    })
+}
+
+fn links(page: &str) -> Vec<String> {
+    let rests = prose(page).flat_map(|line| line.split("](").skip(1));
+    let targets = rests.filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()));
+    targets.filter(|target| !target.contains(' ')).collect()
+}
+
+/// The ids that renderers give to headings.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = prose(page).filter(|line| line.starts_with('#'));
+    let id = |heading: &str| {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = text
+            .chars()
+            .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    headings.map(id).collect()
+}
+
+/// A path relative to the directory of a page, from the root.
+fn resolved(page: &str, file: &str) -> String {
+    let mut path = PathBuf::from(page);
+    path.pop();
+    for part in Path::new(file).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            Component::Normal(name) => path.push(name),
+            _ => {}
+        }
+    }
+    path.to_str().expect("names are plain").to_owned()
+}
