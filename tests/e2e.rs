@@ -184,6 +184,10 @@ mod ssrf;
 mod storage;
 #[path = "e2e/takeover.rs"]
 mod takeover;
+#[path = "e2e/terminal.rs"]
+mod terminal;
+#[path = "e2e/terminal_commands.rs"]
+mod terminal_commands;
 #[path = "e2e/tool_effects.rs"]
 mod tool_effects;
 #[path = "e2e/tool_servers.rs"]

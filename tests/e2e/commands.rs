@@ -110,12 +110,55 @@ async fn token_create_without_configuration_names_its_database() {
         printed.stderr,
         "there is no runnel.toml here and no --config: the database is sqlite://./runnel-data/runnel.db\n"
     );
-    let place = directory.file("runnel.db").display().to_string();
-    let config = format!("[database]\nurl = \"sqlite://{place}\"\n");
-    directory.write("runnel.toml", &config);
+    let config = "[database]\nurl = \"sqlite://./runnel-data/runnel.db\"\n";
+    directory.write("runnel.toml", config);
     let printed = runnel(&["token", "list"], &directory).await;
     assert_eq!(printed.stderr, "", "{printed:?}");
-    assert_eq!(printed.stdout.lines().count(), 1, "no key is there");
+    assert_eq!(printed.stdout.lines().count(), 2, "{printed:?}");
+}
+
+#[tokio::test]
+async fn lists_create_no_database() {
+    let directory = TempDirectory::new();
+    for arguments in [
+        &["token", "list"][..],
+        &["token", "revoke", "abcdefgh"],
+        &["keys", "list"],
+        &["workspace", "list"],
+        &["backup", "b.tar"],
+    ] {
+        let printed = runnel(arguments, &directory).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let expected = "error: there is no database at ./runnel-data/runnel.db: start";
+        assert!(printed.stderr.contains(expected), "{printed:?}");
+    }
+    assert!(!directory.file("runnel-data").exists());
+}
+
+#[tokio::test]
+async fn prints_version_completions_and_manual_pages() {
+    let directory = TempDirectory::new();
+    let version = runnel(&["--version"], &directory).await;
+    let expected = format!("runnel {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(version.stdout, expected);
+    let details = runnel(&["--version", "--verbose", "--json"], &directory).await;
+    let details: Value = serde_json::from_str(&details.stdout).unwrap();
+    for member in ["commit", "date", "features", "profile"] {
+        assert!(!details[member].is_null(), "{details}");
+    }
+    let script = runnel(&["completions", "bash"], &directory).await;
+    assert!(script.stdout.contains("runnel,runs)"), "{script:?}");
+    let page = runnel(&["man"], &directory).await;
+    assert!(page.stdout.contains(".TH runnel 1"), "{page:?}");
+    let pages = directory.file("man");
+    std::fs::create_dir(&pages).unwrap();
+    let written = runnel(&["man", "--out", "man"], &directory).await;
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    let page = std::fs::read_to_string(pages.join("runnel-runs-list.1")).unwrap();
+    assert!(
+        page.contains("runnel\\-runs\\-list") && !page.contains('`'),
+        "{page}"
+    );
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ fn assert_sent(printed: &CommandOutput, text: &str) {
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(printed.stdout, format!("{text}\n"));
     assert!(printed.stderr.starts_with("[run "), "{printed:?}");
-    assert!(printed.stderr.contains("… completed in "), "{printed:?}");
+    assert!(printed.stderr.contains(" completed in "), "{printed:?}");
     assert!(printed.stderr.ends_with(" s]\n"), "{printed:?}");
 }
 
@@ -315,7 +315,7 @@ async fn send_on_a_terminal_is_a_chat() {
 
     let screen = terminal.screen();
     assert!(
-        screen.starts_with("conversation dev; /new begins another one, Ctrl-D ends\r\n> "),
+        screen.starts_with("conversation dev; /help lists the commands, Ctrl-D ends\r\n"),
         "{screen}"
     );
     assert!(screen.contains('⠙'), "nothing turns: {screen}");

@@ -326,13 +326,16 @@ fn missing_part(shown: &str, real: &str) -> Option<String> {
 fn comparable(text: &str) -> String {
     const DATES: &str = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July \
                          August September October November December";
+    /// Length of the short groups of a UUID, which may have letters only.
+    const GROUP: usize = 4;
     let text = text.replace('⚙', "*");
     let words = text.split_inclusive(|character: char| !character.is_alphanumeric());
     words
         .map(|word| {
             let name = word.trim_end_matches(|character: char| !character.is_alphanumeric());
             let is_number = name.chars().all(|character| character.is_ascii_hexdigit())
-                && name.contains(|character: char| character.is_ascii_digit());
+                && (name.len() == GROUP
+                    || name.contains(|character: char| character.is_ascii_digit()));
             let word = word.trim_end();
             if is_number || DATES.split(' ').any(|date| date == name) {
                 format!("0{}", &word[name.len()..])

@@ -13,7 +13,10 @@ use tokio::process::{Child, Command};
 
 use super::{until, within};
 
+const ROWS: u16 = 40;
+
 pub struct PseudoTerminal {
+    columns: u16,
     screen: Arc<Mutex<Vec<u8>>>,
     keyboard: File,
     child: Child,
@@ -27,7 +30,7 @@ impl PseudoTerminal {
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
         let size = Winsize {
-            ws_row: 40,
+            ws_row: ROWS,
             ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
@@ -41,6 +44,14 @@ impl PseudoTerminal {
             let file = options.read(true).write(true).custom_flags(flags);
             file.open(PathBuf::from(&name)).unwrap().into()
         };
+        let environment = command.as_std().get_envs();
+        let names: Vec<_> = environment.map(|(name, _)| name.to_owned()).collect();
+        if !names.iter().any(|name| name == "TERM") {
+            command.env("TERM", "xterm-256color");
+        }
+        if !names.iter().any(|name| name == "NO_COLOR") {
+            command.env_remove("NO_COLOR");
+        }
         let child = command
             .stdin(theirs())
             .stdout(theirs())
@@ -66,6 +77,7 @@ impl PseudoTerminal {
             }
         });
         Self {
+            columns,
             screen,
             keyboard,
             child,
@@ -75,6 +87,41 @@ impl PseudoTerminal {
     /// All output so far, including echoed input.
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+
+    /// Rows of the screen as a terminal emulator shows them, without empty rows at the end.
+    pub fn rows(&self) -> Vec<String> {
+        let mut emulator = vt100::Parser::new(ROWS, self.columns, 0);
+        emulator.process(&self.screen.lock().unwrap());
+        let rows = emulator.screen().rows(0, self.columns);
+        let mut rows: Vec<_> = rows.map(|row| row.trim_end().to_owned()).collect();
+        while rows.last().is_some_and(String::is_empty) {
+            rows.pop();
+        }
+        rows
+    }
+
+    /// Types keys and waits until the last row of the screen is `expected`.
+    pub async fn type_keys(&mut self, keys: &str, expected: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        until(expected, async || {
+            self.rows().last().map(String::as_str) == Some(expected)
+        })
+        .await;
+    }
+
+    /// Sends the signal of Ctrl-C: this terminal controls no session.
+    pub fn interrupt(&self) {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    }
+
+    /// Waits for the exit.
+    pub async fn exited(&mut self) -> ExitStatus {
+        within("the command to end", self.child.wait())
+            .await
+            .unwrap()
     }
 
     /// Types a text and waits until the screen shows `expected` `times` times.
@@ -89,8 +136,6 @@ impl PseudoTerminal {
     /// Sends Ctrl-D and waits for the exit.
     pub async fn end(mut self) -> ExitStatus {
         self.keyboard.write_all(&[4]).unwrap();
-        within("the command to end", self.child.wait())
-            .await
-            .unwrap()
+        self.exited().await
     }
 }

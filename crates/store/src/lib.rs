@@ -12,6 +12,7 @@
 //! 5. `batch`, `writer`, `connect`, `store`: group commit, connections, and the facade.
 
 mod advisory_key;
+mod backup;
 mod batch;
 mod batch_op;
 mod cancel;
@@ -98,6 +99,7 @@ pub use async_runs::{
 };
 pub use attempts::STARTED;
 pub use audit::AuditRecord;
+pub use backup::copy_sqlite;
 pub use base::digest::{hex, sha256_hex};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;

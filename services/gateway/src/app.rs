@@ -39,10 +39,11 @@ use telemetry::spans::Spans;
 use tools::Tools;
 
 pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
-pub(crate) use database::open_store;
+pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
 pub(crate) use settings::{
-    Declared, KnownNames, PolicyWarning, declared, run_limits, unknown_policy_names,
+    Declared, KnownNames, PolicyWarning, artifact_directory, declared, run_limits,
+    unknown_policy_names,
 };
 
 /// A gateway that is ready to serve.

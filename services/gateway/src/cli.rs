@@ -1,41 +1,70 @@
 //! Commands of `runnel`. All support `--json`.
 
+mod agents;
+mod backup;
 mod check_config;
 mod conform;
+mod conversations;
 mod dev_command;
+mod endpoints;
+mod event_body;
 mod explain;
 mod extract_text;
+mod facts;
 mod gateway;
 mod graph;
 mod health;
+mod help;
+mod ids;
+mod interactions;
 mod kb;
 mod keys;
 mod migrate_config;
 mod openapi;
 mod output;
 mod process_hardening;
+mod runs;
 mod send;
 mod serve;
+mod table;
 mod token;
+mod version;
 mod workspace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::bail;
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
+use crate::app::embedded_file;
 use crate::config::{Config, ConfigErrors};
 
 /// The gateway for agent runs over plain HTTP.
 #[derive(Parser)]
-#[command(name = "runnel", version, about, arg_required_else_help = true)]
+#[command(name = "runnel", about, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
     /// Print JSON for programs.
     #[arg(long, global = true)]
     json: bool,
+    /// Print the version.
+    #[arg(long, short = 'V')]
+    version: bool,
+    /// With --version: print commit, date and features too.
+    #[arg(long, requires = "version")]
+    verbose: bool,
 }
+
+const AFTER_HELP: &str = "\
+Environment:
+  RUNNEL_URL, RUNNEL_API_KEY  the gateway of commands with --url and --key
+  RUNNEL_LOG                  log filter, such as info,gateway=debug
+  RUNNEL__SECTION__KEY        a setting of the configuration, such as RUNNEL__SERVER__LISTEN
+  NO_COLOR, TERM=dumb         no colours
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -47,7 +76,7 @@ enum Command {
     CheckConfig(check_config::CheckConfigArguments),
     /// Check whether a gateway accepts new runs. Exit code 0: yes.
     Health(health::HealthArguments),
-    /// Print an `OpenAPI` document.
+    /// Print an OpenAPI document.
     Openapi(openapi::OpenapiArguments),
     /// Manage API keys in the configured database.
     #[command(subcommand)]
@@ -55,14 +84,29 @@ enum Command {
     /// Manage workspaces in the configured database.
     #[command(subcommand)]
     Workspace(workspace::WorkspaceCommand),
-    /// Convert `LangBot` pipelines or a database into agents, runner endpoints, models and tools. Prints them
+    /// Convert LangBot pipelines or a database into agents, runner endpoints, models and tools. Prints them
     /// unless `--write` is given.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Send a message and follow its run.
+    /// Send a message and follow its run. Without a text at a terminal: a chat.
     Send(send::SendArguments),
+    /// List, show, watch, cancel and retry runs.
+    #[command(subcommand)]
+    Runs(runs::RunsCommand),
+    /// List and show conversations.
+    #[command(subcommand)]
+    Conversations(conversations::ConversationsCommand),
+    /// List and answer questions of runs.
+    #[command(subcommand)]
+    Interactions(interactions::InteractionsCommand),
+    /// List, show, enable, disable and delete agents.
+    #[command(subcommand)]
+    Agents(agents::AgentsCommand),
+    /// List and refresh runner endpoints.
+    #[command(subcommand)]
+    Endpoints(endpoints::EndpointsCommand),
     /// Explain which agent would get an event and why, and which resources its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
@@ -71,6 +115,12 @@ enum Command {
     /// Check, render or run an action graph that a model declared. Needs no gateway and no model.
     #[command(subcommand)]
     Graph(graph::GraphCommand),
+    /// Copy the SQLite database and the artifacts into one file, while the gateway runs.
+    Backup(backup::BackupArguments),
+    /// Print a completion script for a shell.
+    Completions(help::CompletionsArguments),
+    /// Print the manual page, or write those of all commands.
+    Man(help::ManArguments),
     /// Extract the text of a document from standard input. The gateway runs this command in a child process.
     #[command(name = knowledge::extract::COMMAND, hide = true)]
     ExtractText(extract_text::ExtractArguments),
@@ -109,11 +159,40 @@ impl ConfigArgument {
         }
         Ok(settings)
     }
+
+    /// The same for a command that reads or changes what a database has: a missing file is an error.
+    fn load_for_existing_database(&self) -> anyhow::Result<Config> {
+        let settings = self.load_for_database()?;
+        if let Some(file) = embedded_file(&settings.database.url)
+            && !file.exists()
+        {
+            bail!(
+                "there is no database at {}: start `runnel serve` or `runnel dev` first, or name its configuration \
+                 by --config",
+                file.display()
+            );
+        }
+        Ok(settings)
+    }
 }
 
 /// Runs the command. Exit codes: 0 success; 1 failure; 2 wrong usage.
 pub async fn run() -> ExitCode {
-    let Cli { command, json } = Cli::parse();
+    let matches = help::command().get_matches();
+    let Cli {
+        command,
+        json,
+        version,
+        verbose,
+    } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if version {
+        version::print(verbose, json);
+        return ExitCode::SUCCESS;
+    }
+    let Some(command) = command else {
+        output::fault("a command is missing; `runnel --help` lists them");
+        return ExitCode::from(2);
+    };
     let outcome = match command {
         Command::Dev(arguments) => dev_command::dev(arguments, json).await,
         Command::Serve(arguments) => serve::serve(&arguments, json).await,
@@ -124,7 +203,15 @@ pub async fn run() -> ExitCode {
         Command::Token(command) => token::token(command, json).await,
         Command::Workspace(command) => workspace::workspace(command, json).await,
         Command::Keys(command) => keys::keys(command, json).await,
-        Command::Send(arguments) => send::send(arguments, json).await,
+        Command::Send(arguments) => Box::pin(send::send(arguments, json)).await,
+        Command::Runs(command) => Box::pin(runs::runs(command, json)).await,
+        Command::Conversations(command) => conversations::conversations(command, json).await,
+        Command::Interactions(command) => Box::pin(interactions::interactions(command, json)).await,
+        Command::Agents(command) => agents::agents(command, json).await,
+        Command::Endpoints(command) => endpoints::endpoints(command, json).await,
+        Command::Backup(arguments) => backup::backup(arguments, json).await,
+        Command::Completions(arguments) => Ok(help::completions(&arguments)),
+        Command::Man(arguments) => help::man(&arguments),
         Command::Explain(arguments) => explain::explain(arguments, json).await,
         Command::Kb(command) => kb::kb(command, json).await,
         Command::Graph(command) => graph::graph(command, json),

@@ -14,7 +14,7 @@ use crate::config::Config;
 /// Opens the database and runs its writer in `tasks`. Files that it creates have mode 0600.
 pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
     let url = &config.database.url;
-    if let Some(path) = embedded(url) {
+    if let Some(path) = embedded_file(url) {
         make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
     }
     let (store, writer) = Store::open_for_leases(url, config.runs.lease)
@@ -27,7 +27,7 @@ pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::
 /// Locks the embedded database for one gateway: a second one would end the first one's live runs as orphans. The
 /// operating system releases the lock when the process ends.
 pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
-    let Some(path) = embedded(url) else {
+    let Some(path) = embedded_file(url) else {
         return Ok(None);
     };
     make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
@@ -49,7 +49,7 @@ pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
 }
 
 /// File path of an embedded database.
-fn embedded(url: &str) -> Option<PathBuf> {
+pub(crate) fn embedded_file(url: &str) -> Option<PathBuf> {
     let path = url
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;

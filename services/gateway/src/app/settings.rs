@@ -23,6 +23,7 @@ use protocol::resources::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
+pub(crate) use self::artifacts::artifact_directory;
 pub(crate) use self::models::DeclaredModels;
 
 use crate::config::{

@@ -3,16 +3,17 @@
 
 mod render;
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
 use http::Method;
 use protocol::event::MESSAGE_RECEIVED;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::cli::gateway::{Gateway, GatewayArguments, next_cursor};
+use crate::cli::agents::AGENTS;
+use crate::cli::event_body::EventParts;
+use crate::cli::gateway::{GatewayArguments, encoded};
+use crate::cli::ids::find_id;
 use crate::cli::output;
 
 #[derive(clap::Args)]
@@ -45,9 +46,6 @@ pub(super) struct ExplainArguments {
     gateway: GatewayArguments,
 }
 
-/// Maximum size of an event.
-const MAX_BYTES: u64 = 5 * 1024 * 1024;
-
 /// Requests a dry run and prints its result. Succeeds even if the event would be refused.
 pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::Result<ExitCode> {
     let event = event(&arguments)?;
@@ -56,7 +54,10 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     };
     let path = match &arguments.agent {
         None => "/v1/agents/dry-run".to_owned(),
-        Some(agent) => format!("/v1/agents/{}/dry-run", find_agent(&gateway, agent).await?),
+        Some(agent) => {
+            let id = find_id(&gateway, &AGENTS, agent).await?;
+            format!("/v1/agents/{}/dry-run", encoded(&id))
+        }
     };
     let request = gateway.request(Method::POST, &path)?.json(&event);
     let answer = gateway.ask(request).await?;
@@ -70,86 +71,24 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// Id of an agent given by name or id.
-async fn find_agent(gateway: &Gateway, named: &str) -> anyhow::Result<String> {
-    let mut cursor = String::new();
-    loop {
-        let path = format!("/v1/agents?limit=100{cursor}");
-        let page = gateway.ask(gateway.request(Method::GET, &path)?).await?;
-        let agents = page["items"].as_array().map_or(&[][..], Vec::as_slice);
-        let found = agents
-            .iter()
-            .find(|agent| agent["name"] == named || agent["id"] == named);
-        if let Some(id) = found.and_then(|agent| agent["id"].as_str()) {
-            return Ok(id.to_owned());
-        }
-        match next_cursor(&page) {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => bail!("there is no agent {named}; GET /v1/agents lists them"),
-        }
-    }
-}
-
-/// The event of the file, overridden by the arguments.
+/// The event of the file, overridden by the arguments. A message without input gets a text.
 fn event(arguments: &ExplainArguments) -> anyhow::Result<Value> {
-    let mut event = match &arguments.file {
-        None => Map::new(),
-        Some(file) => read_event(file)?,
+    let parts = EventParts {
+        file: arguments.file.as_deref(),
+        event_type: arguments.event_type.as_deref(),
+        text: arguments.text.as_deref(),
+        conversation: arguments.conversation.as_deref(),
+        bot: arguments.bot.as_deref(),
+        actor: arguments.actor.as_deref(),
+        source: arguments.source.as_deref(),
     };
-    let mut put = |path: &[&str], value: Option<&str>| {
-        let (Some(value), Some((last, objects))) = (value, path.split_last()) else {
-            return;
-        };
-        let mut place = &mut event;
-        for name in objects {
-            let inner = place.entry(*name).or_insert_with(|| json!({}));
-            if !inner.is_object() {
-                *inner = json!({});
-            }
-            let Value::Object(inner) = inner else { return };
-            place = inner;
-        }
-        place.insert((*last).to_owned(), json!(value));
-    };
-    put(&["event_type"], arguments.event_type.as_deref());
-    put(&["input", "text"], arguments.text.as_deref());
-    put(
-        &["conversation", "conversation_id"],
-        arguments.conversation.as_deref(),
-    );
-    put(&["bot_id"], arguments.bot.as_deref());
-    put(&["actor", "actor_id"], arguments.actor.as_deref());
-    put(&["source"], arguments.source.as_deref());
-    if let Some(actor) = event.get_mut("actor").and_then(Value::as_object_mut) {
-        actor.entry("actor_type").or_insert_with(|| json!("user"));
-    }
-    event
-        .entry("event_type")
-        .or_insert_with(|| json!(MESSAGE_RECEIVED));
+    let mut event = parts.build()?;
     if event["event_type"] == MESSAGE_RECEIVED {
         event
             .entry("input")
             .or_insert_with(|| json!({"text": "hello"}));
     }
     Ok(Value::Object(event))
-}
-
-fn read_event(file: &std::path::Path) -> anyhow::Result<Map<String, Value>> {
-    let (what, mut text) = (file.display(), Vec::new());
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin()
-            .lock()
-            .take(MAX_BYTES + 1)
-            .read_to_end(&mut text)
-    } else {
-        std::fs::File::open(file)
-            .and_then(|opened| opened.take(MAX_BYTES + 1).read_to_end(&mut text))
-    };
-    read.with_context(|| format!("cannot read {what}"))?;
-    if text.len() as u64 > MAX_BYTES {
-        bail!("{what} is larger than 5 MiB, the maximum for a gateway");
-    }
-    serde_json::from_slice(&text).with_context(|| format!("{what} is not a JSON object"))
 }
 
 #[cfg(test)]

@@ -1,31 +1,38 @@
 //! HTTP client of commands for a running gateway.
 
+use std::error::Error;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use http::Method;
 use http::header::AUTHORIZATION;
+use http::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use url::Url;
 
 use crate::cli::output;
 use crate::dev::{DEV_FILE, DevFile};
-use egress::Egress;
-use egress::{RequestBuilder, Response};
+use egress::{Egress, EgressError, RequestBuilder, Response};
 
+/// Maximum number of items per page of the API.
+const MAX_PAGE: usize = 100;
+/// Maximum number of pages of a list. A filtered page may be empty.
+const MAX_PAGES: usize = 200;
 /// Maximum size of a JSON response.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// URL and API key of the gateway.
 #[derive(clap::Args)]
 pub(super) struct GatewayArguments {
-    /// The gateway. Default: the playground with its `runnel-data` in the working directory or a parent.
-    #[arg(long, env = "RUNNEL_URL")]
+    /// The gateway. Default: the variable RUNNEL_URL, else the playground with its `runnel-data` in the working
+    /// directory or a parent.
+    #[arg(long)]
     url: Option<String>,
-    /// The API key.
-    #[arg(long, env = "RUNNEL_API_KEY", hide_env_values = true)]
+    /// The API key. Default: the variable RUNNEL_API_KEY, else the key of the playground.
+    #[arg(long)]
     key: Option<SecretText>,
 }
 
@@ -45,13 +52,15 @@ impl GatewayArguments {
     /// The gateway of the arguments, the environment or the playground's file. `None`, with a remark, if there
     /// is none.
     pub(super) fn find(&self) -> anyhow::Result<Option<Gateway>> {
+        let url = self.url.clone().or_else(|| environment("RUNNEL_URL"));
         let key = self.key.clone().map(|key| key.0);
-        if let (Some(url), Some(key)) = (&self.url, &key) {
+        let key = key.or_else(|| environment("RUNNEL_API_KEY").map(SecretString::from));
+        if let (Some(url), Some(key)) = (&url, &key) {
             return Gateway::new(url, key.clone(), None).map(Some);
         }
         let Some(file) = find_dev_file()? else {
-            output::remark(
-                "error: no gateway is known here; start `runnel dev`, or give --url and --key \
+            output::fault(
+                "no gateway is known here; start `runnel dev`, or give --url and --key \
                  (RUNNEL_URL, RUNNEL_API_KEY)",
             );
             return Ok(None);
@@ -60,11 +69,20 @@ impl GatewayArguments {
             std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let dev: DevFile = serde_json::from_slice(&text)
             .with_context(|| format!("{} is malformed", file.display()))?;
-        let home = self.url.is_none().then(|| file.parent()).flatten();
-        let url = self.url.clone().unwrap_or(dev.url);
+        let home = url.is_none().then(|| file.parent()).flatten();
+        let url = url.unwrap_or(dev.url);
         let key = key.unwrap_or_else(|| SecretString::from(dev.api_key));
         Gateway::new(&url, key, home).map(Some)
     }
+}
+
+/// A variable with a value. Clap would print variables that are set as arguments of the usage.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "commands for a running gateway have no configuration"
+)]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn find_dev_file() -> anyhow::Result<Option<PathBuf>> {
@@ -116,41 +134,123 @@ impl Gateway {
         Ok(request.header(AUTHORIZATION, bearer))
     }
 
-    pub(super) async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        self.egress.send(request).await.with_context(|| {
-            format!(
-                "the gateway at {} does not answer; is it running?",
-                self.base
-            )
-        })
+    /// Sends a request. Fails without a response.
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, Unreachable> {
+        let sent = self.egress.send(request).await;
+        sent.map_err(|error| Unreachable::new(&self.base, &error))
     }
 
     /// JSON of a response. An error response fails with its message.
     pub(super) async fn ask(&self, request: RequestBuilder) -> anyhow::Result<Value> {
-        let mut response = self.send(request).await?;
+        let response = self.send(request).await?;
         let status = response.status();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .context("the gateway's answer broke off")?
-        {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > MAX_BYTES {
-                bail!("the gateway's answer is larger than 64 MiB");
-            }
-        }
-        let empty = status == http::StatusCode::NO_CONTENT;
-        let body: Value = serde_json::from_slice(if empty { b"null" } else { &bytes })
-            .with_context(|| format!("the gateway answered HTTP {status} without JSON"))?;
+        let body = read_json(response).await?;
         if !status.is_success() {
-            let message = body["error"]["message"].as_str();
-            bail!(
-                "{} (HTTP {status})",
-                message.unwrap_or("the gateway refused")
-            );
+            bail!(refusal(status, &body));
         }
         Ok(body)
+    }
+
+    /// JSON at a path.
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.ask(self.request(Method::GET, path)?).await
+    }
+
+    /// Items of a list with its query, over several pages, at most `most`. `cursor` names the parameter of the next
+    /// page.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        cursor: &str,
+        most: usize,
+    ) -> anyhow::Result<Vec<Value>> {
+        let mut items = Vec::new();
+        let mut next = String::new();
+        for _ in 0..MAX_PAGES {
+            let separator = if path.contains('?') { '&' } else { '?' };
+            let limit = MAX_PAGE.min(most - items.len());
+            let page = self
+                .get(&format!("{path}{separator}limit={limit}{next}"))
+                .await?;
+            items.extend(page["items"].as_array().into_iter().flatten().cloned());
+            items.truncate(most);
+            match next_cursor(&page) {
+                Some(at) if items.len() < most && page["has_more"] != false => {
+                    next = format!("&{cursor}={}", encoded(at));
+                }
+                _ => break,
+            }
+        }
+        Ok(items)
+    }
+}
+
+/// Encodes a text for a path segment or a query.
+pub(super) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Reads the JSON of a response.
+pub(super) async fn read_json(mut response: Response) -> anyhow::Result<Value> {
+    let status = response.status();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .context("the gateway's answer broke off")?
+    {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > MAX_BYTES {
+            bail!("the gateway's answer is larger than 64 MiB");
+        }
+    }
+    let empty = status == StatusCode::NO_CONTENT;
+    serde_json::from_slice(if empty { b"null" } else { &bytes })
+        .with_context(|| format!("the gateway answered HTTP {status} without JSON"))
+}
+
+/// Text of an error response.
+pub(super) fn refusal(status: StatusCode, body: &Value) -> String {
+    if status == StatusCode::UNAUTHORIZED {
+        return "the key was rejected; check --key or RUNNEL_API_KEY".to_owned();
+    }
+    match body["error"]["message"].as_str() {
+        Some(message) => format!("{message} (HTTP {})", status.as_u16()),
+        None => format!("the gateway answered HTTP {status}"),
+    }
+}
+
+/// The gateway sent no response.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unreachable(String);
+
+impl Unreachable {
+    /// One sentence from the chain of causes.
+    fn new(base: &Url, error: &EgressError) -> Self {
+        let base = base.as_str().trim_end_matches('/');
+        let causes = || {
+            std::iter::successors(Some(error as &(dyn Error + 'static)), |error| {
+                error.source()
+            })
+        };
+        let kind = causes().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+        let deepest = causes().last().map(ToString::to_string).unwrap_or_default();
+        Self(match (error, kind.map(std::io::Error::kind)) {
+            (_, Some(ErrorKind::ConnectionRefused)) => {
+                format!("connection refused at {base}: is the gateway running?")
+            }
+            (EgressError::Timeout, _) | (_, Some(ErrorKind::TimedOut)) => {
+                format!("{base} does not answer in time: check the address, or try again")
+            }
+            (EgressError::Connect(_), _) => {
+                format!("cannot connect to {base}: {deepest}; check --url or RUNNEL_URL")
+            }
+            (EgressError::Blocked { .. }, _) => format!("{base} cannot be used: {deepest}"),
+            (EgressError::Io(_), _) => {
+                format!("the connection to {base} broke: {deepest}; try again")
+            }
+        })
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     } else if ready {
         output::line("ready");
     } else {
-        output::remark(&format!("error: not ready (HTTP {status})"));
+        output::fault(&format!("not ready (HTTP {status})"));
     }
     Ok(if ready {
         ExitCode::SUCCESS

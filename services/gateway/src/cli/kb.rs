@@ -10,10 +10,9 @@ use clap::Subcommand;
 use encoding_rs::Encoding;
 use http::Method;
 use http::header::CONTENT_TYPE;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use crate::cli::gateway::{Gateway, GatewayArguments, next_cursor};
+use crate::cli::gateway::{Gateway, GatewayArguments, encoded, next_cursor};
 use crate::cli::output;
 use files::{FoundFile, find_files};
 
@@ -97,8 +96,8 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
             };
             let is_known = |name: &String| Encoding::for_label(name.as_bytes()).is_some();
             if let Some(name) = charset.as_ref().filter(|name| !is_known(name)) {
-                output::remark(&format!(
-                    "error: {name} is no encoding of the web, such as gbk or shift_jis"
+                output::fault(&format!(
+                    "{name} is no encoding of the web, such as gbk or shift_jis"
                 ));
                 return Ok(ExitCode::from(USAGE));
             }
@@ -109,7 +108,7 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
                 }
             }
             if files.is_empty() {
-                output::remark("error: no text, Markdown, HTML or PDF stands there");
+                output::fault("there is no text, Markdown, HTML or PDF file");
                 return Ok(ExitCode::FAILURE);
             }
             add(&gateway, &kb, files, &metadata, json).await
@@ -149,16 +148,12 @@ fn document_path(kb: &str, document_id: &str) -> String {
     format!("{}/documents/{}", base_path(kb), encoded(document_id))
 }
 
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
 /// Parses `name=value` pairs. A repeated name gets a list. `None`, with a remark: a text is not a pair.
 fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
     let mut pairs: Map<String, Value> = Map::new();
     for text in texts {
         let Some((name, value)) = text.split_once('=') else {
-            output::remark(&format!("error: {text} is not NAME=VALUE"));
+            output::fault(&format!("{text} is not NAME=VALUE"));
             return None;
         };
         let values = pairs.entry(name).or_insert_with(|| json!([]));
@@ -174,6 +169,10 @@ fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
         }
     }
     Some(pairs)
+}
+
+fn chunks(document: &Value) -> String {
+    output::counted(document["chunks"].as_u64().unwrap_or_default(), "chunk")
 }
 
 fn say(json: bool, value: &Value, line: &str) {
@@ -197,7 +196,7 @@ async fn add(
         let place = format!("[{number}/{all}] {}", file.id);
         match add_one(gateway, kb, &file, metadata, &place).await {
             Ok(document) => {
-                let mut line = format!("{place}  {} chunks", document["chunks"]);
+                let mut line = format!("{place}  {}", chunks(&document));
                 if let Some(missing) = document["error"].as_str() {
                     line = format!("{line}, but {missing}");
                 }
@@ -273,9 +272,9 @@ async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCod
         for document in page["items"].as_array().into_iter().flatten() {
             let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
             let line = format!(
-                "{:8} {:>6} chunks {:>10} bytes  {}",
+                "{:8} {:>13} {:>10} bytes  {}",
                 text("status"),
-                document["chunks"],
+                chunks(document),
                 document["size"],
                 text("document_id")
             );
@@ -332,9 +331,9 @@ async fn reindex(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<Exit
         for document in done["documents"].as_array().into_iter().flatten() {
             failed |= document["status"] == "failed";
             let line = format!(
-                "{}  {} chunks  {}",
+                "{}  {}  {}",
                 document["status"].as_str().unwrap_or_default(),
-                document["chunks"],
+                chunks(document),
                 document["document_id"].as_str().unwrap_or_default()
             );
             say(json, document, &line);

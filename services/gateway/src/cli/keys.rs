@@ -65,7 +65,7 @@ fn purposes() -> impl TypedValueParser<Value = KeyPurpose> {
 /// Runs a `keys` command.
 pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (KeysCommand::List { config } | KeysCommand::Rotate { config, .. }) = &command;
-    let settings = config.load_for_database()?;
+    let settings = config.load_for_existing_database()?;
     let sealed_by = match command {
         KeysCommand::List { .. } => None,
         KeysCommand::Rotate { .. } => Some(master_key(&settings)?),

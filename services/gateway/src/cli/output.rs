@@ -2,10 +2,19 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 
+use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};
 
 use telemetry::for_terminals;
+
+/// Default width of a terminal, in columns.
+const COLUMNS: usize = 80;
+
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const RED: Style = AnsiColor::Red.on_default();
+pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
 
 /// A control sequence of this program, which passes unfiltered.
 #[derive(Clone, Copy)]
@@ -15,15 +24,26 @@ pub(super) struct Escape(pub(super) &'static str);
 #[derive(Clone, Copy)]
 pub(super) enum OutputPart<'a> {
     Escape(Escape),
+    Styled(Style, &'a str),
     Text(&'a str),
 }
 
 /// Prints a result line.
 pub(super) fn line(text: &str) {
+    line_of(&[OutputPart::Text(text)]);
+}
+
+/// Prints a result line in a style.
+pub(super) fn styled_line(style: Style, text: &str) {
+    line_of(&[OutputPart::Styled(style, text)]);
+}
+
+/// Prints a result line of several parts.
+pub(super) fn line_of(parts: &[OutputPart<'_>]) {
     let mut stdout = std::io::stdout().lock();
-    let text = shown(text, &stdout);
+    write(&mut stdout, parts);
     // Ignored: a closed pipe has no reader.
-    let _ = writeln!(stdout, "{text}");
+    let _ = writeln!(stdout);
     let _ = stdout.flush();
 }
 
@@ -35,34 +55,66 @@ pub(super) fn document(value: &Value) {
 /// Prints a part of the result and flushes.
 pub(super) fn piece(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    let text = shown(text, &stdout);
-    let _ = write!(stdout, "{text}");
+    write(&mut stdout, &[OutputPart::Text(text)]);
     let _ = stdout.flush();
 }
 
 /// Prints a remark.
 pub(super) fn remark(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    let text = shown(text, &stderr);
-    let _ = writeln!(stderr, "{text}");
+    write(&mut stderr, &[OutputPart::Text(text)]);
+    let _ = writeln!(stderr);
 }
 
-/// Prints a part of a remark and flushes.
-pub(super) fn remark_piece(text: &str) {
-    styled(&[OutputPart::Text(text)]);
+/// Prints the cause of a failure, after `error:` in red.
+pub(super) fn fault(text: &str) {
+    styled(&[
+        OutputPart::Styled(RED.bold(), "error:"),
+        OutputPart::Text(" "),
+        OutputPart::Text(text),
+        OutputPart::Text("\n"),
+    ]);
 }
 
-/// Prints a part of a remark with control sequences and flushes.
+/// Prints parts of a remark and flushes.
 pub(super) fn styled(parts: &[OutputPart<'_>]) {
     let mut stderr = std::io::stderr().lock();
-    for part in parts {
-        let text = match part {
-            OutputPart::Escape(Escape(sequence)) => Cow::Borrowed(*sequence),
-            OutputPart::Text(text) => shown(text, &stderr),
-        };
-        let _ = write!(stderr, "{text}");
-    }
+    write(&mut stderr, parts);
     let _ = stderr.flush();
+}
+
+fn write(stream: &mut (impl Write + IsTerminal), parts: &[OutputPart<'_>]) {
+    for part in parts {
+        let _ = match part {
+            OutputPart::Escape(Escape(sequence)) => write!(stream, "{sequence}"),
+            OutputPart::Styled(style, text) if has_colors(stream) => {
+                let text = shown(text, stream);
+                write!(stream, "{style}{text}{style:#}")
+            }
+            OutputPart::Styled(_, text) | OutputPart::Text(text) => {
+                let text = shown(text, stream);
+                write!(stream, "{text}")
+            }
+        };
+    }
+}
+
+/// Whether output on a stream is styled: on terminals, unless `NO_COLOR` or `TERM=dumb` is set.
+pub(super) fn has_colors(stream: &impl IsTerminal) -> bool {
+    use anstyle_query::{clicolor, no_color};
+    is_screen(stream) && !no_color() && clicolor() != Some(false)
+}
+
+/// Whether a stream is a terminal that can move its cursor.
+pub(super) fn is_screen(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && anstyle_query::term_supports_color()
+}
+
+/// Width of a terminal.
+pub(super) fn columns(stream: impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(stream);
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { COLUMNS } else { columns }
 }
 
 /// Filters a text for a terminal. Files and pipes get every byte.
@@ -87,6 +139,12 @@ fn controls_terminal(letter: char) -> bool {
     is_control || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// A number with its noun: `1 chunk`, `2 chunks`.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// Formats epoch milliseconds as RFC 3339 in UTC, to the second.
 pub(super) fn time(at_ms: i64) -> String {
     let at = chrono::DateTime::from_timestamp_millis(at_ms);
@@ -106,7 +164,7 @@ pub(super) fn error(error: &anyhow::Error, as_json: bool) {
             .collect();
         document(&json!({"error": {"message": error.to_string(), "causes": causes}}));
     } else {
-        remark(&format!("error: {error:#}"));
+        fault(&format!("{error:#}"));
     }
 }
 

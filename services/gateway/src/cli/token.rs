@@ -82,7 +82,11 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
     | TokenCommand::List { config, of }
     | TokenCommand::Revoke { config, of, .. }) = &command;
     let workspace = of.workspace.clone();
-    let settings = config.load_for_database()?;
+    let settings = if matches!(command, TokenCommand::Create { .. }) {
+        config.load_for_database()?
+    } else {
+        config.load_for_existing_database()?
+    };
     if let TokenCommand::Create { name, .. } = &command {
         ensure!(
             is_name(name),

@@ -39,7 +39,11 @@ pub(super) enum WorkspaceCommand {
 /// Runs a `workspace` command.
 pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (WorkspaceCommand::Create { config, .. } | WorkspaceCommand::List { config }) = &command;
-    let settings = config.load_for_database()?;
+    let settings = if matches!(command, WorkspaceCommand::Create { .. }) {
+        config.load_for_database()?
+    } else {
+        config.load_for_existing_database()?
+    };
     let spec = match command {
         WorkspaceCommand::Create { id, name, .. } => Some(WorkspaceSpec { id, name }),
         WorkspaceCommand::List { .. } => None,

@@ -23,16 +23,19 @@ pub(super) fn place(
         Some(ArtifactUrl::Bucket { bucket, prefix }) => {
             self::bucket(config, egress, (bucket, prefix), faults)
         }
-        Some(ArtifactUrl::Directory(directory)) => {
+        Some(ArtifactUrl::Directory(_)) | None => {
             refuse_unused_keys(config, faults);
-            Some(ArtifactLocation::Directory(directory.clone()))
+            artifact_directory(config).map(ArtifactLocation::Directory)
         }
-        None => {
-            refuse_unused_keys(config, faults);
-            Some(ArtifactLocation::Directory(beside_database(
-                &config.database.url,
-            )))
-        }
+    }
+}
+
+/// Directory of the artifacts; `None` if they are in a bucket.
+pub(crate) fn artifact_directory(config: &Config) -> Option<PathBuf> {
+    match &config.artifacts.url {
+        Some(ArtifactUrl::Bucket { .. }) => None,
+        Some(ArtifactUrl::Directory(directory)) => Some(directory.clone()),
+        None => Some(beside_database(&config.database.url)),
     }
 }
 

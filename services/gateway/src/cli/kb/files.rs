@@ -83,7 +83,7 @@ fn search(
             && let Some(media_type) = media_type(&path)
         {
             if found.len() as u64 == MAX_DOCUMENTS {
-                bail!("more than {MAX_DOCUMENTS} files stand there");
+                bail!("there are more than {MAX_DOCUMENTS} files; name fewer directories");
             }
             let within = path.strip_prefix(root).unwrap_or(&path);
             let parts = within

@@ -3,67 +3,132 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, anyhow};
 use http::Method;
 use http::header::ACCEPT;
 use protocol::sse::{Decoder, SseItem, SseLimits};
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::questions::{ask, delivery, open_question, submit};
 use super::screen::Screen;
-use crate::cli::gateway::Gateway;
+use super::{LEFT, LineInput};
+use crate::cli::facts::{milliseconds, text, took};
+use crate::cli::gateway::{Gateway, Unreachable, encoded, read_json, refusal};
 use crate::cli::output;
 use egress::{RequestBuilder, Response};
 
-/// Maximum number of resumes. A stopping gateway closes its streams; another replica, or its next start,
-/// continues them.
+/// Maximum number of resumes without a new event. A stopping gateway closes its streams; another replica, or its
+/// next start, continues them.
 const RESUMES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(300);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Interval of spinner updates.
 const MOMENT: Duration = Duration::from_millis(100);
+/// Timeout of a cancel request.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 const LIMITS: SseLimits = SseLimits {
     line_bytes: 4 * 1024 * 1024,
     event_bytes: 4 * 1024 * 1024,
 };
 
-/// Posts a message and follows its run, and those that continue after its questions. Fails if there is no run. A
-/// failed run sets the exit code. `input` answers questions; without it they stay open.
-pub(super) async fn send_message(
-    gateway: &Gateway,
-    conversation: &str,
-    text: &str,
-    (json, mut input): (bool, Option<LineInput<'_>>),
-) -> anyhow::Result<ExitCode> {
-    let mut event = json!({
-        "event_type": "message.received",
-        "input": {"text": text},
-        "conversation": {"conversation_id": conversation},
-    });
-    if input.is_some() {
-        event["delivery"] = delivery();
-    }
-    let mut sending = MessageRun::new(gateway, json);
-    sending.post(&event).await?;
-    loop {
-        let code = sending.follow(&mut input).await?;
-        let Some(next) = sending.next.take() else {
-            return Ok(code);
-        };
-        sending = MessageRun::new(gateway, json);
-        sending.run_url = Some(format!("/v1/runs/{next}"));
-        sending.run_id = next;
+/// End of the work on a message.
+pub(super) enum FollowEnd {
+    Ended(ExitCode),
+    /// A Ctrl-C ended it; the run may continue.
+    Left,
+}
+
+/// Reason to stop following a run early.
+enum FollowStop {
+    Left,
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for FollowStop {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
     }
 }
 
-/// Reads a line after a prompt; `None` at the end of the input.
-pub(super) type LineInput<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<Option<String>>;
+impl From<Unreachable> for FollowStop {
+    fn from(error: Unreachable) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Effect of the first Ctrl-C. The second one always leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FirstInterrupt {
+    Cancels,
+    Leaves,
+}
+
+/// A message, its run, and the runs that continue after its questions.
+pub(super) struct Sending<'a> {
+    gateway: &'a Gateway,
+    json: bool,
+    /// Answers questions; without it they stay open.
+    input: Option<&'a mut LineInput>,
+}
+
+impl<'a> Sending<'a> {
+    pub(super) fn new(gateway: &'a Gateway, json: bool, input: Option<&'a mut LineInput>) -> Self {
+        Self {
+            gateway,
+            json,
+            input,
+        }
+    }
+
+    /// Posts an event and follows its run. Fails if there is no run. A failed run sets the exit code. The run's id
+    /// is stored in `known` once it is known.
+    pub(super) async fn post(
+        self,
+        mut event: Map<String, Value>,
+        known: &mut Option<String>,
+    ) -> anyhow::Result<FollowEnd> {
+        if self.input.is_some() {
+            event.entry("delivery").or_insert_with(delivery);
+        }
+        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
+        if let Err(stop) = run.post(&Value::Object(event), known).await {
+            return run.stopped(stop);
+        }
+        self.follow(run).await
+    }
+
+    /// Follows a run from its first event.
+    pub(super) async fn watch(self, id: &str) -> anyhow::Result<FollowEnd> {
+        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Leaves)?;
+        run.id = id.to_owned();
+        self.follow(run).await
+    }
+
+    async fn follow(mut self, mut run: MessageRun<'a>) -> anyhow::Result<FollowEnd> {
+        loop {
+            let code = match run.follow(self.input.as_deref_mut()).await {
+                Ok(code) => code,
+                Err(stop) => return run.stopped(stop),
+            };
+            let Some(next) = run.next.take() else {
+                return Ok(FollowEnd::Ended(code));
+            };
+            run = MessageRun::new(self.gateway, self.json, run.first_interrupt)?;
+            run.id = next;
+        }
+    }
+}
 
 struct MessageRun<'a> {
     gateway: &'a Gateway,
     screen: Screen,
-    run_url: Option<String>,
-    run_id: String,
+    interrupts: Signal,
+    first_interrupt: FirstInterrupt,
+    /// A cancel was requested.
+    is_cancelled: bool,
+    /// Id of the run; empty until it is known.
+    id: String,
     last_id: Option<String>,
     ending: Option<Value>,
     started: Instant,
@@ -76,37 +141,64 @@ struct MessageRun<'a> {
 }
 
 impl<'a> MessageRun<'a> {
-    fn new(gateway: &'a Gateway, json: bool) -> Self {
-        Self {
+    fn new(
+        gateway: &'a Gateway,
+        json: bool,
+        first_interrupt: FirstInterrupt,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
             gateway,
             screen: Screen::new(json),
-            run_url: None,
-            run_id: String::new(),
+            interrupts: signal(SignalKind::interrupt()).context("Ctrl-C cannot be handled")?,
+            first_interrupt,
+            is_cancelled: false,
+            id: String::new(),
             last_id: None,
             ending: None,
             started: Instant::now(),
             has_asked: false,
             waits: false,
             next: None,
-        }
+        })
+    }
+
+    /// Posts the event and reads the first stream of its run.
+    async fn post(&mut self, event: &Value, known: &mut Option<String>) -> Result<(), FollowStop> {
+        let request = self.streamed(Method::POST, "/v1/events")?.json(event);
+        let gateway = self.gateway;
+        let response = self.wait(gateway.send(request)).await??;
+        let id = response.headers().get("runnel-run-id");
+        let id = id.and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let Some(id) = id else {
+            return Err(no_run(event, response).await.into());
+        };
+        known.replace(id.clone());
+        self.id = id;
+        self.read(response).await
     }
 
     /// Follows the run to its end and answers its questions.
-    async fn follow(&mut self, input: &mut Option<LineInput<'_>>) -> anyhow::Result<ExitCode> {
-        let mut resumes = 0;
-        while self.ending.is_none() && resumes < RESUMES {
+    async fn follow(&mut self, mut input: Option<&mut LineInput>) -> Result<ExitCode, FollowStop> {
+        let mut tries = 0;
+        let mut lost = None;
+        while self.ending.is_none() && tries < RESUMES {
+            let seen = self.last_id.clone();
             if self.waits {
-                self.answer(input).await?;
-            } else {
-                if resumes > 0 || self.last_id.is_some() {
-                    let pause = MAX_PAUSE.min(PAUSE * (resumes + 1));
-                    waiting(&mut self.screen, tokio::time::sleep(pause)).await;
-                }
-                resumes += 1;
+                self.answer(input.as_deref_mut()).await?;
+            } else if tries > 0 || seen.is_some() {
+                self.screen.lost(tries + 1);
+                let pause = MAX_PAUSE.min(PAUSE * (tries + 1));
+                self.wait(tokio::time::sleep(pause)).await?;
             }
-            self.resume().await?;
+            lost = self.resume().await?;
+            tries = if self.last_id == seen { tries + 1 } else { 0 };
         }
-        let code = self.finish(self.started.elapsed());
+        self.screen.end();
+        if self.ending.is_none() {
+            self.report_lost(lost);
+            return Ok(ExitCode::FAILURE);
+        }
+        let code = self.finish().await;
         if self.has_asked {
             self.answer(input).await?;
         }
@@ -114,19 +206,20 @@ impl<'a> MessageRun<'a> {
     }
 
     /// Prompts for the run's question and submits the answer.
-    async fn answer(&mut self, input: &mut Option<LineInput<'_>>) -> anyhow::Result<()> {
+    async fn answer(&mut self, input: Option<&mut LineInput>) -> anyhow::Result<()> {
         (self.has_asked, self.waits) = (false, false);
-        let Some(question) = open_question(self.gateway, &self.run_id).await? else {
+        let Some(question) = open_question(self.gateway, &self.id).await? else {
             return Ok(());
         };
-        let id = question["id"].as_str().unwrap_or_default();
+        self.screen.pause();
         let answer = match input {
             Some(input) => ask(&question["request"], input)?,
             None => None,
         };
         let Some(answer) = answer else {
+            let id = text(&question, "id");
             output::remark(&format!(
-                "[a question is open; POST /v1/interactions/{id}/submit answers it]"
+                "[a question is open; `runnel interactions answer {id}` answers it]"
             ));
             return Ok(());
         };
@@ -134,53 +227,39 @@ impl<'a> MessageRun<'a> {
         Ok(())
     }
 
-    fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
+    fn streamed(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
         let request = self.gateway.request(method, path)?;
         Ok(request.header(ACCEPT, "text/event-stream"))
     }
 
-    async fn send(&mut self, request: RequestBuilder) -> anyhow::Result<Response> {
-        let answer = waiting(&mut self.screen, self.gateway.send(request)).await;
-        if answer.is_err() {
-            self.screen.end();
-        }
-        answer
-    }
-
-    async fn post(&mut self, event: &Value) -> anyhow::Result<()> {
-        let request = self.request(Method::POST, "/v1/events")?.json(event);
-        let response = self.send(request).await?;
-        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
-        self.run_url = header("location");
-        self.run_id = header("runnel-run-id").unwrap_or_default();
-        if self.run_url.is_none() {
-            self.screen.end();
-            bail!("no run: {}", refusal(response).await);
-        }
-        self.read(response).await;
-        Ok(())
-    }
-
-    async fn resume(&mut self) -> anyhow::Result<()> {
-        let Some(run_url) = &self.run_url else {
-            return Ok(());
-        };
-        let mut request = self.request(Method::GET, &format!("{run_url}/events"))?;
+    /// Reads the stream from the last event on. Returns the reason if there was none.
+    async fn resume(&mut self) -> Result<Option<String>, FollowStop> {
+        let path = format!("/v1/runs/{}/events", encoded(&self.id));
+        let mut request = self.streamed(Method::GET, &path)?;
         if let Some(id) = &self.last_id {
             request = request.header("last-event-id", id);
         }
-        if let Ok(response) = self.send(request).await
-            && response.status().is_success()
-        {
-            self.read(response).await;
+        let gateway = self.gateway;
+        let response = match self.wait(gateway.send(request)).await? {
+            Ok(response) => response,
+            Err(unreachable) => return Ok(Some(unreachable.to_string())),
+        };
+        let status = response.status();
+        if status.is_client_error() {
+            return Err(anyhow!(refusal(status, &read_json(response).await?)).into());
         }
-        Ok(())
+        if !status.is_success() {
+            return Ok(Some(format!("the gateway answered HTTP {status}")));
+        }
+        self.screen.found();
+        self.read(response).await?;
+        Ok(None)
     }
 
     /// Reads to the end of the body. A missing rest is requested again.
-    async fn read(&mut self, mut response: Response) {
+    async fn read(&mut self, mut response: Response) -> Result<(), FollowStop> {
         let mut decoder = Decoder::new(LIMITS);
-        while let Ok(Some(chunk)) = waiting(&mut self.screen, response.chunk()).await {
+        while let Ok(Some(chunk)) = self.wait(response.chunk()).await? {
             let mut items = Vec::new();
             let outcome = decoder.push(&chunk, &mut items);
             for item in items {
@@ -195,9 +274,10 @@ impl<'a> MessageRun<'a> {
             }
             // A waiting run sends nothing else.
             if outcome.is_err() || self.waits {
-                return;
+                break;
             }
         }
+        Ok(())
     }
 
     fn take(&mut self, data: &[u8]) {
@@ -215,63 +295,125 @@ impl<'a> MessageRun<'a> {
         }
     }
 
-    fn finish(&mut self, took: Duration) -> ExitCode {
+    /// Awaits a future, shows a spinner meanwhile, and handles Ctrl-C.
+    async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, FollowStop> {
+        tokio::pin!(future);
+        loop {
+            tokio::select! { biased;
+                done = &mut future => return Ok(done),
+                _ = self.interrupts.recv() => self.interrupt().await?,
+                () = tokio::time::sleep(MOMENT) => self.screen.wait(),
+            }
+        }
+    }
+
+    /// The first Ctrl-C cancels the run, unless it only watches. The second one leaves.
+    async fn interrupt(&mut self) -> Result<(), FollowStop> {
+        let cancels = self.first_interrupt == FirstInterrupt::Cancels && !self.id.is_empty();
+        if !cancels || self.is_cancelled {
+            return Err(FollowStop::Left);
+        }
+        self.is_cancelled = true;
+        self.screen
+            .remark("cancelling the run; Ctrl-C again leaves");
+        let path = format!("/v1/runs/{}/cancel", encoded(&self.id));
+        let asking = self.gateway.ask(self.gateway.request(Method::POST, &path)?);
+        let asked = tokio::select! { biased;
+            asked = tokio::time::timeout(CANCEL_TIMEOUT, asking) => asked,
+            _ = self.interrupts.recv() => return Err(FollowStop::Left),
+        };
+        let asked = asked.unwrap_or_else(|_| Err(anyhow!("the gateway does not answer in time")));
+        if let Err(error) = asked {
+            let remark = format!("the run cannot be cancelled: {error:#}");
+            self.screen.remark(&remark);
+        }
+        Ok(())
+    }
+
+    /// The end after a stop.
+    fn stopped(&mut self, stop: FollowStop) -> anyhow::Result<FollowEnd> {
         self.screen.end();
-        let short = self.run_id.get(..8).unwrap_or(&self.run_id);
-        let seconds = took.as_secs_f64();
-        let (outcome, code) = match &self.ending {
-            Some(event) if event["type"] == "run.completed" => {
-                ("completed".to_owned(), ExitCode::SUCCESS)
+        match stop {
+            FollowStop::Failed(error) => Err(error),
+            FollowStop::Left => {
+                if !self.id.is_empty() && self.ending.is_none() {
+                    let id = &self.id;
+                    let remark = format!("[left; `runnel runs watch {id}` follows the run]");
+                    self.screen.remark(&remark);
+                }
+                Ok(FollowEnd::Left)
             }
-            Some(event) if event["data"]["code"] == "cancelled" => {
-                ("cancelled".to_owned(), ExitCode::FAILURE)
+        }
+    }
+
+    /// The stream is lost for good: the outcome of the run is not known here.
+    fn report_lost(&mut self, why: Option<String>) {
+        let id = &self.id;
+        let why = why.unwrap_or_else(|| "the stream ends before the run does".to_owned());
+        let remark = format!("[{why}; `runnel runs watch {id}` follows the run]");
+        self.screen.remark(&remark);
+    }
+
+    /// Reports the outcome of an ended run.
+    async fn finish(&mut self) -> ExitCode {
+        let ending = self.ending.take().unwrap_or_default();
+        let took = self.took().await;
+        let id = &self.id;
+        let data = &ending["data"];
+        match (ending["type"].as_str(), data["code"].as_str()) {
+            (Some("run.completed"), _) => {
+                self.screen.remark(&format!("[run {id} completed{took}]"));
+                ExitCode::SUCCESS
             }
-            Some(event) => {
-                let data = &event["data"];
-                let why = data["message"]
-                    .as_str()
-                    .or(data["error"].as_str())
-                    .unwrap_or_default();
-                let failed = format!(
-                    "failed, {}: {why},",
-                    data["code"].as_str().unwrap_or_default()
-                );
-                (failed, ExitCode::FAILURE)
+            (_, Some("cancelled")) => {
+                self.screen.remark(&format!("[run {id} cancelled{took}]"));
+                if self.is_cancelled {
+                    ExitCode::from(LEFT)
+                } else {
+                    ExitCode::FAILURE
+                }
             }
-            None => {
-                let run = &self.run_id;
-                self.screen.remark(&format!(
-                    "[run {run} is still running after {seconds:.1} s; GET /v1/runs/{run}/events goes on with it]"
-                ));
-                return ExitCode::FAILURE;
+            (_, code) => {
+                let why = data["message"].as_str().or(data["error"].as_str());
+                let (code, why) = (code.unwrap_or_default(), why.unwrap_or_default());
+                self.screen
+                    .failure(&format!("[run {id} failed{took}: {code}: {why}]"));
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Duration of the run: measured here for a message, else by the gateway.
+    async fn took(&self) -> String {
+        let took = match self.first_interrupt {
+            FirstInterrupt::Cancels => {
+                let ms = self.started.elapsed().as_millis();
+                Some(milliseconds(u64::try_from(ms).unwrap_or(u64::MAX)))
+            }
+            FirstInterrupt::Leaves => {
+                let path = format!("/v1/runs/{}", encoded(&self.id));
+                let run = self.gateway.get(&path).await;
+                run.ok().and_then(|run| took(&run))
             }
         };
-        let remark = format!("[run {short}… {outcome} in {seconds:.1} s]");
-        self.screen.remark(&remark);
-        code
+        took.map_or(String::new(), |took| format!(" in {took}"))
     }
 }
 
-/// Awaits a future and shows a spinner meanwhile.
-async fn waiting<T>(screen: &mut Screen, future: impl Future<Output = T>) -> T {
-    tokio::pin!(future);
-    loop {
-        tokio::select! { biased;
-            done = &mut future => return done,
-            () = tokio::time::sleep(MOMENT) => screen.wait(),
-        }
-    }
-}
-
-async fn refusal(mut response: Response) -> String {
+/// Reason for which an event has no run.
+async fn no_run(event: &Value, response: Response) -> anyhow::Error {
     let status = response.status();
-    let body = response.chunk().await.ok().flatten().unwrap_or_default();
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    match (body["error"]["message"].as_str(), body["reason"].as_str()) {
-        (Some(message), _) => format!("{message} (HTTP {status})"),
-        (None, Some("no_agent")) => {
-            "no agent wants this event; bind one to message.received".to_owned()
-        }
-        _ => format!("the gateway answered HTTP {status}"),
+    let body = match read_json(response).await {
+        Ok(body) => body,
+        Err(error) => return error,
+    };
+    if body["reason"] != "no_agent" {
+        return anyhow!(refusal(status, &body));
     }
+    let event_type = text(event, "event_type");
+    let hint = body["hint"].as_str().map(|hint| format!(" ({hint})"));
+    anyhow!(
+        "no run: no agent takes {event_type}{}; `runnel explain --type {event_type}` says why",
+        hint.unwrap_or_default()
+    )
 }

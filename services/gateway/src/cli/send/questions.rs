@@ -53,6 +53,45 @@ pub(super) struct QuestionAnswer {
     values: Map<String, Value>,
 }
 
+impl QuestionAnswer {
+    /// An answer of arguments: an action by number, name or label, and values by field.
+    pub(super) fn new(
+        request: &Value,
+        action: Option<&str>,
+        values: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        let actions = list(request, "actions");
+        let action = match action {
+            None => None,
+            Some(named) => Some(chosen(actions, "id", named).with_context(|| {
+                format!("there is no action {named}: {}", choices(actions, "id"))
+            })?),
+        };
+        let fields = list(request, "fields");
+        let mut filled = Map::new();
+        for (id, typed) in values {
+            let field = fields.iter().find(|field| field["id"] == *id);
+            let field = field.with_context(|| {
+                let known: Vec<_> = fields
+                    .iter()
+                    .filter_map(|field| field["id"].as_str())
+                    .collect();
+                format!("there is no field {id}; known are: {}", known.join(", "))
+            })?;
+            let (kind, options) = (field["type"].as_str(), list(field, "options"));
+            let value = value_of(kind.unwrap_or_default(), options, typed.trim());
+            let value = value.with_context(|| {
+                format!("{typed} is no value of the field {id}{}", hint_of(field))
+            })?;
+            filled.insert((*id).to_owned(), value);
+        }
+        Ok(Self {
+            action: action.map(str::to_owned),
+            values: filled,
+        })
+    }
+}
+
 /// Prompts for every field and the action. `None`: the input ended first, and the question stays open.
 pub(super) fn ask(
     request: &Value,
@@ -98,13 +137,7 @@ fn ask_field(
     let kind = field["type"].as_str().unwrap_or_default();
     let label = field["label"].as_str().unwrap_or_default();
     let options = list(field, "options");
-    let hint = match kind {
-        "select" => format!(" ({})", choices(options, "value")),
-        "multiselect" => format!(" ({}; several with commas)", choices(options, "value")),
-        "boolean" => " (yes or no)".to_owned(),
-        "number" => " (a number)".to_owned(),
-        _ => String::new(),
-    };
+    let hint = hint_of(field);
     loop {
         let Some(typed) = line(&format!("{label}{hint}: "))? else {
             return Ok(None);
@@ -119,6 +152,18 @@ fn ask_field(
             return Ok(Some(value));
         }
         output::remark("an answer of this field is needed");
+    }
+}
+
+/// The accepted values of a field.
+fn hint_of(field: &Value) -> String {
+    let options = || choices(list(field, "options"), "value");
+    match field["type"].as_str().unwrap_or_default() {
+        "select" => format!(" ({})", options()),
+        "multiselect" => format!(" ({}; several with commas)", options()),
+        "boolean" => " (yes or no)".to_owned(),
+        "number" => " (a number)".to_owned(),
+        _ => String::new(),
     }
 }
 
@@ -201,6 +246,32 @@ mod tests {
             let answer = answer(&approval(), &["maybe", "0", "3", typed]).unwrap();
             assert_eq!(answer.action.as_deref(), Some(action), "{typed}");
         }
+    }
+
+    #[test]
+    fn arguments_answer_like_typed_lines() {
+        let request = json!({"fields": [{"id": "days", "label": "Days", "type": "number"}],
+            "actions": [{"id": "once", "label": "Allow once"}]});
+        let built = |action, values: &[(&str, &str)]| {
+            QuestionAnswer::new(&request, action, values).map_err(|error| error.to_string())
+        };
+        let answer = built(Some("allow once"), &[("days", "2")]).unwrap();
+        assert_eq!(answer.action.as_deref(), Some("once"));
+        assert_eq!(answer.values["days"], 2);
+        let check = |action, values: &[(&str, &str)], expected: &str| {
+            assert_eq!(built(action, values).unwrap_err(), expected);
+        };
+        check(Some("never"), &[], "there is no action never: 1 Allow once");
+        check(
+            None,
+            &[("day", "2")],
+            "there is no field day; known are: days",
+        );
+        check(
+            None,
+            &[("days", "two")],
+            "two is no value of the field days (a number)",
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 
+use anstyle::Style;
 use serde_json::Value;
 
 use super::graph_list::{GraphList, PROJECTION};
@@ -9,13 +10,10 @@ use super::tool_line::{OutputDevice, outcome, tool_line};
 use crate::cli::output::{self, Escape, OutputPart, without_controls};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-const DIM: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[2m"));
-const PLAIN: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[0m"));
 const CLEAR_LINE: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[K"));
 const LINE_UP: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[A"));
 const CLEAR_BELOW: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[J"));
-/// Default width of a terminal, in columns.
-const COLUMNS: usize = 80;
+const NEW_LINE: OutputPart<'_> = OutputPart::Text("\n");
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +42,9 @@ struct PendingCall {
 /// Output of one run.
 pub(super) struct Screen {
     mode: ScreenMode,
-    /// Whether standard output and standard error are terminals.
     out_is_terminal: bool,
-    err_is_terminal: bool,
+    /// Standard error is a terminal that can move its cursor.
+    err_is_screen: bool,
     /// Text printed so far.
     shown: String,
     cursor: Cursor,
@@ -56,6 +54,8 @@ pub(super) struct Screen {
     graph_rows: usize,
     frame: usize,
     spins: bool,
+    /// Text of the spinner while the connection is lost.
+    lost: Option<String>,
 }
 
 impl Screen {
@@ -67,7 +67,7 @@ impl Screen {
                 ScreenMode::Text
             },
             out_is_terminal: std::io::stdout().is_terminal(),
-            err_is_terminal: std::io::stderr().is_terminal(),
+            err_is_screen: output::is_screen(&std::io::stderr()),
             shown: String::new(),
             cursor: Cursor::LineStart,
             calls: Vec::new(),
@@ -75,6 +75,7 @@ impl Screen {
             graph_rows: 0,
             frame: 0,
             spins: false,
+            lost: None,
         }
     }
 
@@ -100,12 +101,12 @@ impl Screen {
     /// Advances the spinner.
     pub(super) fn wait(&mut self) {
         let has_room = self.cursor != Cursor::BehindText;
-        if self.mode == ScreenMode::Events || !self.err_is_terminal || !has_room {
+        if self.mode == ScreenMode::Events || !self.err_is_screen || !has_room {
             return;
         }
         self.frame = (self.frame + 1) % FRAMES.len();
         let frame = FRAMES[self.frame];
-        let label = self.calls.first().map(|call| {
+        let call = self.calls.first().map(|call| {
             // Width without the spinner and a blank.
             let columns = columns().saturating_sub(2);
             tool_line(
@@ -115,22 +116,46 @@ impl Screen {
                 OutputDevice::Terminal { columns },
             )
         });
-        let label = label.unwrap_or_default();
+        let label = self.lost.clone().or(call).unwrap_or_default();
         let text = format!("{frame} {label}");
-        output::styled(&[CLEAR_LINE, DIM, OutputPart::Text(&text), PLAIN]);
+        output::styled(&[CLEAR_LINE, OutputPart::Styled(output::DIM, &text)]);
         self.spins = true;
+    }
+
+    /// Reports a lost connection, on one line for all tries.
+    pub(super) fn lost(&mut self, tries: u32) {
+        let dots = if self.err_is_screen { "…" } else { "..." };
+        let is_new = self.lost.is_none();
+        self.lost = Some(format!("connection lost, trying again ({tries}){dots}"));
+        if self.err_is_screen && self.mode == ScreenMode::Text {
+            self.break_line();
+            self.wait();
+        } else if is_new {
+            output::remark(&format!("connection lost, trying again{dots}"));
+        }
+    }
+
+    /// The connection is back.
+    pub(super) fn found(&mut self) {
+        self.lost = None;
+        self.stop_spinning();
     }
 
     /// Prints a remark on its own line.
     pub(super) fn remark(&mut self, text: &str) {
+        self.remark_in(output::DIM, text);
+    }
+
+    /// Prints the failure of a run on its own line.
+    pub(super) fn failure(&mut self, text: &str) {
+        self.remark_in(output::RED, text);
+    }
+
+    fn remark_in(&mut self, style: Style, text: &str) {
         self.stop_spinning();
         self.break_line();
         self.graph_rows = 0;
-        if self.err_is_terminal {
-            output::styled(&[DIM, OutputPart::Text(text), PLAIN, OutputPart::Text("\n")]);
-        } else {
-            output::remark(text);
-        }
+        output::styled(&[OutputPart::Styled(style, text), NEW_LINE]);
     }
 
     /// Ends the text and its line.
@@ -143,6 +168,13 @@ impl Screen {
             output::line("");
         }
         self.cursor = Cursor::LineStart;
+        self.shown.clear();
+    }
+
+    /// Makes room for other output on this terminal.
+    pub(super) fn pause(&mut self) {
+        self.stop_spinning();
+        self.break_line();
     }
 
     fn show_delta(&mut self, chunk: &Value) {
@@ -199,7 +231,8 @@ impl Screen {
         let changed = self.graph.take(data);
         let graph = &self.graph;
         self.calls.retain(|call| !graph.holds(&call.id));
-        if !self.err_is_terminal {
+        if !self.err_is_screen {
+            self.break_line();
             for place in changed {
                 output::remark(&self.graph.line(place));
             }
@@ -212,7 +245,7 @@ impl Screen {
         output::styled(&parts);
         let lines = self.graph.lines(columns());
         for line in &lines {
-            output::styled(&[DIM, OutputPart::Text(line), PLAIN, OutputPart::Text("\n")]);
+            output::styled(&[OutputPart::Styled(output::DIM, line), NEW_LINE]);
         }
         self.graph_rows = lines.len();
     }
@@ -224,7 +257,7 @@ impl Screen {
             name: text("tool_name"),
             parameters: started["parameters"].clone(),
         });
-        if self.err_is_terminal {
+        if self.err_is_screen {
             self.break_line();
         }
     }
@@ -235,7 +268,7 @@ impl Screen {
         let call = place.map(|place| self.calls.remove(place));
         let name = completed["tool_name"].as_str().unwrap_or_default();
         let parameters = call.map_or(Value::Null, |call| call.parameters);
-        let reader = if self.err_is_terminal {
+        let reader = if self.err_is_screen {
             OutputDevice::Terminal { columns: columns() }
         } else {
             OutputDevice::Program
@@ -262,9 +295,7 @@ impl Screen {
 }
 
 fn columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr());
-    let columns = size.map_or(0, |size| usize::from(size.ws_col));
-    if columns == 0 { COLUMNS } else { columns }
+    output::columns(std::io::stderr())
 }
 
 fn text_of(content: &Value) -> String {

@@ -1,0 +1,177 @@
+//! `runnel backup`: database and artifacts as one tar file, from the configuration.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use store::copy_sqlite;
+use tar::Builder;
+
+use crate::app::{artifact_directory, embedded_file};
+use crate::cli::{ConfigArgument, output};
+
+/// Name of the database in the file.
+const DATABASE: &str = "runnel.db";
+/// Name of the artifacts' directory in the file.
+const ARTIFACTS: &str = "artifacts";
+/// Marks the names of unfinished uploads.
+const UNFINISHED: char = '#';
+/// Maximum depth of the artifacts' directories.
+const MAX_DEPTH: usize = 16;
+
+#[derive(clap::Args)]
+pub(super) struct BackupArguments {
+    /// The new file: a tar archive of the database and the artifacts.
+    file: PathBuf,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+/// Contents of a backup.
+struct Backup {
+    runs: u64,
+    artifacts: u64,
+    bytes: u64,
+}
+
+/// Writes the backup. The file appears when it is complete.
+pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Result<ExitCode> {
+    let BackupArguments { file, config } = arguments;
+    let settings = config.load_for_existing_database()?;
+    let Some(database) = embedded_file(&settings.database.url) else {
+        bail!(
+            "the database is PostgreSQL: back it up by pg_dump, and the artifacts by a copy of their directory"
+        );
+    };
+    if file.exists() {
+        bail!("{} exists: choose another name", file.display());
+    }
+    let artifacts = artifact_directory(&settings);
+    if artifacts.is_none() {
+        output::remark("the artifacts are in a bucket: back them up there");
+    }
+    let writing = {
+        let file = file.clone();
+        tokio::task::spawn_blocking(move || write(&database, artifacts.as_deref(), &file))
+    };
+    let backup = writing.await.context("the backup panicked")??;
+    let Backup {
+        runs,
+        artifacts,
+        bytes,
+    } = backup;
+    if json {
+        output::document(
+            &json!({"file": file, "runs": runs, "artifacts": artifacts, "bytes": bytes}),
+        );
+    } else {
+        let (runs, artifacts) = (
+            output::counted(runs, "run"),
+            output::counted(artifacts, "artifact"),
+        );
+        output::line(&format!(
+            "{}  {runs}, {artifacts}, {bytes} bytes",
+            file.display()
+        ));
+        output::remark("keep auth.master_key too, apart from it: it is not in the file");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Result<Backup> {
+    let copy = Temporary::beside(file, "db")?;
+    let runs = copy_sqlite(database, &copy.path)
+        .with_context(|| format!("cannot copy {}", database.display()))?;
+    let archive = Temporary::beside(file, "part")?;
+    let written = archive_of(&copy.path, artifacts, &archive.path);
+    let counted = written.with_context(|| format!("cannot write {}", file.display()))?;
+    let bytes = fs::metadata(&archive.path)?.len();
+    fs::rename(&archive.path, file)
+        .with_context(|| format!("cannot rename it to {}", file.display()))?;
+    Ok(Backup {
+        runs,
+        artifacts: counted,
+        bytes,
+    })
+}
+
+/// Writes the archive. Returns the number of artifacts. They are copied after the database, which names them.
+fn archive_of(copy: &Path, artifacts: Option<&Path>, archive: &Path) -> io::Result<u64> {
+    let mut builder = Builder::new(File::options().write(true).open(archive)?);
+    builder.append_path_with_name(copy, DATABASE)?;
+    let mut counted = 0;
+    if let Some(artifacts) = artifacts.filter(|artifacts| artifacts.is_dir()) {
+        append(
+            &mut builder,
+            artifacts,
+            Path::new(ARTIFACTS),
+            MAX_DEPTH,
+            &mut counted,
+        )?;
+    }
+    let mut file = builder.into_inner()?;
+    file.flush()?;
+    file.sync_all()?;
+    Ok(counted)
+}
+
+/// Adds the files of a directory. Artifacts that expire meanwhile are left out.
+fn append(
+    builder: &mut Builder<File>,
+    directory: &Path,
+    name: &Path,
+    depth: usize,
+    counted: &mut u64,
+) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), name.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_dir() && depth > 0 {
+            append(builder, &path, &name, depth - 1, counted)?;
+        } else if kind.is_file() && !entry.file_name().to_string_lossy().contains(UNFINISHED) {
+            match File::open(&path) {
+                Ok(mut opened) => {
+                    builder.append_file(&name, &mut opened)?;
+                    *counted += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file that is removed at the end, readable by its owner only.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Temporary {
+    fn beside(file: &Path, suffix: &str) -> anyhow::Result<Self> {
+        let mut path = file.as_os_str().to_owned();
+        path.push(format!(".{suffix}"));
+        let path = PathBuf::from(path);
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o600);
+        options.open(&path).with_context(|| {
+            format!(
+                "cannot create {}; remove what is left of an earlier try",
+                path.display()
+            )
+        })?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Ignored: the archive was renamed, or the directory is gone.
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,121 @@
+//! Help texts, completions and manual pages, all from the command line's definition.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anstyle::Style;
+use anyhow::Context as _;
+use clap::builder::StyledStr;
+use clap::{Command, CommandFactory as _};
+use clap_complete::Shell;
+
+use super::{Cli, output};
+
+#[derive(clap::Args)]
+pub(super) struct CompletionsArguments {
+    /// The shell.
+    shell: Shell,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ManArguments {
+    /// Write a page for each command into this directory, which must exist. Default: print the page of `runnel`.
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+}
+
+/// The command line with its help texts: words in backticks are bold on terminals and plain elsewhere.
+pub(super) fn command() -> Command {
+    without_backticks(Cli::command())
+}
+
+fn without_backticks(mut command: Command) -> Command {
+    if let Some(about) = command.get_about() {
+        let about = emphasized(about);
+        command = command.about(about);
+    }
+    if let Some(about) = command.get_long_about() {
+        let about = emphasized(about);
+        command = command.long_about(about);
+    }
+    if let Some(after) = command.get_after_help() {
+        let after = emphasized(after);
+        command = command.after_help(after);
+    }
+    command = command.mut_args(|mut argument| {
+        if let Some(help) = argument.get_help() {
+            let help = emphasized(help);
+            argument = argument.help(help);
+        }
+        if let Some(help) = argument.get_long_help() {
+            let help = emphasized(help);
+            argument = argument.long_help(help);
+        }
+        argument
+    });
+    command.mut_subcommands(without_backticks)
+}
+
+fn emphasized(text: &StyledStr) -> StyledStr {
+    let bold = Style::new().bold();
+    let text = text.ansi().to_string();
+    let mut emphasized = String::new();
+    for (place, part) in text.split('`').enumerate() {
+        if place % 2 == 1 {
+            emphasized += &format!("{bold}{part}{bold:#}");
+        } else {
+            emphasized += part;
+        }
+    }
+    emphasized.into()
+}
+
+/// Prints the completion script of a shell.
+pub(super) fn completions(arguments: &CompletionsArguments) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command(), "runnel", &mut script);
+    output::piece(&String::from_utf8_lossy(&script));
+    ExitCode::SUCCESS
+}
+
+/// Prints the manual page of `runnel`, or writes those of all commands.
+pub(super) fn man(arguments: &ManArguments) -> anyhow::Result<ExitCode> {
+    let Some(directory) = &arguments.out else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command()).render(&mut page)?;
+        output::piece(&String::from_utf8_lossy(&page));
+        return Ok(ExitCode::SUCCESS);
+    };
+    clap_mangen::generate_to(command(), directory)
+        .with_context(|| format!("cannot write into {}; create it first", directory.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help_of(command: &Command, texts: &mut Vec<String>) {
+        texts.push(command.clone().render_long_help().to_string());
+        for inner in command.get_subcommands() {
+            help_of(inner, texts);
+        }
+    }
+
+    #[test]
+    fn help_texts_have_no_backticks() {
+        let mut command = command();
+        command.build();
+        let mut texts = Vec::new();
+        help_of(&command, &mut texts);
+        assert!(texts.len() > 20, "{}", texts.len());
+        for text in texts {
+            assert!(!text.contains('`'), "{text}");
+        }
+    }
+
+    #[test]
+    fn command_line_is_consistent() {
+        command().debug_assert();
+    }
+}

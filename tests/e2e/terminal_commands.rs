@@ -1,0 +1,254 @@
+//! Commands for a running gateway: runs, agents, endpoints, interactions, conversations, backup.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::dev::sending;
+use crate::interactions::{ask, asking_event, question, stage as asking_stage};
+use crate::support::playground::Playground;
+use crate::support::programs::runnel;
+use crate::support::script::sse;
+use crate::support::{CommandOutput, Sqlite, Stage, TempDirectory, run};
+
+async fn echoing() -> (Playground, TempDirectory) {
+    let directory = TempDirectory::new();
+    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
+    (playground, directory)
+}
+
+async fn command(here: &Path, arguments: &[&str]) -> CommandOutput {
+    let mut command = Command::new(runnel());
+    let command = command.args(arguments).current_dir(here);
+    run(command
+        .env_remove("RUNNEL_URL")
+        .env_remove("RUNNEL_API_KEY"))
+    .await
+}
+
+/// Runs a command on a stage, with the administrator's key.
+async fn on_stage(stage: &Stage, arguments: &[&str]) -> CommandOutput {
+    let mut command = Command::new(runnel());
+    command
+        .args(arguments)
+        .env("RUNNEL_URL", &stage.admin.url)
+        .env("RUNNEL_API_KEY", &stage.admin.key);
+    run(&mut command).await
+}
+
+#[track_caller]
+fn assert_printed(printed: &CommandOutput, expected: &str) {
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    assert!(printed.stdout.contains(expected), "{expected}: {printed:?}");
+}
+
+fn document(printed: &CommandOutput) -> Value {
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    serde_json::from_str(&printed.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn runs_are_listed_and_found_by_parts() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    for words in [&["hello", "world"][..], &["second"]] {
+        assert!(run(&mut sending(&here, words)).await.status.success());
+    }
+    let listed = document(&command(&here, &["runs", "list", "--json"]).await);
+    let ids = listed["items"].as_array().unwrap().iter();
+    let ids: Vec<_> = ids.map(|run| run["run_id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 2, "{listed}");
+    let tail = |id: &str| id[id.len() - 8..].to_owned();
+    let table = command(&here, &["runs", "list", "--agent", "echo"]).await;
+    let rows: Vec<_> = table.stdout.lines().collect();
+    assert!(rows[0].starts_with("id        status     age"), "{table:?}");
+    assert!(
+        rows[1].starts_with(&format!("{}  completed", tail(ids[0]))),
+        "{table:?}"
+    );
+    assert_eq!(rows.len(), 3, "{table:?}");
+
+    let shown = command(&here, &["runs", "show", &tail(ids[1])]).await;
+    assert_printed(&shown, ids[1]);
+    assert!(shown.stdout.ends_with("\nhello world\n"), "{shown:?}");
+    let watched = command(&here, &["runs", "watch"]).await;
+    assert_printed(&watched, "second\n");
+    assert!(
+        watched
+            .stderr
+            .starts_with(&format!("[run {} completed", ids[0])),
+        "{watched:?}"
+    );
+    let cancelled = command(&here, &["runs", "cancel", ids[0]]).await;
+    assert_printed(&cancelled, "has ended: completed");
+
+    let ambiguous = command(&here, &["runs", "show", "0"]).await;
+    assert_eq!(ambiguous.status.code(), Some(1));
+    assert!(
+        ambiguous.stderr.contains("2 runs match 0; give more"),
+        "{ambiguous:?}"
+    );
+    assert!(
+        ids.iter().all(|id| ambiguous.stderr.contains(id)),
+        "{ambiguous:?}"
+    );
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn agents_are_switched_and_deleted_by_name() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    assert_printed(
+        &command(&here, &["agents", "list"]).await,
+        "plugin:runnel/echo/default",
+    );
+    let shown = command(&here, &["agents", "show", "echo"]).await;
+    assert_printed(&shown, "resource_policy {");
+    assert_printed(
+        &command(&here, &["agents", "disable", "echo"]).await,
+        "echo is disabled",
+    );
+    let printed = run(&mut sending(&here, &["What is Runnel?"])).await;
+    assert!(printed.stdout.starts_with("My notes say"), "{printed:?}");
+    assert_printed(
+        &command(&here, &["agents", "enable", "echo"]).await,
+        "echo is enabled",
+    );
+    let printed = run(&mut sending(&here, &["What is Runnel?"])).await;
+    assert_eq!(printed.stdout, "What is Runnel?\n");
+    assert_printed(
+        &command(&here, &["agents", "delete", "echo"]).await,
+        "deleted echo",
+    );
+    let gone = command(&here, &["agents", "show", "echo"]).await;
+    assert_eq!(
+        gone.stderr,
+        "error: there is no agent echo; `runnel agents list` lists them\n"
+    );
+    let declared = command(&here, &["agents", "disable", "hello"]).await;
+    assert_eq!(declared.status.code(), Some(1));
+    assert!(
+        declared.stderr.contains("of the configuration file"),
+        "{declared:?}"
+    );
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn endpoint_refresh_reports_health_and_runners() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    assert_printed(&command(&here, &["endpoints", "list"]).await, "healthy");
+    let refreshed = command(&here, &["endpoints", "refresh", "echo"]).await;
+    assert_printed(&refreshed, "echo is healthy\n  plugin:runnel/echo/default");
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn interactions_are_listed_and_answered() {
+    let stage = asking_stage(Sqlite).await.unwrap();
+    let asked = ask(&stage, &asking_event("q-1"), &[question("q", &json!({}))]).await;
+    let listed = on_stage(&stage, &["interactions", "list"]).await;
+    assert_printed(&listed, "Which room?");
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let wrong = ["interactions", "answer", "--action", "sell"];
+    let wrong = on_stage(&stage, &wrong).await;
+    assert!(
+        wrong.stderr.contains("there is no action sell: 1 Book"),
+        "{wrong:?}"
+    );
+    let answer = [
+        "interactions",
+        "answer",
+        "--action",
+        "Book",
+        "--value",
+        "room=B",
+    ];
+    let answered = on_stage(&stage, &answer).await;
+    assert_eq!(answered.status.code(), Some(0), "{answered:?}");
+    assert!(answered.stderr.contains("completed"), "{answered:?}");
+    assert!(!answered.stderr.contains(&asked), "it follows the new run");
+    let none = on_stage(&stage, &["interactions", "answer"]).await;
+    assert_eq!(none.stderr, "error: no question is open\n");
+    let all = document(&on_stage(&stage, &["interactions", "list", "--all", "--json"]).await);
+    assert_eq!(all["items"][0]["status"], "submitted", "{all}");
+}
+
+#[tokio::test]
+async fn send_posts_events_types_and_attachments() {
+    let stage = crate::support::OwnStage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let directory = TempDirectory::new();
+    let event = json!({"event_type": "message.received", "event_id": "e-7",
+        "input": {"text": "from the file"}, "conversation": {"conversation_id": "c-7"}});
+    let event = directory.write("event.json", &event.to_string());
+    let note = directory.write("note.md", "# A note\n");
+    let (event, note) = (event.to_str().unwrap(), note.to_str().unwrap());
+    let sent = on_stage(&stage, &["send", "--event", event, "--attach", note]).await;
+    assert_eq!(sent.status.code(), Some(0), "{sent:?}");
+    let stored = stage.client.get("/v1/events/e-7").await.body;
+    assert_eq!(stored["conversation_id"], "c-7", "{stored}");
+    let asked = stage.runner.requests();
+    let asked = asked
+        .iter()
+        .rfind(|request| request.is_run())
+        .unwrap()
+        .json();
+    let input = &asked["context"]["input"];
+    assert_eq!(input["text"], "from the file", "{asked}");
+    assert_eq!(input["attachments"][0]["name"], "note.md", "{asked}");
+
+    let unknown = on_stage(&stage, &["send", "--type", "order.piad", "hi"]).await;
+    assert_eq!(unknown.status.code(), Some(1));
+    let hint = "`runnel explain --type order.piad` says why";
+    assert!(unknown.stderr.contains(hint), "{unknown:?}");
+    let empty = on_stage(&stage, &["send", ""]).await;
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(
+        empty.stderr.starts_with("error: the message is empty"),
+        "{empty:?}"
+    );
+}
+
+#[tokio::test]
+async fn backup_restores_runs_and_artifacts() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    let note = directory.write("note.md", "# A note\n");
+    let send = ["--attach", note.to_str().unwrap(), "remember me"];
+    let sent = run(&mut sending(&here, &send)).await;
+    assert_eq!(sent.status.code(), Some(0), "{sent:?}");
+    let saved = document(&command(&here, &["backup", "saved.tar", "--json"]).await);
+    assert_eq!(
+        (&saved["runs"], &saved["artifacts"]),
+        (&json!(1), &json!(1)),
+        "{saved}"
+    );
+    let again = command(&here, &["backup", "saved.tar"]).await;
+    assert!(
+        again
+            .stderr
+            .contains("saved.tar exists: choose another name"),
+        "{again:?}"
+    );
+    playground.stop().await;
+
+    let restored = directory.file("other/runnel-data");
+    std::fs::create_dir_all(&restored).unwrap();
+    let mut extract = Command::new("tar");
+    extract.arg("-xf").arg(directory.file("saved.tar"));
+    let extracted = run(extract.current_dir(&restored)).await;
+    assert!(extracted.status.success(), "{extracted:?}");
+    let key = "master.key";
+    std::fs::copy(directory.file("runnel-data").join(key), restored.join(key)).unwrap();
+    let playground = Playground::start(&restored).await;
+    let runs = playground.client().get("/v1/runs").await.body;
+    assert_eq!(
+        runs["items"][0]["output"]["content"], "remember me",
+        "{runs}"
+    );
+    playground.stop().await;
+}
