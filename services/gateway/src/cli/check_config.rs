@@ -21,7 +21,7 @@ use crate::app::{
 };
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
-use crate::config::{Config, ConfigErrors, ConfigFault};
+use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
 use base::clock::Clock;
 use egress::Egress;
 use models::ProviderProbe;
@@ -85,9 +85,9 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         }
     };
     let (agents, catalog) = (declared.agents.clone(), declared.catalog.clone());
-    let mut tools = config
-        .mcp_servers
-        .is_empty()
+    let has_servers =
+        !config.mcp_servers.is_empty() || config.builtin_runners.contains(&BuiltinRunner::Clock);
+    let mut tools = (!has_servers)
         .then(|| tool_names(&catalog, config.tools.iter().map(|tool| &tool.tool_name)));
     if arguments.probe && checked.faults.is_empty() {
         let probed = probe(&config, declared).await?;
