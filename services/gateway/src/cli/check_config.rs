@@ -85,10 +85,10 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         }
     };
     let (agents, catalog) = (declared.agents.clone(), declared.catalog.clone());
-    let mut tools = config
-        .mcp_servers
-        .is_empty()
-        .then(|| tool_names(&catalog, config.tools.iter().map(|tool| &tool.tool_name)));
+    // A built-in server may be one with tools.
+    let has_servers = !config.mcp_servers.is_empty() || !config.builtin_runners.is_empty();
+    let configured = config.tools.iter().map(|tool| &tool.tool_name);
+    let mut tools = (!has_servers).then(|| tool_names(&catalog, configured));
     if arguments.probe && checked.faults.is_empty() {
         let probed = probe(&config, declared).await?;
         tools = probed.tools.clone();
