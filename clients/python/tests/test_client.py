@@ -141,8 +141,8 @@ async def test_faults_of_the_caller_are_not_retried(status: int) -> None:
 
 
 async def test_event_without_agent_raises() -> None:
-    script = Script(httpx.Response(202, json={"event_id": "m-1", "run_id": None, "reason": "no_agent"}))
-    with pytest.raises(NoRunError, match="no_agent"):
+    script = Script(httpx.Response(202, json={"event_id": "m-1", "reason": "no_agent", "hint": "say received"}))
+    with pytest.raises(NoRunError, match="no_agent; say received"):
         await sequences(client(script).stream(message("hi")))
 
 

@@ -40,8 +40,9 @@ export class NoRunError extends RunnelError {
   constructor(
     readonly eventId: string,
     readonly reason: string,
+    hint = "`runnel explain` shows which agents take it",
   ) {
-    super(`event ${eventId} started no run: ${reason}; \`runnel explain\` shows which agents take it`);
+    super(`event ${eventId} started no run: ${reason}; ${hint}`);
   }
 }
 

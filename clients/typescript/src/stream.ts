@@ -105,8 +105,8 @@ export class RunStream implements AsyncIterable<RunEvent> {
   }
 
   /** A 202 in place of a stream: the event started no run, or the gateway does not stream it. */
-  #accept(accepted: EventAccepted): void {
-    if (!accepted.run_id) throw new NoRunError(accepted.event_id, accepted.reason ?? "unknown");
+  #accept(accepted: EventAccepted & { hint?: string | null }): void {
+    if (!accepted.run_id) throw new NoRunError(accepted.event_id, accepted.reason ?? "unknown", accepted.hint ?? undefined);
     this.runId = accepted.run_id;
     this.after = accepted.last_sequence ?? 0;
     this.#post = undefined;

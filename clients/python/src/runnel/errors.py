@@ -39,8 +39,9 @@ class GatewayUnreachableError(RunnelError):
 class NoRunError(RunnelError):
     """The gateway stored the event, but no run answers it: for example, no agent takes events of this type."""
 
-    def __init__(self, event_id: str, reason: str) -> None:
-        super().__init__(f"event {event_id} started no run: {reason}; `runnel explain` shows which agents take it")
+    def __init__(self, event_id: str, reason: str, hint: str | None = None) -> None:
+        hint = hint or "`runnel explain` shows which agents take it"
+        super().__init__(f"event {event_id} started no run: {reason}; {hint}")
         self.event_id, self.reason = event_id, reason
 
 

@@ -119,7 +119,7 @@ class RunStream(AsyncIterator[RunEvent]):
         """A 202 in place of a stream: the event started no run, or the gateway does not stream it."""
         run_id = accepted.get("run_id")
         if not run_id:
-            raise NoRunError(str(accepted.get("event_id")), str(accepted.get("reason") or "unknown"))
+            raise NoRunError(str(accepted.get("event_id")), accepted.get("reason") or "unknown", accepted.get("hint"))
         self.run_id, self.after = str(run_id), int(accepted.get("last_sequence") or 0)
         self._post = None
 
