@@ -368,11 +368,8 @@ async fn reports_unreachable_database_server_with_reason() {
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
     let served = with_config("serve", &nowhere, &[]).await;
     assert_eq!(served.status.code(), Some(1), "{served:?}");
-    for told in [
-        "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused",
-    ] {
-        assert!(served.stderr.contains(told), "{told}: {served:?}");
-    }
+    let told = "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused";
+    assert!(served.stderr.starts_with(told), "{served:?}");
     assert!(!served.stderr.contains("hunter2"), "{served:?}");
 }
 
