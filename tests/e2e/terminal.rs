@@ -123,7 +123,7 @@ async fn first_interrupt_cancels_the_run() {
 }
 
 #[tokio::test]
-async fn lost_gateway_is_named_once_and_left_by_interrupts() {
+async fn lost_gateway_is_named_once() {
     let mut stage = OwnStage::new().await;
     let _gate = waiting(&stage).await;
     let directory = TempDirectory::new();

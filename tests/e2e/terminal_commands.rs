@@ -10,7 +10,7 @@ use crate::interactions::{ask, asking_event, question, stage as asking_stage};
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
 use crate::support::script::sse;
-use crate::support::{CommandOutput, Sqlite, Stage, TempDirectory, run};
+use crate::support::{CommandOutput, OwnStage, Sqlite, Stage, TempDirectory, run};
 
 async fn echoing() -> (Playground, TempDirectory) {
     let directory = TempDirectory::new();
@@ -97,6 +97,56 @@ async fn runs_are_listed_and_found_by_parts() {
 }
 
 #[tokio::test]
+async fn conversations_are_listed_and_shown_in_order() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    for text in ["first", "second"] {
+        assert!(run(&mut sending(&here, &[text])).await.status.success());
+    }
+    let listed = command(&here, &["conversations", "list"]).await;
+    let rows: Vec<_> = listed.stdout.lines().collect();
+    assert!(rows[1].starts_with("dev"), "{listed:?}");
+    assert!(rows[1].ends_with("second"), "{listed:?}");
+    let shown = document(&command(&here, &["conversations", "show", "dev", "--json"]).await);
+    let messages = shown["items"].as_array().unwrap().iter();
+    let messages: Vec<_> = messages
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(messages, ["first", "first", "second", "second"]);
+    let last = command(&here, &["conversations", "show", "dev", "--limit", "1"]).await;
+    assert!(last.stdout.starts_with("assistant  "), "{last:?}");
+    let none = command(&here, &["conversations", "show", "nowhere"]).await;
+    assert!(
+        none.stderr
+            .contains("no message in the conversation nowhere"),
+        "{none:?}"
+    );
+    playground.stop().await;
+}
+
+#[tokio::test]
+async fn failed_run_is_retried_and_followed() {
+    let stage = OwnStage::new().await;
+    stage.runner.answer_all(|run| sse(run.failed(1)));
+    let failed = on_stage(&stage, &["send", "hi"]).await;
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let runs = document(&on_stage(&stage, &["runs", "list", "--json"]).await);
+    let id = runs["items"][0]["run_id"].as_str().unwrap();
+    assert!(
+        failed.stderr.starts_with(&format!("[run {id} failed in ")),
+        "{failed:?}"
+    );
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let retried = on_stage(&stage, &["runs", "retry", id]).await;
+    assert_eq!(retried.status.code(), Some(0), "{retried:?}");
+    assert!(
+        retried.stderr.contains("runs the event again"),
+        "{retried:?}"
+    );
+    assert!(retried.stderr.contains(" completed"), "{retried:?}");
+}
+
+#[tokio::test]
 async fn agents_are_switched_and_deleted_by_name() {
     let (playground, directory) = echoing().await;
     let here = directory.file("");
@@ -179,7 +229,7 @@ async fn interactions_are_listed_and_answered() {
 
 #[tokio::test]
 async fn send_posts_events_types_and_attachments() {
-    let stage = crate::support::OwnStage::new().await;
+    let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let directory = TempDirectory::new();
     let event = json!({"event_type": "message.received", "event_id": "e-7",
@@ -203,7 +253,7 @@ async fn send_posts_events_types_and_attachments() {
 
     let unknown = on_stage(&stage, &["send", "--type", "order.piad", "hi"]).await;
     assert_eq!(unknown.status.code(), Some(1));
-    let hint = "`runnel explain --type order.piad` says why";
+    let hint = "`runnel explain --type order.piad` shows why";
     assert!(unknown.stderr.contains(hint), "{unknown:?}");
     let empty = on_stage(&stage, &["send", ""]).await;
     assert_eq!(empty.status.code(), Some(2));

@@ -5,9 +5,10 @@ mod chat;
 mod conversation;
 mod graph_list;
 mod line_editor;
-mod message_run; // one message, to the end of its run
+mod message_run; // one run, to its end
 mod questions;
 mod screen; // output of a run
+mod sending;
 mod tool_line;
 
 use std::io::{IsTerminal as _, Read as _};
@@ -22,8 +23,8 @@ use crate::cli::gateway::{Gateway, GatewayArguments};
 use crate::cli::output;
 use conversation::CurrentConversation;
 use line_editor::{LineEditor, TypedEntry};
-use message_run::{FollowEnd, Sending};
 use questions::QuestionAnswer;
+use sending::{FollowEnd, Sending};
 
 #[derive(clap::Args)]
 pub(super) struct SendArguments {

@@ -6,7 +6,7 @@ use http::Method;
 
 use super::conversation::CurrentConversation;
 use super::line_editor::{FENCE, LineEditor, TypedEntry, message_of};
-use super::message_run::{FollowEnd, Sending};
+use super::sending::{FollowEnd, Sending};
 use super::{LEFT, answers};
 use crate::cli::event_body::EventParts;
 use crate::cli::facts::text;

@@ -1,4 +1,4 @@
-//! Sends one message and follows its run to the end. A broken stream is resumed.
+//! Posts one event and follows its run to the end. A broken stream is resumed.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,11 +7,12 @@ use anyhow::{Context as _, anyhow};
 use http::Method;
 use http::header::ACCEPT;
 use protocol::sse::{Decoder, SseItem, SseLimits};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::questions::{ask, delivery, open_question, submit};
+use super::questions::{ask, open_question, submit};
 use super::screen::Screen;
+use super::sending::FollowEnd;
 use super::{LEFT, LineInput};
 use crate::cli::facts::{milliseconds, text, took};
 use crate::cli::gateway::{Gateway, Unreachable, encoded, read_json, refusal};
@@ -32,15 +33,8 @@ const LIMITS: SseLimits = SseLimits {
     event_bytes: 4 * 1024 * 1024,
 };
 
-/// End of the work on a message.
-pub(super) enum FollowEnd {
-    Ended(ExitCode),
-    /// A Ctrl-C ended it; the run may continue.
-    Left,
-}
-
 /// Reason to stop following a run early.
-enum FollowStop {
+pub(super) enum FollowStop {
     Left,
     Failed(anyhow::Error),
 }
@@ -59,76 +53,21 @@ impl From<Unreachable> for FollowStop {
 
 /// Effect of the first Ctrl-C. The second one always leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum FirstInterrupt {
+pub(super) enum FirstInterrupt {
     Cancels,
     Leaves,
 }
 
-/// A message, its run, and the runs that continue after its questions.
-pub(super) struct Sending<'a> {
-    gateway: &'a Gateway,
-    json: bool,
-    /// Answers questions; without it they stay open.
-    input: Option<&'a mut LineInput>,
-}
-
-impl<'a> Sending<'a> {
-    pub(super) fn new(gateway: &'a Gateway, json: bool, input: Option<&'a mut LineInput>) -> Self {
-        Self {
-            gateway,
-            json,
-            input,
-        }
-    }
-
-    /// Posts an event and follows its run. Fails if there is no run. A failed run sets the exit code. The run's id
-    /// is stored in `known` once it is known.
-    pub(super) async fn post(
-        self,
-        mut event: Map<String, Value>,
-        known: &mut Option<String>,
-    ) -> anyhow::Result<FollowEnd> {
-        if self.input.is_some() {
-            event.entry("delivery").or_insert_with(delivery);
-        }
-        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
-        if let Err(stop) = run.post(&Value::Object(event), known).await {
-            return run.stopped(stop);
-        }
-        self.follow(run).await
-    }
-
-    /// Follows a run from its first event.
-    pub(super) async fn watch(self, id: &str) -> anyhow::Result<FollowEnd> {
-        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Leaves)?;
-        run.id = id.to_owned();
-        self.follow(run).await
-    }
-
-    async fn follow(mut self, mut run: MessageRun<'a>) -> anyhow::Result<FollowEnd> {
-        loop {
-            let code = match run.follow(self.input.as_deref_mut()).await {
-                Ok(code) => code,
-                Err(stop) => return run.stopped(stop),
-            };
-            let Some(next) = run.next.take() else {
-                return Ok(FollowEnd::Ended(code));
-            };
-            run = MessageRun::new(self.gateway, self.json, run.first_interrupt)?;
-            run.id = next;
-        }
-    }
-}
-
-struct MessageRun<'a> {
+/// One run, followed by its stream.
+pub(super) struct MessageRun<'a> {
     gateway: &'a Gateway,
     screen: Screen,
     interrupts: Signal,
-    first_interrupt: FirstInterrupt,
+    pub(super) first_interrupt: FirstInterrupt,
     /// A cancel was requested.
     is_cancelled: bool,
     /// Id of the run; empty until it is known.
-    id: String,
+    pub(super) id: String,
     last_id: Option<String>,
     ending: Option<Value>,
     started: Instant,
@@ -137,11 +76,11 @@ struct MessageRun<'a> {
     /// The run waits for the answer.
     waits: bool,
     /// Id of the run that the answer started.
-    next: Option<String>,
+    pub(super) next: Option<String>,
 }
 
 impl<'a> MessageRun<'a> {
-    fn new(
+    pub(super) fn new(
         gateway: &'a Gateway,
         json: bool,
         first_interrupt: FirstInterrupt,
@@ -163,7 +102,11 @@ impl<'a> MessageRun<'a> {
     }
 
     /// Posts the event and reads the first stream of its run.
-    async fn post(&mut self, event: &Value, known: &mut Option<String>) -> Result<(), FollowStop> {
+    pub(super) async fn post(
+        &mut self,
+        event: &Value,
+        known: &mut Option<String>,
+    ) -> Result<(), FollowStop> {
         let request = self.streamed(Method::POST, "/v1/events")?.json(event);
         let gateway = self.gateway;
         let response = self.wait(gateway.send(request)).await??;
@@ -178,7 +121,10 @@ impl<'a> MessageRun<'a> {
     }
 
     /// Follows the run to its end and answers its questions.
-    async fn follow(&mut self, mut input: Option<&mut LineInput>) -> Result<ExitCode, FollowStop> {
+    pub(super) async fn follow(
+        &mut self,
+        mut input: Option<&mut LineInput>,
+    ) -> Result<ExitCode, FollowStop> {
         let mut tries = 0;
         let mut lost = None;
         while self.ending.is_none() && tries < RESUMES {
@@ -331,7 +277,7 @@ impl<'a> MessageRun<'a> {
     }
 
     /// The end after a stop.
-    fn stopped(&mut self, stop: FollowStop) -> anyhow::Result<FollowEnd> {
+    pub(super) fn stopped(&mut self, stop: FollowStop) -> anyhow::Result<FollowEnd> {
         self.screen.end();
         match stop {
             FollowStop::Failed(error) => Err(error),
@@ -410,10 +356,8 @@ async fn no_run(event: &Value, response: Response) -> anyhow::Error {
     if body["reason"] != "no_agent" {
         return anyhow!(refusal(status, &body));
     }
-    let event_type = text(event, "event_type");
-    let hint = body["hint"].as_str().map(|hint| format!(" ({hint})"));
-    anyhow!(
-        "no run: no agent takes {event_type}{}; `runnel explain --type {event_type}` says why",
-        hint.unwrap_or_default()
-    )
+    match body["hint"].as_str() {
+        Some(hint) => anyhow!("no run: {hint}"),
+        None => anyhow!("no run: no agent takes {}", text(event, "event_type")),
+    }
 }
