@@ -103,7 +103,7 @@ impl BudgetView {
     ) -> Self {
         let used = used.into_iter().map(|used| {
             let name = names.remove(used.subject_id());
-            UsedBy::of(used, name)
+            UsedBy::of(&used, name)
         });
         Self {
             name: budget.name.clone(),
@@ -133,7 +133,7 @@ impl BudgetView {
 }
 
 impl UsedBy {
-    fn of(used_budget: UsedBudget, name: Option<String>) -> Self {
+    fn of(used_budget: &UsedBudget, name: Option<String>) -> Self {
         let id = used_budget.subject_id().to_owned();
         let Amount {
             calls,
