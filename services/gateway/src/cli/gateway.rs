@@ -27,11 +27,11 @@ const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// URL and API key of the gateway.
 #[derive(clap::Args)]
 pub(super) struct GatewayArguments {
-    /// The gateway. Default: the variable RUNNEL_URL, else the playground with its `runnel-data` in the working
+    /// The gateway. Default: the variable `RUNNEL_URL`, else the playground with its `runnel-data` in the working
     /// directory or a parent.
     #[arg(long)]
     url: Option<String>,
-    /// The API key. Default: the variable RUNNEL_API_KEY, else the key of the playground.
+    /// The API key. Default: the variable `RUNNEL_API_KEY`, else the key of the playground.
     #[arg(long)]
     key: Option<SecretText>,
 }

@@ -18,7 +18,7 @@ const GAP: u16 = 2;
 /// Prints a table. On a terminal, the last column is cut at its edge.
 pub(super) fn print_table(head: &[&str], rows: Vec<TableRow>) {
     let stdout = std::io::stdout();
-    let columns = output::is_screen(&stdout).then(|| output::columns(&stdout));
+    let columns = output::is_screen(&stdout).then(|| output::columns(std::io::stdout()));
     let styles: Vec<Style> = rows.iter().map(|row| row.style).collect();
     let cells = rows.into_iter().map(|row| row.cells).collect();
     let lines = layout(head, cells, columns);
