@@ -9,7 +9,6 @@ use std::time::Duration;
 use domain::normalize::{
     AcceptedResult, Reason, Rejection, ResultEffect, ResultValidator, Verdict,
 };
-use http::StatusCode;
 use protocol::run::RunStatus;
 use tokio::time::{Instant, timeout_at};
 
