@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::message;
+use crate::support::script::sse;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 /// Posts a message with this text to a conversation and waits for the end of its run, if it has one.
@@ -36,6 +37,7 @@ async fn lists_conversations_by_newest_event(#[values(Sqlite, Postgres)] engine:
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
+    stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     assert!(listed(&stage).await.is_empty());
     let of = |id: &str| json!({"conversation": {"conversation_id": id}});
     let thread =
@@ -84,6 +86,7 @@ async fn runs_show_agent_input_and_duration(#[values(Sqlite, Postgres)] engine: 
     let Some(stage) = Stage::on(engine, |_| {}).await else {
         return;
     };
+    stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     let long = "天".repeat(300);
     let parts = json!({"contents": [{"type": "text", "text": "in a part"}]});
     for (input, expected) in [

@@ -5,6 +5,7 @@ use reqwest::header::ACCEPT;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, message, send};
+use crate::support::script::sse;
 use crate::support::stream::Stream;
 use crate::support::{Stage, within};
 
@@ -21,6 +22,7 @@ async fn answer(client: &Client, method: Method, path: &str, body: Option<&Value
 #[tokio::test]
 async fn stream_routes_need_no_accept_header() {
     let stage = Stage::new().await;
+    stage.runner.answer_all(|run| sse(run.talk(3).concat()));
     let (client, event) = (&stage.client, message("streamed"));
     let posted = answer(client, Method::POST, "/v1/runs/stream", Some(&event)).await;
     assert_eq!(posted.header("content-type"), "text/event-stream");
@@ -32,6 +34,7 @@ async fn stream_routes_need_no_accept_header() {
         .map(|frame| frame.data)
         .collect();
     assert_eq!(events, client.ledger(&run_id).await.0);
+    assert_eq!(events.len(), 4);
 
     let path = format!("/v1/runs/{run_id}/stream");
     let rest = answer(client, Method::GET, &format!("{path}?after=1"), None).await;
