@@ -229,11 +229,8 @@ impl Unreachable {
     /// One sentence from the chain of causes.
     fn new(base: &Url, error: &EgressError) -> Self {
         let base = base.as_str().trim_end_matches('/');
-        let causes = || {
-            std::iter::successors(Some(error as &(dyn Error + 'static)), |error| {
-                error.source()
-            })
-        };
+        let first: &(dyn Error + 'static) = error;
+        let causes = || std::iter::successors(Some(first), |cause| (*cause).source());
         let kind = causes().find_map(|cause| cause.downcast_ref::<std::io::Error>());
         let deepest = causes().last().map(ToString::to_string).unwrap_or_default();
         Self(match (error, kind.map(std::io::Error::kind)) {

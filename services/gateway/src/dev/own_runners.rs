@@ -24,13 +24,13 @@ pub(crate) const SECRET_VARIABLE: &str = "RUNNER_SECRET";
 /// Above any agent that gives no priority.
 const PRIORITY: i64 = 1000;
 
-const ENDPOINT: &str = r#"
+const ENDPOINT: &str = "
 # A runner of the command line: `runnel dev --runner {url}`.
 [[runner_endpoints]]
 name = {name}
 base_url = {url}
 secret = {secret}
-"#;
+";
 
 /// Grants all that a manifest may ask for: the manifest decides.
 const AGENT: &str = r#"
