@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::model::first_listed;
 
-/// Ports of Ollama, LM Studio and vLLM.
+/// Default ports of common model servers.
 pub(crate) const USUAL_PORTS: [u16; 3] = [11434, 1234, 8000];
 /// Timeout of the search. It delays the start of the playground.
 const TIMEOUT: Duration = Duration::from_millis(150);
