@@ -230,7 +230,7 @@ impl Unreachable {
     fn new(base: &Url, error: &EgressError) -> Self {
         let base = base.as_str().trim_end_matches('/');
         let causes = || {
-            std::iter::successors(Some(error as &(dyn Error + 'static)), |error| {
+            std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| {
                 error.source()
             })
         };
