@@ -66,6 +66,16 @@ const EXIT_TIMEOUT: Duration = Duration::from_millis(1800);
 /// Part of `EXIT_TIMEOUT` that is left for responses in flight.
 const RESPONSE_DRAIN: Duration = Duration::from_secs(1);
 
+/// Ends or continues the work of an earlier process.
+async fn recover(runs: &Runs) -> anyhow::Result<()> {
+    runs.recovery
+        .sweep_at_boot()
+        .await
+        .context("cannot end the runs of an earlier start")?;
+    runs.store().knowledge().sweep_knowledge_at_boot().await?;
+    Ok(())
+}
+
 impl App {
     /// Builds all components, applies the declared configuration, and recovers the runs of an earlier process.
     /// `listener` is the main listener, `metrics` the optional metrics listener. `public_url` has no trailing
@@ -113,11 +123,7 @@ impl App {
             clock,
         });
         apply_config::apply(&runs, declared).await?;
-        runs.recovery
-            .sweep_at_boot()
-            .await
-            .context("cannot end the runs of an earlier start")?;
-        runs.store().knowledge().sweep_knowledge_at_boot().await?;
+        recover(&runs).await?;
         let knowledge = Knowledge::new(knowledge::Parts {
             store: runs.store().clone(),
             clock,

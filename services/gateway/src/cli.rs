@@ -194,7 +194,7 @@ pub async fn run() -> ExitCode {
         return ExitCode::from(2);
     };
     let outcome = match command {
-        Command::Dev(arguments) => dev_command::dev(arguments, json).await,
+        Command::Dev(arguments) => Box::pin(dev_command::dev(arguments, json)).await,
         Command::Serve(arguments) => serve::serve(&arguments, json).await,
         Command::CheckConfig(arguments) => check_config::check_config(&arguments, json).await,
         Command::Health(arguments) => health::health(&arguments, json).await,

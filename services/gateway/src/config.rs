@@ -187,8 +187,13 @@ impl Config {
         let agents = table.tables("agents", "name", agent::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
-        let names = (&runner_endpoints, &mcp_servers);
-        let builtin = check_builtin_runners(&builtin_runners, &database, names, &mut table);
+        let builtin = check_builtin_runners(
+            &builtin_runners,
+            &database,
+            &runner_endpoints,
+            &mcp_servers,
+            &mut table,
+        );
         table.close()?;
         listeners.and(embedding).and(builtin)?;
         Ok(Self {
@@ -264,10 +269,8 @@ fn check_embedding_models(
 fn check_builtin_runners(
     builtin: &Result<Vec<BuiltinRunner>, Reported>,
     database: &Result<DatabaseConfig, Reported>,
-    (endpoints, servers): (
-        &Result<Vec<EndpointEntry>, Reported>,
-        &Result<Vec<McpServerEntry>, Reported>,
-    ),
+    endpoints: &Result<Vec<EndpointEntry>, Reported>,
+    servers: &Result<Vec<McpServerEntry>, Reported>,
     table: &mut Table<'_>,
 ) -> Result<(), Reported> {
     let (Ok(builtin), Ok(database), Ok(endpoints), Ok(servers)) =
@@ -328,7 +331,7 @@ impl fmt::Debug for Config {
             .field("builtin_runners", &self.builtin_runners)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

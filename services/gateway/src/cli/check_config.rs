@@ -91,7 +91,7 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         .then(|| tool_names(&catalog, config.tools.iter().map(|tool| &tool.tool_name)));
     if arguments.probe && checked.faults.is_empty() {
         let probed = probe(&config, declared).await?;
-        tools = probed.tools.clone();
+        tools.clone_from(&probed.tools);
         checked.probed = Some(probed);
     }
     let files: Vec<_> = config.files.iter().map(|file| file.name.as_str()).collect();

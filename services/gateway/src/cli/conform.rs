@@ -94,7 +94,7 @@ pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode
         Ok(options) => options,
         Err(message) => return wrong_usage(&anyhow::anyhow!(message), json),
     };
-    match check(options).await {
+    match Box::pin(check(options)).await {
         Ok(report) => finish(&report, junit_file.as_deref(), json),
         Err(error) => wrong_usage(&with_advice(error), json),
     }

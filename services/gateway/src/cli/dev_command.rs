@@ -85,10 +85,10 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
     let playground = Box::pin(building).await?;
     if json {
         output::document(&to_json(&playground));
-        playground.serve(|_| {}).await?;
+        Box::pin(playground.serve(|_| {})).await?;
     } else {
         output::line(&banner::text(&playground));
-        playground.serve(print).await?;
+        Box::pin(playground.serve(print)).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

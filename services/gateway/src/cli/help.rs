@@ -1,5 +1,6 @@
 //! Help texts, completions and manual pages, all from the command line's definition.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -62,7 +63,7 @@ fn emphasized(text: &StyledStr) -> StyledStr {
     let mut emphasized = String::new();
     for (place, part) in text.split('`').enumerate() {
         if place % 2 == 1 {
-            emphasized += &format!("{bold}{part}{bold:#}");
+            let _ = write!(emphasized, "{bold}{part}{bold:#}");
         } else {
             emphasized += part;
         }

@@ -86,18 +86,19 @@ pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<Exi
             limit,
             ..
         } => {
-            let mut path = "/v1/runs?".to_owned();
+            let mut query = Vec::new();
             if !status.is_empty() {
-                path += &format!("statuses={}&", encoded(&status.join(",")));
+                query.push(format!("statuses={}", encoded(&status.join(","))));
             }
             if let Some(agent) = agent {
                 let agent = find_id(&gateway, &agents::AGENTS, &agent).await?;
-                path += &format!("agent_id={}&", encoded(&agent));
+                query.push(format!("agent_id={}", encoded(&agent)));
             }
             if let Some(conversation) = conversation {
-                path += &format!("conversation_id={}&", encoded(&conversation));
+                query.push(format!("conversation_id={}", encoded(&conversation)));
             }
-            let path = path.trim_end_matches(['?', '&']);
+            let path = format!("/v1/runs?{}", query.join("&"));
+            let path = path.trim_end_matches('?');
             let runs = gateway.list(path, "cursor", usize::from(limit)).await?;
             list(&runs, json);
         }

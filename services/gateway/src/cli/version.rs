@@ -30,7 +30,7 @@ pub(super) fn print(is_verbose: bool, json: bool) {
     match (json, is_verbose) {
         (true, true) => {
             output::document(&json!({"version": VERSION, "commit": commit, "date": date,
-            "features": features, "platform": platform, "profile": profile}))
+            "features": features, "platform": platform, "profile": profile}));
         }
         (true, false) => output::document(&json!({ "version": VERSION })),
         (false, false) => output::line(&format!("runnel {VERSION}")),

@@ -85,7 +85,9 @@ impl RunnerWatch {
         };
         let mut runners = endpoints.runners_of(&self.workspace, record.id).await?;
         // The time of each list is no change.
-        runners.iter_mut().for_each(|runner| runner.seen_at = 0);
+        for runner in &mut runners {
+            runner.seen_at = 0;
+        }
         let state = EndpointState {
             health: record.health.clone(),
             reason: record.health_reason.clone(),

@@ -44,7 +44,7 @@ pub(super) struct Screen {
     mode: ScreenMode,
     out_is_terminal: bool,
     /// Standard error is a terminal that can move its cursor.
-    err_is_screen: bool,
+    is_stderr_terminal: bool,
     /// Text printed so far.
     shown: String,
     cursor: Cursor,
@@ -67,7 +67,7 @@ impl Screen {
                 ScreenMode::Text
             },
             out_is_terminal: std::io::stdout().is_terminal(),
-            err_is_screen: output::is_screen(&std::io::stderr()),
+            is_stderr_terminal: output::is_screen(&std::io::stderr()),
             shown: String::new(),
             cursor: Cursor::LineStart,
             calls: Vec::new(),
@@ -101,7 +101,7 @@ impl Screen {
     /// Advances the spinner.
     pub(super) fn wait(&mut self) {
         let has_room = self.cursor != Cursor::BehindText;
-        if self.mode == ScreenMode::Events || !self.err_is_screen || !has_room {
+        if self.mode == ScreenMode::Events || !self.is_stderr_terminal || !has_room {
             return;
         }
         self.frame = (self.frame + 1) % FRAMES.len();
@@ -124,10 +124,14 @@ impl Screen {
 
     /// Reports a lost connection, on one line for all tries.
     pub(super) fn lost(&mut self, tries: u32) {
-        let dots = if self.err_is_screen { "…" } else { "..." };
+        let dots = if self.is_stderr_terminal {
+            "…"
+        } else {
+            "..."
+        };
         let is_new = self.lost.is_none();
         self.lost = Some(format!("connection lost, trying again ({tries}){dots}"));
-        if self.err_is_screen && self.mode == ScreenMode::Text {
+        if self.is_stderr_terminal && self.mode == ScreenMode::Text {
             self.break_line();
             self.wait();
         } else if is_new {
@@ -231,7 +235,7 @@ impl Screen {
         let changed = self.graph.take(data);
         let graph = &self.graph;
         self.calls.retain(|call| !graph.holds(&call.id));
-        if !self.err_is_screen {
+        if !self.is_stderr_terminal {
             self.break_line();
             for place in changed {
                 output::remark(&self.graph.line(place));
@@ -257,7 +261,7 @@ impl Screen {
             name: text("tool_name"),
             parameters: started["parameters"].clone(),
         });
-        if self.err_is_screen {
+        if self.is_stderr_terminal {
             self.break_line();
         }
     }
@@ -268,7 +272,7 @@ impl Screen {
         let call = place.map(|place| self.calls.remove(place));
         let name = completed["tool_name"].as_str().unwrap_or_default();
         let parameters = call.map_or(Value::Null, |call| call.parameters);
-        let reader = if self.err_is_screen {
+        let reader = if self.is_stderr_terminal {
             OutputDevice::Terminal { columns: columns() }
         } else {
             OutputDevice::Program

@@ -10,6 +10,7 @@ use super::questions::delivery;
 use crate::cli::gateway::Gateway;
 
 /// End of the work on a message.
+#[derive(Clone, Copy)]
 pub(super) enum FollowEnd {
     Ended(ExitCode),
     /// A Ctrl-C ended it; the run may continue.
