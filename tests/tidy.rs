@@ -762,11 +762,12 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const ENGINE_SPECIFIC_FILES: [&str; 15] = [
+const ENGINE_SPECIFIC_FILES: [&str; 18] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
+    "database_server.rs",
     "engine.rs",
     "notifier.rs",
     "history_search.rs",
@@ -774,8 +775,10 @@ const ENGINE_SPECIFIC_FILES: [&str; 15] = [
     "knowledge/removal.rs",
     "knowledge/search.rs",
     "retention.rs",
+    "runs/labels.rs",
     "shared_parts.rs",
     "sql.rs",
+    "stream_links.rs",
     "transcript.rs",
     "writer/transaction.rs",
 ];

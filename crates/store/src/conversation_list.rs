@@ -7,6 +7,7 @@ use sea_orm::Value;
 
 use crate::error::{StoreError, signed};
 use crate::event_log::EventPosition;
+use crate::page::PageBound;
 use crate::repositories::ConversationRepository;
 use crate::runs::{MAX_SCANNED, input_texts};
 use crate::sql::{EACH_ALONE, Sql, SqlRow, returned};
@@ -46,6 +47,9 @@ struct ScannedEvent {
     newest_of: Option<String>,
 }
 
+/// Maximum bytes of a record: ids of at most 512 characters each, and the text.
+const RECORD_BYTES: usize = 4096;
+
 /// Events of the first read. Each further read doubles.
 const FIRST_READ: u64 = 256;
 
@@ -56,9 +60,12 @@ impl ConversationRepository<'_> {
         self,
         workspace: &WorkspaceId,
         after: Option<EventPosition>,
-        limit: usize,
+        bound: impl Into<PageBound<'_>>,
         characters: u32,
     ) -> Result<ConversationsFound, StoreError> {
+        let bound = bound.into();
+        let limit = usize::try_from(bound.limit).unwrap_or(usize::MAX);
+        bound.budget.take(limit.saturating_mul(RECORD_BYTES))?;
         let mut newest: Vec<(EventPosition, String)> = Vec::new();
         let (mut after, mut size, mut scanned) = (after, FIRST_READ, 0);
         let next = 'scan: loop {

@@ -155,7 +155,7 @@ fn has_default(schema: &Value) -> bool {
             // A property may be named `default`.
             "properties" => member
                 .as_object()
-                .is_some_and(|members| members.values().any(has_default)),
+                .is_some_and(|some| some.values().any(has_default)),
             "default" => true,
             _ => has_default(member),
         }),

@@ -54,9 +54,9 @@ pub(crate) async fn list_conversations(
             cursor,
         )?)?),
     };
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let page = caller.answer.page(limit);
     let found = (state.runs.store().conversations())
-        .list_conversations(&caller.workspace, after, limit, PREVIEW_READ)
+        .list_conversations(&caller.workspace, after, page, PREVIEW_READ)
         .await?;
     let next = found.next.map(|next| {
         let place = position_bytes(next.received_at, &next.event_id);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use domain::authorization::{Decision, FrozenConversation};
+use domain::authorization::Decision;
 use domain::run::Run;
 use http::{HeaderMap, StatusCode};
 use protocol::context::AvailableApis;
@@ -43,30 +43,18 @@ async fn views(
     workspace: &WorkspaceId,
     runs: Vec<Run>,
 ) -> Result<Vec<AgentRun>, StoreError> {
-    let keys = runs
-        .iter()
-        .filter_map(|run| run.conversation_key.clone())
-        .collect();
     let repository = state.runs.store().runs();
-    let conversations = repository.find_conversations(keys).await?;
     let labels = repository
         .find_run_labels(workspace, &runs, PREVIEW_READ)
         .await?;
     let view = |run: Run| {
-        let parts = run
-            .conversation_key
-            .as_ref()
-            .and_then(|key| conversations.get(key));
-        let conversation = parts.map(|(bot_id, conversation_id, thread_id)| FrozenConversation {
-            bot_id: bot_id.clone(),
-            conversation_id: conversation_id.clone(),
-            thread_id: thread_id.clone(),
-        });
+        let key = run.conversation_key.as_ref();
+        let conversation = key.and_then(|key| labels.conversations.get(key));
         let input = labels.inputs.get(&run.event_id).cloned();
         AgentRun {
             agent_name: labels.agent_names.get(&run.agent_id).cloned(),
             input_preview: input.map(preview),
-            ..agent_run(run, conversation.as_ref())
+            ..agent_run(run, conversation)
         }
     };
     Ok(runs.into_iter().map(view).collect())

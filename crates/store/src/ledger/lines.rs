@@ -1,15 +1,13 @@
 //! Ledger reads: bounded lists of events and rejections.
 
-use std::collections::HashMap;
-
 use protocol::id::RunId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
-use crate::entity::{conversations, run_rejections, run_segments};
+use crate::entity::{run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
-use crate::sql::{Sql, padded};
+use crate::sql::Sql;
 
 /// A stored event: its sequence and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,23 +199,5 @@ impl RunRepository<'_> {
         let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let all = found.first().map_or(Ok(0), |row| row.number("bytes"))?;
         budget.take(usize::try_from(all).unwrap_or(0).min(bytes))
-    }
-
-    /// Conversations by key, for views of runs: (bot, conversation, thread), `''` for none.
-    pub async fn find_conversations(
-        self,
-        keys: Vec<String>,
-    ) -> Result<HashMap<String, (String, String, String)>, StoreError> {
-        if keys.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let rows = conversations::Entity::find()
-            .filter(conversations::Column::Key.is_in(padded(keys)))
-            .all(&self.db.readers)
-            .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.key, (row.bot_id, row.conversation_id, row.thread_id)))
-            .collect())
     }
 }

@@ -1,12 +1,13 @@
-//! Texts that a client sees beside a run: its agent's name and the begin of its input.
+//! Texts that a client sees beside a run: its conversation, its agent's name and the begin of its input.
 
 use std::collections::HashMap;
 
+use domain::authorization::FrozenConversation;
 use domain::run::Run;
 use protocol::id::{AgentId, WorkspaceId};
 use sea_orm::{ColumnTrait, DbBackend, EntityTrait, QueryFilter, QuerySelect};
 
-use crate::entity::agents;
+use crate::entity::{agents, conversations};
 use crate::error::{StoreError, parsed};
 use crate::repositories::RunRepository;
 use crate::sql::{Sql, padded, returned};
@@ -14,6 +15,8 @@ use crate::sql::{Sql, padded, returned};
 /// Labels of some runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunLabels {
+    /// Conversations, by key.
+    pub conversations: HashMap<String, FrozenConversation>,
     /// Current names of the agents that still exist.
     pub agent_names: HashMap<AgentId, String>,
     /// The first characters of each event's input text, by event id. Events without a text are missing.
@@ -31,6 +34,8 @@ impl RunRepository<'_> {
         if runs.is_empty() {
             return Ok(RunLabels::default());
         }
+        let keys = runs.iter().filter_map(|run| run.conversation_key.clone());
+        let conversations = conversations_of(self, keys.collect()).await?;
         let ids = runs.iter().map(|run| run.agent_id.to_string());
         let names: Vec<(String, String)> = agents::Entity::find()
             .select_only()
@@ -48,10 +53,33 @@ impl RunRepository<'_> {
         let events = runs.iter().map(|run| run.event_id.as_str());
         let inputs = input_texts(&self.db.readers, workspace, events, characters).await?;
         Ok(RunLabels {
+            conversations,
             agent_names,
             inputs,
         })
     }
+}
+
+async fn conversations_of(
+    runs: RunRepository<'_>,
+    keys: Vec<String>,
+) -> Result<HashMap<String, FrozenConversation>, StoreError> {
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = conversations::Entity::find()
+        .filter(conversations::Column::Key.is_in(padded(keys)))
+        .all(&runs.db.readers)
+        .await?;
+    let named = rows.into_iter().map(|row| {
+        let conversation = FrozenConversation {
+            bot_id: row.bot_id,
+            conversation_id: row.conversation_id,
+            thread_id: row.thread_id,
+        };
+        (row.key, conversation)
+    });
+    Ok(named.collect())
 }
 
 /// The first characters of the events' input texts, by event id.
