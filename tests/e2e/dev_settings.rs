@@ -5,6 +5,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
+use uuid::Uuid;
 
 use crate::dev::sending;
 use crate::support::client::{Client, message};
@@ -34,7 +35,9 @@ async fn overrides_and_variables_stand_above_generated_settings() {
     let directory = TempDirectory::new();
     directory.write(
         "runnel-dev.toml",
-        "[[agents]]\nname = \"hello\"\nrunner_id = \"plugin:runnel/echo/default\"\nconfig = {}\n\
+        "[[agents]]\nname = \"hello\"\nenabled = false\n\
+         [[agents]]\nname = \"mine\"\nevent_types = [\"message.received\"]\nscope = { kind = \"global\" }\n\
+         runner_id = \"plugin:runnel/echo/default\"\n\
          [[knowledge_bases]]\nkb_id = \"mine\"\n",
     );
     let data = directory.file("runnel-data");
@@ -44,7 +47,7 @@ async fn overrides_and_variables_stand_above_generated_settings() {
     assert_eq!(settings, Some("./runnel-dev.toml, ./runnel-data/dev.toml"));
     assert_eq!(
         playground.line("agent "),
-        Some("hello → plugin:runnel/echo/default")
+        Some("mine → plugin:runnel/echo/default")
     );
     assert_eq!(send(&directory, &["heard"]).await.stdout, "heard\n");
     let endpoint = |port: u16| json!({"name": format!("e{port}"), "base_url": format!("http://127.0.0.1:{port}")});
@@ -283,7 +286,8 @@ async fn retries_are_logged_with_cause_and_endpoint() {
 #[tokio::test]
 async fn log_format_is_selectable() {
     let directory = TempDirectory::new();
-    directory.write("master.key", &"ab".repeat(32));
+    let [first, second] = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::simple);
+    directory.write("master.key", &format!("{first}{second}"));
     let settings = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[auth]\nmaster_key = \"file:{}\"\n\
          [database]\nurl = \"sqlite://{}\"\n",

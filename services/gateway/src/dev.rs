@@ -288,7 +288,10 @@ impl Playground {
     pub(crate) async fn serve(self, report: fn(DevNote)) -> anyhow::Result<()> {
         let stop = CancellationToken::new();
         let runs = self.app.runs().clone();
+        // The store closes after the stop signal.
+        let stopping = runs.stopping().clone();
         let watching = self.watch.keep(|line| report(DevNote::Runner(line)));
+        let watching = stopping.run_until_cancelled(watching);
         let beside = stop.run_until_cancelled(async {
             tokio::join!(watching, report_runs(runs, report));
         });

@@ -7,7 +7,7 @@ use domain::authorization::{Decision, Layer};
 /// Kinds with resources, which are listed by name. Other kinds have operations only.
 const NAMED: [&str; 6] = ["model", "tool", "skill", "knowledge_base", "file", "agent"];
 /// Kinds that depend on the event alone.
-const OF_EVENT: [&str; 3] = ["runs", "run", "prompt"];
+const OF_EVENT: [&str; 4] = ["runs", "run", "prompt", "event_artifact"];
 
 /// Rights that runs get, rights that the manifest does not ask for, and rights that another layer removes.
 pub(super) fn summary(decisions: &[Decision]) -> String {

@@ -64,7 +64,7 @@ impl RunnerWatch {
                     }
                     Err(error) if !has_failed => {
                         has_failed = true;
-                        report(format!("runners cannot be bound, trying again: {error:#}"));
+                        report(format!("agents cannot be bound, trying again: {error:#}"));
                     }
                     Err(_) => {}
                 }
