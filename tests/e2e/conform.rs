@@ -17,7 +17,7 @@ use crate::support::faulty_runner::{FAULTY_RUNNER_ID, FaultyRunner, InjectedFaul
 use crate::support::listening::{local_agent_under, rust_echo};
 use crate::support::node::typescript_echo;
 use crate::support::programs::runnel;
-use crate::support::python::{example, python_echo};
+use crate::support::python::{example, python_echo, python_with_httpx};
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{CommandOutput, TempDirectory, run, skipped};
 
@@ -108,7 +108,10 @@ async fn typescript_example_conforms() {
 #[tokio::test]
 async fn grants_what_the_manifest_requests() {
     let local_agent = local_agent_under(SECRET).await;
-    let assistant = example("python3", "assistant_runner.py").await;
+    let assistant = match python_with_httpx().await {
+        Some(python) => example(python, "assistant_runner.py").await,
+        None => None,
+    };
     for runner in assistant.iter().chain([&local_agent]) {
         let report = report(&runner.url, &[]).await;
         assert_eq!(with_outcome(&report, "fail"), [""; 0], "{report:#}");
