@@ -234,12 +234,13 @@ const WORKSPACE_CRATES: [&str; 26] = [
     "tools",
 ];
 /// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.
-const DOMAIN_NEEDS: [&str; 8] = [
+const DOMAIN_NEEDS: [&str; 9] = [
     "chrono",
     "memchr",
     "protocol",
     "serde",
     "serde_json",
+    "strsim",
     "thiserror",
     "unicode-normalization",
     "uuid",

@@ -10,8 +10,9 @@ use crate::support::{Engine, Postgres, Sqlite, Stage, within};
 
 const PAGE: &str = "https://app.example";
 
-async fn stage_with_page() -> Stage {
-    Stage::with(|config| config.server = format!("cors_origins = [\"{PAGE}\"]")).await
+async fn stage_with_page(engine: Engine) -> Option<Stage> {
+    let listed = format!("cors_origins = [\"{PAGE}\"]");
+    Stage::on(engine, |config| config.server = listed).await
 }
 
 /// A preflight request as a browser sends it.
@@ -34,7 +35,7 @@ async fn header_of(request: RequestBuilder, name: &str) -> Option<String> {
 
 #[tokio::test]
 async fn allows_cors_for_listed_origins_only() {
-    let stage = stage_with_page().await;
+    let stage = stage_with_page(Sqlite).await.unwrap();
     let client = &stage.client;
     let allowed = |request| header_of(request, "access-control-allow-origin");
     let expected = Some(PAGE.to_owned());
@@ -106,7 +107,7 @@ async fn link(client: &Client, run_id: &str) -> String {
 #[rstest]
 #[tokio::test]
 async fn stream_link_opens_one_resumable_stream(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
+    let Some(stage) = stage_with_page(engine).await else {
         return;
     };
     let gate = Gate::new();
@@ -161,7 +162,7 @@ async fn stream_link_opens_one_resumable_stream(#[values(Sqlite, Postgres)] engi
 
 #[tokio::test]
 async fn stream_link_ends_with_its_key() {
-    let stage = Stage::new().await;
+    let stage = stage_with_page(Sqlite).await.unwrap();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let run_id = stage.client.post(&message("m-1")).await.run_id();
     stage.client.finished(&run_id).await;

@@ -757,7 +757,10 @@ async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engin
     for operation in &host {
         let (about, _) = row(&operation.id);
         let ask = async |ids: &ResourceIds| {
-            visible_response(request(&as_run(&own), operation, ids)).await
+            without_ids(
+                visible_response(request(&as_run(&own), operation, ids)).await,
+                ids,
+            )
         };
         let nothing = ask(&absent_ids).await;
         for (run_id, event_id) in [

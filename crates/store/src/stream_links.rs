@@ -137,14 +137,10 @@ impl Mutation for SweepStreamLinks {
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        // Replicas skip each other's rows; SQLite has one writer and no such clause.
-        let ours = match Sql::backend(tx) {
-            sea_orm::DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
-            _ => "",
-        };
+        // In one order, so that replicas do not deadlock.
         let sql = format!(
             "DELETE FROM stream_links WHERE token_sha256 IN (SELECT token_sha256 FROM stream_links \
-             WHERE expires_at < $1 LIMIT {SWEPT} {ours}) RETURNING run_id"
+             WHERE expires_at < $1 ORDER BY expires_at, token_sha256 LIMIT {SWEPT}) RETURNING run_id"
         );
         let deleted = tx.query_sql(sql, vec![self.at.into()]).await?;
         Ok(deleted.len() as u64)
