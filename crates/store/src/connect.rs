@@ -12,7 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
 
-use crate::database_server::wait_for_server;
+use crate::database_server::{probe_file, probe_server, wait_for_server};
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::part_cache::PartCache;
@@ -135,6 +135,18 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
     Ok(migrated?)
 }
 
+/// Reaches the database without a change and describes it.
+pub async fn probe_database(url: &str) -> Result<String, StoreError> {
+    match backend_of(url)? {
+        Backend::Sqlite => {
+            let path = sqlite_file(url).or_else(|| sqlite_path(url));
+            let path = path.ok_or_else(|| StoreError::Address("it has no path".to_owned()))?;
+            probe_file(&path)
+        }
+        Backend::Postgres => probe_server(url).await,
+    }
+}
+
 /// Checks the syntax of a database URL.
 pub fn check_database_url(url: &str) -> Result<(), String> {
     match backend_of(url).map_err(|error| error.to_string())? {
@@ -145,7 +157,7 @@ pub fn check_database_url(url: &str) -> Result<(), String> {
     }
 }
 
-pub(crate) fn backend_of(url: &str) -> Result<Backend, StoreError> {
+fn backend_of(url: &str) -> Result<Backend, StoreError> {
     if url.starts_with("sqlite:") {
         Ok(Backend::Sqlite)
     } else if url.starts_with("postgres:") || url.starts_with("postgresql:") {
@@ -254,7 +266,7 @@ fn sqlite_file(url: &str) -> Option<PathBuf> {
     file.is_file().then(|| file.to_owned())
 }
 
-pub(crate) fn sqlite_path(url: &str) -> Option<PathBuf> {
+fn sqlite_path(url: &str) -> Option<PathBuf> {
     let path = url
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
-use crate::connect::{backend_of, sqlite_path};
-use crate::engine::Backend;
 use crate::error::StoreError;
 
 /// Timeout of a probe.
@@ -17,23 +15,18 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// First bytes of a database file.
 const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
 
-/// Reaches the database without a change and describes it.
-pub async fn probe_database(url: &str) -> Result<String, StoreError> {
-    match backend_of(url)? {
-        Backend::Sqlite => probe_file(url),
-        Backend::Postgres => {
-            let options = options(url)?;
-            let why = match tokio::time::timeout(PROBE_TIMEOUT, describe(&options)).await {
-                Ok(Ok(version)) => return Ok(format!("PostgreSQL {version}")),
-                Ok(Err(error)) => reason(&error),
-                Err(_) => "it does not answer".to_owned(),
-            };
-            Err(StoreError::Server {
-                place: place(&options),
-                why,
-            })
-        }
-    }
+/// Reaches a server and describes it.
+pub(crate) async fn probe_server(url: &str) -> Result<String, StoreError> {
+    let options = options(url)?;
+    let why = match tokio::time::timeout(PROBE_TIMEOUT, describe(&options)).await {
+        Ok(Ok(version)) => return Ok(format!("PostgreSQL {version}")),
+        Ok(Err(error)) => reason(&error),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    Err(StoreError::Server {
+        place: place(&options),
+        why,
+    })
 }
 
 async fn describe(options: &PgConnectOptions) -> Result<String, sqlx::Error> {
@@ -44,14 +37,14 @@ async fn describe(options: &PgConnectOptions) -> Result<String, sqlx::Error> {
     version
 }
 
-fn probe_file(url: &str) -> Result<String, StoreError> {
-    let path = sqlite_path(url).ok_or_else(|| StoreError::Address("it has no path".to_owned()))?;
+/// Reads the head of a database file and describes it.
+pub(crate) fn probe_file(path: &Path) -> Result<String, StoreError> {
     let failed = |why: String| StoreError::Server {
         place: path.display().to_string(),
         why,
     };
     let mut header = Vec::new();
-    match std::fs::File::open(&path) {
+    match std::fs::File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut above = path
                 .ancestors()

@@ -45,8 +45,14 @@ impl Locations {
         if self.variables.contains(&name) {
             return Some(format!("the variable {name}"));
         }
-        let line = self.line_of(pointer)?;
-        Some(format!("{}:{line}", self.file.display()))
+        if let Some(line) = self.line_of(pointer) {
+            return Some(format!("{}:{line}", self.file.display()));
+        }
+        // A variable of a section that nothing else names.
+        let start = format!("{name}__");
+        let mut variables = self.variables.iter();
+        let within = variables.find(|name| !pointer.is_empty() && name.starts_with(&start));
+        within.map(|name| format!("the variable {name}"))
     }
 
     /// The line of a setting, or of the table that lacks it.

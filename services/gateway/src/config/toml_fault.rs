@@ -83,12 +83,9 @@ mod tests {
             ("[server\nlisten = 1", "1 | [server\n  |        ^"),
             (
                 "[auth]\nmaster_key = whsec_aHVudGVyMg==",
-                "2 | master_key = ****************==\n  |              ^",
+                "2 | master_key = ****************==\n  |                              ^",
             ),
-            (
-                "whsec_aHVudGVyMg=",
-                "1 | ****************=\n  |                  ^",
-            ),
+            ("whsec_aHVudGVyMg=", "1 | ****************=\n"),
         ] {
             let error = DeTable::parse(text).unwrap_err();
             let fault = syntax_fault(Path::new("r.toml"), text, &error, known).to_string();
