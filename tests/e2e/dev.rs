@@ -556,7 +556,10 @@ async fn send_fails_with_failed_run_or_no_gateway() {
     gateway.kill().await;
     let printed = send(Path::new("/"), &arguments).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    assert!(printed.stderr.contains("is the gateway running?"), "{printed:?}");
+    assert!(
+        printed.stderr.contains("is the gateway running?"),
+        "{printed:?}"
+    );
     assert!(!printed.stderr.contains(&client.key), "{printed:?}");
 }
 

@@ -922,7 +922,10 @@ async fn command_adds_lists_searches_and_removes_documents() {
     assert!(removed.status.success(), "{removed:?}");
     let missing = kb(&["remove", "handbook", "deep/zh.txt"]).await;
     assert_eq!(missing.status.code(), Some(1), "{missing:?}");
-    assert!(missing.stderr.contains("no such document"), "{missing:?}");
+    assert!(
+        missing.stderr.contains("there is no document"),
+        "{missing:?}"
+    );
     directory.write("bad.pdf", "no");
     let bad = kb(&[
         "add",

@@ -219,7 +219,9 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
 fn status_of(run: &Value) -> String {
     let status = text(run, "status");
     match run["status_reason"].as_str() {
-        Some(reason) if reason != status => format!("{status} ({reason})"),
+        Some(reason) if status != "completed" && reason != status => {
+            format!("{status} ({reason})")
+        }
         _ => status.to_owned(),
     }
 }
@@ -293,9 +295,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_names_reason_once() {
+    fn status_names_reason_of_failure_once() {
         let check = |run: Value, expected: &str| assert_eq!(status_of(&run), expected);
-        check(json!({"status": "completed"}), "completed");
+        check(
+            json!({"status": "completed", "status_reason": "stop"}),
+            "completed",
+        );
         check(
             json!({"status": "failed", "status_reason": "host.orphaned"}),
             "failed (host.orphaned)",
