@@ -133,6 +133,42 @@ async fn answer(
     }
 }
 
+/// Demands that one of the answers went to one destination; true if this is the run.
+async fn is_given_to_run(
+    bench: &StoreFixture,
+    (run, id): (&Run, &str),
+    answers: [&Destination; 2],
+) -> bool {
+    let stored = answers
+        .into_iter()
+        .find(|went| **went != Destination::Nowhere);
+    let nowhere = answers.map(|went| *went == Destination::Nowhere);
+    assert_ne!(nowhere[0], nowhere[1], "{answers:?}");
+    let awaited = bench
+        .store
+        .interactions()
+        .find_awaited(run.id, "q")
+        .await
+        .unwrap()
+        .unwrap();
+    let event_id = answer_event_id(id);
+    let event = bench.store.events().find_event(&bench.workspace, &event_id);
+    let event = event.await.unwrap();
+    let found = bench
+        .store
+        .interactions()
+        .find_interaction(&bench.workspace, id)
+        .await;
+    let found = found.unwrap().unwrap().answered.unwrap();
+    let is_given = *stored.unwrap() == Destination::ToRun;
+    assert_eq!(
+        (awaited.given.is_some(), event.is_some()),
+        (is_given, !is_given)
+    );
+    assert_eq!(found.taken == TakenAs::AnswerDelivery, is_given);
+    is_given
+}
+
 async fn delivers_answer_to_run_or_as_event(bench: StoreFixture) {
     const RACES: usize = 1_000;
     const AT_ONCE: usize = 50;
@@ -180,33 +216,7 @@ async fn delivers_answer_to_run_or_as_event(bench: StoreFixture) {
             }
             Order::Race => tokio::join!(end, answers).1,
         };
-        let stored = [&first, &second]
-            .into_iter()
-            .find(|went| **went != Destination::Nowhere);
-        let nowhere = [&first, &second].map(|went| *went == Destination::Nowhere);
-        assert_ne!(nowhere[0], nowhere[1], "{first:?} {second:?}");
-        let awaited = bench
-            .store
-            .interactions()
-            .find_awaited(run.id, "q")
-            .await
-            .unwrap()
-            .unwrap();
-        let event_id = answer_event_id(&id);
-        let event = bench.store.events().find_event(&bench.workspace, &event_id);
-        let event = event.await.unwrap();
-        let found = bench
-            .store
-            .interactions()
-            .find_interaction(&bench.workspace, &id)
-            .await;
-        let found = found.unwrap().unwrap().answered.unwrap();
-        let is_given = *stored.unwrap() == Destination::ToRun;
-        assert_eq!(
-            (awaited.given.is_some(), event.is_some()),
-            (is_given, !is_given)
-        );
-        assert_eq!(found.taken == TakenAs::AnswerDelivery, is_given);
+        let is_given = is_given_to_run(&bench, (&run, &id), [&first, &second]).await;
         match order {
             Order::EndFirst => assert!(!is_given),
             Order::AnswersFirst => assert!(is_given),
