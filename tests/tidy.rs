@@ -763,12 +763,11 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const ENGINE_SPECIFIC_FILES: [&str; 18] = [
+const ENGINE_SPECIFIC_FILES: [&str; 16] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
-    "database_server.rs",
     "engine.rs",
     "notifier.rs",
     "history_search.rs",
@@ -779,7 +778,6 @@ const ENGINE_SPECIFIC_FILES: [&str; 18] = [
     "runs/labels.rs",
     "shared_parts.rs",
     "sql.rs",
-    "stream_links.rs",
     "transcript.rs",
     "writer/transaction.rs",
 ];
