@@ -220,7 +220,7 @@ async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
     proxy.set(NetworkFault::Refusing);
     gate.cancel();
     until("it to be asked in vain", async || {
-        stage.gateway.log().contains("the database does not take")
+        stage.gateway.log().contains("cannot store results of run")
     })
     .await;
     proxy.set(NetworkFault::Whole);
@@ -329,7 +329,7 @@ async fn run_with_expired_lease_ends_as_orphaned(
     proxy.set(wire);
     // The lease expires by the clock while the database is away. A pending write may time out at the same
     // moment.
-    let ends = ["its lease has ended", "its ledger cannot be written"];
+    let ends = ["its lease expired", "its ledger cannot be written"];
     until("the run to be let go", async || {
         let log = stage.gateway.log();
         ends.iter().any(|end| log.contains(end))
@@ -484,7 +484,7 @@ async fn steering_pull_recovers_from_lost_commit(
         if wire == NetworkFault::Refusing {
             // Logged once the writer's second attempt has timed out waiting for a connection.
             until("the second try to fail", async || {
-                stage.gateway.log().contains("the database does not take")
+                stage.gateway.log().contains("cannot store results of run")
             })
             .await;
         }
@@ -548,8 +548,8 @@ async fn slow_database_fails_no_run() {
     }
     let log = stage.gateway.log();
     for amiss in [
-        "its lease has ended",
-        "was taken over",
+        "its lease expired",
+        "another replica took over run",
         "transaction timed out after",
     ] {
         assert!(!log.contains(amiss), "{amiss}");

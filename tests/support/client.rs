@@ -26,6 +26,11 @@ pub struct ApiResponse {
 }
 
 impl ApiResponse {
+    /// The body without an id, for a comparison with the answer about another object.
+    pub fn body_without(&self, id: &str) -> String {
+        self.body.to_string().replace(id, "")
+    }
+
     pub fn error(&self, member: &str) -> &Value {
         &self.body["error"][member]
     }

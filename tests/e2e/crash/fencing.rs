@@ -48,7 +48,7 @@ async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
     // The old owner notices and logs the takeover, and its clients see the same end.
     until("the old owner to notice", async || {
         let log = stage.gateway.log();
-        log.contains("was taken over")
+        log.contains("another replica took over run")
             || log.contains("cannot be written")
             || log.contains("another replica executes run")
     })

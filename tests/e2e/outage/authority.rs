@@ -236,7 +236,7 @@ async fn denies_run_whose_lease_expired_in_outage(#[case] wire: NetworkFault) {
 
     house.proxy.set(wire);
     until("the run to be let go", async || {
-        house.stage.gateway.log().contains("its lease has ended")
+        house.stage.gateway.log().contains("its lease expired")
     })
     .await;
     assert_denied(house.everything(&owner)).await;

@@ -154,8 +154,8 @@ async fn replica_with_expired_lease_writes_nothing() {
         stage.runner.closed(n).await;
         let lost = async || {
             let log = stage.gateway.log();
-            let run = format!("run {run_id} was ");
-            log.contains(&(run.clone() + "taken over")) || log.contains(&(run + "settled by"))
+            log.contains(&format!("another replica took over run {run_id}"))
+                || log.contains(&format!("run {run_id} was already ended"))
         };
         until("the zombie to notice", lost).await;
 
