@@ -1,5 +1,6 @@
 //! `runnel backup`: database and artifacts as one tar file, from the configuration.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,8 +15,6 @@ use tar::Builder;
 use crate::app::{artifact_directory, embedded_file};
 use crate::cli::{ConfigArgument, output};
 
-/// Name of the database in the file.
-const DATABASE: &str = "runnel.db";
 /// Name of the artifacts' directory in the file.
 const ARTIFACTS: &str = "artifacts";
 /// Marks the names of unfinished uploads.
@@ -87,7 +86,9 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
     let runs = copy_sqlite(database, &copy.path)
         .with_context(|| format!("cannot copy {}", database.display()))?;
     let archive = Temporary::beside(file, "part")?;
-    let written = archive_of(&copy.path, artifacts, &archive.path);
+    // The name of `database.url`, so that unpacking replaces this file.
+    let name = database.file_name().context("the database has no name")?;
+    let written = archive_of((&copy.path, name), artifacts, &archive.path);
     let counted = written.with_context(|| format!("cannot write {}", file.display()))?;
     let bytes = fs::metadata(&archive.path)?.len();
     fs::rename(&archive.path, file)
@@ -100,9 +101,13 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
 }
 
 /// Writes the archive. Returns the number of artifacts. They are copied after the database, which names them.
-fn archive_of(copy: &Path, artifacts: Option<&Path>, archive: &Path) -> io::Result<u64> {
+fn archive_of(
+    (copy, name): (&Path, &OsStr),
+    artifacts: Option<&Path>,
+    archive: &Path,
+) -> io::Result<u64> {
     let mut builder = Builder::new(File::options().write(true).open(archive)?);
-    builder.append_path_with_name(copy, DATABASE)?;
+    builder.append_path_with_name(copy, name)?;
     let mut counted = 0;
     if let Some(artifacts) = artifacts.filter(|artifacts| artifacts.is_dir()) {
         append(
@@ -161,7 +166,7 @@ impl Temporary {
         let options = options.write(true).create_new(true).mode(0o600);
         options.open(&path).with_context(|| {
             format!(
-                "cannot create {}; remove what is left of an earlier try",
+                "cannot create {}; its directory must exist, and no file of an earlier try be left",
                 path.display()
             )
         })?;
