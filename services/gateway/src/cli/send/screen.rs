@@ -189,7 +189,8 @@ impl Screen {
 
     fn show_whole(&mut self, message: &Value) {
         let text = text_of(&message["content"]);
-        if !text.is_empty() {
+        // The deltas of a run with several turns end with the message of the last one.
+        if !text.is_empty() && !self.shown.ends_with(&text) {
             self.show_text(text);
         }
     }
