@@ -73,6 +73,7 @@ const OF_ONE_RUN: &[&str] = &[
     "started_at",
     "finished_at",
     "deadline_at",
+    "duration_ms",
 ];
 
 fn without(mut object: Value, members: &[&str]) -> Value {

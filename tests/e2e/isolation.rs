@@ -250,7 +250,7 @@ fn without_request_id(body: String) -> String {
 pub type ResourceIds = BTreeMap<&'static str, String>;
 
 /// Replaces the ids of the request, which a 404 repeats.
-fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleResponse {
+pub fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleResponse {
     for id in ids.values() {
         response.body = response.body.replace(id.as_str(), "ID");
     }
