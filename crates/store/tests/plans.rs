@@ -208,7 +208,7 @@ fn fill(rows: i64) -> String {
              FROM generate_series(1, {rows}) i; \
          INSERT INTO events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, source, \
              bot_id, conversation_key, event_seq, envelope, received_at) \
-             SELECT 'default', 'e' || i, 'd' || i, '', '', 't', 's', '', 'k' || i, 1, repeat('x', 300), i \
+             SELECT 'default', 'e' || i, 'd' || i, '', '', 't', 's', '', 'k' || i, 1, '\"' || repeat('x', 300) || '\"', i \
              FROM generate_series(1, {rows}) i; \
          INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, \
              conversation_key, status, attempt, lease_epoch, last_sequence, deadline_at, snapshot_sha256, \

@@ -96,6 +96,9 @@ pub const DECIDED: &[(&str, &[&str])] = &[
          not know",
         &[
             "AgentResources.agents is ours alone",
+            "AgentRun.agent_name is ours alone",
+            "AgentRun.duration_ms is ours alone",
+            "AgentRun.input_preview is ours alone",
             "AgentRun.parent_run_id is ours alone",
             "ContextAPICapabilities.child_runs is ours alone",
             "RunCompletedPayload.outcome is ours alone",
