@@ -92,13 +92,18 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "lists show a run by its agent, its input and its duration; left out where they are not known",
+        &[
+            "AgentRun.agent_name is ours alone",
+            "AgentRun.duration_ms is ours alone",
+            "AgentRun.input_preview is ours alone",
+        ],
+    ),
+    (
         "a run may start runs of other agents; left out where there is none, and peers ignore what they do \
          not know",
         &[
             "AgentResources.agents is ours alone",
-            "AgentRun.agent_name is ours alone",
-            "AgentRun.duration_ms is ours alone",
-            "AgentRun.input_preview is ours alone",
             "AgentRun.parent_run_id is ours alone",
             "ContextAPICapabilities.child_runs is ours alone",
             "RunCompletedPayload.outcome is ours alone",
