@@ -39,6 +39,23 @@ class Bearer:
 
 
 @schemathesis.hook
+def before_load_schema(context, raw_schema):
+    """Adapts two kinds of answers that the document describes for generated clients.
+
+    The schema of a stream describes the data of an event, and Schemathesis expects the event itself. Bytes of any type
+    are documented as one type, so that a client reads bytes.
+    """
+    for operations in raw_schema["paths"].values():
+        for operation in operations.values():
+            for answer in operation["responses"].values():
+                content = answer.get("content", {})
+                if "text/event-stream" in content:
+                    content["text/event-stream"] = {}
+                if "application/octet-stream" in content:
+                    content["*/*"] = content.pop("application/octet-stream")
+
+
+@schemathesis.hook
 def after_call(context, case, response):
     statuses[case.operation.definition.raw["operationId"]][str(response.status_code)] += 1
 
