@@ -162,7 +162,7 @@ async fn play(blocks: &[Block]) -> Option<String> {
     }
 }
 
-/// What the commands of a page find: addresses and credentials.
+/// Environment of the commands of a page: addresses and credentials.
 struct Page<'a> {
     playground: Option<&'a Playground>,
     /// The ports of the page and those in their place.

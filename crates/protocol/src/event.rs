@@ -169,7 +169,7 @@ pub struct EventAccepted {
     /// `no_agent` when there is no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What to do about a missing run, for a person.
+    /// Cause of a missing run and the next step, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

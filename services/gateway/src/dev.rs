@@ -57,7 +57,7 @@ const QUICK_DISCOVERY: &str =
 /// Time that the tool servers get before the playground greets. Slower ones connect later.
 const TOOLS_WAIT: Duration = Duration::from_millis(250);
 
-/// What a playground consists of.
+/// Components of a playground.
 pub(crate) struct DevOptions {
     pub(crate) data_dir: PathBuf,
     /// `None`: the address of the settings, else port 8700.

@@ -149,7 +149,7 @@ export class HostApi {
       if (error instanceof DOMException) {
         throw new ApiError(0, "callback.timeout", "the gateway did not answer in time", true);
       }
-      // What `fetch` throws for the network.
+      // `fetch` throws a TypeError for network faults.
       if (!(error instanceof TypeError)) throw error;
       throw new ApiError(0, "callback.unreachable", `the gateway cannot be reached: ${textOfError(error)}`, true);
     }

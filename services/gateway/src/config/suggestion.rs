@@ -14,7 +14,7 @@ pub(crate) fn closest<'a>(
     (best.0 >= CLOSE).then_some(best.1)
 }
 
-/// What to do about an unknown name: the closest known one, or all of them.
+/// Advice for an unknown name: the closest known name, or all of them.
 pub(super) fn instead(written: &str, known: &[&str]) -> String {
     match closest(written, known.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),

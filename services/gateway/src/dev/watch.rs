@@ -32,7 +32,7 @@ pub(super) struct RunnerWatch {
     reported: Vec<Option<EndpointState>>,
 }
 
-/// What is reported of an endpoint when it changes.
+/// State of an endpoint; each change is reported.
 #[derive(Clone, PartialEq)]
 struct EndpointState {
     health: String,

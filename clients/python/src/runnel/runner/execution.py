@@ -21,7 +21,7 @@ from .run import RunContext
 
 log = logging.getLogger("runnel.runner")
 
-# What a runner yields, and what a runner is.
+# Types of a yielded value and of a runner function.
 Yielded = Union[str, Result]  # noqa: UP007 - an alias is evaluated at run time
 RunFunction = Union[  # noqa: UP007
     Callable[[RunContext], AsyncIterator[Yielded]], Callable[[RunContext], Awaitable[Yielded | None]]
