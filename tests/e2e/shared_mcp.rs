@@ -251,10 +251,16 @@ async fn rate_limits_token_guessing() {
     let large = call("list_assets", &json!({"run_token": "x".repeat(300_000)}));
     assert_eq!(post_message(&url, &large).await.0, 413);
     let guess = call("list_assets", &json!({"run_token": "guess"}));
-    let mut statuses = Vec::new();
-    for _ in 0..22 {
-        statuses.push(post_message(&url, &guess).await.0);
+    let mut admitted = 0;
+    loop {
+        let status = post_message(&url, &guess).await.0;
+        if status != 200 {
+            assert_eq!(status, 429);
+            break;
+        }
+        admitted += 1;
+        // A new window of ten seconds may begin once in between.
+        assert!(admitted < 40, "no guess was refused");
     }
-    assert_eq!(statuses[..20], [200; 20]);
-    assert_eq!(statuses[20..], [429; 2], "{statuses:?}");
+    assert!(admitted >= 20, "{admitted}");
 }
