@@ -13,7 +13,7 @@ use super::load::Load;
 use super::stage;
 use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
-use crate::support::script::{Gate, ScriptStep, send, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, send, sse, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, run, until};
 
 /// Short, so that leases of a dead process expire soon.
@@ -212,9 +212,19 @@ async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) 
         .await;
     let mut watching = stage.client.follow(&spared, 0).await;
     assert_eq!(watching.event().await.unwrap().id, Some(1));
-    let first = stage.start(|run| sse(run.talk(1).concat())).await;
-    let second = stage.start(|run| sse(run.talk(1).concat())).await;
-    for blocked in [first, second] {
+    // Both responses come after both events are accepted: a blocked worker may fail a post.
+    let answer = Gate::new();
+    let mut blocking = Vec::new();
+    for _ in 0..2 {
+        let answer = answer.clone();
+        let waiting = move |run: &Run| {
+            let talk = sse(run.talk(1).concat());
+            [vec![ScriptStep::Hold(answer.clone())], talk].concat()
+        };
+        blocking.push(stage.start(waiting).await);
+    }
+    answer.cancel();
+    for blocked in blocking {
         let blocked = stage.outcome(&blocked).await;
         blocked.assert("completed", &["message.delta", "run.completed"]);
     }
