@@ -1,5 +1,6 @@
 """The client against scripted responses. tests/test_gateway.py has the real gateway."""
 
+import inspect
 import json
 import typing
 from collections.abc import Callable
@@ -164,6 +165,29 @@ async def test_pages_are_followed_to_the_end() -> None:
     assert script.requests[1].url.params["status"] == "open"
 
 
+async def test_runs_are_filtered_and_paged() -> None:
+    # A page that scanned its most runs has no items, and still a next page.
+    first = httpx.Response(200, json={"items": [], "has_more": True, "next_cursor": "c"})
+    script = Script(first, httpx.Response(200, json={"items": [{"run_id": RUN}], "has_more": False}))
+    found = client(script).runs(statuses=("failed", "timeout"), conversation_id="c-1", bot_id="")
+    assert [one["run_id"] async for one in found] == [RUN]
+    sent = [dict(one.url.params) for one in script.requests]
+    query = {"statuses": "failed,timeout", "conversation_id": "c-1", "bot_id": "", "limit": "100"}
+    assert sent == [query, {**query, "cursor": "c"}]
+
+
+async def test_single_status_needs_no_list() -> None:
+    script = Script(httpx.Response(200, json={"items": [], "has_more": False}))
+    assert [one async for one in client(script).runs(statuses="failed")] == []
+    assert script.requests[0].url.params["statuses"] == "failed"
+
+
+async def test_lost_response_of_a_retry_is_repeated() -> None:
+    script = Script(httpx.ReadError("cut"), httpx.Response(200, json={"run_id": "r-2", "retry_of": RUN}))
+    assert (await client(script).retry(RUN)).get("retry_of") == RUN
+    assert [(one.method, one.url.path) for one in script.requests] == [("POST", f"/v1/runs/{RUN}/retry")] * 2
+
+
 async def test_ids_stay_one_segment_of_the_path() -> None:
     script = Script(httpx.Response(200, json={"items": [], "has_more": False}))
     assert [one async for one in client(script).history("a/../b")] == []
@@ -186,6 +210,17 @@ def test_sync_client_iterates_and_closes() -> None:
             assert next(events)["sequence"] == 1
             assert (events.run_id, events.after) == (RUN, 1)
         assert [event["sequence"] for event in sync.stream(message("hi"))] == [1, 2, 3]
+
+
+def test_sync_client_has_the_async_methods() -> None:
+    def methods(one: type) -> dict[str, list[str]]:
+        found = {name: member for name, member in vars(one).items() if name[0] != "_" and callable(member)}
+        return {name: list(inspect.signature(member).parameters) for name, member in found.items()}
+
+    asynchronous = {
+        name.removeprefix("a") if name == "aclose" else name: of for name, of in methods(AsyncClient).items()
+    }
+    assert methods(Client) == asynchronous
 
 
 def test_client_without_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:

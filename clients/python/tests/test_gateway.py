@@ -11,7 +11,7 @@ import pytest
 import gateway_process
 from gateway_process import SECRET, Gateway, Playground, Process, conform
 from proxy import Cutter
-from runnel import AsyncClient, Client, NoRunError, delta_text, message
+from runnel import ApiError, AsyncClient, Client, NoRunError, delta_text, message
 from runnel.types import EventEnvelope
 
 pytestmark = pytest.mark.anyio
@@ -145,6 +145,25 @@ async def test_cancelled_run_ends_as_cancelled(served: Gateway) -> None:
         assert events[-1]["type"] == "run.failed"
         assert events[-1]["data"]["code"] == "cancelled"
         assert (await client.run(events[0]["run_id"]))["status"] == "cancelled"
+
+
+async def test_ended_runs_are_listed_and_retried(served: Gateway) -> None:
+    conversation = fresh()
+    async with AsyncClient(served.url, served.key) as client:
+        async for one in client.stream(posted("endless", "hi", conversation)):
+            if one["type"] == "message.delta":
+                await client.cancel(one["run_id"])
+        [cancelled] = [run async for run in client.runs(statuses=["cancelled"], conversation_id=conversation)]
+        again = await client.retry(cancelled["run_id"])
+        assert again.get("retry_of") == cancelled["run_id"]
+        assert (await client.retry(cancelled["run_id"]))["run_id"] == again["run_id"]
+        with pytest.raises(ApiError, match="conflict") as raised:
+            await client.retry(again["run_id"])
+        assert (raised.value.status, raised.value.details["reason"]) == (409, "run_live")
+        await client.cancel(again["run_id"])
+        listed = [run["run_id"] async for run in client.runs(conversation_id=conversation)]
+        assert listed == [again["run_id"], cancelled["run_id"]]
+        assert [run async for run in client.runs(conversation_id=conversation, bot_id="b")] == []
 
 
 async def test_concurrent_runs_do_not_mix(served: Gateway) -> None:

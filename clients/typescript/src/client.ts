@@ -13,6 +13,7 @@ import type {
   EventEnvelope,
   Interaction,
   Json,
+  RunStatus,
   TranscriptItem,
 } from "./types.js";
 
@@ -36,7 +37,23 @@ export interface PostOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** A `message.received`. `files` are ids of uploads. */
+/** Filters of `runs`. A run matches all of them. */
+export interface RunFilter {
+  statuses?: RunStatus | readonly RunStatus[];
+  agentId?: string;
+  runnerId?: string;
+  /** Parent of child runs. */
+  parentRunId?: string;
+  conversationId?: string;
+  /** Needs `conversationId`, as `threadId` does. Empty: conversations without a bot. */
+  botId?: string;
+  threadId?: string;
+}
+
+/**
+ * Event `message.received` with a text, for `stream` and `postEvent`. Events of one `conversationId` share a history.
+ * `actorId` identifies the sender. `files` are the `artifact_id`s of uploads.
+ */
 export function message(
   text: string,
   conversationId?: string,
@@ -105,7 +122,23 @@ export class Client {
     return new RunStream(this.#http, { runId, after, signal });
   }
 
-  /** The run as it is now. */
+  /** Runs of the workspace that match the filter, newest first. */
+  runs(filter: RunFilter = {}): AsyncGenerator<AgentRun> {
+    const { statuses } = filter;
+    const query = {
+      statuses: typeof statuses === "string" ? statuses : statuses?.join(","),
+      agent_id: filter.agentId,
+      runner_id: filter.runnerId,
+      parent_run_id: filter.parentRunId,
+      conversation_id: filter.conversationId,
+      bot_id: filter.botId,
+      thread_id: filter.threadId,
+      limit: 100,
+    };
+    return this.#pages("/v1/runs", query, "cursor");
+  }
+
+  /** Current state of a run. An unknown id throws `ApiError` 404. */
   run(runId: string): Promise<AgentRun> {
     return this.#http.json("GET", `/v1/runs/${segment(runId)}`);
   }
@@ -115,7 +148,17 @@ export class Client {
     return this.#http.json("POST", `/v1/runs/${segment(runId)}/cancel`);
   }
 
-  /** The conversations of the workspace, newest event first. */
+  /**
+   * Runs the event of a failed, cancelled or timed-out run again. Returns the new run: see `retry_of`.
+   *
+   * A second call returns the same new run. Throws `ApiError` 409 if the run cannot be retried; `details.reason` is
+   * then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
+   */
+  retry(runId: string): Promise<AgentRun> {
+    return this.#http.json("POST", `/v1/runs/${segment(runId)}/retry`);
+  }
+
+  /** Conversations of the workspace, newest event first. */
   conversations(): AsyncGenerator<ConversationSummary> {
     return this.#pages("/v1/conversations", { limit: 100 }, "cursor");
   }

@@ -3,7 +3,7 @@
  * servers for Node.
  */
 
-export { Client, type ClientOptions, deltaText, message, type PostOptions, textOf } from "./client.js";
+export { Client, type ClientOptions, deltaText, message, type PostOptions, type RunFilter, textOf } from "./client.js";
 export {
   ApiError,
   GatewayUnreachableError,

@@ -205,6 +205,12 @@ export interface EventAccepted {
   reason?: string | null;
 }
 
+/**
+ * Run of an event. Times (`…_at`) are in epoch seconds, `duration_ms` is in milliseconds. `output` is the last message.
+ * `error` is `{code, message, retryable}` of a run that did not complete. `usage` has token counts. `metadata` counts
+ * the results that deviated from the protocol. `retry_of` is the ended run that this run repeats. `input_preview` has
+ * at most 200 characters.
+ */
 export interface AgentRun {
   run_id: string;
   event_id: string;
@@ -221,6 +227,7 @@ export interface AgentRun {
   duration_ms?: number | null;
   status_reason?: string | null;
   parent_run_id?: string | null;
+  retry_of?: string | null;
   conversation_id?: string | null;
   thread_id?: string | null;
   bot_id?: string | null;

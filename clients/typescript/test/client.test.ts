@@ -179,6 +179,31 @@ test("pages are followed to the end", async () => {
   assert.equal(sent[1]?.url.search, "?conversation_id=c-1&status=open&after=c");
 });
 
+test("runs are filtered and paged", async () => {
+  const { client, sent } = scripted([
+    // A page that scanned its most runs has no items, and still a next page.
+    () => Response.json({ items: [], has_more: true, next_cursor: "c" }),
+    () => Response.json({ items: [{ run_id: RUN }], has_more: false }),
+  ]);
+  const ids: string[] = [];
+  for await (const run of client.runs({ statuses: ["failed", "timeout"], conversationId: "c-1", botId: "" })) ids.push(run.run_id);
+  assert.deepEqual(ids, [RUN]);
+  const query = "?statuses=failed%2Ctimeout&conversation_id=c-1&bot_id=&limit=100";
+  assert.deepEqual(sent.map((one) => one.url.pathname + one.url.search), [`/v1/runs${query}`, `/v1/runs${query}&cursor=c`]);
+});
+
+test("single status needs no list", async () => {
+  const { client, sent } = scripted([() => Response.json({ items: [], has_more: false })]);
+  for await (const _ of client.runs({ statuses: "failed" })) assert.fail();
+  assert.equal(sent[0]?.url.searchParams.get("statuses"), "failed");
+});
+
+test("lost response of a retry is repeated", async () => {
+  const { client, sent } = scripted([unreachable, () => Response.json({ run_id: "r-2", retry_of: RUN })]);
+  assert.equal((await client.retry(RUN)).retry_of, RUN);
+  assert.deepEqual(sent.map((one) => [one.method, one.url.pathname]), Array(2).fill(["POST", `/v1/runs/${RUN}/retry`]));
+});
+
 test("ids stay one segment of the path", async () => {
   const { client, sent } = scripted([() => Response.json({ items: [], has_more: false })]);
   for await (const _ of client.history("a/../b")) assert.fail();

@@ -4,7 +4,17 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, test } from "node:test";
-import { Client, deltaText, type EventEnvelope, message, NoRunError, type RunEvent, type RunStream } from "../src/index.js";
+import {
+  type ApiError,
+  Client,
+  deltaText,
+  type EventEnvelope,
+  message,
+  NoRunError,
+  type RunEvent,
+  type RunFilter,
+  type RunStream,
+} from "../src/index.js";
 import { toNodeHandler } from "../src/node.js";
 import { Endpoint, results } from "../src/runner/index.js";
 import type { Message } from "../src/types.js";
@@ -195,6 +205,28 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
     assert(last?.type === "run.failed");
     assert.equal(last.data.code, "cancelled");
     assert.equal((await client.run(last.run_id)).status, "cancelled");
+  });
+
+  test("ended runs are listed and retried", async () => {
+    const conversationId = "c-retried";
+    for await (const event of client.stream(posted("endless", "hi", conversationId))) {
+      if (event.type === "message.delta") await client.cancel(event.run_id);
+    }
+    const listed = async (filter: RunFilter) => {
+      const ids: string[] = [];
+      for await (const run of client.runs({ conversationId, ...filter })) ids.push(run.run_id);
+      return ids;
+    };
+    const [ended = ""] = await listed({ statuses: ["cancelled"] });
+    const again = await client.retry(ended);
+    assert.equal(again.retry_of, ended);
+    assert.equal((await client.retry(ended)).run_id, again.run_id);
+    await assert.rejects(client.retry(again.run_id), (error: ApiError) => {
+      return error.status === 409 && error.details.reason === "run_live";
+    });
+    await client.cancel(again.run_id);
+    assert.deepEqual(await listed({}), [again.run_id, ended]);
+    assert.deepEqual(await listed({ botId: "b" }), []);
   });
 
   test("concurrent runs do not mix", async () => {

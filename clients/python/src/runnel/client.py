@@ -6,7 +6,7 @@ import os
 import types
 import urllib.parse
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any, TypeVar, cast
 
 import httpx
@@ -24,6 +24,7 @@ from .types import (
     EventEnvelope,
     Interaction,
     Json,
+    RunStatus,
     TranscriptItem,
 )
 
@@ -38,7 +39,11 @@ T = TypeVar("T")
 
 
 class RunFailedError(RunnelError):
-    """`ask` ended in a run that failed or was cancelled."""
+    """Error of `ask`: its run failed, was cancelled, or exceeded its deadline.
+
+    `run_id` names the run, for example for `retry(run_id)`. `code` is the code of the failure, such as `timeout`,
+    `cancelled`, or one of the runner.
+    """
 
     def __init__(self, run_id: str, code: str, text: str) -> None:
         super().__init__(f"run {run_id} failed, {code}: {text}")
@@ -132,6 +137,34 @@ class AsyncClient:
         """The events of a run after the sequence `after`, up to its end."""
         return RunStream(self._http, self._patience, _segment(run_id), after)
 
+    def runs(
+        self,
+        *,
+        statuses: RunStatus | Iterable[RunStatus] | None = None,
+        agent_id: str | None = None,
+        runner_id: str | None = None,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        bot_id: str | None = None,
+        thread_id: str | None = None,
+    ) -> AsyncGenerator[AgentRun, None]:
+        """Runs of the workspace that match all filters, newest first.
+
+        `bot_id` and `thread_id` need a `conversation_id`; an empty text selects conversations without a bot or thread.
+        """
+        joined = statuses if statuses is None or isinstance(statuses, str) else ",".join(statuses)
+        query = {
+            "statuses": joined,
+            "agent_id": agent_id,
+            "runner_id": runner_id,
+            "parent_run_id": parent_run_id,
+            "conversation_id": conversation_id,
+            "bot_id": bot_id,
+            "thread_id": thread_id,
+            "limit": 100,
+        }
+        return self._pages("/v1/runs", query, "cursor")
+
     async def run(self, run_id: str) -> AgentRun:
         """The run as it is now."""
         return cast(AgentRun, await self._json("GET", f"/v1/runs/{_segment(run_id)}"))
@@ -139,6 +172,14 @@ class AsyncClient:
     async def cancel(self, run_id: str) -> AgentRun:
         """Requests the end of a run. `follow` shows when it ends."""
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/cancel"))
+
+    async def retry(self, run_id: str) -> AgentRun:
+        """Runs the event of a failed, cancelled or timed-out run again. Returns the new run: see `retry_of`.
+
+        A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried;
+        `details["reason"]` is then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
+        """
+        return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/retry"))
 
     def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
         """The conversations of the workspace, newest event first."""

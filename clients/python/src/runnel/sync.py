@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ._loop import LoopThread
@@ -18,6 +18,7 @@ from .types import (
     EventEnvelope,
     Interaction,
     Json,
+    RunStatus,
     TranscriptItem,
 )
 
@@ -86,11 +87,41 @@ class Client:
     def follow(self, run_id: str, after: int = 0) -> SyncRunStream:
         return SyncRunStream(self._loop, self._client.follow(run_id, after))
 
+    def runs(
+        self,
+        *,
+        statuses: RunStatus | Iterable[RunStatus] | None = None,
+        agent_id: str | None = None,
+        runner_id: str | None = None,
+        parent_run_id: str | None = None,
+        conversation_id: str | None = None,
+        bot_id: str | None = None,
+        thread_id: str | None = None,
+    ) -> Iterator[AgentRun]:
+        """Runs of the workspace that match all filters, newest first."""
+        found = self._client.runs(
+            statuses=statuses,
+            agent_id=agent_id,
+            runner_id=runner_id,
+            parent_run_id=parent_run_id,
+            conversation_id=conversation_id,
+            bot_id=bot_id,
+            thread_id=thread_id,
+        )
+        return self._loop.iterate(found)
+
     def run(self, run_id: str) -> AgentRun:
         return self._loop.call(self._client.run(run_id))
 
     def cancel(self, run_id: str) -> AgentRun:
         return self._loop.call(self._client.cancel(run_id))
+
+    def retry(self, run_id: str) -> AgentRun:
+        """Runs the event of a failed, cancelled or timed-out run again and returns the new run.
+
+        A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried.
+        """
+        return self._loop.call(self._client.retry(run_id))
 
     def conversations(self) -> Iterator[ConversationSummary]:
         return self._loop.iterate(self._client.conversations())

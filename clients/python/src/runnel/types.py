@@ -237,6 +237,13 @@ class EventAccepted(TypedDict):
 
 
 class AgentRun(TypedDict):
+    """Run of an event. Times (`…_at`) are in epoch seconds, `duration_ms` is in milliseconds.
+
+    `output` is the last message. `error` is `{code, message, retryable}` of a run that did not complete. `usage` has
+    token counts. `metadata` counts the results that deviated from the protocol. `retry_of` is the ended run that this
+    run repeats. `input_preview` has at most 200 characters.
+    """
+
     run_id: str
     event_id: str
     agent_id: str
@@ -252,6 +259,7 @@ class AgentRun(TypedDict):
     duration_ms: NotRequired[int | None]
     status_reason: NotRequired[str | None]
     parent_run_id: NotRequired[str | None]
+    retry_of: NotRequired[str | None]
     conversation_id: NotRequired[str | None]
     thread_id: NotRequired[str | None]
     bot_id: NotRequired[str | None]
