@@ -143,8 +143,9 @@ async def test_faults_of_the_caller_are_not_retried(status: int) -> None:
 
 async def test_event_without_agent_raises() -> None:
     script = Script(httpx.Response(202, json={"event_id": "m-1", "reason": "no_agent", "hint": "say received"}))
-    with pytest.raises(NoRunError, match="no_agent; say received"):
+    with pytest.raises(NoRunError, match="no_agent; say received") as raised:
         await sequences(client(script).stream(message("hi")))
+    assert (raised.value.reason, raised.value.hint) == ("no_agent", "say received")
 
 
 async def test_follow_of_an_ended_run_is_empty() -> None:

@@ -88,7 +88,9 @@ async def test_unwanted_events_start_no_run(playground: Playground) -> None:
     async with AsyncClient(playground.url, playground.key) as client:
         with pytest.raises(NoRunError, match="no_agent"):
             await anext(client.stream({"event_type": "tick.hourly"}))
-        assert (await client.post_event({"event_type": "tick.hourly"})).get("run_id") is None
+        accepted = await client.post_event({"event_type": "tick.hourly"})
+        assert (accepted.get("run_id"), accepted.get("reason")) == (None, "no_agent")
+        assert "tick.hourly" in (accepted.get("hint") or "")
 
 
 async def test_files_travel_with_events(served: Gateway) -> None:

@@ -16,7 +16,7 @@ SCHEMAS = {
     name: json.loads((OPENAPI / f"{name}.json").read_text())["components"]["schemas"] for name in ("gateway", "runner")
 }
 # Responses: the package leaves out fields that have no meaning for callers.
-PARTIAL = {"AgentRun", "ArtifactMetadata", "EventAccepted", "TranscriptItem", "LlmTokenUsage"}
+PARTIAL = {"AgentRun", "ArtifactMetadata", "TranscriptItem", "LlmTokenUsage"}
 # The fields of a request that the document does not list, because the gateway translates them.
 ALIASES = {"InputAttachment": {"artifact_id"}}
 # The gateway accepts these from runners without the fields that the protocol requires.

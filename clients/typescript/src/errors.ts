@@ -35,12 +35,16 @@ export class ApiError extends RunnelError {
 /** No response within the patience of the client. The outcome of the last request is unknown. */
 export class GatewayUnreachableError extends RunnelError {}
 
-/** The gateway stored the event, but no run answers it: for example, no agent takes events of this type. */
+/**
+ * Event that the gateway stored without a run: for example, no agent takes events of this type.
+ *
+ * `reason` is `no_agent`, for example. `hint` is a sentence with the next step.
+ */
 export class NoRunError extends RunnelError {
   constructor(
     readonly eventId: string,
     readonly reason: string,
-    hint = "`runnel explain` shows which agents take it",
+    readonly hint = "`runnel explain` shows which agents take it",
   ) {
     super(`event ${eventId} started no run: ${reason}; ${hint}`);
   }

@@ -105,7 +105,7 @@ export class RunStream implements AsyncIterable<RunEvent> {
   }
 
   /** A 202 in place of a stream: the event started no run, or the gateway does not stream it. */
-  #accept(accepted: EventAccepted & { hint?: string | null }): void {
+  #accept(accepted: EventAccepted): void {
     if (!accepted.run_id) throw new NoRunError(accepted.event_id, accepted.reason ?? "unknown", accepted.hint ?? undefined);
     this.runId = accepted.run_id;
     this.after = accepted.last_sequence ?? 0;

@@ -194,7 +194,12 @@ export interface EventEnvelope {
   raw_ref?: Json | null;
 }
 
-/** Without an agent for the event, `run_id` is None and `reason` says why. */
+/**
+ * Result of a posted event.
+ *
+ * If no agent takes the event, `run_id` is null, `reason` is `no_agent`, and `hint` is a sentence with cause and next
+ * step. `steered` is true if a live run absorbed the event: follow that run after `last_sequence`.
+ */
 export interface EventAccepted {
   event_id: string;
   run_id?: string | null;
@@ -203,6 +208,7 @@ export interface EventAccepted {
   steered?: boolean;
   last_sequence?: number | null;
   reason?: string | null;
+  hint?: string | null;
 }
 
 /**

@@ -131,7 +131,7 @@ test("faults of the caller are not retried", async () => {
 test("event without agent throws", async () => {
   const { client } = scripted([() => Response.json({ event_id: "m", reason: "no_agent", hint: "say received" }, { status: 202 })]);
   await assert.rejects(sequences(client.stream(message("hi"))), (error: NoRunError) => {
-    return error instanceof NoRunError && error.message.endsWith("no_agent; say received");
+    return error instanceof NoRunError && error.message.endsWith("no_agent; say received") && error.hint === "say received";
   });
 });
 

@@ -150,7 +150,9 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
 
   test("unwanted events start no run", async () => {
     await assert.rejects(eventsOf(client.stream({ event_type: "tick.hourly" })), NoRunError);
-    assert.equal((await client.postEvent({ event_type: "tick.hourly" })).run_id ?? null, null);
+    const { run_id: runId, reason, hint } = await client.postEvent({ event_type: "tick.hourly" });
+    assert.deepEqual([runId ?? null, reason], [null, "no_agent"]);
+    assert.match(hint ?? "", /tick\.hourly/);
   });
 
   test("files travel with events", async () => {

@@ -24,7 +24,7 @@ type Schema = {
 type Schemas = Record<string, Schema>;
 
 // Responses: the package leaves out fields that have no meaning for callers.
-const PARTIAL = new Set(["AgentRun", "ArtifactMetadata", "EventAccepted", "TranscriptItem"]);
+const PARTIAL = new Set(["AgentRun", "ArtifactMetadata", "TranscriptItem"]);
 // The gateway accepts these from runners without the fields that the protocol requires.
 const TELEMETRY = new Set(["ToolCallStartedPayload", "ToolCallCompletedPayload", "ArtifactCreatedPayload"]);
 // The field of a request that the document does not list, because the gateway translates it.

@@ -37,12 +37,15 @@ class GatewayUnreachableError(RunnelError):
 
 
 class NoRunError(RunnelError):
-    """The gateway stored the event, but no run answers it: for example, no agent takes events of this type."""
+    """Event that the gateway stored without a run: for example, no agent takes events of this type.
+
+    `reason` is `no_agent`, for example. `hint` is a sentence with the next step.
+    """
 
     def __init__(self, event_id: str, reason: str, hint: str | None = None) -> None:
         hint = hint or "`runnel explain` shows which agents take it"
         super().__init__(f"event {event_id} started no run: {reason}; {hint}")
-        self.event_id, self.reason = event_id, reason
+        self.event_id, self.reason, self.hint = event_id, reason, hint
 
 
 class StreamLostError(RunnelError):

@@ -225,7 +225,11 @@ class EventEnvelope(TypedDict):
 
 
 class EventAccepted(TypedDict):
-    """Without an agent for the event, `run_id` is None and `reason` says why."""
+    """Result of a posted event.
+
+    If no agent takes the event, `run_id` is None, `reason` is `no_agent`, and `hint` is a sentence with cause and next
+    step. `steered` is true if a live run absorbed the event: follow that run after `last_sequence`.
+    """
 
     event_id: str
     run_id: NotRequired[str | None]
@@ -234,6 +238,7 @@ class EventAccepted(TypedDict):
     steered: NotRequired[bool]
     last_sequence: NotRequired[int | None]
     reason: NotRequired[str | None]
+    hint: NotRequired[str | None]
 
 
 class AgentRun(TypedDict):
