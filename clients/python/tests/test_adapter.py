@@ -117,6 +117,16 @@ async def test_exceptions_fail_the_run(raised: Exception, code: str, text: str) 
     assert "123" not in str(found)
 
 
+@pytest.mark.parametrize("data", [{}, {"chunk": "text"}])
+async def test_delta_without_chunk_says_what_to_yield(data: typing.Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def wrong(_: RunContext) -> typing.AsyncIterator[results.Result]:
+        yield {"type": "message.delta", "data": data}
+
+    [(kind, failure)] = await outcome(wrong)
+    assert (kind, failure["code"]) == ("run.failed", "runner.exception")
+    assert "results.delta" in caplog.text
+
+
 @pytest.mark.parametrize("item", [7, {"type": "x"}, results.state("k", float("nan")), results.state("k", object())])
 async def test_what_is_no_result_fails_the_run(item: typing.Any) -> None:
     async def wrong(_: RunContext) -> typing.AsyncIterator[typing.Any]:

@@ -14,8 +14,10 @@ from runnel import (
     Client,
     GatewayUnreachableError,
     NoRunError,
+    RunEvent,
     RunFailedError,
     StreamLostError,
+    delta_text,
     message,
 )
 
@@ -187,6 +189,19 @@ async def test_lost_response_of_a_retry_is_repeated() -> None:
     script = Script(httpx.ReadError("cut"), httpx.Response(200, json={"run_id": "r-2", "retry_of": RUN}))
     assert (await client(script).retry(RUN)).get("retry_of") == RUN
     assert [(one.method, one.url.path) for one in script.requests] == [("POST", f"/v1/runs/{RUN}/retry")] * 2
+
+
+@pytest.mark.parametrize("data", [{}, {"chunk": None}, {"chunk": {"role": "assistant", "tool_calls": []}}])
+def test_deltas_without_text_are_empty(data: typing.Any) -> None:
+    event: RunEvent = {
+        "run_id": RUN,
+        "sequence": 1,
+        "type": "message.delta",
+        "data": data,
+        "created_at": 0,
+        "source": "runner",
+    }
+    assert delta_text(event) == ""
 
 
 async def test_ids_stay_one_segment_of_the_path() -> None:

@@ -1,7 +1,7 @@
 /** Client of the gateway. */
 
 import { RunFailedError } from "./errors.js";
-import type { RunEvent } from "./events.js";
+import type { MessageDeltaPayload, RunEvent } from "./events.js";
 import { GatewayHttp, readBounded, type RequestParts, segment } from "./http.js";
 import { RunStream } from "./stream.js";
 import type {
@@ -71,9 +71,12 @@ export function textOf(content: string | ContentElement[] | null | undefined): s
   return Array.isArray(content) ? content.map((part) => part.text ?? "").join("") : (content ?? "");
 }
 
-/** The text of a `message.delta`; empty for other events, and for deltas of tool calls. */
+/** Text of a `message.delta`; empty for other events, for deltas of tool calls, and for deltas without a chunk. */
 export function deltaText(event: RunEvent): string {
-  return event.type === "message.delta" ? textOf(event.data.chunk.content) : "";
+  if (event.type !== "message.delta") return "";
+  // The gateway rejects deltas without a chunk. Events from elsewhere, such as a stored log, may have none.
+  const { chunk } = event.data as Partial<MessageDeltaPayload>;
+  return textOf(chunk?.content);
 }
 
 /**

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ApiError, Webhook } from "../src/index.js";
-import { Endpoint, type EndpointOptions, results, RunFailed, type RunFunction } from "../src/runner/index.js";
+import { Endpoint, type EndpointOptions, type Result, results, RunFailed, type RunFunction } from "../src/runner/index.js";
 import type { EndpointResponse } from "../src/runner/endpoint.js";
 
 const SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
@@ -122,6 +122,17 @@ test("what is no result fails the run", async () => {
       yield item as unknown as string;
     });
     assert.deepEqual([found[0]?.[0], found[0]?.[1].code], ["run.failed", "runner.exception"]);
+  }
+});
+
+test("delta without chunk says what to yield", async (t) => {
+  const logged = t.mock.method(console, "error", () => {});
+  for (const data of [{}, { chunk: "text" }]) {
+    const found = await outcome(async function* () {
+      yield { type: "message.delta", data } as unknown as Result;
+    });
+    assert.deepEqual(found.map(([type, { code }]) => [type, code]), [["run.failed", "runner.exception"]]);
+    assert.match(`${logged.mock.calls.at(-1)?.arguments.at(-1)}`, /results\.delta/);
   }
 });
 

@@ -4,9 +4,11 @@ import { test } from "node:test";
 import {
   ApiError,
   Client,
+  deltaText,
   GatewayUnreachableError,
   message,
   NoRunError,
+  type RunEvent,
   RunFailedError,
   type RunStream,
   StreamLostError,
@@ -202,6 +204,12 @@ test("lost response of a retry is repeated", async () => {
   const { client, sent } = scripted([unreachable, () => Response.json({ run_id: "r-2", retry_of: RUN })]);
   assert.equal((await client.retry(RUN)).retry_of, RUN);
   assert.deepEqual(sent.map((one) => [one.method, one.url.pathname]), Array(2).fill(["POST", `/v1/runs/${RUN}/retry`]));
+});
+
+test("deltas without text are empty", () => {
+  for (const data of [{}, { chunk: null }, { chunk: { role: "assistant", tool_calls: [] } }]) {
+    assert.equal(deltaText({ run_id: RUN, sequence: 1, type: "message.delta", data } as unknown as RunEvent), "");
+  }
 });
 
 test("ids stay one segment of the path", async () => {

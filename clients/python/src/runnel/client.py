@@ -299,8 +299,11 @@ def text_of(content: Any) -> str:
 
 
 def delta_text(event: RunEvent) -> str:
-    """The text of a `message.delta`; empty for other events, and for deltas of tool calls."""
-    return text_of(event["data"]["chunk"].get("content")) if event["type"] == "message.delta" else ""
+    """Text of a `message.delta`; empty for other events, for deltas of tool calls, and for deltas without a chunk."""
+    if event["type"] != "message.delta":
+        return ""
+    # The gateway rejects deltas without a chunk. Events from elsewhere, such as a stored log, may have none.
+    return text_of((event["data"].get("chunk") or {}).get("content"))
 
 
 def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:

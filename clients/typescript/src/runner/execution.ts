@@ -2,7 +2,7 @@
 
 import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
-import { isTerminal } from "../events.js";
+import { isTerminal, type MessageDeltaPayload } from "../events.js";
 import { NoModelError } from "./models.js";
 import * as results from "./results.js";
 import type { Result } from "./results.js";
@@ -117,7 +117,7 @@ export class Execution {
     for await (const item of this.#yielded()) {
       const result = resultOf(item);
       if (!result) continue;
-      if (result.type === "message.delta") pieces += textOf(result.data.chunk.content);
+      if (result.type === "message.delta") pieces += textOfDelta(result.data);
       const isWhole = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
       if (isWhole) pieces = "";
       if (result.type === "run.completed" && pieces) {
@@ -163,7 +163,13 @@ function resultOf(item: unknown): Result | undefined {
   throw new TypeError(`a runner yields text, or a result of runnel/runner's results, not ${typeof item}`);
 }
 
-/** What happens first: `pending` settles, the signal is aborted, or nothing for so many milliseconds. */
+/** Text of a runner's own delta. The gateway would reject one without a chunk, so it fails the run here. */
+function textOfDelta({ chunk }: Partial<MessageDeltaPayload>): string {
+  if (typeof chunk === "object" && chunk !== null) return textOf(chunk.content);
+  throw new TypeError("a message.delta has no data.chunk: yield text, or results.delta(text)");
+}
+
+/** First of three: `pending` settles, the signal is aborted, or nothing for so many milliseconds. */
 function firstOf(
   pending: Promise<unknown>,
   signal: AbortSignal | undefined,

@@ -161,7 +161,7 @@ class Execution:
                 if result is None:
                     continue
                 if result["type"] == "message.delta":
-                    pieces.append(text_of(result["data"]["chunk"].get("content")))
+                    pieces.append(_text_of_delta(result))
                 elif result["type"] == "message.completed" or result["data"].get("message"):
                     pieces.clear()
                 elif result["type"] == "run.completed" and pieces:
@@ -191,3 +191,11 @@ def _result_of(item: object) -> Result | None:
     if isinstance(item, dict) and isinstance(item.get("type"), str) and isinstance(item.get("data"), dict):
         return cast(Result, item)
     raise TypeError(f"a runner yields text, or a result of runnel.runner.results, not {type(item).__name__}")
+
+
+def _text_of_delta(result: Result) -> str:
+    """Text of a runner's own delta. The gateway would reject one without a chunk, so it fails the run here."""
+    chunk = result["data"].get("chunk")
+    if not isinstance(chunk, dict):
+        raise TypeError("a message.delta has no data.chunk: yield text, or results.delta(text)")
+    return text_of(chunk.get("content"))
