@@ -20,6 +20,10 @@ def programs(page: str) -> list[str]:
     return [block for block in blocks if block.startswith("from runnel")]
 
 
+def test_licence_is_that_of_the_repository() -> None:
+    assert (REPOSITORY / "clients/python/LICENSE").read_text() == (REPOSITORY / "LICENSE").read_text()
+
+
 def test_pages_have_programs() -> None:
     assert [len(programs(page)) for page in PAGES] == [3, 1, 3]
 
