@@ -1,5 +1,6 @@
 """The types of the package against the API documents of this repository."""
 
+import inspect
 import json
 import types
 import typing
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import runnel
 from runnel import events
 from runnel import types as wire
-from runnel.runner import context
+from runnel.runner import context, data, models
 
 OPENAPI = Path(__file__).parents[3] / "openapi"
 SCHEMAS = {
@@ -104,6 +106,29 @@ def test_types_match_api_documents(name: str, one: type) -> None:
         literals = values_of(fields[field])
         if literals is not None:
             assert literals == enum_of(name, field), f"{name}.{field}"
+
+
+def public_items() -> typing.Iterator[tuple[str, typing.Any]]:
+    """Exports, wire types and members of `ctx`, with the methods of their classes."""
+    exported = [getattr(module, name) for module in (runnel, runnel.runner) for name in module.__all__]
+    modules = (wire, events, context, data, models, runnel.runner.results)
+    owned = [
+        one for module in modules for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+    ]
+    for one in [*exported, *owned]:
+        name = getattr(one, "__name__", "")
+        if not (inspect.isclass(one) or inspect.isfunction(one)) or name.startswith("_"):
+            continue
+        yield name, one
+        for member, value in vars(one).items():
+            if member[0] != "_" and (inspect.isfunction(value) or isinstance(value, property)):
+                yield f"{name}.{member}", value
+
+
+def test_public_items_have_docstrings() -> None:
+    found = dict(public_items())
+    assert {"Client.runs", "AgentRun", "RunContext.text", "State.put", "delta"} <= set(found)
+    assert [name for name, one in found.items() if not one.__doc__] == []
 
 
 def test_events_have_all_types() -> None:

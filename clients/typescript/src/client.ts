@@ -21,19 +21,25 @@ const DEFAULT_URL = "http://127.0.0.1:8700";
 const TRANSFER_TIMEOUT = 300_000;
 const MAX_DOWNLOAD_BYTES = 100 * 1024 * 1024;
 
+/** Options of a client. */
 export interface ClientOptions {
-  /** Default: the variable RUNNEL_URL, or http://127.0.0.1:8700. */
+  /** URL of the gateway. Default: the variable RUNNEL_URL, or http://127.0.0.1:8700. */
   url?: string;
-  /** Default: the variable RUNNEL_API_KEY. */
+  /** API key of role `client`. Default: the variable RUNNEL_API_KEY. */
   apiKey?: string;
   /** Seconds of retries without progress. Default: 60. */
   patienceSeconds?: number;
+  /** Replacement of the global `fetch`, for tests and proxies. */
   fetch?: typeof fetch;
 }
 
+/** Options of a post. */
 export interface PostOptions {
-  /** Default: the event's `event_id`, or a random key. */
+  /**
+   * Key of the post: the gateway returns the first result for a known one. Default: the event's `event_id`, or random.
+   */
   idempotencyKey?: string;
+  /** Ends the call, its retries and its stream. The run continues. */
   signal?: AbortSignal | undefined;
 }
 
@@ -66,7 +72,7 @@ export function message(
   return event;
 }
 
-/** The text of a message's content. */
+/** Text of a message's content: the text itself, or the joined texts of its parts. */
 export function textOf(content: string | ContentElement[] | null | undefined): string {
   return Array.isArray(content) ? content.map((part) => part.text ?? "").join("") : (content ?? "");
 }
@@ -80,8 +86,12 @@ export function deltaText(event: RunEvent): string {
 }
 
 /**
- * One gateway and one API key. Every post has an idempotency key, so retries create no second run. The key goes to
- * this gateway only: redirects are not followed.
+ * Client of one gateway with one API key of role `client`. Every post has an idempotency key, so retries create no
+ * second run. The key goes to this gateway only: redirects are not followed.
+ *
+ * Each call throws `ApiError` if the gateway rejects it, and `GatewayUnreachableError` if no attempt got a response in
+ * time. The methods name their further errors. Lists are async iterators that request a page of 100 items when they
+ * need it. Without an API key the constructor throws a `TypeError`.
  */
 export class Client {
   readonly #http: GatewayHttp;
@@ -94,7 +104,10 @@ export class Client {
     this.#http = new GatewayHttp(url, apiKey, (options.patienceSeconds ?? 60) * 1000, send);
   }
 
-  /** Posts a message and returns the whole answer. Throws `RunFailedError` if the run fails. */
+  /**
+   * Posts a message and returns the text of the last message of its run. Throws `RunFailedError` if the run fails, and
+   * the errors of `stream`.
+   */
   async ask(text: string, conversationId?: string): Promise<string> {
     let answer = "";
     for await (const event of this.stream(message(text, conversationId))) {
@@ -108,18 +121,30 @@ export class Client {
     return answer;
   }
 
-  /** Posts an event and returns as soon as it is stored. `run_id` is null if no agent takes it. */
+  /**
+   * Posts an event and returns as soon as it is stored. `run_id` is null if no agent takes the event: `reason` is then
+   * `no_agent`, and `hint` names the next step.
+   */
   postEvent(event: EventEnvelope, options: PostOptions = {}): Promise<EventAccepted> {
     const headers = idempotent(event, options);
     return this.#http.json("POST", "/v1/events", { json: event, headers, signal: options.signal });
   }
 
-  /** Posts an event and yields the events of its run, across broken connections. */
+  /**
+   * Events of the run of a posted event, across broken connections. The post is sent by the first iteration.
+   *
+   * The iteration throws `NoRunError` if no agent takes the event, and `StreamLostError` if a broken stream cannot be
+   * resumed in `patienceSeconds`.
+   */
   stream(event: EventEnvelope, options: PostOptions = {}): RunStream {
     return new RunStream(this.#http, { event, headers: idempotent(event, options), signal: options.signal });
   }
 
-  /** The events of a run after the sequence `after`, up to its end. */
+  /**
+   * Events of a run after the sequence `after`, up to its terminal event. 0 begins at the first event.
+   *
+   * The iteration throws `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
+   */
   follow(runId: string, after = 0, signal?: AbortSignal | undefined): RunStream {
     segment(runId);
     return new RunStream(this.#http, { runId, after, signal });
@@ -146,7 +171,7 @@ export class Client {
     return this.#http.json("GET", `/v1/runs/${segment(runId)}`);
   }
 
-  /** Requests the end of a run. `follow` shows when it ends. */
+  /** Requests the cancellation of a run and returns its current state. `follow` shows when it ends. */
   cancel(runId: string): Promise<AgentRun> {
     return this.#http.json("POST", `/v1/runs/${segment(runId)}/cancel`);
   }
@@ -166,7 +191,7 @@ export class Client {
     return this.#pages("/v1/conversations", { limit: 100 }, "cursor");
   }
 
-  /** The messages of a conversation, newest first, or oldest first if `forward`. */
+  /** Messages of a conversation, newest first, or oldest first if `forward`. */
   history(conversationId: string, options: { botId?: string; forward?: boolean } = {}): AsyncGenerator<TranscriptItem> {
     const direction = options.forward ? "forward" : "backward";
     const query = { bot_id: options.botId, direction, limit: 100 };
@@ -183,18 +208,27 @@ export class Client {
     return this.#pages("/v1/interactions", query, "after");
   }
 
-  /** One question by the gateway's id: `metadata.interaction` of the event `action.requested`. */
+  /** Question with the gateway's id: `metadata.interaction.id` of the event `action.requested`. */
   interaction(interactionId: string): Promise<Interaction> {
     return this.#http.json("GET", `/v1/interactions/${segment(interactionId)}`);
   }
 
-  /** Answers a question. The result is an `EventAccepted` if the answer started a run of its own. */
+  /**
+   * Answers a question: `actionId` is one of its actions, `values` has a value for each field.
+   *
+   * Returns the `Interaction` if the run waits for the answer, and an `EventAccepted` if the answer started a run of
+   * its own. Throws `ApiError` 409 for a second answer, and 410 for a question that has expired.
+   */
   answer(interaction: Interaction, actionId?: string, values: Json = {}): Promise<EventAccepted | Interaction> {
     const json = { interaction_id: interaction.request.interaction_id, action_id: actionId ?? null, values };
     return this.#http.json("POST", `/v1/interactions/${segment(interaction.id)}/submit`, { json });
   }
 
-  /** Uploads a file for one event: `message(text, conversationId, { files: [artifact_id] })`. */
+  /**
+   * Uploads a file for an event: `message(text, conversationId, { files: [artifact_id] })`. It expires after
+   * `expiresIn` seconds. Throws `ApiError` 413 for a file above the gateway's limit, and 415 for a type that it does
+   * not accept.
+   */
   upload(
     content: Uint8Array<ArrayBuffer> | Blob | string,
     name: string,
@@ -209,7 +243,7 @@ export class Client {
     });
   }
 
-  /** The bytes of a file. Throws `RunnelError` if it is larger than `maxBytes`. */
+  /** Content of a file. Throws `RunnelError` if it is larger than `maxBytes`. */
   async download(artifactId: string, maxBytes = MAX_DOWNLOAD_BYTES): Promise<Uint8Array> {
     const path = `/v1/artifacts/${segment(artifactId)}/content`;
     return readBounded(await this.#http.response("GET", path, { timeout: TRANSFER_TIMEOUT }), maxBytes);

@@ -10,7 +10,12 @@ export class RunnelError extends Error {
   }
 }
 
-/** The gateway rejected a request. `code`, `retryable` and `details` come from its response. */
+/**
+ * Rejection of a request by the gateway, or a failed host API call.
+ *
+ * `status` is the HTTP status, 0 for a host API call without a response. `code`, `reason` (its message), `retryable`
+ * and `details` come from the response; many codes have a `details.reason`.
+ */
 export class ApiError extends RunnelError {
   constructor(
     readonly status: number,
@@ -32,7 +37,7 @@ export class ApiError extends RunnelError {
   }
 }
 
-/** No response within the patience of the client. The outcome of the last request is unknown. */
+/** Missing response within the patience of the client. The outcome of the last request is unknown. */
 export class GatewayUnreachableError extends RunnelError {}
 
 /**
@@ -50,7 +55,10 @@ export class NoRunError extends RunnelError {
   }
 }
 
-/** A stream broke and could not be resumed in time. The run may still be live: `follow(runId, after)`. */
+/**
+ * Stream that broke and could not be resumed in time. The run may be live: `follow(runId, after)`. `after` is the
+ * sequence of the last event.
+ */
 export class StreamLostError extends RunnelError {
   constructor(
     readonly runId: string,
@@ -61,7 +69,10 @@ export class StreamLostError extends RunnelError {
   }
 }
 
-/** `ask` ended in a run that failed or was cancelled. */
+/**
+ * Error of `ask`: its run failed, was cancelled, or exceeded its deadline. `runId` names the run, for example for
+ * `retry(runId)`. `code` is the code of the failure, such as `timeout`, `cancelled`, or one of the runner.
+ */
 export class RunFailedError extends RunnelError {
   constructor(
     readonly runId: string,

@@ -2,23 +2,25 @@
 
 import type { Json, Message, MessageChunk, RunOutcome, StateScope } from "./types.js";
 
+/** Data of `message.delta`. */
 export interface MessageDeltaPayload {
   chunk: MessageChunk;
 }
 
+/** Data of `message.completed`: a whole message, which replaces the deltas before it. */
 export interface MessageCompletedPayload {
   message: Message;
   file_ids?: string[];
 }
 
-/** For display. The gateway does not require these fields of a runner. */
+/** Data of `tool.call.started`, for display. The gateway does not require these fields of a runner. */
 export interface ToolCallStartedPayload {
   tool_call_id?: string;
   tool_name?: string;
   parameters?: Json;
 }
 
-/** For display, as above. A failed call has an `error`. */
+/** Data of `tool.call.completed`, for display. A failed call has an `error`. */
 export interface ToolCallCompletedPayload {
   tool_call_id?: string;
   tool_name?: string;
@@ -26,33 +28,39 @@ export interface ToolCallCompletedPayload {
   error?: string | null;
 }
 
+/** Data of `artifact.created`: `download` reads the file. */
 export interface ArtifactCreatedPayload {
   artifact_id?: string;
 }
 
+/** Data of `state.updated`. */
 export interface StateUpdatedPayload {
   scope: StateScope;
   key: string;
   value: unknown;
 }
 
+/** Data of `action.requested`: for a question, `payload` is an `InteractionRequest`. */
 export interface ActionRequestedPayload {
   action: string;
   target?: unknown;
   payload?: unknown;
 }
 
+/** Data of `processor.log`, a line for developers. `level` is `debug`, `info`, `warning` or `error`. */
 export interface ProcessorLogPayload {
   text: string;
   level?: string | null;
 }
 
+/** Data of `run.completed`. Without an `outcome` it is `ok`. */
 export interface RunCompletedPayload {
   finish_reason?: string;
   message?: Message | null;
   outcome?: RunOutcome | null;
 }
 
+/** Data of `run.failed`: the text of the failure is in `message` or `error`. */
 export interface RunFailedPayload {
   code?: string;
   message?: string | null;
@@ -60,6 +68,7 @@ export interface RunFailedPayload {
   retryable?: boolean;
 }
 
+/** Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds. */
 interface EventOf<Type extends string, Data> {
   type: Type;
   data: Data;
@@ -85,9 +94,10 @@ export interface EventData {
   "run.failed": RunFailedPayload;
 }
 
+/** Type of an event. */
 export type EventType = keyof EventData;
 
-/** An event of a run. A comparison of `type` narrows `data`. A newer gateway may send other types. */
+/** Event of a run. A comparison of `type` narrows `data`. Later versions may send further types: ignore them. */
 export type RunEvent = { [Type in EventType]: EventOf<Type, EventData[Type]> }[EventType];
 
 /** True for the two types that end a run. */

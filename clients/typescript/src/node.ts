@@ -17,7 +17,10 @@ export function toNodeHandler(endpoint: Endpoint): (request: IncomingMessage, re
   };
 }
 
-/** Serves until the server is closed. Port 0 selects a free port; the first line of the output has the address. */
+/**
+ * Serves an endpoint until the returned server is closed. Default: `127.0.0.1`, port 9100. Port 0 selects a free port;
+ * the first line of the output has the address.
+ */
 export async function serve(
   endpoint: Endpoint,
   options: { host?: string | undefined; port?: number | string | undefined } = {},

@@ -21,11 +21,11 @@ export interface StreamStart {
 }
 
 /**
- * Yields each event of a run once, up to its terminal event: `for await (const event of stream)`. Leaving the loop
- * closes the connection; the run continues.
+ * Async iterable that yields each event of a run once, up to its terminal event: `for await (const event of stream)`.
+ * Leaving the loop closes the connection; the run continues.
  */
 export class RunStream implements AsyncIterable<RunEvent> {
-  /** Known from the first event on. */
+  /** Id of the run, known from the first event on. */
   runId: string | undefined;
   /** Sequence of the last event. */
   after: number;

@@ -3,16 +3,23 @@
  * fields than are listed here.
  */
 
+/** JSON object. */
 export type Json = Record<string, unknown>;
+/** Owner of a state entry. */
 export type StateScope = "conversation" | "actor" | "subject" | "runner" | "binding";
+/** Status of a run. The last four are terminal. */
 export type RunStatus = "created" | "queued" | "claimed" | "running" | "completed" | "failed" | "cancelled" | "timeout";
+/** Task result of a completed run. */
 export type RunOutcome = "ok" | "not_done" | "need_input";
+/** Value type of a form field. */
 export type InteractionFieldType = "text" | "textarea" | "select" | "multiselect" | "number" | "boolean" | "file";
 
+/** Address of an image: `https:`, `data:` or `artifact:ID`. */
 export interface ImageUrl {
   url: string;
 }
 
+/** Part of a message: `type` is `text`, `image_url`, `image_base64`, `file_url`, `file_base64` or free. */
 export interface ContentElement {
   type: string;
   text?: string | null;
@@ -23,11 +30,13 @@ export interface ContentElement {
   file_name?: string | null;
 }
 
+/** Name of a tool and its arguments, a JSON object as text. */
 export interface FunctionCall {
   name: string;
   arguments: string;
 }
 
+/** Tool call of a model. Send `provider_specific_fields` back unchanged with the results. */
 export interface ToolCall {
   id: string;
   type: string;
@@ -35,6 +44,7 @@ export interface ToolCall {
   provider_specific_fields?: Json | null;
 }
 
+/** Message of a conversation. `role` is `assistant`, `user`, `system` or `tool`. */
 export interface Message {
   role: string;
   content?: string | ContentElement[] | null;
@@ -45,6 +55,7 @@ export interface Message {
   provider_specific_fields?: Json | null;
 }
 
+/** Fragment of a message. `content` is an increment; `all_content` is the whole text so far, if it is set. */
 export interface MessageChunk {
   role: string;
   content?: string | ContentElement[] | null;
@@ -58,13 +69,14 @@ export interface MessageChunk {
   provider_specific_fields?: Json | null;
 }
 
+/** Token counts of model calls. An absent count is unknown, not 0. */
 export interface LlmTokenUsage {
   prompt_tokens?: number | null;
   completion_tokens?: number | null;
   total_tokens?: number | null;
 }
 
-/** A tool that is offered to a model. `parameters` is a JSON Schema. */
+/** Tool that is offered to a model. `parameters` is a JSON Schema. */
 export interface LlmTool {
   name: string;
   description: string;
@@ -72,12 +84,14 @@ export interface LlmTool {
   human_desc?: string;
 }
 
+/** Option of a `select` or `multiselect` field. */
 export interface InteractionOption {
   value: string;
   label: string;
   description?: string | null;
 }
 
+/** Form field of a question. `id` is the key of its value in the answer. */
 export interface InteractionField {
   id: string;
   label: string;
@@ -88,12 +102,17 @@ export interface InteractionField {
   default?: unknown;
 }
 
+/** Button of a question. */
 export interface InteractionAction {
   id: string;
   label: string;
   style?: "default" | "primary" | "danger";
 }
 
+/**
+ * Question of a runner. `expires_at` is in epoch seconds, by default in 30 minutes. `fallback_text` is the question as
+ * plain text. With `await` the run waits for the answer.
+ */
 export interface InteractionRequest {
   interaction_id: string;
   title: string;
@@ -106,6 +125,7 @@ export interface InteractionRequest {
   await?: boolean;
 }
 
+/** Answer to a question: `values` by field id. `submitted_at` is in epoch seconds. */
 export interface InteractionSubmission {
   interaction_id: string;
   action_id?: string | null;
@@ -113,7 +133,10 @@ export interface InteractionSubmission {
   submitted_at?: number | null;
 }
 
-/** A question of a run, as the gateway stores it. `id` is the gateway's id of it. */
+/**
+ * Question of a run, as the gateway stores it. Times are in epoch seconds. `id` is the gateway's id,
+ * `request.interaction_id` the runner's. `status` is `open`, `submitted`, `expired` or `cancelled`.
+ */
 export interface Interaction {
   id: string;
   run_id: string;
@@ -127,6 +150,7 @@ export interface Interaction {
   submitted_run_id?: string | null;
 }
 
+/** Sender of an event. */
 export interface ActorContext {
   actor_type: string;
   actor_id?: string | null;
@@ -134,6 +158,7 @@ export interface ActorContext {
   metadata?: Json;
 }
 
+/** State of a question that its run waits for. All states except `open` are final. */
 export interface AwaitedInteraction {
   status: "open" | "submitted" | "expired" | "cancelled";
   action_id?: string | null;
@@ -141,7 +166,7 @@ export interface AwaitedInteraction {
   actor?: ActorContext | null;
 }
 
-/** A file of the event. `artifact_id` names an upload; read it as `id`. */
+/** File of an event. `artifact_id` of a posted event names an upload; a runner reads it as `id`. `size`: bytes. */
 export interface InputAttachment {
   artifact_id?: string;
   id?: string | null;
@@ -156,6 +181,7 @@ export interface InputAttachment {
   content?: string | null;
 }
 
+/** Input of an event: text, parts, files. */
 export interface AgentInput {
   text?: string | null;
   contents?: ContentElement[];
@@ -163,6 +189,7 @@ export interface AgentInput {
   interaction?: InteractionSubmission | null;
 }
 
+/** Conversation of an event. Without `conversation_id` the event belongs to none. */
 export interface EventConversation {
   conversation_id?: string | null;
   thread_id?: string | null;
@@ -170,13 +197,17 @@ export interface EventConversation {
   launcher_id?: string | null;
 }
 
+/** Object that an event is about. */
 export interface SubjectContext {
   subject_type: string;
   subject_id?: string | null;
   data?: Json;
 }
 
-/** Body of `POST /v1/events`. */
+/**
+ * Event to post. Only `event_type` is required; `message.received` also needs `input`. `event_id` makes a repeated post
+ * harmless: the gateway returns the first result. `event_time` is in epoch seconds.
+ */
 export interface EventEnvelope {
   event_type: string;
   event_id?: string | null;
@@ -247,6 +278,7 @@ export interface AgentRun {
   cost?: Json | null;
 }
 
+/** File of the gateway. `size` is in bytes, `sha256` in hex; times are in epoch seconds. */
 export interface ArtifactMetadata {
   artifact_id: string;
   name: string;
@@ -260,7 +292,10 @@ export interface ArtifactMetadata {
   expires_at?: number | null;
 }
 
-/** A conversation and its newest event. */
+/**
+ * Conversation and its newest event. `last_event_at` is in epoch seconds. `is_busy` is true while one of its runs is
+ * live. `input_preview` has at most 200 characters.
+ */
 export interface ConversationSummary {
   conversation_id: string;
   event_count: number;
@@ -273,7 +308,10 @@ export interface ConversationSummary {
   input_preview?: string | null;
 }
 
-/** A message of a conversation's history. */
+/**
+ * Message of a conversation's history. `created_at` is in epoch seconds, `seq` counts from 1. `content` has at most
+ * 4,000 characters; `content_json` has the complete content.
+ */
 export interface TranscriptItem {
   transcript_id: string;
   event_id: string;

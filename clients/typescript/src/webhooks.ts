@@ -1,11 +1,12 @@
 /** Signatures after Standard Webhooks (https://www.standardwebhooks.com), in both directions. */
 
+/** Largest difference of a signature's timestamp to the clock. */
 export const TOLERANCE_SECONDS = 300;
 const PREFIX = "whsec_";
 const MAX_ID_LENGTH = 255;
 const encoder = new TextEncoder();
 
-/** The request is not signed with this secret, or not now. Answer 401. */
+/** Request without a valid signature of this secret and time. Answer 401. */
 export class SignatureError extends Error {
   override name = "SignatureError";
 }
@@ -13,7 +14,11 @@ export class SignatureError extends Error {
 /** Headers as `Headers`, or as an object with names in any case. */
 export type HeadersLike = Headers | Record<string, string | string[] | undefined>;
 
-/** Signs and verifies with one secret, or with several during a rotation (separated by white space). */
+/**
+ * Signer and verifier of requests, with one secret, or with several (separated by white space) during a rotation.
+ *
+ * A secret is `whsec_` and the base64 of 24 to 64 bytes; any other throws a `TypeError`.
+ */
 export class Webhook {
   readonly #keys: Uint8Array<ArrayBuffer>[];
   #imported: Promise<CryptoKey[]> | undefined;
@@ -54,7 +59,7 @@ export class Webhook {
     throw new SignatureError("no signature in header webhook-signature matches this request");
   }
 
-  /** The three headers of a request, signed with the first secret. */
+  /** Headers of a request, signed with the first secret. `timestamp` is in epoch seconds. */
   async sign(
     id: string,
     body: Uint8Array | string,
@@ -76,7 +81,7 @@ export class Webhook {
 }
 
 /**
- * Remembers the `webhook-id` of each request for ten minutes, in bounded memory.
+ * Memory of the `webhook-id`s of the last ten minutes, bounded to `capacity` ids.
  *
  * When full, the oldest ids are evicted, and requests as old as they are count as seen: the gateway's own requests
  * are seconds old.

@@ -37,7 +37,9 @@ const documents = ["runner", "gateway"].map((name) => {
   return (JSON.parse(text) as { components: { schemas: Schemas } }).components.schemas;
 });
 const files = ["types", "events", "runner/context"].map((name) => join(PACKAGE, `src/${name}.ts`));
-const program = ts.createProgram(files, { strict: true, target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.NodeNext });
+const ENTRIES = ["index.ts", "runner/index.ts", "node.ts"];
+const roots = [...files, ...ENTRIES.map((entry) => join(PACKAGE, "src", entry))];
+const program = ts.createProgram(roots, { strict: true, target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.NodeNext });
 const checker = program.getTypeChecker();
 
 function declared(): ts.InterfaceDeclaration[] {
@@ -112,6 +114,39 @@ test("events have all types", () => {
   assert.deepEqual(types.sort(), [...listed.matchAll(/= "([^"]+)"/g)].map((found) => found[1]).sort());
   const union = schemaOf("AgentRunEvent").schema.discriminator?.mapping;
   assert.deepEqual(types, Object.keys(union ?? {}).sort());
+});
+
+/** Exports of an entry point, with the public members of classes. */
+function publicItems(entry: string): [string, ts.Symbol][] {
+  const file = program.getSourceFile(join(PACKAGE, "src", entry));
+  const module = file && checker.getSymbolAtLocation(file);
+  assert(module, entry);
+  return checker.getExportsOfModule(module).flatMap((exported) => {
+    const one = exported.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(exported) : exported;
+    // `results` is a module of functions.
+    if (one.flags & ts.SymbolFlags.ValueModule) {
+      return checker.getExportsOfModule(one).map((inner): [string, ts.Symbol] => [`results.${inner.name}`, inner]);
+    }
+    const isClass = one.flags & ts.SymbolFlags.Class;
+    const members = isClass ? [...(one.members?.values() ?? [])] : [];
+    const callable = ts.SymbolFlags.Method | ts.SymbolFlags.GetAccessor;
+    const own = members.filter((member) => member.flags & callable && !/^(__|#)/.test(member.name));
+    return [[one.name, one], ...own.map((member): [string, ts.Symbol] => [`${one.name}.${member.name}`, member])];
+  });
+}
+
+test("public items have documentation", () => {
+  const items = ENTRIES.flatMap(publicItems);
+  const names = items.map(([name]) => name);
+  for (const name of ["Client.runs", "AgentRun", "RunContext.text", "State.put", "results.delta", "serve"]) {
+    assert(names.includes(name), name);
+  }
+  const bare = items.filter(([, one]) => one.getDocumentationComment(checker).length === 0);
+  assert.deepEqual(bare.map(([name]) => name), []);
+});
+
+test("licence is that of the repository", () => {
+  assert.equal(readFileSync(join(PACKAGE, "LICENSE"), "utf8"), readFileSync(join(REPOSITORY, "LICENSE"), "utf8"));
 });
 
 test("every exported path of the package exists", () => {

@@ -53,7 +53,11 @@ class RunFailedError(RunnelError):
 def message(
     text: str, conversation_id: str | None = None, *, actor_id: str | None = None, files: tuple[str, ...] = ()
 ) -> EventEnvelope:
-    """A `message.received`. `files` are ids of uploads."""
+    """Event `message.received` with a text, for `stream` and `post_event`.
+
+    Events of one `conversation_id` share a history. `actor_id` identifies the sender. `files` are the `artifact_id`s
+    of uploads.
+    """
     content: AgentInput = {"text": text}
     if files:
         content["attachments"] = [{"artifact_id": one} for one in files]
@@ -66,11 +70,15 @@ def message(
 
 
 class AsyncClient:
-    """One gateway and one API key. Use it as `async with`, or call `aclose()`.
+    """Client of one gateway with one API key of role `client`. Use it as `async with`, or call `aclose()`.
 
     `url` and `api_key` default to the variables RUNNEL_URL and RUNNEL_API_KEY. `patience` limits the seconds of
     retries without progress. Every post has an idempotency key, so retries create no second run. The client follows
-    no redirects: the key goes to this gateway only.
+    no redirects: the key goes to this gateway only. `transport` replaces the network in tests.
+
+    Each call raises `ApiError` if the gateway rejects it, and `GatewayUnreachableError` if no attempt got a response
+    in time. The methods below name their further errors. Lists are async iterators that request a page of 100 items
+    when they need it. Without an API key the constructor raises `ValueError`.
     """
 
     def __init__(
@@ -107,7 +115,10 @@ class AsyncClient:
     # --- events and runs ---
 
     async def ask(self, text: str, conversation_id: str | None = None) -> str:
-        """Posts a message and returns the whole answer. Raises `RunFailedError` if the run fails."""
+        """Posts a message and returns the text of the last message of its run.
+
+        Raises `RunFailedError` if the run fails, and the errors of `stream`.
+        """
         answer = ""
         async with self.stream(message(text, conversation_id)) as events:
             async for event in events:
@@ -123,18 +134,29 @@ class AsyncClient:
         return answer
 
     async def post_event(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> EventAccepted:
-        """Posts an event and returns as soon as it is stored. `run_id` is None if no agent takes it."""
+        """Posts an event and returns as soon as it is stored.
+
+        `run_id` is None if no agent takes the event: `reason` is then `no_agent`, and `hint` names the next step. Pass
+        an `idempotency_key` to repeat the call later: the gateway returns the first result for a known key.
+        """
         headers = _idempotent(event, idempotency_key)
         response = await self._send("POST", "/v1/events", json=event, headers=headers)
         return cast(EventAccepted, response.json())
 
     def stream(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> RunStream:
-        """Posts an event and yields the events of its run, across broken connections."""
+        """Events of the run of a posted event, across broken connections. The post is sent by the first iteration.
+
+        The iteration raises `NoRunError` if no agent takes the event, and `StreamLostError` if a broken stream cannot
+        be resumed within `patience`.
+        """
         headers = _idempotent(event, idempotency_key)
         return RunStream.of_post(self._http, self._patience, cast(Json, event), headers)
 
     def follow(self, run_id: str, after: int = 0) -> RunStream:
-        """The events of a run after the sequence `after`, up to its end."""
+        """Events of a run after the sequence `after`, up to its terminal event. 0 begins at the first event.
+
+        The iteration raises `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
+        """
         return RunStream(self._http, self._patience, _segment(run_id), after)
 
     def runs(
@@ -166,11 +188,11 @@ class AsyncClient:
         return self._pages("/v1/runs", query, "cursor")
 
     async def run(self, run_id: str) -> AgentRun:
-        """The run as it is now."""
+        """Current state of a run. An unknown id raises `ApiError` 404."""
         return cast(AgentRun, await self._json("GET", f"/v1/runs/{_segment(run_id)}"))
 
     async def cancel(self, run_id: str) -> AgentRun:
-        """Requests the end of a run. `follow` shows when it ends."""
+        """Requests the cancellation of a run and returns its current state. `follow` shows when it ends."""
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/cancel"))
 
     async def retry(self, run_id: str) -> AgentRun:
@@ -182,13 +204,13 @@ class AsyncClient:
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/retry"))
 
     def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
-        """The conversations of the workspace, newest event first."""
+        """Conversations of the workspace, newest event first."""
         return self._pages("/v1/conversations", {"limit": 100}, "cursor")
 
     def history(
         self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False
     ) -> AsyncGenerator[TranscriptItem, None]:
-        """The messages of a conversation, newest first, or oldest first if `forward`."""
+        """Messages of a conversation, newest first, or oldest first if `forward`."""
         direction = "forward" if forward else "backward"
         query = {"bot_id": bot_id, "direction": direction, "limit": 100}
         path = f"/v1/conversations/{_segment(conversation_id)}/history"
@@ -204,13 +226,17 @@ class AsyncClient:
         return self._pages("/v1/interactions", query, "after")
 
     async def interaction(self, interaction_id: str) -> Interaction:
-        """One question by the gateway's id: `metadata.interaction` of the event `action.requested`."""
+        """Question with the gateway's id: `metadata.interaction.id` of the event `action.requested`."""
         return cast(Interaction, await self._json("GET", f"/v1/interactions/{_segment(interaction_id)}"))
 
     async def answer(
         self, interaction: Interaction, action_id: str | None = None, values: Json | None = None
     ) -> EventAccepted | Interaction:
-        """Answers a question. The result is an `EventAccepted` if the answer started a run of its own."""
+        """Answers a question: `action_id` is one of its actions, `values` has a value for each field.
+
+        Returns the `Interaction` if the run waits for the answer, and an `EventAccepted` if the answer started a run of
+        its own. Raises `ApiError` 409 for a second answer, and 410 for a question that has expired.
+        """
         body = {
             "interaction_id": interaction["request"]["interaction_id"],
             "action_id": action_id,
@@ -224,7 +250,10 @@ class AsyncClient:
     async def upload(
         self, content: bytes, name: str, mime_type: str = "application/octet-stream", *, expires_in: int | None = None
     ) -> ArtifactMetadata:
-        """Uploads a file for one event: `message(text, files=(artifact_id,))`."""
+        """Uploads a file for an event: `message(text, files=(artifact_id,))`. It expires after `expires_in` seconds.
+
+        Raises `ApiError` 413 for a file above the gateway's limit, and 415 for a type that it does not accept.
+        """
         response = await self._send(
             "POST",
             "/v1/artifacts",
@@ -236,7 +265,7 @@ class AsyncClient:
         return cast(ArtifactMetadata, response.json())
 
     async def download(self, artifact_id: str, *, max_bytes: int = _MAX_DOWNLOAD_BYTES) -> bytes:
-        """The bytes of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
+        """Content of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
         path = f"/v1/artifacts/{_segment(artifact_id)}/content"
         async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
             return await read_bounded(response, max_bytes)
@@ -276,7 +305,7 @@ class AsyncClient:
 
 
 async def read_bounded(response: httpx.Response, max_bytes: int) -> bytes:
-    """The body of a successful response, at most `max_bytes`."""
+    """Body of a successful response, at most `max_bytes`."""
     if response.status_code >= 300:
         await response.aread()
         try:
@@ -292,7 +321,7 @@ async def read_bounded(response: httpx.Response, max_bytes: int) -> bytes:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content."""
+    """Text of a message's content: the text itself, or the joined texts of its parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content)
     return content or ""
@@ -313,7 +342,7 @@ def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:
 
 
 def _segment(text: str) -> str:
-    """One segment of a path, percent-encoded. Dot segments would leave the path."""
+    """Segment of a path, percent-encoded. Dot segments would leave the path."""
     if text in ("", ".", ".."):
         raise ValueError(f"{text!r} is no id")
     return urllib.parse.quote(text, safe="")

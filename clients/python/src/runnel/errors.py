@@ -12,7 +12,11 @@ class RunnelError(Exception):
 
 
 class ApiError(RunnelError):
-    """The gateway rejected a request. `code`, `retryable` and `details` come from its response."""
+    """Rejection of a request by the gateway, or a failed host API call.
+
+    `status` is the HTTP status, 0 for a host API call without a response. `code`, `message`, `retryable` and `details`
+    come from the response; many codes have a `details["reason"]`.
+    """
 
     def __init__(
         self, status: int, code: str, message: str, retryable: bool = False, details: dict[str, Any] | None = None
@@ -33,7 +37,7 @@ class ApiError(RunnelError):
 
 
 class GatewayUnreachableError(RunnelError):
-    """No response within the patience of the client. The outcome of the last request is unknown."""
+    """Missing response within the patience of the client. The outcome of the last request is unknown."""
 
 
 class NoRunError(RunnelError):
@@ -49,7 +53,10 @@ class NoRunError(RunnelError):
 
 
 class StreamLostError(RunnelError):
-    """A stream broke and could not be resumed in time. The run may still be live: `follow(run_id, after)`."""
+    """Stream that broke and could not be resumed in time. The run may be live: `follow(run_id, after)`.
+
+    `after` is the sequence of the last event.
+    """
 
     def __init__(self, run_id: str, after: int, reason: str) -> None:
         super().__init__(f"the stream of run {run_id} broke after event {after}: {reason}")

@@ -17,16 +17,20 @@ elif TYPE_CHECKING:
 
 
 class MessageDeltaPayload(TypedDict):
+    """Data of `message.delta`."""
+
     chunk: MessageChunk
 
 
 class MessageCompletedPayload(TypedDict):
+    """Data of `message.completed`: a whole message, which replaces the deltas before it."""
+
     message: Message
     file_ids: NotRequired[list[str]]
 
 
 class ToolCallStartedPayload(TypedDict):
-    """For display. The gateway does not require these fields of a runner."""
+    """Data of `tool.call.started`, for display. The gateway does not require these fields of a runner."""
 
     tool_call_id: NotRequired[str]
     tool_name: NotRequired[str]
@@ -34,7 +38,7 @@ class ToolCallStartedPayload(TypedDict):
 
 
 class ToolCallCompletedPayload(TypedDict):
-    """For display, as above. A failed call has an `error`."""
+    """Data of `tool.call.completed`, for display. A failed call has an `error`."""
 
     tool_call_id: NotRequired[str]
     tool_name: NotRequired[str]
@@ -43,33 +47,45 @@ class ToolCallCompletedPayload(TypedDict):
 
 
 class ArtifactCreatedPayload(TypedDict):
+    """Data of `artifact.created`: `download` reads the file."""
+
     artifact_id: NotRequired[str]
 
 
 class StateUpdatedPayload(TypedDict):
+    """Data of `state.updated`."""
+
     scope: StateScope
     key: str
     value: Any
 
 
 class ActionRequestedPayload(TypedDict):
+    """Data of `action.requested`: for a question, `payload` is an `InteractionRequest`."""
+
     action: str
     target: NotRequired[Any]
     payload: NotRequired[Any]
 
 
 class ProcessorLogPayload(TypedDict):
+    """Data of `processor.log`, a line for developers. `level` is `debug`, `info`, `warning` or `error`."""
+
     text: str
     level: NotRequired[str | None]
 
 
 class RunCompletedPayload(TypedDict):
+    """Data of `run.completed`. Without an `outcome` it is `ok`."""
+
     finish_reason: NotRequired[str]
     message: NotRequired[Message | None]
     outcome: NotRequired[RunOutcome | None]
 
 
 class RunFailedPayload(TypedDict):
+    """Data of `run.failed`: the text of the failure is in `message` or `error`."""
+
     code: NotRequired[str]
     message: NotRequired[str | None]
     error: NotRequired[str | None]
@@ -77,6 +93,8 @@ class RunFailedPayload(TypedDict):
 
 
 class _Event(TypedDict):
+    """Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds."""
+
     run_id: str
     sequence: int
     created_at: int
@@ -86,58 +104,79 @@ class _Event(TypedDict):
 
 
 class MessageDelta(_Event):
+    """Event with a fragment of the answer: see `delta_text`."""
+
     type: Literal["message.delta"]
     data: MessageDeltaPayload
 
 
 class MessageCompleted(_Event):
+    """Event with a whole message."""
+
     type: Literal["message.completed"]
     data: MessageCompletedPayload
 
 
 class ToolCallStarted(_Event):
+    """Event at the start of a tool call."""
+
     type: Literal["tool.call.started"]
     data: ToolCallStartedPayload
 
 
 class ToolCallCompleted(_Event):
+    """Event at the end of a tool call."""
+
     type: Literal["tool.call.completed"]
     data: ToolCallCompletedPayload
 
 
 class ArtifactCreated(_Event):
+    """Event for a file of the run."""
+
     type: Literal["artifact.created"]
     data: ArtifactCreatedPayload
 
 
 class StateUpdated(_Event):
+    """Event for a value that the run stored."""
+
     type: Literal["state.updated"]
     data: StateUpdatedPayload
 
 
 class ActionRequested(_Event):
-    """A question has the action `interaction.requested`; `metadata` then has its id as `interaction`."""
+    """Event for an action of the runner.
+
+    A question has the action `interaction.requested`; the gateway's id of it is `metadata["interaction"]["id"]`.
+    """
 
     type: Literal["action.requested"]
     data: ActionRequestedPayload
 
 
 class ProcessorLog(_Event):
+    """Event with a log line of the runner or the gateway."""
+
     type: Literal["processor.log"]
     data: ProcessorLogPayload
 
 
 class RunCompleted(_Event):
+    """Terminal event of a run that completed."""
+
     type: Literal["run.completed"]
     data: RunCompletedPayload
 
 
 class RunFailed(_Event):
+    """Terminal event of a run that failed, was cancelled, or exceeded its deadline."""
+
     type: Literal["run.failed"]
     data: RunFailedPayload
 
 
-# An event of a run. `type` selects the shape of `data`. A newer gateway may send other types.
+# Event of a run. `type` selects the shape of `data`. Later versions may send further types: ignore them.
 RunEvent = Union[  # noqa: UP007 - a `|` of TypedDicts needs Python 3.11 at run time
     MessageDelta,
     MessageCompleted,

@@ -24,7 +24,7 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0, read=45.0)
 
 
 class RunStream(AsyncIterator[RunEvent]):
-    """Yields each event of a run once, up to its terminal event.
+    """Async iterator that yields each event of a run once, up to its terminal event.
 
     `run_id` is known from the first event on. `after` is the sequence of the last event. Close a stream that you
     leave early: by `aclose()`, or by `async with`.

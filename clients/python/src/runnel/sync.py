@@ -24,14 +24,17 @@ from .types import (
 
 
 class SyncRunStream(Iterator[RunEvent]):
-    """As `RunStream`, with a plain `for`. Close a stream that you leave early: by `close()`, or by `with`."""
+    """Iterator over the events of a run, as `RunStream` with a plain `for`.
+
+    Close a stream that you leave early: by `close()`, or by `with`. The run continues.
+    """
 
     def __init__(self, loop: LoopThread, stream: RunStream) -> None:
         self._stream, self._events = stream, loop.iterate(stream)
 
     @property
     def run_id(self) -> str | None:
-        """Known from the first event on."""
+        """Id of the run, known from the first event on."""
         return self._stream.run_id
 
     @property
@@ -56,7 +59,11 @@ class SyncRunStream(Iterator[RunEvent]):
 
 
 class Client:
-    """The methods of `AsyncClient`, blocking. Use it as `with`, or call `close()`. Threads may share one."""
+    """Client with the methods of `AsyncClient`, blocking. Use it as `with`, or call `close()`. Threads may share one.
+
+    Options and errors are those of `AsyncClient`. Lists are iterators that request a page of 100 items when they need
+    it.
+    """
 
     def __init__(self, url: str | None = None, api_key: str | None = None, **options: Any) -> None:
         self._client = AsyncClient(url, api_key, **options)
@@ -76,15 +83,19 @@ class Client:
         self._loop.stop()
 
     def ask(self, text: str, conversation_id: str | None = None) -> str:
+        """Posts a message and returns the text of the last message of its run. Raises `RunFailedError` if it fails."""
         return self._loop.call(self._client.ask(text, conversation_id))
 
     def post_event(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> EventAccepted:
+        """Posts an event and returns as soon as it is stored. Without an agent, `run_id` is None: see `hint`."""
         return self._loop.call(self._client.post_event(event, idempotency_key=idempotency_key))
 
     def stream(self, event: EventEnvelope, *, idempotency_key: str | None = None) -> SyncRunStream:
+        """Events of the run of a posted event. Raises `NoRunError` without an agent, `StreamLostError` if it breaks."""
         return SyncRunStream(self._loop, self._client.stream(event, idempotency_key=idempotency_key))
 
     def follow(self, run_id: str, after: int = 0) -> SyncRunStream:
+        """Events of a run after the sequence `after`, up to its terminal event."""
         return SyncRunStream(self._loop, self._client.follow(run_id, after))
 
     def runs(
@@ -111,9 +122,11 @@ class Client:
         return self._loop.iterate(found)
 
     def run(self, run_id: str) -> AgentRun:
+        """Current state of a run. An unknown id raises `ApiError` 404."""
         return self._loop.call(self._client.run(run_id))
 
     def cancel(self, run_id: str) -> AgentRun:
+        """Requests the cancellation of a run and returns its current state. `follow` shows when it ends."""
         return self._loop.call(self._client.cancel(run_id))
 
     def retry(self, run_id: str) -> AgentRun:
@@ -124,31 +137,38 @@ class Client:
         return self._loop.call(self._client.retry(run_id))
 
     def conversations(self) -> Iterator[ConversationSummary]:
+        """Conversations of the workspace, newest event first."""
         return self._loop.iterate(self._client.conversations())
 
     def history(
         self, conversation_id: str, *, bot_id: str | None = None, forward: bool = False
     ) -> Iterator[TranscriptItem]:
+        """Messages of a conversation, newest first, or oldest first if `forward`."""
         return self._loop.iterate(self._client.history(conversation_id, bot_id=bot_id, forward=forward))
 
     def interactions(
         self, *, conversation_id: str | None = None, run_id: str | None = None, status: str | None = "open"
     ) -> Iterator[Interaction]:
+        """Questions of runs, newest first: the open ones, or all with `status=None`."""
         found = self._client.interactions(conversation_id=conversation_id, run_id=run_id, status=status)
         return self._loop.iterate(found)
 
     def interaction(self, interaction_id: str) -> Interaction:
+        """Question with the gateway's id: `metadata.interaction.id` of the event `action.requested`."""
         return self._loop.call(self._client.interaction(interaction_id))
 
     def answer(
         self, interaction: Interaction, action_id: str | None = None, values: Json | None = None
     ) -> EventAccepted | Interaction:
+        """Answers a question. Returns an `EventAccepted` if the answer started a run of its own."""
         return self._loop.call(self._client.answer(interaction, action_id, values))
 
     def upload(
         self, content: bytes, name: str, mime_type: str = "application/octet-stream", *, expires_in: int | None = None
     ) -> ArtifactMetadata:
+        """Uploads a file for an event: `message(text, files=(artifact_id,))`. It expires after `expires_in` seconds."""
         return self._loop.call(self._client.upload(content, name, mime_type, expires_in=expires_in))
 
     def download(self, artifact_id: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+        """Content of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
         return self._loop.call(self._client.download(artifact_id, max_bytes=max_bytes))

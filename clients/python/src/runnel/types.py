@@ -13,8 +13,9 @@ if sys.version_info >= (3, 11):
 elif TYPE_CHECKING:
     from typing_extensions import NotRequired
 
+# JSON object.
 Json = dict[str, Any]
-
+# Owner of a state entry, status of a run (the last four are terminal), task result, value type of a form field.
 StateScope = Literal["conversation", "actor", "subject", "runner", "binding"]
 RunStatus = Literal["created", "queued", "claimed", "running", "completed", "failed", "cancelled", "timeout"]
 RunOutcome = Literal["ok", "not_done", "need_input"]
@@ -25,10 +26,14 @@ InteractionFieldType = Literal["text", "textarea", "select", "multiselect", "num
 
 
 class ImageUrl(TypedDict):
+    """Address of an image: `https:`, `data:` or `artifact:ID`."""
+
     url: str
 
 
 class ContentElement(TypedDict):
+    """Part of a message: `type` is `text`, `image_url`, `image_base64`, `file_url`, `file_base64` or free."""
+
     type: str
     text: NotRequired[str | None]
     image_url: NotRequired[ImageUrl | None]
@@ -39,11 +44,15 @@ class ContentElement(TypedDict):
 
 
 class FunctionCall(TypedDict):
+    """Name of a tool and its arguments, a JSON object as text."""
+
     name: str
     arguments: str
 
 
 class ToolCall(TypedDict):
+    """Tool call of a model. Send `provider_specific_fields` back unchanged with the results."""
+
     id: str
     type: str
     function: FunctionCall
@@ -51,6 +60,8 @@ class ToolCall(TypedDict):
 
 
 class Message(TypedDict):
+    """Message of a conversation. `role` is `assistant`, `user`, `system` or `tool`."""
+
     role: str
     content: NotRequired[str | list[ContentElement] | None]
     name: NotRequired[str | None]
@@ -61,6 +72,8 @@ class Message(TypedDict):
 
 
 class MessageChunk(TypedDict):
+    """Fragment of a message. `content` is an increment; `all_content` is the whole text so far, if it is set."""
+
     role: str
     content: NotRequired[str | list[ContentElement] | None]
     all_content: NotRequired[str | None]
@@ -74,13 +87,15 @@ class MessageChunk(TypedDict):
 
 
 class LlmTokenUsage(TypedDict):
+    """Token counts of model calls. An absent count is unknown, not 0."""
+
     prompt_tokens: NotRequired[int | None]
     completion_tokens: NotRequired[int | None]
     total_tokens: NotRequired[int | None]
 
 
 class LlmTool(TypedDict):
-    """A tool that is offered to a model. `parameters` is a JSON Schema."""
+    """Tool that is offered to a model. `parameters` is a JSON Schema."""
 
     name: str
     description: str
@@ -92,12 +107,16 @@ class LlmTool(TypedDict):
 
 
 class InteractionOption(TypedDict):
+    """Option of a `select` or `multiselect` field."""
+
     value: str
     label: str
     description: NotRequired[str | None]
 
 
 class InteractionField(TypedDict):
+    """Form field of a question. `id` is the key of its value in the answer."""
+
     id: str
     label: str
     type: InteractionFieldType
@@ -108,6 +127,8 @@ class InteractionField(TypedDict):
 
 
 class InteractionAction(TypedDict):
+    """Button of a question."""
+
     id: str
     label: str
     style: NotRequired[Literal["default", "primary", "danger"]]
@@ -128,9 +149,15 @@ InteractionRequest = TypedDict(
         "await": "NotRequired[bool]",
     },
 )
+InteractionRequest.__doc__ = """Question of a runner. `expires_at` is in epoch seconds, by default in 30 minutes.
+
+`fallback_text` is the question as plain text. With `await` the run waits for the answer.
+"""
 
 
 class InteractionSubmission(TypedDict):
+    """Answer to a question: `values` by field id. `submitted_at` is in epoch seconds."""
+
     interaction_id: str
     action_id: NotRequired[str | None]
     values: NotRequired[Json]
@@ -138,7 +165,11 @@ class InteractionSubmission(TypedDict):
 
 
 class Interaction(TypedDict):
-    """A question of a run, as the gateway stores it. `id` is the gateway's id of it."""
+    """Question of a run, as the gateway stores it. Times are in epoch seconds.
+
+    `id` is the gateway's id, `request.interaction_id` the runner's. `status` is `open`, `submitted`, `expired` or
+    `cancelled`.
+    """
 
     id: str
     run_id: str
@@ -153,6 +184,8 @@ class Interaction(TypedDict):
 
 
 class ActorContext(TypedDict):
+    """Sender of an event."""
+
     actor_type: str
     actor_id: NotRequired[str | None]
     actor_name: NotRequired[str | None]
@@ -160,6 +193,8 @@ class ActorContext(TypedDict):
 
 
 class AwaitedInteraction(TypedDict):
+    """State of a question that its run waits for. All states except `open` are final."""
+
     status: Literal["open", "submitted", "expired", "cancelled"]
     action_id: NotRequired[str | None]
     values: NotRequired[Json | None]
@@ -170,7 +205,7 @@ class AwaitedInteraction(TypedDict):
 
 
 class InputAttachment(TypedDict):
-    """A file of the event. `artifact_id` names an upload; read it as `id`."""
+    """File of an event. `artifact_id` of a posted event names an upload; a runner reads it as `id`. `size`: bytes."""
 
     artifact_id: NotRequired[str]
     id: NotRequired[str | None]
@@ -186,6 +221,8 @@ class InputAttachment(TypedDict):
 
 
 class AgentInput(TypedDict):
+    """Input of an event: text, parts, files."""
+
     text: NotRequired[str | None]
     contents: NotRequired[list[ContentElement]]
     attachments: NotRequired[list[InputAttachment]]
@@ -193,6 +230,8 @@ class AgentInput(TypedDict):
 
 
 class EventConversation(TypedDict):
+    """Conversation of an event. Without `conversation_id` the event belongs to none."""
+
     conversation_id: NotRequired[str | None]
     thread_id: NotRequired[str | None]
     launcher_type: NotRequired[str | None]
@@ -200,13 +239,18 @@ class EventConversation(TypedDict):
 
 
 class SubjectContext(TypedDict):
+    """Object that an event is about."""
+
     subject_type: str
     subject_id: NotRequired[str | None]
     data: NotRequired[Json]
 
 
 class EventEnvelope(TypedDict):
-    """Body of `POST /v1/events`."""
+    """Event to post. Only `event_type` is required; `message.received` also needs `input`.
+
+    `event_id` makes a repeated post harmless: the gateway returns the first result. `event_time` is in epoch seconds.
+    """
 
     event_type: str
     event_id: NotRequired[str | None]
@@ -279,6 +323,8 @@ class AgentRun(TypedDict):
 
 
 class ArtifactMetadata(TypedDict):
+    """File of the gateway. `size` is in bytes, `sha256` in hex; times are in epoch seconds."""
+
     artifact_id: str
     name: str
     mime_type: str
@@ -292,7 +338,10 @@ class ArtifactMetadata(TypedDict):
 
 
 class ConversationSummary(TypedDict):
-    """A conversation and its newest event."""
+    """Conversation and its newest event. `last_event_at` is in epoch seconds.
+
+    `is_busy` is true while one of its runs is live. `input_preview` has at most 200 characters.
+    """
 
     conversation_id: str
     event_count: int
@@ -306,7 +355,10 @@ class ConversationSummary(TypedDict):
 
 
 class TranscriptItem(TypedDict):
-    """A message of a conversation's history."""
+    """Message of a conversation's history. `created_at` is in epoch seconds, `seq` counts from 1.
+
+    `content` has at most 4,000 characters; `content_json` has the complete content.
+    """
 
     transcript_id: str
     event_id: str

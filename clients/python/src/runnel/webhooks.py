@@ -12,17 +12,20 @@ import threading
 import time
 from collections.abc import Mapping
 
+# Largest difference of a signature's timestamp to the clock.
 TOLERANCE_SECONDS = 300
 _PREFIX = "whsec_"
 _KEY_BYTES = range(24, 65)
 
 
 class SignatureError(Exception):
-    """The request is not signed with this secret, or not now. Answer 401."""
+    """Request without a valid signature of this secret and time. Answer 401."""
 
 
 class Webhook:
-    """Signs and verifies with one secret, or with several during a rotation (separated by white space).
+    """Signer and verifier of requests, with one secret, or with several (separated by white space) during a rotation.
+
+    A secret is `whsec_` and the base64 of 24 to 64 bytes; any other raises `ValueError`.
 
     >>> hook = Webhook("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
     >>> headers = hook.sign("list_1", b"", timestamp=1795291200)
@@ -59,7 +62,7 @@ class Webhook:
         raise SignatureError("no signature in header webhook-signature matches this request")
 
     def sign(self, message_id: str, body: bytes | str, timestamp: int | None = None) -> dict[str, str]:
-        """The three headers of a request, signed with the first secret."""
+        """Headers of a request, signed with the first secret. `timestamp` is in epoch seconds, by default now."""
         when = str(int(time.time()) if timestamp is None else timestamp)
         tag = _tag(self._keys[0], message_id, when, body).decode()
         return {"webhook-id": message_id, "webhook-timestamp": when, "webhook-signature": f"v1,{tag}"}
@@ -83,7 +86,7 @@ def _tag(key: bytes, message_id: str, when: str, body: bytes | str) -> bytes:
 
 
 class SeenIds:
-    """Remembers the `webhook-id` of each request for ten minutes, in bounded memory.
+    """Memory of the `webhook-id`s of the last ten minutes, bounded to `capacity` ids.
 
     When full, the oldest ids are evicted, and requests as old as they are count as seen: the gateway's own
     requests are seconds old.

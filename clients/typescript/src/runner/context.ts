@@ -2,7 +2,7 @@
 
 import type { ActorContext, AgentInput, ContentElement, Json, StateScope, SubjectContext } from "../types.js";
 
-/** What a runner may ask of the host API. The operator's agent narrows it. */
+/** Operations that a runner asks for. An agent of it is granted at most these. */
 export interface Permissions {
   models?: readonly ("invoke" | "stream" | "rerank" | "count_tokens")[];
   tools?: readonly ("detail" | "call")[];
@@ -17,6 +17,7 @@ export interface Permissions {
   platform_api?: readonly string[];
 }
 
+/** Capabilities of a runner, for display. They grant nothing. */
 export interface Capabilities {
   streaming?: boolean;
   tool_calling?: boolean;
@@ -32,6 +33,7 @@ export interface Capabilities {
   interactions?: boolean;
 }
 
+/** Event of the run, without its large parts. `event_time` is in epoch seconds. */
 export interface AgentEventContext {
   event_id: string;
   event_type: string;
@@ -42,6 +44,7 @@ export interface AgentEventContext {
   data?: Json;
 }
 
+/** Conversation of the event. */
 export interface ConversationContext {
   conversation_id?: string | null;
   thread_id?: string | null;
@@ -53,6 +56,7 @@ export interface ConversationContext {
   session_id?: string | null;
 }
 
+/** Model of the grant, and the operations granted on it. */
 export interface ModelResource {
   model_id: string;
   model_type?: string | null;
@@ -60,6 +64,7 @@ export interface ModelResource {
   operations?: string[];
 }
 
+/** Tool of the grant. `parameters` is a JSON Schema. Treat an unknown `effect` as a write. */
 export interface ToolResource {
   tool_name: string;
   tool_type?: string | null;
@@ -72,6 +77,7 @@ export interface ToolResource {
   effect_source?: "operator" | "server" | null;
 }
 
+/** Knowledge base of the grant. */
 export interface KnowledgeBaseResource {
   kb_id: string;
   kb_name?: string | null;
@@ -79,6 +85,7 @@ export interface KnowledgeBaseResource {
   operations?: string[];
 }
 
+/** Resources that the run may use. */
 export interface AgentResources {
   models?: ModelResource[];
   tools?: ToolResource[];
@@ -90,6 +97,7 @@ export interface AgentResources {
   platform_capabilities?: Json;
 }
 
+/** Host API calls that the run may make. */
 export interface AvailableApis {
   prompt_get?: boolean;
   history_page?: boolean;
@@ -110,6 +118,7 @@ export interface AvailableApis {
   child_runs?: boolean;
 }
 
+/** Parts of the context that were left out, and the calls that return them. */
 export interface ContextAccess {
   conversation_id?: string | null;
   thread_id?: string | null;
@@ -121,6 +130,7 @@ export interface ContextAccess {
   available_apis?: AvailableApis;
 }
 
+/** Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run. */
 export interface AgentRuntimeContext {
   host?: string;
   protocol_version?: string;
@@ -133,6 +143,7 @@ export interface AgentRuntimeContext {
   metadata?: Json;
 }
 
+/** Context of a run: event, grant, state, configuration. */
 export interface AgentRunContext {
   run_id: string;
   trigger: Json;
@@ -152,12 +163,14 @@ export interface AgentRunContext {
   metadata?: Json;
 }
 
+/** Address and token of the host API. `token_expires_at` is in epoch seconds. */
 export interface HostAccess {
   base_url: string;
   token: string;
   token_expires_at: number;
 }
 
+/** Body of `POST /runs`, the request that starts a run. */
 export interface AgentRunRequest {
   runner_id: string;
   runner_name: string;
@@ -165,6 +178,7 @@ export interface AgentRunRequest {
   host: HostAccess;
 }
 
+/** Manifest of a runner: identity, capabilities, permissions, configuration form. */
 export interface AgentRunnerManifest {
   id: string;
   name: string;
@@ -181,7 +195,7 @@ export interface AgentRunnerManifest {
   metadata?: Json;
 }
 
-/** A passage of a knowledge base. `content` has the form of a message's content. */
+/** Passage of a knowledge base. `content` has the form of a message's content; a smaller `distance` is closer. */
 export interface RetrievalResultEntry {
   id: string;
   content: ContentElement[];

@@ -12,19 +12,21 @@ const RUNNER_ID = /^plugin:[^\s/:]+\/[^\s/]+\/([^\s/]+)$/;
 const SHORT_ID = /^[^\s/:]+\/[^\s/:]+$/;
 const BODY_TIMEOUT = 30_000;
 
+/** Options of an endpoint. */
 export interface EndpointOptions {
-  /** Default: the variable RUNNER_SECRET. Several, separated by white space, serve a rotation. */
+  /** Signing secret. Default: the variable RUNNER_SECRET. Several, separated by white space, serve a rotation. */
   secret?: string | undefined;
   /** Concurrent runs. Beyond it the endpoint answers 503 with `Retry-After`. Default: 1024. */
   maxRuns?: number;
-  /** Default: 8 MiB. */
+  /** Largest body of a request; beyond it 413. Default: 8 MiB. */
   maxBodyBytes?: number;
-  /** Default: 15. */
+  /** Seconds of silence after which a run sends a comment. Default: 15. */
   keepAliveSeconds?: number;
+  /** Replacement of the global `fetch` for host API calls, for tests. */
   fetch?: typeof fetch;
 }
 
-/** A runner's manifest in short. */
+/** Manifest of a runner, in short. */
 export interface RunnerOptions {
   /** `plugin:{author}/{plugin}/{name}`; `acme/echo` is short for `plugin:acme/echo/default`. */
   id: string;
@@ -36,7 +38,7 @@ export interface RunnerOptions {
   configSchema?: Json[];
 }
 
-/** `path` may begin with the place where the endpoint is mounted. */
+/** Request for `Endpoint.handle`. `path` may begin with the place where the endpoint is mounted. */
 export interface EndpointRequest {
   method: string;
   path: string;
@@ -44,7 +46,7 @@ export interface EndpointRequest {
   body: Uint8Array;
 }
 
-/** `frames` is the body of a run. Call `close` when the gateway stops reading. */
+/** Response of `Endpoint.handle`. `frames` is the body of a run. Call `close` when the gateway stops reading. */
 export interface EndpointResponse {
   status: number;
   headers: Record<string, string>;
@@ -53,7 +55,7 @@ export interface EndpointResponse {
   close?: () => void;
 }
 
-/** A request that is answered with an error. */
+/** Request that is answered with an error. */
 export class Rejection extends Error {
   constructor(
     readonly status: number,
@@ -64,7 +66,7 @@ export class Rejection extends Error {
     super(reason);
   }
 
-  /** The response with the error as its body. */
+  /** Response with the error as its body. */
   response(): EndpointResponse {
     const retryable = this.retryAfter !== undefined;
     const error = { code: this.code, message: this.message, retryable, details: {} };
@@ -74,7 +76,11 @@ export class Rejection extends Error {
   }
 }
 
-/** Runners behind one signing secret. `fetch` is a Fetch handler; `runnel/node` has a handler for Node and Express. */
+/**
+ * Runners behind one signing secret. `fetch` is a Fetch handler; `runnel/node` has a handler for Node and Express.
+ *
+ * Of the same `webhook-id`, a second request is refused. Without a secret the constructor throws a `TypeError`.
+ */
 export class Endpoint {
   readonly maxBodyBytes: number;
   readonly #webhook: Webhook;
@@ -91,7 +97,10 @@ export class Endpoint {
     this.maxBodyBytes = options.maxBodyBytes ?? 8 * 1024 * 1024;
   }
 
-  /** Serves a function as a runner. It yields text and results, or returns text. */
+  /**
+   * Serves a function as a runner. It yields text and results, or returns text. An id of another form, or one that is
+   * defined twice, throws a `TypeError`.
+   */
   runner(options: RunnerOptions, work: RunFunction): this {
     const id = SHORT_ID.test(options.id) ? `plugin:${options.id}/default` : options.id;
     const name = RUNNER_ID.exec(id)?.[1];
@@ -144,7 +153,7 @@ export class Endpoint {
     return new Response(body, { status, headers });
   };
 
-  /** The response to one request, for other frameworks. */
+  /** Response to one request, for other frameworks. */
   async handle(request: EndpointRequest): Promise<EndpointResponse> {
     try {
       if (request.method === "GET" && /\/healthz$/.test(request.path)) {
@@ -161,7 +170,7 @@ export class Endpoint {
     }
   }
 
-  /** The rejection of a body beyond the limit. */
+  /** Rejection of a body beyond the limit. */
   tooLarge(): Rejection {
     return new Rejection(413, "payload_too_large", `the body is larger than ${this.maxBodyBytes} bytes`);
   }

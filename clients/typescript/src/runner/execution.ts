@@ -8,10 +8,10 @@ import * as results from "./results.js";
 import type { Result } from "./results.js";
 import type { RunContext } from "./run.js";
 
-/** What a runner yields: text or a result. */
+/** Item that a runner yields: text or a result. */
 export type Yielded = string | Result;
 
-/** A runner: a generator, or a function that returns the whole answer. */
+/** Runner function: a generator, or a function that returns the whole answer. */
 export type RunFunction = (
   ctx: RunContext,
 ) => AsyncIterable<Yielded> | Promise<Yielded | undefined | void> | Yielded | undefined;
@@ -19,7 +19,7 @@ export type RunFunction = (
 /** The gateway gives a cancelled run 5 s to end. */
 const CANCEL_GRACE = 3_000;
 
-/** Ends the run as failed. `text` is for the client; codes that begin with `host.` are reserved. */
+/** Failure that a runner throws to end its run. `text` is for the client; codes with `host.` are reserved. */
 export class RunFailed extends Error {
   override name = "RunFailed";
 

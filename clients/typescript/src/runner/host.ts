@@ -14,7 +14,7 @@ const RENEWAL_PAUSE = 5;
 /** A run lasts a day at most. */
 const LONGEST_RUN = 86_400;
 
-/** Parts of a call. A call takes 30 s at most, a `long` one the rest of the run. */
+/** Parts of a host API call. A call takes 30 s at most, a `long` one the rest of the run. */
 export interface HostCall {
   json?: unknown;
   body?: BodyInit;
@@ -35,7 +35,7 @@ export interface HostOptions {
 }
 
 /**
- * `ctx.host`: the host API of one run. `ctx.models` and its neighbours use it.
+ * Host API of one run, as `ctx.host`. `ctx.models` and its neighbours use it.
  *
  * Errors are `ApiError`s. Their codes come from the gateway, or are `callback.unreachable` and `callback.timeout`.
  * Redirects are not followed: the token goes to the gateway only.
@@ -60,7 +60,7 @@ export class HostApi {
     this.#send = options.fetch ?? ((input, init) => fetch(input, init));
   }
 
-  /** The run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic` and `{baseUrl}/mcp`. */
+  /** Run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic` and `{baseUrl}/mcp`. */
   get token(): string {
     return this.#token;
   }
@@ -70,13 +70,13 @@ export class HostApi {
     return this.#deadlineAt - this.#now();
   }
 
-  /** The JSON of a response; undefined for an empty one. Each part of `path` is one segment. */
+  /** JSON of a response; undefined for an empty one. Each part of `path` is one segment. */
   async json<T>(method: string, path: string[], call: HostCall = {}): Promise<T> {
     const text = new TextDecoder().decode(await this.bytes(method, path, call));
     return (text === "" ? undefined : JSON.parse(text)) as T;
   }
 
-  /** The body of a response. */
+  /** Body of a response, at most `maxBytes`. */
   async bytes(method: string, path: string[], call: HostCall = {}, maxBytes = MAX_RESPONSE_BYTES): Promise<Uint8Array> {
     return this.#guarded(async () => {
       const response = await this.#call(method, path, call);
@@ -85,7 +85,7 @@ export class HostApi {
     });
   }
 
-  /** The JSON of each event of a response that is a stream. An event `{"error": …}` is thrown. */
+  /** JSON of each event of a response that is a stream. An event `{"error": …}` is thrown as `ApiError`. */
   async *events<T>(method: string, path: string[], call: HostCall = {}): AsyncGenerator<T, void, undefined> {
     const response = await this.#guarded(() => this.#call(method, path, { ...call, long: true }));
     const events = decode(response.body ?? new ReadableStream());

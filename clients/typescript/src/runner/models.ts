@@ -11,10 +11,10 @@ import { type Result, toolCompleted, toolStarted } from "./results.js";
 const SHOWN = 10_000;
 const COUNTED = ["prompt_tokens", "completion_tokens", "total_tokens"] as const;
 
-/** The grant of the run has no model for this call. */
+/** Missing grant: the run has no model for this call. It ends the run as `runner.no_model`. */
 export class NoModelError extends Error {}
 
-/** Other members of `LlmRequest`: `extra_args`, `reasoning_level` … */
+/** Options of a model call, and other members of its request: `extra_args`, `reasoning_level` … */
 export interface ModelOptions extends Json {
   /** Default: the first granted model that supports the call. */
   model?: string;
@@ -23,7 +23,10 @@ export interface ModelOptions extends Json {
 
 type StreamEvent = { chunk?: MessageChunk | null; usage?: LlmTokenUsage | null };
 
-/** Yields the pieces of an answer. After the last one, `message` is the whole message and `usage` its tokens. */
+/**
+ * Async iterable over the pieces of a model's answer. After the last one, `message` is the whole message and `usage`
+ * its token counts, if the model reports them.
+ */
 export class ModelAnswer implements AsyncIterable<string> {
   readonly message: Message = { role: "assistant", content: "" };
   usage: LlmTokenUsage | undefined;
@@ -33,12 +36,12 @@ export class ModelAnswer implements AsyncIterable<string> {
     private readonly count: (usage: LlmTokenUsage) => void,
   ) {}
 
-  /** The text so far. */
+  /** Text so far. */
   get text(): string {
     return textOf(this.message.content);
   }
 
-  /** The tools that the model wants to call: pass `message` to `ctx.tools.callAll`. */
+  /** Tool calls of the model: pass `message` to `ctx.tools.callAll`. */
   get toolCalls(): ToolCall[] {
     return this.message.tool_calls ?? [];
   }
@@ -70,7 +73,7 @@ export class ModelAnswer implements AsyncIterable<string> {
   }
 }
 
-/** Models that the run was granted. */
+/** Models that the run was granted. Without `model`, a call uses the first one that supports it. */
 export class Models {
   readonly granted: ModelResource[];
   /** Tokens of all calls, which the run reports at its end. */
@@ -83,14 +86,14 @@ export class Models {
     this.granted = resources.models ?? [];
   }
 
-  /** The answer of a model, piece by piece: `for await (const text of ctx.models.stream(messages))`. */
+  /** Answer of a model, piece by piece: `for await (const text of ctx.models.stream(messages))`. */
   stream(messages: string | Message[], options: ModelOptions = {}): ModelAnswer {
     const path = ["models", this.#named(options, "stream"), "stream"];
     const events = this.host.events<StreamEvent>("POST", path, { json: requestOf(messages, options) });
     return new ModelAnswer(events, (usage) => this.#count(usage));
   }
 
-  /** The whole answer of a model. */
+  /** Whole answer of a model. */
   async invoke(messages: string | Message[], options: ModelOptions = {}): Promise<Message> {
     const path = ["models", this.#named(options, "invoke"), "invoke"];
     const call = { json: requestOf(messages, options), long: true };
@@ -114,7 +117,7 @@ export class Models {
     return told.results;
   }
 
-  /** Tokens of a request. */
+  /** Number of tokens of a request. */
   async countTokens(messages: Message[], options: { model?: string } = {}): Promise<number> {
     const path = ["models", this.#named(options, "count_tokens"), "count-tokens"];
     return (await this.host.json<{ tokens: number }>("POST", path, { json: { messages }, long: true })).tokens;
@@ -128,7 +131,7 @@ export class Models {
     return options.model ?? this.default(operation);
   }
 
-  /** The id of the first granted model that supports an operation: for clients with a model of their own. */
+  /** Id of the first granted model that supports an operation: for clients with a model of their own. */
   default(operation = "stream"): string {
     const found = this.granted.find((model) => !model.operations?.length || model.operations.includes(operation));
     if (found) return found.model_id;
@@ -156,7 +159,7 @@ export class Tools {
     this.granted = resources.tools ?? [];
   }
 
-  /** The granted tools in the form that a model request has. */
+  /** Granted tools in the form that a model request has. */
   offered(): LlmTool[] {
     return this.granted.map((tool) => ({
       name: tool.tool_name,
@@ -165,7 +168,10 @@ export class Tools {
     }));
   }
 
-  /** The result of a tool. The same key calls the tool once, also after a lost response. */
+  /**
+   * Result of a tool, any JSON. The same key calls the tool once, also after a lost response. Throws `ApiError`, for
+   * example `unauthorized` for a tool that is not granted.
+   */
   async call(name: string, parameters: Json, options: { idempotencyKey?: string } = {}): Promise<unknown> {
     const headers: Record<string, string> = options.idempotencyKey
       ? { "idempotency-key": options.idempotencyKey }

@@ -9,15 +9,15 @@ interface ResultOf<Type, Data> {
   usage?: Json;
 }
 
-/** One result, without the fields that the adapter adds: run id and sequence. */
+/** Result of a runner, without the fields that the adapter adds: run id and sequence. */
 export type Result = { [Type in EventType]: ResultOf<Type, EventData[Type]> }[EventType];
 
-/** A piece of the answer. */
+/** Piece of the answer: yielded text is short for it. */
 export function delta(text: string): Result {
   return { type: "message.delta", data: { chunk: { role: "assistant", content: text } } };
 }
 
-/** A whole message: an item of the history. It replaces the deltas before it. */
+/** Whole message, an item of the history. It replaces the deltas before it. `fileIds`: at most 100. */
 export function message(content: string | Message, fileIds: string[] = []): Result {
   const whole = typeof content === "string" ? { role: "assistant", content } : content;
   return { type: "message.completed", data: { message: whole, file_ids: fileIds } };
@@ -48,7 +48,7 @@ export function question(request: InteractionRequest): Result {
   return { type: "action.requested", data: { action: "interaction.requested", payload: request } };
 }
 
-/** A line among the run's events, which is not delivered to users. */
+/** Log line among the run's events, not delivered to users. The text is cut after 65,536 characters. */
 export function log(text: string, level: "debug" | "info" | "warning" | "error" = "info"): Result {
   return { type: "processor.log", data: { text: text.slice(0, 65_536), level } };
 }
@@ -58,7 +58,10 @@ export function completed(finishReason = "stop", outcome?: RunOutcome): Result {
   return { type: "run.completed", data: { finish_reason: finishReason, ...(outcome && { outcome }) } };
 }
 
-/** Ends the run. Throw `RunFailed` instead where a function is nested. */
+/**
+ * Ends the run as failed. Throw `RunFailed` instead where a function is nested. The text is for the client, and cut
+ * after 4,000 characters.
+ */
 export function failed(code: string, text: string, retryable = false): Result {
   return { type: "run.failed", data: { code, message: text.slice(0, 4000), retryable } };
 }

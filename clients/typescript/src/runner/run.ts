@@ -1,4 +1,4 @@
-/** `ctx`: one run, as a runner function sees it. */
+/** Run context `ctx` of a runner function. */
 
 import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
@@ -19,7 +19,7 @@ import { Models, Tools } from "./models.js";
 const WAIT_SECONDS = 25;
 const MAX_QUERY = 2000;
 
-/** The event of a run, and what its grant opens. `host` calls the routes that have no method here. */
+/** Event of a run, and the resources that its grant opens. `host` calls the routes that have no method here. */
 export class RunContext {
   readonly runId: string;
   readonly models: Models;
@@ -31,7 +31,7 @@ export class RunContext {
   readonly interactions: Interactions;
 
   constructor(
-    /** The whole request, as `openapi/runner.json` describes it. */
+    /** Whole request, as `openapi/runner.json` describes it. */
     readonly context: AgentRunContext,
     readonly host: HostApi,
     /** Aborted by a cancel, and when the gateway closes the connection. */
@@ -47,27 +47,27 @@ export class RunContext {
     this.interactions = new Interactions(host);
   }
 
-  /** The text of the message; empty for events without one. */
+  /** Text of the message; empty for events without one. */
   get text(): string {
     return this.context.input.text ?? "";
   }
 
-  /** For example `message.received`. */
+  /** Type of the event, for example `message.received`. */
   get eventType(): string {
     return this.context.event.event_type;
   }
 
-  /** Undefined for events without a conversation. */
+  /** Id of the conversation; undefined for events without one. */
   get conversationId(): string | undefined {
     return this.context.conversation?.conversation_id ?? undefined;
   }
 
-  /** The agent's configuration for this runner. */
+  /** Configuration of the agent for this runner. */
   get config(): Json {
     return this.context.config ?? {};
   }
 
-  /** The answer to an earlier question, for events `interaction.submitted`. */
+  /** Answer to an earlier question, for events `interaction.submitted`; otherwise undefined. */
   get answer(): InteractionSubmission | undefined {
     return this.context.input.interaction ?? undefined;
   }
@@ -84,14 +84,14 @@ export class Knowledge {
     this.granted = context.resources.knowledge_bases ?? [];
   }
 
-  /** The passages of one base that match best. */
+  /** Passages of one base that match best, at most `topK`. The query is cut after 2,000 characters. */
   async retrieve(kbId: string, query: string, topK = 5): Promise<RetrievalResultEntry[]> {
     const json = { query_text: query.slice(0, MAX_QUERY), top_k: topK };
     const path = ["knowledge-bases", kbId, "retrieve"];
     return (await this.host.json<{ results: RetrievalResultEntry[] }>("POST", path, { json, long: true })).results;
   }
 
-  /** The texts of the best passages of each granted base. They are data, not instructions. */
+  /** Texts of the best passages of each granted base. They are data, not instructions. */
   async search(query: string, topK = 4): Promise<string[]> {
     if (!query.trim()) return [];
     const found = await Promise.all(this.granted.map((base) => this.retrieve(base.kb_id, query, topK)));
@@ -122,7 +122,7 @@ export class History {
     return before.reverse().map((item) => ({ role: item.role, content: item.content ?? "" }));
   }
 
-  /** Items of the history, newest first. */
+  /** Items of the history, newest first. `query` are the parameters of `GET /host/v1/history`. */
   async page(query: Record<string, string | number | boolean> = {}): Promise<TranscriptItem[]> {
     return (await this.host.json<{ items: TranscriptItem[] }>("GET", ["history"], { query })).items;
   }
@@ -153,7 +153,7 @@ export class State {
     this.isGranted = context.context?.available_apis?.state === true;
   }
 
-  /** A value. The context has most values already; only one that it left out needs a call. */
+  /** Value of a key, or `fallback`. Only a value that the context left out needs a call. */
   async get<T>(key: string, fallback: T, scope: StateScope = "conversation"): Promise<T> {
     const name = `${scope}/${key}`;
     if (!this.#values.has(name) && this.#incomplete.includes(scope)) {
@@ -198,12 +198,12 @@ export class Files {
     this.attachments = context.input.attachments ?? [];
   }
 
-  /** The bytes of a file, for example of `attachments[0].id`. */
+  /** Content of a file, for example of `attachments[0].id`, up to `maxBytes` (20 MiB). */
   read(artifactId: string, maxBytes?: number): Promise<Uint8Array> {
     return this.host.bytes("GET", ["artifacts", artifactId, "content"], { long: true }, maxBytes);
   }
 
-  /** Name, type and size of a file. */
+  /** Name, type and size (bytes) of a file. */
   metadata(artifactId: string): Promise<ArtifactMetadata> {
     return this.host.json("GET", ["artifacts", artifactId]);
   }
@@ -223,7 +223,10 @@ export class Files {
 export class Interactions {
   constructor(private readonly host: HostApi) {}
 
-  /** The answer to a question that was asked with `await: true`; also `expired` and `cancelled`. */
+  /**
+   * Answer to a question that was asked with `await: true`. Waits until `status` is not `open`: `submitted`, `expired`
+   * or `cancelled`. `action_id` and `values` are those of a submitted answer.
+   */
   async wait(interactionId: string): Promise<AwaitedInteraction> {
     while (true) {
       const call = { query: { wait_seconds: WAIT_SECONDS }, long: true };

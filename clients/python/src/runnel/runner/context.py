@@ -14,7 +14,7 @@ elif TYPE_CHECKING:
 
 
 class Permissions(TypedDict, total=False):
-    """What a runner may ask of the host API. The operator's agent narrows it."""
+    """Operations that a runner asks for. An agent of it is granted at most these."""
 
     models: list[Literal["invoke", "stream", "rerank", "count_tokens"]]
     tools: list[Literal["detail", "call"]]
@@ -30,6 +30,8 @@ class Permissions(TypedDict, total=False):
 
 
 class Capabilities(TypedDict, total=False):
+    """Capabilities of a runner, for display. They grant nothing."""
+
     streaming: bool
     tool_calling: bool
     knowledge_retrieval: bool
@@ -45,6 +47,8 @@ class Capabilities(TypedDict, total=False):
 
 
 class AgentEventContext(TypedDict):
+    """Event of the run, without its large parts. `event_time` is in epoch seconds."""
+
     event_id: str
     event_type: str
     source: str
@@ -55,6 +59,8 @@ class AgentEventContext(TypedDict):
 
 
 class ConversationContext(TypedDict, total=False):
+    """Conversation of the event."""
+
     conversation_id: str | None
     thread_id: str | None
     launcher_type: str | None
@@ -66,6 +72,8 @@ class ConversationContext(TypedDict, total=False):
 
 
 class ModelResource(TypedDict):
+    """Model of the grant, and the operations granted on it."""
+
     model_id: str
     model_type: NotRequired[str | None]
     provider: NotRequired[str | None]
@@ -73,6 +81,8 @@ class ModelResource(TypedDict):
 
 
 class ToolResource(TypedDict):
+    """Tool of the grant. `parameters` is a JSON Schema. Treat an unknown `effect` as a write."""
+
     tool_name: str
     tool_type: NotRequired[str | None]
     description: NotRequired[str | None]
@@ -85,6 +95,8 @@ class ToolResource(TypedDict):
 
 
 class KnowledgeBaseResource(TypedDict):
+    """Knowledge base of the grant."""
+
     kb_id: str
     kb_name: NotRequired[str | None]
     kb_type: NotRequired[str | None]
@@ -92,6 +104,8 @@ class KnowledgeBaseResource(TypedDict):
 
 
 class AgentResources(TypedDict, total=False):
+    """Resources that the run may use."""
+
     models: list[ModelResource]
     tools: list[ToolResource]
     knowledge_bases: list[KnowledgeBaseResource]
@@ -103,6 +117,8 @@ class AgentResources(TypedDict, total=False):
 
 
 class AvailableApis(TypedDict, total=False):
+    """Host API calls that the run may make."""
+
     prompt_get: bool
     history_page: bool
     history_search: bool
@@ -123,6 +139,8 @@ class AvailableApis(TypedDict, total=False):
 
 
 class ContextAccess(TypedDict, total=False):
+    """Parts of the context that were left out, and the calls that return them."""
+
     conversation_id: str | None
     thread_id: str | None
     latest_cursor: str | None
@@ -134,6 +152,8 @@ class ContextAccess(TypedDict, total=False):
 
 
 class AgentRuntimeContext(TypedDict, total=False):
+    """Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run."""
+
     host: str
     protocol_version: str
     langbot_version: str | None
@@ -146,6 +166,8 @@ class AgentRuntimeContext(TypedDict, total=False):
 
 
 class AgentRunContext(TypedDict):
+    """Context of a run: event, grant, state, configuration."""
+
     run_id: str
     trigger: Json
     event: AgentEventContext
@@ -165,12 +187,16 @@ class AgentRunContext(TypedDict):
 
 
 class HostAccess(TypedDict):
+    """Address and token of the host API. `token_expires_at` is in epoch seconds."""
+
     base_url: str
     token: str
     token_expires_at: int
 
 
 class AgentRunRequest(TypedDict):
+    """Body of `POST /runs`, the request that starts a run."""
+
     runner_id: str
     runner_name: str
     context: AgentRunContext
@@ -178,6 +204,8 @@ class AgentRunRequest(TypedDict):
 
 
 class AgentRunnerManifest(TypedDict):
+    """Manifest of a runner: identity, capabilities, permissions, configuration form."""
+
     id: str
     name: str
     label: dict[str, str]
@@ -194,7 +222,7 @@ class AgentRunnerManifest(TypedDict):
 
 
 class RetrievalResultEntry(TypedDict):
-    """A passage of a knowledge base. `content` has the form of a message's content."""
+    """Passage of a knowledge base. `content` has the form of a message's content; a smaller `distance` is closer."""
 
     id: str
     content: list[Any]

@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclasses.dataclass
 class Request:
-    """`path` is relative to the base URL of the endpoint. `headers` have lower-case names."""
+    """Request for `Endpoint.handle`. `path` is relative to the endpoint's base URL; header names are lower-case."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class Request:
 
 @dataclasses.dataclass
 class Response:
-    """`frames` is the body of a run. Close it when the gateway stops reading."""
+    """Response of `Endpoint.handle`. `frames` is the body of a run: close it when the gateway stops reading."""
 
     status: int
     headers: dict[str, str]
@@ -49,7 +49,7 @@ class Response:
 
 
 class RunFrames(AsyncIterator[bytes]):
-    """The server-sent events of a run. The run is live until they end or are closed."""
+    """Server-sent events of a run. The run is live until they end or are closed."""
 
     def __init__(self, frames: AsyncGenerator[bytes, None], ended: Callable[[], object]) -> None:
         self._frames, self._ended = frames, ended
@@ -68,14 +68,14 @@ class RunFrames(AsyncIterator[bytes]):
 
 
 class Rejection(Exception):
-    """A request that is answered with an error."""
+    """Request that is answered with an error."""
 
     def __init__(self, status: int, code: str, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
 
     def response(self) -> Response:
-        """The response with the error as its body."""
+        """Response with the error as its body."""
         retryable = self.retry_after is not None
         error = {"code": self.code, "message": self.message, "retryable": retryable, "details": {}}
         response = _json(self.status, {"error": error})
@@ -89,7 +89,8 @@ class Endpoint:
 
     `secret` defaults to the variable RUNNER_SECRET; several, separated by white space, serve a rotation. Of the
     same `webhook-id`, a second request is refused. Beyond `max_runs` concurrent runs the endpoint answers 503 with
-    `Retry-After`, and the gateway tries again.
+    `Retry-After`, and the gateway tries again. A body above `max_body_bytes` is refused with 413. A silent run sends
+    a comment every `keep_alive_seconds`. Without a secret the constructor raises `ValueError`.
     """
 
     def __init__(
@@ -126,7 +127,8 @@ class Endpoint:
         `plugin:acme/echo/default`.
 
         The function is an `async def` with one argument, the `RunContext`. It yields text and results, or returns
-        text. `permissions` is the most that an agent of it can be granted.
+        text. `permissions` is the most that an agent of it can be granted. Another id, or one that is defined twice,
+        raises `ValueError`.
         """
         runner_id = _long_id(runner_id)
         if runner_id in self._manifests:
@@ -161,7 +163,7 @@ class Endpoint:
         return register
 
     async def handle(self, request: Request) -> Response:
-        """The response to one request. Frameworks other than ASGI and WSGI call this."""
+        """Response to one request. Frameworks other than ASGI and WSGI call this."""
         try:
             return self._handle(request)
         except Rejection as rejection:
@@ -174,7 +176,7 @@ class Endpoint:
 
     @property
     def wsgi(self) -> wsgi.WsgiApp:
-        """A WSGI application: for Flask, `DispatcherMiddleware(app.wsgi_app, {"/agent": endpoint.wsgi})`."""
+        """WSGI application: for Flask, `DispatcherMiddleware(app.wsgi_app, {"/agent": endpoint.wsgi})`."""
         from .wsgi import WsgiApp
 
         if self._wsgi is None:

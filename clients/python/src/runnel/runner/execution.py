@@ -33,7 +33,7 @@ _CANCEL_GRACE = 3.0
 
 
 class RunFailed(Exception):
-    """Ends the run as failed. `text` is for the client; codes that begin with `host.` are reserved."""
+    """Failure that a runner raises to end its run. `text` is for the client; codes with `host.` are reserved."""
 
     def __init__(self, code: str, text: str, *, retryable: bool = False) -> None:
         super().__init__(f"{code}: {text}")

@@ -32,7 +32,7 @@ _LONGEST_RUN = 86_400.0
 
 
 class HostApi:
-    """`ctx.host`: the host API of one run. `ctx.models` and its neighbours use it.
+    """Host API of one run, as `ctx.host`. `ctx.models` and its neighbours use it.
 
     Errors are `ApiError`s. Their codes come from the gateway, or are `callback.unreachable` and
     `callback.timeout`. Redirects are refused: the token goes to the gateway only.
@@ -55,7 +55,7 @@ class HostApi:
 
     @property
     def token(self) -> str:
-        """The run token: an API key for `{base_url}/openai/v1`, `{base_url}/anthropic` and `{base_url}/mcp`."""
+        """Run token: an API key for `{base_url}/openai/v1`, `{base_url}/anthropic` and `{base_url}/mcp`."""
         return self._token
 
     @property
@@ -66,7 +66,7 @@ class HostApi:
         return self._deadline_at - self._now()
 
     async def json(self, method: str, *path: str, long: bool = False, **options: Any) -> Any:
-        """The JSON of a response; None for an empty one. Each part of `path` is one segment.
+        """JSON of a response; None for an empty one. Each part of `path` is one segment.
 
         A call takes 30 s at most, a `long` one the rest of the run.
         """
@@ -76,12 +76,12 @@ class HostApi:
     async def bytes(
         self, method: str, *path: str, long: bool = False, max_bytes: int = MAX_RESPONSE_BYTES, **options: Any
     ) -> bytes:
-        """The body of a response."""
+        """Body of a response, at most `max_bytes`."""
         async with self._call(method, path, long, options) as response:
             return await read_bounded(response, max_bytes)
 
     async def events(self, method: str, *path: str, **options: Any) -> AsyncGenerator[Any, None]:
-        """The JSON of each event of a response that is a stream. An event `{"error": …}` raises it."""
+        """JSON of each event of a response that is a stream. An event `{"error": …}` raises `ApiError`."""
         async with self._call(method, path, True, options) as response:
             if response.status_code >= 300:
                 await read_bounded(response, MAX_RESPONSE_BYTES)

@@ -20,11 +20,14 @@ _COUNTED = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class NoModelError(Exception):
-    """The grant of the run has no model for this call."""
+    """Missing grant: the run has no model for this call. It ends the run as `runner.no_model`."""
 
 
 class ModelAnswer(AsyncIterator[str]):
-    """Yields the pieces of an answer. After the last one, `message` is the whole message and `usage` its tokens."""
+    """Async iterator over the pieces of a model's answer.
+
+    After the last one, `message` is the whole message and `usage` its token counts, if the model reports them.
+    """
 
     def __init__(self, events: AsyncGenerator[Any, None], models: Models) -> None:
         self.message: Message = {"role": "assistant", "content": ""}
@@ -44,12 +47,12 @@ class ModelAnswer(AsyncIterator[str]):
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """Text so far."""
         return text_of(self.message.get("content"))
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tools that the model wants to call: pass `message` to `ctx.tools.call_all`."""
+        """Tool calls of the model: pass `message` to `ctx.tools.call_all`."""
         return self.message.get("tool_calls") or []
 
     async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
@@ -98,7 +101,10 @@ class Models:
         tools: list[LlmTool] | None = None,
         **more: Any,
     ) -> ModelAnswer:
-        """The answer of a model, piece by piece: `async for text in ctx.models.stream(messages)`."""
+        """Answer of a model, piece by piece: `async for text in ctx.models.stream(messages)`.
+
+        `more` are further members of the request, such as `extra_args` and `reasoning_level`.
+        """
         name, body = self._named(model, "stream"), _request(messages, tools, more)
         return ModelAnswer(self._host.events("POST", "models", name, "stream", json=body), self)
 
@@ -110,7 +116,7 @@ class Models:
         tools: list[LlmTool] | None = None,
         **more: Any,
     ) -> Message:
-        """The whole answer of a model."""
+        """Whole answer of a model. `more` as for `stream`."""
         name, body = self._named(model, "invoke"), _request(messages, tools, more)
         told = await self._host.json("POST", "models", name, "invoke", json=body, long=True)
         self.count(told.get("usage") or {})
@@ -123,7 +129,7 @@ class Models:
         return cast("list[Json]", told["results"])
 
     async def count_tokens(self, messages: list[Message], *, model: str | None = None) -> int:
-        """Tokens of a request."""
+        """Number of tokens of a request."""
         name = self._named(model, "count_tokens")
         told = await self._host.json("POST", "models", name, "count-tokens", json={"messages": messages}, long=True)
         return int(told["tokens"])
@@ -138,7 +144,7 @@ class Models:
         return self.default(operation) if model is None else model
 
     def default(self, operation: str = "stream") -> str:
-        """The id of the first granted model that supports an operation: for clients with a model of their own."""
+        """Id of the first granted model that supports an operation: for clients with a model of their own."""
         for granted in self.granted:
             if operation in (granted.get("operations") or [operation]):
                 return granted["model_id"]
@@ -160,7 +166,7 @@ class Tools:
         self._host, self.granted = host, cast("list[ToolResource]", resources.get("tools") or [])
 
     def offered(self) -> list[LlmTool]:
-        """The granted tools in the form that a model request has."""
+        """Granted tools in the form that a model request has."""
         return [
             {
                 "name": tool["tool_name"],
@@ -171,7 +177,10 @@ class Tools:
         ]
 
     async def call(self, name: str, parameters: Json, *, idempotency_key: str | None = None) -> Any:
-        """The result of a tool. The same key calls the tool once, also after a lost response."""
+        """Result of a tool, any JSON. The same key calls the tool once, also after a lost response.
+
+        Raises `ApiError`, for example `unauthorized` for a tool that is not granted.
+        """
         headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
         body = {"parameters": parameters}
         return (await self._host.json("POST", "tools", name, "call", json=body, headers=headers, long=True))["result"]

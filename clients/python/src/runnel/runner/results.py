@@ -14,7 +14,7 @@ elif TYPE_CHECKING:
 
 
 class Result(TypedDict):
-    """One result, without the fields that the adapter adds: run id and sequence."""
+    """Result of a runner, without the fields that the adapter adds: run id and sequence."""
 
     type: str
     data: Json
@@ -22,12 +22,12 @@ class Result(TypedDict):
 
 
 def delta(text: str) -> Result:
-    """A piece of the answer."""
+    """Piece of the answer: yielded text is short for it."""
     return {"type": "message.delta", "data": {"chunk": {"role": "assistant", "content": text}}}
 
 
 def message(content: str | Message, file_ids: list[str] | None = None) -> Result:
-    """A whole message: an item of the history. It replaces the deltas before it."""
+    """Whole message, an item of the history. It replaces the deltas before it. `file_ids`: at most 100."""
     whole: Message = {"role": "assistant", "content": content} if isinstance(content, str) else content
     return {"type": "message.completed", "data": {"message": whole, "file_ids": file_ids or []}}
 
@@ -63,7 +63,10 @@ def question(request: InteractionRequest) -> Result:
 
 
 def log(text: str, level: str = "info") -> Result:
-    """A line among the run's events, which is not delivered to users."""
+    """Log line among the run's events, not delivered to users. `level`: `debug`, `info`, `warning` or `error`.
+
+    The text is cut after 65,536 characters.
+    """
     return {"type": "processor.log", "data": {"text": text[:65_536], "level": level}}
 
 
@@ -76,5 +79,8 @@ def completed(finish_reason: str = "stop", outcome: RunOutcome | None = None) ->
 
 
 def failed(code: str, text: str, retryable: bool = False) -> Result:
-    """Ends the run. Raise `RunFailed` instead where a function is nested."""
+    """Ends the run as failed. Raise `RunFailed` instead where a function is nested.
+
+    The text is for the client, and cut after 4,000 characters.
+    """
     return {"type": "run.failed", "data": {"code": code, "message": text[:4000], "retryable": retryable}}

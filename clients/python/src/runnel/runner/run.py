@@ -1,4 +1,4 @@
-"""`ctx`: one run, as a runner function sees it."""
+"""Run context `ctx` of a runner function."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .models import Models, Tools
 
 
 class RunContext:
-    """The event of a run, and what its grant opens.
+    """Event of a run, and the resources that its grant opens.
 
-    `context` has every field of the request; `host` calls the routes that have no method here.
+    `context` has every field of the request; `host` calls the routes that have no method here. `is_cancelled` is true
+    after a cancel of the run.
     """
 
     def __init__(self, context: AgentRunContext, host: HostApi) -> None:
@@ -31,26 +32,26 @@ class RunContext:
 
     @property
     def text(self) -> str:
-        """The text of the message; empty for events without one."""
+        """Text of the message; empty for events without one."""
         return self.context["input"].get("text") or ""
 
     @property
     def event_type(self) -> str:
-        """For example `message.received`."""
+        """Type of the event, for example `message.received`."""
         return self.context["event"]["event_type"]
 
     @property
     def conversation_id(self) -> str | None:
-        """None for events without a conversation."""
+        """Id of the conversation; None for events without one."""
         return (self.context.get("conversation") or {}).get("conversation_id")
 
     @property
     def config(self) -> dict[str, Any]:
-        """The agent's configuration for this runner."""
+        """Configuration of the agent for this runner."""
         return self.context.get("config") or {}
 
     @property
     def answer(self) -> Json | None:
-        """The answer to an earlier question, for events `interaction.submitted`."""
+        """Answer to an earlier question, for events `interaction.submitted`; otherwise None."""
         found: Any = self.context["input"].get("interaction")
         return found if isinstance(found, dict) else None
