@@ -8,6 +8,7 @@ import pytest
 
 import gateway_process
 from gateway_process import SECRET, Playground, Process, conform
+from runnel import Client
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = ("docs/runners/python.md", "docs/clients.md", "clients/python/README.md")
@@ -25,11 +26,11 @@ def test_licence_is_that_of_the_repository() -> None:
 
 
 def test_pages_have_programs() -> None:
-    assert [len(programs(page)) for page in PAGES] == [3, 1, 3]
+    assert [len(programs(page)) for page in PAGES] == [3, 1, 4]
 
 
 @pytest.mark.parametrize(
-    ("page", "number"), [("docs/runners/python.md", 0), ("docs/runners/python.md", 2), ("clients/python/README.md", 1)]
+    ("page", "number"), [("docs/runners/python.md", 0), ("docs/runners/python.md", 2), ("clients/python/README.md", 2)]
 )
 def test_documented_runners_pass_conform(page: str, number: int, tmp_path: Path) -> None:
     gateway_process.binary()
@@ -45,9 +46,21 @@ def test_documented_runners_pass_conform(page: str, number: int, tmp_path: Path)
         runner.stop()
 
 
-@pytest.mark.parametrize(("page", "number"), [("docs/clients.md", 0), ("clients/python/README.md", 0)])
+@pytest.mark.parametrize(
+    ("page", "number", "printed"),
+    [
+        ("docs/clients.md", 0, "Runnel is a gateway"),
+        ("clients/python/README.md", 0, "Runnel is a gateway"),
+        ("clients/python/README.md", 1, "completed\nuser Read the report."),
+    ],
+)
 def test_documented_clients_print_the_answer(
-    page: str, number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    page: str,
+    number: int,
+    printed: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gateway_process.binary()
     playground = Playground(tmp_path)
@@ -57,9 +70,15 @@ def test_documented_clients_print_the_answer(
         program = programs(page)[number].replace('"http://127.0.0.1:8700", "rnl_…"', "")
         names: dict[str, typing.Any] = {}
         exec(compile(program, page, "exec"), names)
-        assert "Runnel is a gateway" in capsys.readouterr().out
+        assert printed in capsys.readouterr().out
     finally:
         playground.stop()
+
+
+def test_readme_calls_each_client_method() -> None:
+    methods = {name for name, member in vars(Client).items() if name[0] != "_" and callable(member)} - {"close"}
+    text = "".join(programs("clients/python/README.md"))
+    assert {name for name in methods if f"client.{name}(" not in text} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)

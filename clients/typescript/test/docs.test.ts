@@ -1,10 +1,14 @@
-// The programs of the documentation compile against the package.
+// The programs of the documentation compile against the package, and those of its client run.
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import ts from "typescript";
+import { Client } from "../src/index.js";
+import { NEEDS_GATEWAY, startPlayground } from "./gateway_process.js";
 
 const PACKAGE = join(dirname(fileURLToPath(import.meta.url)), "../..");
 const PAGES = ["docs/runners/typescript.md", "docs/clients.md", "clients/typescript/README.md"];
@@ -54,4 +58,33 @@ test("programs of the documentation compile", () => {
     return `${fault.file?.fileName}: ${ts.flattenDiagnosticMessageText(fault.messageText, "\n")}`;
   });
   assert.deepEqual(faults, []);
+});
+
+test("README calls each client method", () => {
+  const text = programs("clients/typescript/README.md").join("");
+  const methods = Object.getOwnPropertyNames(Client.prototype).filter((name) => name !== "constructor");
+  assert.deepEqual(methods.filter((name) => !text.includes(`client.${name}(`)), []);
+});
+
+test("client programs of the README run", NEEDS_GATEWAY, async () => {
+  const playground = await startPlayground();
+  const env = { ...process.env, RUNNEL_URL: playground.url, RUNNEL_API_KEY: playground.key };
+  const index = new URL("../src/index.js", import.meta.url).href;
+  try {
+    const expected = [/Runnel is a gateway/, /completed\nuser Read the report\./];
+    for (const [number, printed] of expected.entries()) {
+      const program = programs("clients/typescript/README.md")[number] ?? "";
+      const source = program.replace('{ url: "http://127.0.0.1:8700", apiKey: "rnl_…" }', "").replace('"runnel"', `"${index}"`);
+      const { outputText } = ts.transpileModule(source, {
+        compilerOptions: { target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.ES2022 },
+      });
+      const file = join(PACKAGE, `build/docs/client${number}.mjs`);
+      mkdirSync(dirname(file), { recursive: true });
+      writeFileSync(file, outputText);
+      const { stdout } = await promisify(execFile)("node", [file], { env, timeout: 60_000 });
+      assert.match(stdout, printed);
+    }
+  } finally {
+    await playground.stop();
+  }
 });

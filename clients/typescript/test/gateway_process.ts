@@ -94,6 +94,15 @@ export async function startGateway(runner: string, names: string[], runnerId?: s
   return { url, key, stop: () => stopped(child) };
 }
 
+/** `runnel dev` with its scripted model. */
+export async function startPlayground(): Promise<Gateway> {
+  const directory = await mkdtemp(join(tmpdir(), "runnel-client-"));
+  const options = ["--data-dir", join(directory, "data"), "--listen", "127.0.0.1:0", "--script", "--json"];
+  const child = spawn(BINARY ?? "", ["dev", ...options], { cwd: directory });
+  const { url, api_key: key } = JSON.parse(await firstLine(child)) as { url: string; api_key: string };
+  return { url, key, stop: () => stopped(child) };
+}
+
 /** The report of `runnel conform`, without warnings and failures. */
 export async function conform(url: string, ...options: string[]): Promise<{ checks: { id: string; outcome: string }[] }> {
   const line = ["conform", url, "--runner", "plugin:acme/test/echo", "--secret", "env:TEST_RUNNER_SECRET", "--json"];
