@@ -13,6 +13,7 @@ use crate::support::gateway::unused_loopback_address;
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
 use crate::support::script::sse;
+use crate::support::terminal::PseudoTerminal;
 use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{CommandOutput, OwnStage, TempDirectory, run, until, within};
 
@@ -236,6 +237,25 @@ async fn verbose_playground_prints_its_log() {
     let line = playground.logged("a signing key was made").await;
     assert!(line.contains(" INFO "), "{line}");
     playground.stop().await;
+}
+
+/// The signal of a closed terminal.
+#[tokio::test]
+async fn hangup_ends_playground_at_a_terminal_only() {
+    let directory = TempDirectory::new();
+    let playground = Playground::start(&directory.file("runnel-data")).await;
+    playground.signal("HUP").await;
+    playground.logged("SIGHUP changes nothing").await;
+    playground.stop().await;
+
+    let mut command = Command::new(runnel());
+    command
+        .args(["dev", "--script", "--listen", "127.0.0.1:0"])
+        .current_dir(directory.file(""));
+    let mut terminal = PseudoTerminal::start(&mut command, 80);
+    terminal.say("", "runnel send", 1).await;
+    terminal.hang_up();
+    assert!(terminal.exited().await.success());
 }
 
 /// The log line about this run whose message has this text.

@@ -8,7 +8,7 @@ use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RecordedRequest, StubRunner};
 use crate::support::script::{Gate, Run, ScriptStep, send, sse_and_wait, sse_head};
-use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 fn one_delta_and_wait(run: &Run) -> Vec<ScriptStep> {
     sse_and_wait(run.delta(1, "a"))
@@ -308,7 +308,7 @@ async fn runs_finish_within_shutdown_grace() {
     let run_id = stream.run_id();
     stream.event().await.unwrap();
 
-    stage.gateway.send_hangup().await;
+    stage.gateway.terminate().await;
     while stream
         .frame()
         .await
@@ -322,6 +322,40 @@ async fn runs_finish_within_shutdown_grace() {
     stage.gateway.restart().await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("completed", &["message.delta", "run.completed"]);
+}
+
+/// The run that is live at the signal ends as usual.
+#[tokio::test]
+async fn hangup_logs_one_warning_and_stops_nothing() {
+    let stage = OwnStage::new().await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    stage.gateway.send_hangup().await;
+    let warnings = || {
+        let log = stage.gateway.log();
+        let lines = log.lines().filter(|line| line.contains("SIGHUP"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("the warning", async || !warnings().is_empty()).await;
+    assert_eq!(run.end(&stage).await.ending(), "completed");
+    assert_eq!(stage.readiness().await, "ok");
+    let warnings = warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("\"WARN\""), "{warnings:?}");
+}
+
+#[tokio::test]
+async fn health_prints_why_gateway_is_not_ready() {
+    let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 30".into();
+    let mut stage = OwnStage::with(grace).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    stage.gateway.terminate().await;
+    until("the stop", async || stage.readiness().await != "ok").await;
+    let health = ["health", "--url", &stage.client.url];
+    let printed = stage.gateway.command(&health).await;
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert_eq!(printed.stderr, "error: not ready (HTTP 503): stopping\n");
+    run.release();
+    assert!(stage.gateway.exited().await.success());
 }
 
 #[rstest]

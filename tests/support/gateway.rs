@@ -390,7 +390,7 @@ impl GatewayProcess {
         self.process.signal("TERM").await;
     }
 
-    /// Sends SIGHUP, as a closed terminal does, and returns at once.
+    /// Sends SIGHUP and returns at once.
     pub async fn send_hangup(&self) {
         self.process.signal("HUP").await;
     }

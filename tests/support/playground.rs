@@ -120,11 +120,16 @@ impl Playground {
         rest.map(str::trim_start)
     }
 
+    /// Sends a signal, such as `HUP`, and returns at once.
+    pub async fn signal(&self, name: &str) {
+        let (name, pid) = (format!("-{name}"), self.child.id().unwrap().to_string());
+        let sent = Command::new("kill").args([&name, &pid]).status().await;
+        assert!(sent.unwrap().success(), "kill {name} {pid}");
+    }
+
     /// Sends SIGTERM and waits for the exit.
     pub async fn stop(mut self) {
-        let pid = self.child.id().unwrap().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
-        assert!(sent.unwrap().success(), "kill -TERM {pid}");
+        self.signal("TERM").await;
         let status = within("the playground to exit", self.child.wait()).await;
         assert!(status.unwrap().success());
     }

@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::process::{Child, Command};
@@ -112,9 +113,18 @@ impl PseudoTerminal {
 
     /// Sends the signal of Ctrl-C: this terminal controls no session.
     pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+    }
+
+    /// Sends the signal of a terminal that closes.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.and_then(rustix::process::Pid::from_raw).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let pid = pid.and_then(Pid::from_raw).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// Waits for the exit.

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, LoopbackServers, MetricsServer, declared};
 use crate::config::{Config, DevLayers, reachable};
-use crate::shutdown::Signals;
+use crate::shutdown::{HangupEffect, Signals};
 use api::http_server::bind;
 use base::clock::Clock;
 use base::seal::MasterKey;
@@ -119,7 +119,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
     let connectors = options.connectors.read()?;
     files::make_private_dir(&options.data_dir)?;
     let data_dir = std::path::absolute(&options.data_dir)?;
-    let signals = Signals::listen()?;
+    let signals = Signals::listen(HangupEffect::of_terminal())?;
     let layers = layers(&options, &data_dir);
     let listener = listen(options.listen, &layers)?;
     let address = listener.local_addr()?;

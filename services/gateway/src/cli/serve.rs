@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::app::{App, MetricsServer, declared};
 use crate::cli::{ConfigArgument, output, process_hardening};
 use crate::config::{Config, ConfigErrors, ConfigFault};
-use crate::shutdown::Signals;
+use crate::shutdown::{HangupEffect, Signals};
 use api::http_server::bind;
 use base::seal::MasterKey;
 use telemetry::LogFormat;
@@ -46,7 +46,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     telemetry::init(arguments.log_format(), "info");
     process_hardening::harden();
     store::failpoint::arm();
-    let signals = Signals::listen()?;
+    let signals = Signals::listen(HangupEffect::Warn)?;
     let address = config.server.listen;
     let listener = bind(address)
         .with_context(|| format!("cannot listen on {address}; choose another server.listen"))?;
