@@ -21,6 +21,8 @@ use crate::support::python::{example, python_echo, python_with_httpx};
 use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{CommandOutput, TempDirectory, run, skipped};
 
+const OTHER_SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
 /// Number of runners checked concurrently; checks mostly wait.
 const CONCURRENT_CHECKS: usize = 8;
 
@@ -467,8 +469,8 @@ async fn warns_about_tolerated_deviations() {
         (InjectedFault::SplitsCharacters, &[], &["stream.text"]),
         (
             InjectedFault::UsesGatewayErrorCode,
-            &[],
-            &["stream.completes", "stream.failure_code"],
+            &["stream.completes"],
+            &["stream.failure_code"],
         ),
         (
             InjectedFault::WritesMissingConversationState,
@@ -477,6 +479,19 @@ async fn warns_about_tolerated_deviations() {
         ),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn fails_runners_that_complete_no_run() {
+    let runner = FaultyRunner::start(InjectedFault::FailsWithHostileText).await;
+    let report = report(&runner.url, &["--runner", FAULTY_RUNNER_ID]).await;
+    assert_eq!(with_outcome(&report, "fail"), ["stream.completes"]);
+    let seen = finding(&report, "stream.completes")["seen"].as_str();
+    assert!(
+        seen.unwrap()
+            .starts_with("no run completed: run.failed, x: "),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test]
@@ -610,9 +625,8 @@ async fn escapes_hostile_text_in_every_report_format() {
         let Some(parsed) = parse_junit(&file) else {
             return;
         };
-        let failed = u64::from(bend != InjectedFault::FailsWithHostileText);
-        assert_eq!(parsed["failures"], failed, "{xml}");
-        assert_eq!(parsed["failed"].as_array().unwrap().len() as u64, failed);
+        assert_eq!(parsed["failures"], 1, "{xml}");
+        assert_eq!(parsed["failed"].as_array().unwrap().len(), 1);
         assert_eq!(parsed["tests"], parsed["cases"]);
         assert_eq!(parsed["skipped"], parsed["skips"]);
         if bend == InjectedFault::AnswersHtml {
@@ -703,6 +717,7 @@ async fn wrong_usage_exits_with_2_without_secrets() {
             "E2E_SURELY_NOT_SET",
         ),
         (url, &["--secret", "env:E2E_HEADER"], "whsec_"),
+        (url, &["--secret", "env:E2E_OTHER"], "HTTP 401"),
         (url, &["--header", "x-api-key=opens-sesame"], "env:NAME"),
         (
             url,
@@ -733,6 +748,7 @@ async fn wrong_usage_exits_with_2_without_secrets() {
         command
             .args(arguments)
             .env("E2E_SECRET", SECRET)
+            .env("E2E_OTHER", OTHER_SECRET)
             .env("E2E_HEADER", "opens-sesame");
         let printed = run(&mut command).await;
         assert_eq!(printed.status.code(), Some(2), "{arguments:?}: {printed:?}");

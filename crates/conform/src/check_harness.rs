@@ -4,6 +4,7 @@ mod plans;
 mod resources;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ pub(super) struct CheckHarness {
     pub(super) clock: Clock,
     pub(super) redaction: Redaction,
     egress: Mutex<Egress>,
+    completed_runs: AtomicUsize,
 }
 
 /// Signature of a call.
@@ -133,7 +135,17 @@ impl CheckHarness {
             limits,
             clock,
             egress: Mutex::new(egress),
+            completed_runs: AtomicUsize::new(0),
         })
+    }
+
+    /// Number of runs that ended with `run.completed`.
+    pub(super) fn completed_runs(&self) -> usize {
+        self.completed_runs.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_completed(&self) {
+        self.completed_runs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Timeout for the first byte of a response.

@@ -69,7 +69,12 @@ pub(super) async fn check(
     let answer = match list(check_harness).await {
         Err(ListFault::Unreachable(error)) => return Err(ConformError::Unreachable(error)),
         Err(ListFault::Refused(error)) => return Err(ConformError::Refused(error)),
-        Err(ListFault::Told(seen)) => Err(seen),
+        Err(ListFault::Unauthorized(seen)) if check_harness.options.manifests.is_none() => {
+            return Err(ConformError::Unauthorized(
+                check_harness.redaction.clean(&seen),
+            ));
+        }
+        Err(ListFault::Unauthorized(seen) | ListFault::Told(seen)) => Err(seen),
         Ok(answer) => Ok(answer),
     };
     let discovered = match (&check_harness.options.manifests, &answer) {
@@ -99,6 +104,8 @@ pub(super) async fn check(
 enum ListFault {
     Unreachable(EgressError),
     Refused(EgressError),
+    /// 401 or 403: the secrets differ, or the clocks.
+    Unauthorized(String),
     Told(String),
 }
 
@@ -122,11 +129,10 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
     let told = |seen: String| ListFault::Told(seen);
     if answer.status() != StatusCode::OK {
         let refused = check_harness.refused(answer).await;
-        let hint = match refused.status.as_u16() {
-            401 | 403 => " (to a signed call; is the secret of --secret the endpoint's?)",
-            _ => "",
-        };
-        return Err(told(format!("{}{hint}", refused.in_words())));
+        return Err(match refused.status.as_u16() {
+            401 | 403 => ListFault::Unauthorized(refused.in_words()),
+            _ => told(refused.in_words()),
+        });
     }
     let body = read_at_most(answer, MAX_BYTES + 1).await;
     let body = body.map_err(|error| told(in_words(&error)))?;
@@ -194,7 +200,9 @@ async fn check_stable(
     book: &mut FindingCollector<'_>,
 ) {
     match list(check_harness).await {
-        Err(ListFault::Told(seen)) => book.fail(&STABLE, format!("the second call: {seen}")),
+        Err(ListFault::Unauthorized(seen) | ListFault::Told(seen)) => {
+            book.fail(&STABLE, format!("the second call: {seen}"));
+        }
         Err(ListFault::Unreachable(error) | ListFault::Refused(error)) => {
             book.fail(&STABLE, format!("the second call: {}", in_words(&error)));
         }

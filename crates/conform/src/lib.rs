@@ -70,6 +70,8 @@ pub enum ConformError {
     Unreachable(#[source] EgressError),
     #[error("requests to this address are not allowed")]
     Refused(#[source] EgressError),
+    #[error("the endpoint refuses the signed list call: {0}")]
+    Unauthorized(String),
     #[error("cannot listen on {0} for callbacks; choose another --callback-listen")]
     Listen(SocketAddr, #[source] std::io::Error),
     #[error("the endpoint does not list {wanted}; it lists {listed}")]
@@ -145,12 +147,16 @@ async fn test_runner(
     book: &mut FindingCollector<'_>,
 ) {
     let seen = check_harness.host.call_count();
+    let completed = check_harness.completed_runs();
     let plain = streams::check(check_harness, runner, book).await;
     if plain.is_sound() {
         requests::check(check_harness, runner, book).await;
         cancel::check(check_harness, runner, book).await;
         deadline::check(check_harness, runner, book).await;
         concurrency::check(check_harness, runner, book).await;
+        if check_harness.completed_runs() == completed {
+            streams::fail_completion(book);
+        }
     } else {
         let rest: [&[&ContractCheck]; 4] = [
             &requests::ALL,

@@ -201,6 +201,9 @@ pub(super) async fn read(
         ResultSource::Appended(aside) => reading.read_appended(aside, until).await,
     };
     recording.lasted = after + begun.elapsed();
+    if recording.end == End::Completed {
+        check_harness.count_completed();
+    }
     recording
 }
 

@@ -103,6 +103,19 @@ impl<'a> FindingCollector<'a> {
         self.add(check, Outcome::Skip, reason.as_ref());
     }
 
+    /// Turns a warning of the check about this runner into a failure, for this reason.
+    pub(super) fn fail_warned(&mut self, check: &ContractCheck, reason: &str) {
+        let warned = self.findings.iter_mut().find(|finding| {
+            finding.check == check
+                && finding.runner == self.runner
+                && finding.outcome == Outcome::Warn
+        });
+        if let Some(finding) = warned {
+            finding.outcome = Outcome::Fail;
+            finding.seen = format!("{reason}: {}", finding.seen);
+        }
+    }
+
     /// Skips the checks of `groups` without a finding for this runner or the endpoint.
     pub(super) fn skip_open(&mut self, groups: &[&[&'static ContractCheck]], reason: &str) {
         for check in groups.iter().copied().flatten() {

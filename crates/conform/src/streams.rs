@@ -121,7 +121,7 @@ const OUTPUT: ContractCheck = ContractCheck {
 const COMPLETES: ContractCheck = ContractCheck {
     id: "stream.completes",
     expected: "the test message ends in run.completed",
-    advice: "try another --text or --config; a runner that needs models or tools has none here",
+    advice: "look into the log of the runner, or try another --text or --config",
 };
 const PIECES: ContractCheck = ContractCheck {
     id: "stream.pieces",
@@ -179,6 +179,11 @@ pub(super) async fn check(
     }
     book.skip_open(&[&ALL], "the run was not taken");
     recording
+}
+
+/// Fails a runner of which no run completed, in all checks. Else a failed plain run is a warning.
+pub(super) fn fail_completion(book: &mut FindingCollector<'_>) {
+    book.fail_warned(&COMPLETES, "no run completed");
 }
 
 /// Whether there is a body to check.

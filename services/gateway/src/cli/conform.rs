@@ -25,8 +25,10 @@ use runner_client::Endpoint;
 use runner_client::signature::EndpointSecret;
 use runs::discovery::manifest_list;
 
-/// Exit codes: 0 no failures; 1 failures; 2 wrong usage, or the endpoint is unreachable.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 no failures, 1 failures, 2 the runner could not be tested: it does not answer, it refuses the secret, or
+an argument is wrong.")]
 pub(super) struct ConformArguments {
     /// The endpoint's base URL, or its single URL.
     url: String,
@@ -127,16 +129,16 @@ fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {
 fn with_advice(error: ConformError) -> anyhow::Error {
     let advice = match &error {
         ConformError::Unreachable(_) => Some("is the runner started, and is the URL its own?"),
+        ConformError::Unauthorized(_) => {
+            Some("is --secret the secret of the endpoint, and are both clocks right?")
+        }
         ConformError::Config { .. } => Some("give the agent's configuration with --config"),
         _ => None,
     };
-    let told = anyhow::Error::new(error);
+    let error = anyhow::Error::new(error);
     match advice {
-        Some(advice) => {
-            let message = format!("{told}; {advice}");
-            told.context(message)
-        }
-        None => told,
+        Some(advice) => anyhow::anyhow!("{error:#}; {advice}"),
+        None => error,
     }
 }
 
