@@ -4,7 +4,10 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::dev::sending;
+use crate::support::faulty_runner::{FaultyRunner, InjectedFault};
 use crate::support::playground::Playground;
+use crate::support::programs::runnel;
+use crate::support::runner::SECRET;
 use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::terminal::PseudoTerminal;
 use crate::support::{OwnStage, Stage, TempDirectory, run};
@@ -171,6 +174,42 @@ async fn terminal_without_colors_gets_plain_text() {
         colored.screen()
     );
     playground.stop().await;
+}
+
+#[tokio::test]
+async fn verdicts_are_colored_on_terminals_only() {
+    const RED: &str = "\u{1b}[31m";
+    let directory = TempDirectory::new();
+    directory.write("runnel.toml", "[server]\nlistn = 1\n");
+    let runner = FaultyRunner::start(InjectedFault::ListFails).await;
+    let commands = [
+        &["check-config"][..],
+        &["conform", &runner.url, "--secret", "env:E2E_SECRET"],
+    ];
+    for arguments in commands {
+        let mut command = Command::new(runnel());
+        command
+            .args(arguments)
+            .current_dir(directory.file(""))
+            .env("E2E_SECRET", SECRET);
+        let piped = run(&mut command).await;
+        let text = format!("{}{}", piped.stdout, piped.stderr);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        for (variable, value, is_red) in [
+            ("CLICOLOR", "1", true),
+            ("NO_COLOR", "1", false),
+            ("TERM", "dumb", false),
+        ] {
+            let mut terminal = PseudoTerminal::start(command.env(variable, value), 80);
+            assert_eq!(terminal.exited().await.code(), Some(1));
+            let last = text.split_whitespace().next_back().unwrap();
+            terminal.say("", last, 1).await;
+            let screen = terminal.screen();
+            assert_eq!(screen.contains(RED), is_red, "{variable}: {screen:?}");
+            assert_eq!(screen.contains('\u{1b}'), is_red, "{variable}: {screen:?}");
+            command.env_remove(variable);
+        }
+    }
 }
 
 #[tokio::test]

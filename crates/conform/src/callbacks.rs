@@ -3,7 +3,7 @@
 use url::{Host, Url};
 
 use super::check_harness::CheckHarness;
-use super::report::{ContractCheck, FindingCollector};
+use super::report::{ContractCheck, FindingCollector, counted};
 use api::mock_host::{CallOutcome, RecordedCall};
 
 const TOKEN: ContractCheck = ContractCheck {
@@ -44,7 +44,7 @@ pub(super) fn check(check_harness: &CheckHarness, seen: usize, book: &mut Findin
     for check in ALL {
         let mut bad = calls.iter().filter(|call| breaks(call, check));
         match bad.next() {
-            None => book.pass(check, format!("{} calls", calls.len())),
+            None => book.pass(check, counted(calls.len() as u64, "call")),
             Some(call) if *check == GRANTED => book.warn(check, in_words(call)),
             Some(call) => book.fail(check, in_words(call)),
         }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::check_harness::{
     CheckHarness, DispatchResult, PreparedRun, RefusedAnswer, says_terminal,
 };
+use super::report::counted;
 use super::run_text::RunText;
 pub(super) use fault::{FaultKind, RecordedFault};
 use leak::TokenLeakDetector;
@@ -119,7 +120,7 @@ impl RunRecording {
                 format!("no answer in {:.1} s", after.as_secs_f64())
             }
             (RecordedResponse::Broken(error), _) => error.clone(),
-            (_, End::Completed) => format!("run.completed after {} results", self.taken),
+            (_, End::Completed) => format!("run.completed after {}", counted(self.taken, "result")),
             (_, End::Failed { code, message }) => format!("run.failed, {code}: {message}"),
             (_, End::Truncated) => {
                 let ended = "the answer ended without run.completed or run.failed";

@@ -47,7 +47,8 @@ impl Outcome {
         }
     }
 
-    fn shown(self) -> &'static str {
+    /// Name in the text report.
+    pub fn shown(self) -> &'static str {
         match self {
             Self::Fail => "FAIL",
             other => other.as_str(),
@@ -212,6 +213,15 @@ fn without_tokens(text: &str) -> String {
     clean
 }
 
+/// A line of the text report.
+#[derive(Debug)]
+pub struct ReportLine {
+    /// The line begins with two spaces and the name of this outcome.
+    pub outcome: Option<Outcome>,
+    /// The line, or its rest.
+    pub text: String,
+}
+
 /// All findings about one endpoint.
 #[derive(Debug)]
 pub struct ConformReport {
@@ -282,40 +292,61 @@ impl ConformReport {
         })
     }
 
-    /// The report as text: a line per check, with advice for failures.
-    pub fn to_text(&self) -> String {
-        let mut text = format!("{} ({})\n", self.endpoint, self.mode);
-        let _ = writeln!(text, "callbacks at {}", self.callbacks);
+    /// The report as text: a line for each check, with advice for failures.
+    pub fn lines(&self) -> Vec<ReportLine> {
+        let plain = |text: String| ReportLine {
+            outcome: None,
+            text,
+        };
+        let mut lines = vec![
+            plain(format!("{} ({})", self.endpoint, self.mode)),
+            plain(format!("callbacks at {}", self.callbacks)),
+        ];
         let mut about = None;
         for finding in &self.findings {
             if finding.runner != about {
                 about.clone_from(&finding.runner);
-                let _ = writeln!(text, "\n{}", about.as_deref().unwrap_or("endpoint"));
+                let about = about.as_deref().unwrap_or("endpoint");
+                lines.extend([plain(String::new()), plain(about.to_owned())]);
             }
-            let (outcome, id) = (finding.outcome.shown(), finding.check.id);
-            let _ = writeln!(text, "  {outcome}  {id:<35} {}", finding.seen);
+            let ContractCheck {
+                id,
+                expected,
+                advice,
+            } = finding.check;
+            lines.push(ReportLine {
+                outcome: Some(finding.outcome),
+                text: format!("  {id:<35} {}", finding.seen),
+            });
             if matches!(finding.outcome, Outcome::Fail | Outcome::Warn) {
-                let _ = writeln!(text, "        expected  {}", finding.check.expected);
-                let _ = writeln!(text, "        do        {}", finding.check.advice);
+                lines.push(plain(format!("        expected  {expected}")));
+                lines.push(plain(format!("        do        {advice}")));
             }
         }
         if self.not_run > 0 {
-            let _ = writeln!(
-                text,
-                "\nno runner can be tested, so {} checks were not run; mend the discovery first",
+            let text = format!(
+                "no runner can be tested, so {} checks were not run; mend the discovery first",
                 self.not_run
             );
+            lines.extend([plain(String::new()), plain(text)]);
         }
-        let _ = write!(
-            text,
-            "\n{} passed, {} failed, {} warnings, {} skipped",
-            self.count(Outcome::Pass),
-            self.count(Outcome::Fail),
-            self.count(Outcome::Warn),
-            self.count(Outcome::Skip),
+        let count = |outcome| self.count(outcome) as u64;
+        let summary = format!(
+            "{} passed, {} failed, {}, {} skipped",
+            count(Outcome::Pass),
+            count(Outcome::Fail),
+            counted(count(Outcome::Warn), "warning"),
+            count(Outcome::Skip),
         );
-        text
+        lines.extend([plain(String::new()), plain(summary)]);
+        lines
     }
+}
+
+/// A number with its noun: `1 result`, `2 results`.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 fn finding_json(finding: &Finding) -> Value {
@@ -337,6 +368,12 @@ fn finding_json(finding: &Finding) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_has_no_plural() {
+        assert_eq!(counted(1, "result"), "1 result");
+        assert_eq!(counted(0, "result"), "0 results");
+    }
 
     #[test]
     fn endpoint_text_is_plain_and_redacted() {

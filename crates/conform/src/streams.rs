@@ -7,7 +7,7 @@ use domain::run::is_reserved_code;
 
 use super::check_harness::CheckHarness;
 use super::recording::{End, FaultKind, RecordedResponse, RunRecording};
-use super::report::{ContractCheck, FindingCollector};
+use super::report::{ContractCheck, FindingCollector, counted};
 use runner_client::ResultFormat;
 use runs::reader::Deviation;
 
@@ -256,7 +256,7 @@ fn check_framing(recording: &RunRecording, book: &mut FindingCollector<'_>) {
 }
 
 fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
-    let good = format!("{} results", recording.taken);
+    let good = counted(recording.taken, "result");
     for (check, kind) in [
         (&RESULTS, FaultKind::Result),
         (&RUN_ID, FaultKind::RunId),
@@ -282,7 +282,10 @@ fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     }
     match (recording.gaps, recording.duplicates) {
         (0, 0) => book.pass(&DENSE, &good),
-        (gaps, twice) => book.warn(&DENSE, format!("{gaps} holes, {twice} repetitions")),
+        (gaps, twice) => {
+            let (gaps, twice) = (counted(gaps, "hole"), counted(twice, "repetition"));
+            book.warn(&DENSE, format!("{gaps}, {twice}"));
+        }
     }
     if recording.leaked {
         book.fail(&NO_TOKEN, "it stands there");
@@ -365,7 +368,7 @@ fn check_speech(
         (count, false) => {
             book.warn(
                 &STREAMING,
-                format!("{count} pieces from a runner without it"),
+                format!("{} from a runner without it", counted(count, "piece")),
             );
         }
     }

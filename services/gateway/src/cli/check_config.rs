@@ -8,6 +8,7 @@ mod runners;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anstyle::Style;
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
 use places::StorageProbe;
@@ -19,6 +20,8 @@ use serde_json::{Value, json};
 use crate::app::{
     BuiltinServers, Declared, KnownNames, PolicyWarning, declared, unknown_policy_names,
 };
+use crate::cli::ConfigArgument;
+use crate::cli::output::{self, OutputPart};
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
@@ -172,18 +175,33 @@ impl CheckedConfig {
 
     fn show(&self) {
         if self.faults.is_empty() {
-            output::line("the configuration is valid");
-        } else {
-            output::remark(&ConfigErrors(self.faults.clone()).to_string());
+            output::styled_line(output::GREEN, "the configuration is valid");
         }
-        for ConfigFault { message, place, .. } in &self.warnings {
-            let place = place.as_ref().map(|place| format!("\n  --> {place}"));
-            output::remark(&format!("warning: {message}{}", place.unwrap_or_default()));
+        for fault in &self.faults {
+            print_fault(output::RED, &fault.pointer, fault);
+        }
+        for warning in &self.warnings {
+            print_fault(output::YELLOW, "warning", warning);
         }
         if let Some(probed) = &self.probed {
             probe_table::print(&probed.rows());
         }
     }
+}
+
+/// Prints a fault and its place, after `head` in a style.
+fn print_fault(style: Style, head: &str, fault: &ConfigFault) {
+    let head = (!head.is_empty()).then(|| format!("{head}:"));
+    let space = head.as_ref().map_or("", |_| " ");
+    let place = fault.place.as_ref();
+    let place = place.map_or(String::new(), |place| format!("\n  --> {place}"));
+    output::styled(&[
+        OutputPart::Styled(style.bold(), &head.unwrap_or_default()),
+        OutputPart::Text(space),
+        OutputPart::Text(&fault.message),
+        OutputPart::Styled(output::DIM, &place),
+        OutputPart::Text("\n"),
+    ]);
 }
 
 /// Results of `--probe`.

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::app::run_limits;
-use crate::cli::output;
+use crate::cli::output::{self, OutputPart};
 use crate::config::{Config, SecretRef};
 use conform::junit::junit;
-use conform::report::ConformReport;
+use conform::report::{ConformReport, Outcome, ReportLine};
 use conform::{ConformError, ConformOptions, conform as check};
 use egress::{outgoing_header_name, parse_plain_url};
 use runner_client::Endpoint;
@@ -106,7 +106,7 @@ fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> Exit
     if json {
         output::document(&report.to_json());
     } else {
-        output::line(&report.to_text());
+        report.lines().iter().for_each(print);
     }
     if let Some(file) = junit_file
         && let Err(error) = std::fs::write(file, junit(report))
@@ -119,6 +119,23 @@ fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> Exit
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn print(line: &ReportLine) {
+    let Some(outcome) = line.outcome else {
+        return output::line(&line.text);
+    };
+    let style = match outcome {
+        Outcome::Pass => output::GREEN,
+        Outcome::Fail => output::RED,
+        Outcome::Warn => output::YELLOW,
+        Outcome::Skip => output::DIM,
+    };
+    output::line_of(&[
+        OutputPart::Text("  "),
+        OutputPart::Styled(style, outcome.shown()),
+        OutputPart::Text(&line.text),
+    ]);
 }
 
 fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {

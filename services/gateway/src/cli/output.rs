@@ -13,6 +13,7 @@ use telemetry::for_terminals;
 const COLUMNS: usize = 80;
 
 pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const GREEN: Style = AnsiColor::Green.on_default();
 pub(super) const RED: Style = AnsiColor::Red.on_default();
 pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
 

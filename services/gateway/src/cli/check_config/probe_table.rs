@@ -1,5 +1,6 @@
 //! The table of `--probe`: one row for each thing that was reached.
 
+use anstyle::Style;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
@@ -28,6 +29,14 @@ impl ProbeState {
             Self::Good => "ok",
             Self::Warning => "warning",
             Self::Failed => "FAILED",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Good => Style::new(),
+            Self::Warning => output::YELLOW,
+            Self::Failed => output::RED,
         }
     }
 }
@@ -63,8 +72,13 @@ impl ProbeRow {
 
 /// Prints the rows in aligned columns.
 pub(super) fn print(rows: &[ProbeRow]) {
-    for line in lines(rows) {
-        output::line(&line);
+    let lines = lines(rows);
+    let mut lines = lines.iter();
+    if let Some(head) = lines.next() {
+        output::styled_line(Style::new().bold(), head);
+    }
+    for (line, row) in lines.zip(rows) {
+        output::styled_line(row.state.style(), line);
     }
 }
 
