@@ -230,6 +230,17 @@ async fn prints_one_line_for_each_run() {
 }
 
 #[tokio::test]
+async fn quiet_playground_prints_no_line_per_run() {
+    let directory = TempDirectory::new();
+    let data = directory.file("runnel-data");
+    let playground = Playground::start_with(&data, &["-q"], &[]).await;
+    send(&directory, &["hello"]).await;
+    let log = data.with_extension("log");
+    playground.stop().await;
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "");
+}
+
+#[tokio::test]
 async fn verbose_playground_prints_its_log() {
     let directory = TempDirectory::new();
     let data = directory.file("runnel-data");

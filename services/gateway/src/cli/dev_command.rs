@@ -15,8 +15,10 @@ use crate::dev::{
 };
 use telemetry::LogFormat;
 
-/// Log filter without `-v`. The output has lines of its own for ended runs and for runners.
-const QUIET: &str = "warn,runs::finish=error,runs::discovery=error";
+/// Log filter without `-v` and `-q`. The output has lines of its own for ended runs and for runners.
+const BESIDE_LINES: &str = "warn,runs::finish=error,runs::discovery=error";
+/// Log filter of `-q`. The output has lines of its own for runners.
+const QUIET: &str = "warn,runs::discovery=error";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -52,21 +54,46 @@ pub(super) struct DevArguments {
     harness: Vec<String>,
     #[command(flatten)]
     connectors: ConnectorArgs,
+    #[command(flatten)]
+    amount: OutputAmount,
+}
+
+#[derive(clap::Args)]
+struct OutputAmount {
     /// Print the whole log. `RUNNEL_LOG` sets another filter.
     #[arg(long, short)]
     verbose: bool,
+    /// Print no line for each run: only the banner, news of your own runners, warnings (such as failed runs) and
+    /// errors.
+    #[arg(long, short, conflicts_with = "verbose")]
+    quiet: bool,
+}
+
+impl OutputAmount {
+    fn log_filter(&self, json: bool) -> &'static str {
+        match (self.quiet, json) {
+            (true, true) => "warn",
+            (true, false) => QUIET,
+            (false, true) => "info",
+            (false, false) if self.verbose => "info",
+            (false, false) => BESIDE_LINES,
+        }
+    }
 }
 
 /// Starts the playground and serves it until a stop signal.
 pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
-    let (format, filter) = if json {
-        (LogFormat::Json, "info")
-    } else if arguments.verbose {
-        (LogFormat::Text, "info")
+    let format = if json {
+        LogFormat::Json
     } else {
-        (LogFormat::Text, QUIET)
+        LogFormat::Text
     };
-    telemetry::init(format, filter);
+    telemetry::init(format, arguments.amount.log_filter(json));
+    let print = if arguments.amount.quiet {
+        print_quietly
+    } else {
+        print
+    };
     process_hardening::harden();
     let building = dev::build(DevOptions {
         data_dir: arguments.data_dir,
@@ -98,6 +125,12 @@ fn print(note: DevNote) {
         DevNote::RunEnded(run) => lines::ended(&run),
         DevNote::Runner(text) => lines::runner(&text),
     });
+}
+
+fn print_quietly(note: DevNote) {
+    if let DevNote::Runner(_) = note {
+        print(note);
+    }
 }
 
 fn to_json(playground: &Playground) -> serde_json::Value {

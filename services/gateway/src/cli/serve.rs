@@ -20,6 +20,9 @@ pub(super) struct ServeArguments {
     /// Format of the log. Default: text on a terminal, else json.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormatName>,
+    /// Log warnings and errors only. `RUNNEL_LOG` sets another filter.
+    #[arg(long, short)]
+    quiet: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -43,7 +46,8 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     let config = Config::load(arguments.config.path().as_deref())?;
     let declared = declared(&config)?;
     let master_key = master_key(&config)?;
-    telemetry::init(arguments.log_format(), "info");
+    let filter = if arguments.quiet { "warn" } else { "info" };
+    telemetry::init(arguments.log_format(), filter);
     process_hardening::harden();
     store::failpoint::arm();
     let signals = Signals::listen(HangupEffect::Warn)?;
