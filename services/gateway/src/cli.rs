@@ -136,7 +136,7 @@ enum Command {
 struct ConfigArgument {
     /// The configuration file. Default: `runnel.toml` in the working directory if it exists, else built-in
     /// defaults.
-    #[arg(long, short)]
+    #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 

@@ -30,10 +30,10 @@ about a deployment (server, auth, database, bus, metrics, telemetry, host_api, l
 runnel-dev.toml, and variables RUNNEL__SECTION__KEY.")]
 pub(super) struct DevArguments {
     /// Directory for database, settings, keys and `dev.json`.
-    #[arg(long, default_value = "./runnel-data")]
+    #[arg(long, value_name = "DIRECTORY", default_value = "./runnel-data")]
     data_dir: PathBuf,
     /// Listening address; port 0 selects a free port. Default: `server.listen` of the settings, else 127.0.0.1:8700.
-    #[arg(long)]
+    #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// A runner of your own, by its base URL. The first one gets the messages. Prints its secret, waits for it, and
     /// follows changes of its manifest. May be repeated.

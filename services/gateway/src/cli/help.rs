@@ -115,6 +115,27 @@ mod tests {
         }
     }
 
+    fn bare_arguments(command: &Command, found: &mut Vec<String>) {
+        let bare = command.get_arguments().filter(|argument| {
+            let help = argument.get_help().map(ToString::to_string);
+            help.is_none_or(|help| help.is_empty())
+        });
+        found.extend(bare.map(|argument| format!("{} {}", command.get_name(), argument.get_id())));
+        for inner in command
+            .get_subcommands()
+            .filter(|inner| !inner.is_hide_set())
+        {
+            bare_arguments(inner, found);
+        }
+    }
+
+    #[test]
+    fn every_argument_has_a_help_text() {
+        let mut found = Vec::new();
+        bare_arguments(&command(), &mut found);
+        assert_eq!(found, [""; 0]);
+    }
+
     #[test]
     fn command_line_is_consistent() {
         command().debug_assert();

@@ -24,7 +24,7 @@ pub(super) enum KbCommand {
         /// The knowledge base.
         kb: String,
         /// The files. A file's id is its name, or its path within the given directory.
-        #[arg(required = true)]
+        #[arg(required = true, value_name = "FILE|DIRECTORY")]
         paths: Vec<PathBuf>,
         /// Metadata for filters: `name=value`. May be repeated.
         #[arg(long, value_name = "NAME=VALUE")]
@@ -37,20 +37,25 @@ pub(super) enum KbCommand {
     },
     /// List the documents of a knowledge base.
     List {
+        /// The knowledge base.
         kb: String,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
     /// Remove a document.
     Remove {
+        /// The knowledge base.
         kb: String,
+        /// The id of the document.
         document_id: String,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
     /// Search a knowledge base like a run.
     Search {
+        /// The knowledge base.
         kb: String,
+        /// The text to search for.
         query: String,
         /// Maximum number of passages.
         #[arg(long, default_value_t = 5)]
@@ -63,6 +68,7 @@ pub(super) enum KbCommand {
     },
     /// Rebuild the index of a knowledge base with its current settings.
     Reindex {
+        /// The knowledge base.
         kb: String,
         #[command(flatten)]
         gateway: GatewayArguments,
@@ -258,7 +264,8 @@ async fn add_one(
                 && seen["progress"] != shown
             {
                 shown = seen["progress"].clone();
-                output::remark(&format!("{place}  {} of {} chunks", shown["chunks_done"], shown["chunks_all"]));
+                let all = output::counted(shown["chunks_all"].as_u64().unwrap_or_default(), "chunk");
+                output::remark(&format!("{place}  {} of {all}", shown["chunks_done"]));
             },
         }
     }

@@ -60,12 +60,12 @@ pub(super) fn plan(
         .filter(|file| file.text("kb_id") == Some(id))
         .count();
     if documents > 0 {
-        entry.warn(
-            "uuid",
-            format!(
-                "its {documents} documents are not migrated: add their files again by runnel kb add {id} FILE"
-            ),
-        );
+        let documents = match documents {
+            1 => "its document is".to_owned(),
+            several => format!("its {several} documents are"),
+        };
+        let advice = format!("add the files again by runnel kb add {id} FILE");
+        entry.warn("uuid", format!("{documents} not migrated: {advice}"));
     }
     entry.migrated(
         &format!("Knowledge base {}", short_name(shown).unwrap_or_default()),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::cli::output;
 use crate::dev::{ModelOrigin, Playground};
 
 /// All lines of the banner.
@@ -30,11 +31,9 @@ pub(super) fn text(playground: &Playground) -> String {
         line("found", &offer);
     }
     line("tools", &format!("{}, by MCP", playground.tools.join(", ")));
-    let (base, passages) = (&playground.knowledge_base, playground.passages);
-    line(
-        "knows",
-        &format!("{base}, a knowledge base of {passages} passages"),
-    );
+    let base = &playground.knowledge_base;
+    let passages = output::counted(playground.passages, "passage");
+    line("knows", &format!("{base}, a knowledge base of {passages}"));
     for name in &playground.harnesses {
         let command = format!("runnel send --conversation {name} \"Write a haiku into poem.txt\"");
         line("coder", &format!("{name}: {command}"));

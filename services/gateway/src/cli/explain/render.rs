@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::cli::output;
+
 /// The layers, in evaluation order.
 const LAYERS: [(&str, &str); 4] = [
     ("manifest", "the runner's manifest"),
@@ -70,7 +72,8 @@ fn render_candidates(answer: &Value, lines: &mut Vec<String>) {
         lines.push(format!("{word:<8} {}: {why}", text(&one["name"])));
     }
     if let Some(more) = answer["more_candidates"].as_u64().filter(|more| *more > 0) {
-        lines.push(format!("         and {more} more agents"));
+        let agents = output::counted(more, "more agent");
+        lines.push(format!("         and {agents}"));
     }
 }
 
@@ -120,7 +123,10 @@ fn admission(admission: &Value) -> String {
     let now = match text(&admission["decision"]) {
         "start" => "a run starts at once".to_owned(),
         "queue" => "the run waits behind those that are active".to_owned(),
-        "interrupt" => format!("{cancels} active runs are cancelled, the run waits for their end"),
+        "interrupt" => {
+            let runs = output::counted(cancels as u64, "active run");
+            format!("the run starts after the cancel of {runs}")
+        }
         "steer" => format!("run {run} takes the event up"),
         "reject" => format!("rejected, because run {run} is active"),
         _ => "rejected, because too many runs wait".to_owned(),
