@@ -5,14 +5,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use http::Method;
-use serde_json::json;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, reachable};
-use egress::Egress;
+use egress::{Egress, read_at_most};
 
+/// Maximum size of the body that is read.
+const MAX_BYTES: usize = 16 * 1024;
 /// Timeout for the connection, and for the response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -46,22 +48,38 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     let asking = egress.send(egress.request(Method::GET, &url)?);
     let answer = tokio::time::timeout(TIMEOUT, asking).await;
     let answer = answer.map_err(|_| anyhow::anyhow!("{base} does not answer in time"))?;
-    let status = answer
-        .with_context(|| format!("{base} does not answer"))?
-        .status();
+    let answer = answer.with_context(|| format!("{base} does not answer"))?;
+    let status = answer.status();
     let ready = status.is_success();
+    let body = tokio::time::timeout(TIMEOUT, read_at_most(answer, MAX_BYTES)).await;
+    let body = body.ok().and_then(Result::ok).unwrap_or_default();
+    let reason = serde_json::from_slice(&body).unwrap_or(Value::Null);
     if json {
-        output::document(&json!({"ready": ready, "http_status": status.as_u16()}));
+        output::document(&json!({
+            "ready": ready, "http_status": status.as_u16(),
+            "status": reason["status"], "detail": reason["detail"],
+        }));
     } else if ready {
         output::line("ready");
     } else {
-        output::fault(&format!("not ready (HTTP {status})"));
+        output::fault(&not_ready(status, &reason));
     }
     Ok(if ready {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The status, and the reason in the body of `/readyz`. A proxy may answer without one.
+fn not_ready(status: StatusCode, reason: &Value) -> String {
+    let parts = ["status", "detail"].map(|key| reason[key].as_str());
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let reason = match parts[..] {
+        [] => String::new(),
+        _ => format!(": {}", parts.join(", ")),
+    };
+    format!("not ready (HTTP {}){reason}", status.as_u16())
 }
 
 /// URL of a local listener.
@@ -75,6 +93,21 @@ fn local_url(listen: SocketAddr) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prints_reason_of_body_if_any() {
+        let check = |reason: Value, expected: &str| {
+            assert_eq!(
+                not_ready(StatusCode::SERVICE_UNAVAILABLE, &reason),
+                expected
+            );
+        };
+        check(Value::Null, "not ready (HTTP 503)");
+        check(
+            json!({"status": "database_takes_no_writes", "detail": "disk full"}),
+            "not ready (HTTP 503): database_takes_no_writes, disk full",
+        );
+    }
 
     #[test]
     fn rejects_listeners_on_any_port() {
