@@ -3,8 +3,8 @@
 //! A merged change is frozen: its statements, their order, its name, and `use_transaction`. The code around them
 //! may change. A new change runs in one transaction, so a killed process leaves no partial change.
 
-pub use sea_orm_migration::MigratorTrait;
 use sea_orm_migration::prelude::*;
+pub use sea_orm_migration::{MigratorTrait, SchemaManager};
 
 mod m20261121_000001_first_run;
 mod m20261122_000001_steering;

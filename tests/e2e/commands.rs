@@ -100,6 +100,52 @@ async fn warns_about_undeclared_resources_in_policies() {
 }
 
 #[tokio::test]
+async fn warns_about_ungranted_names_in_local_agent_config() {
+    let agent = r#"
+[[agents]]
+name = "local"
+event_types = ["message.received"]
+runner_id = "plugin:runnel/local-agent/default"
+resource_policy = { models = ["large"], knowledge_bases = "*" }
+[agents.config]
+model = { primary = "large", fallbacks = ["small", "__none__"] }
+rerank-model = ""
+knowledge-bases = ["handbok"]
+[[models]]
+model_id = "large"
+provider = "script"
+[[model_providers]]
+name = "script"
+kind = "scripted"
+[[knowledge_bases]]
+kb_id = "handbook"
+"#;
+    let config = format!("{VALID}{agent}");
+    let line = |text: &str| {
+        1 + config
+            .lines()
+            .position(|line| line.starts_with(text))
+            .unwrap()
+    };
+    let places = [line("model = "), line("knowledge-bases = ")];
+    let remarks = [
+        "the config of agent local names the model small, which its resource_policy.models does not grant",
+        "the config of agent local names the knowledge base handbok, which the configuration does not declare; did you mean handbook?",
+    ];
+    let printed = with_config("check-config", &config, &[]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let lines: Vec<_> = printed.stderr.lines().collect();
+    for ((shown, remark), place) in lines.chunks(2).zip(remarks).zip(places) {
+        assert_eq!(shown[0], format!("warning: {remark}"));
+        assert!(
+            shown[1].ends_with(&format!("the.toml:{place}")),
+            "{shown:?}"
+        );
+    }
+    assert_eq!(lines.len(), 2 * remarks.len(), "{printed:?}");
+}
+
+#[tokio::test]
 async fn token_create_without_configuration_names_its_database() {
     let directory = TempDirectory::new();
     let make = ["token", "create", "--role", "client", "--name", "x"];

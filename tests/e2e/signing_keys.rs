@@ -12,6 +12,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::gateway::Replica;
 use crate::support::held::HeldRun;
 use crate::support::script::{Run, ScriptStep, sse};
+use crate::support::template::master_key;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, within};
 
 const DAY_MS: i64 = 24 * 3_600_000;
@@ -466,4 +467,37 @@ async fn commands_print_no_secret_and_check_master_key() {
     stage.gateway.replace_master_key(&right);
     let again = stage.gateway.command(&["keys", "list"]).await;
     assert_eq!(again.stdout, listed.stdout);
+}
+
+/// Neither a running nor a stopped gateway notices the probe.
+#[rstest]
+#[tokio::test]
+async fn probe_tries_master_key_against_the_database(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
+        return;
+    };
+    let wrong = master_key();
+    for stops in [true, false] {
+        let right = stage.gateway.replace_master_key(&wrong);
+        assert_eq!(probed_master_key(&stage).await, "FAILED");
+        stage.gateway.replace_master_key(&right);
+        assert_eq!(probed_master_key(&stage).await, "ok");
+        if stops {
+            stage.gateway.stop().await;
+        }
+    }
+    if matches!(engine, Sqlite) {
+        let database = stage.gateway.database_url();
+        let log = format!("{}-wal", database.trim_start_matches("sqlite://"));
+        assert!(!std::path::Path::new(&log).exists(), "{log}");
+    }
+}
+
+/// The state in the row of the master key.
+async fn probed_master_key(stage: &OwnStage) -> String {
+    let printed = stage.gateway.command(&["check-config", "--probe"]).await;
+    let mut rows = printed.stdout.lines();
+    let row = rows.find_map(|row| row.strip_prefix("master key "));
+    let row = row.unwrap_or_else(|| panic!("{printed:?}"));
+    row.split_whitespace().nth(1).unwrap().to_owned()
 }

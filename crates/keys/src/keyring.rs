@@ -247,9 +247,7 @@ pub async fn rotate(
     occasion: RotationCause,
     now: i64,
 ) -> Result<Rotation, KeyringError> {
-    for record in store.access().list_signing_keys().await? {
-        master_key.open(record.purpose.as_str(), &record.secret)?;
-    }
+    check_master_key(master_key, &store.access().list_signing_keys().await?)?;
     let (kid, secret) = match purpose {
         KeyPurpose::RunToken => generate_key()?,
         KeyPurpose::Cursor => (Uuid::now_v7().to_string(), random_secret()?),
@@ -263,6 +261,17 @@ pub async fn rotate(
     };
     let plan = store.write(rotate).await?;
     Ok(Rotation { kid, plan })
+}
+
+/// Checks that all keys open under `master_key`.
+pub fn check_master_key(
+    master_key: &MasterKey,
+    records: &[SigningKeyRecord],
+) -> Result<(), KeyringError> {
+    for record in records {
+        master_key.open(record.purpose.as_str(), &record.secret)?;
+    }
+    Ok(())
 }
 
 /// Creates due keys. True when the table has changed since `records`.

@@ -1,11 +1,11 @@
 //! Opens a database: migrations, write connections, pool of readers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use migrations::{Migrator, MigratorTrait};
+use migrations::{Migrator, MigratorTrait, SchemaManager};
 use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -17,6 +17,7 @@ use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::part_cache::PartCache;
 use crate::readers::{PointReads, Readers};
+use crate::signing_keys::{self, SigningKeyRecord};
 use crate::sqlite_direct::SqliteDirect;
 use crate::writer;
 
@@ -145,6 +146,38 @@ pub async fn probe_database(url: &str) -> Result<String, StoreError> {
         }
         Backend::Postgres => probe_server(url).await,
     }
+}
+
+/// Reads the signing keys without a change: no migration, no new file. Empty before the first start.
+pub async fn probe_signing_keys(url: &str) -> Result<Vec<SigningKeyRecord>, StoreError> {
+    let mut options = match backend_of(url)? {
+        Backend::Sqlite => {
+            let Some(file) = sqlite_file(url) else {
+                return Ok(Vec::new());
+            };
+            let mut log = file.clone().into_os_string();
+            log.push("-wal");
+            // Without a write-ahead log no process writes, and the driver must not create one.
+            let is_closed = !Path::new(&log).exists();
+            let mut options = ConnectOptions::new("sqlite::memory:");
+            options.map_sqlx_sqlite_opts(move |_| {
+                let options = SqliteConnectOptions::new().filename(&file);
+                options.read_only(true).immutable(is_closed)
+            });
+            options
+        }
+        Backend::Postgres => ConnectOptions::new(url),
+    };
+    let options = options.max_connections(1).acquire_timeout(ACQUIRE_TIMEOUT);
+    let connection = Database::connect(options.sqlx_logging(false).to_owned()).await?;
+    let schema = SchemaManager::new(&connection);
+    let keys = if schema.has_table("signing_keys").await? {
+        signing_keys::list(&connection).await
+    } else {
+        Ok(Vec::new())
+    };
+    connection.close().await?;
+    keys
 }
 
 /// Checks the syntax of a database URL.

@@ -103,7 +103,7 @@ pub use backup::copy_sqlite;
 pub use base::digest::{hex, sha256_hex};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
-pub use connect::{check_database_url, probe_database};
+pub use connect::{check_database_url, probe_database, probe_signing_keys};
 pub use conversation::{ConversationState, ConversationsOf, occupancy};
 pub use conversation_list::{ConversationRecord, ConversationsFound};
 pub use discovery::{SaveDiscovery, SaveFailure};

@@ -127,7 +127,7 @@ impl AccessRepository<'_> {
     }
 }
 
-async fn list(conn: &impl ConnectionTrait) -> Result<Vec<SigningKeyRecord>, StoreError> {
+pub(crate) async fn list(conn: &impl ConnectionTrait) -> Result<Vec<SigningKeyRecord>, StoreError> {
     let rows = signing_keys::Entity::find()
         .order_by_asc(signing_keys::Column::CreatedAt)
         .order_by_asc(signing_keys::Column::Kid)

@@ -43,7 +43,7 @@ pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
 pub(crate) use settings::{
     Declared, KnownNames, PolicyWarning, artifact_directory, declared, run_limits,
-    unknown_policy_names,
+    ungranted_choices, unknown_policy_names,
 };
 
 /// A gateway that is ready to serve.

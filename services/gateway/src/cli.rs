@@ -195,8 +195,10 @@ pub async fn run() -> ExitCode {
     };
     let outcome = match command {
         Command::Dev(arguments) => Box::pin(dev_command::dev(arguments, json)).await,
-        Command::Serve(arguments) => serve::serve(&arguments, json).await,
-        Command::CheckConfig(arguments) => check_config::check_config(&arguments, json).await,
+        Command::Serve(arguments) => Box::pin(serve::serve(&arguments, json)).await,
+        Command::CheckConfig(arguments) => {
+            Box::pin(check_config::check_config(&arguments, json)).await
+        }
         Command::Health(arguments) => health::health(&arguments, json).await,
         Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json).await,
         Command::Openapi(arguments) => openapi::openapi(&arguments),

@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod bus;
+mod choices;
 mod knowledge;
 mod models;
 mod secrets;
@@ -24,6 +25,7 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 pub(crate) use self::artifacts::artifact_directory;
+pub(crate) use self::choices::ungranted_choices;
 pub(crate) use self::models::DeclaredModels;
 
 use crate::config::{

@@ -18,12 +18,12 @@ use runners::Runners;
 use serde_json::{Value, json};
 
 use crate::app::{
-    BuiltinServers, Declared, KnownNames, PolicyWarning, declared, unknown_policy_names,
+    BuiltinServers, Declared, KnownNames, PolicyWarning, declared, ungranted_choices,
+    unknown_policy_names,
 };
 use crate::cli::ConfigArgument;
 use crate::cli::output::{self, OutputPart};
 use crate::cli::serve::master_key;
-use crate::cli::{ConfigArgument, output};
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
 use base::clock::Clock;
 use egress::Egress;
@@ -105,6 +105,7 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
     };
     let found = unknown_policy_names(&agents, &known).into_iter();
     checked.warnings = found
+        .chain(ungranted_choices(&agents, &catalog))
         .map(|PolicyWarning { pointer, text, .. }| {
             let ConfigErrors(located) =
                 ConfigErrors(vec![ConfigFault::new(pointer, text)]).located(&config.locations);
@@ -164,6 +165,9 @@ impl CheckedConfig {
             };
             let providers = probed.providers.iter().map(providers::to_json);
             answer["database"] = result(&probed.storage.database);
+            if let Some(master_key) = &probed.storage.master_key {
+                answer["master_key"] = result(master_key);
+            }
             answer["artifacts"] = result(&probed.storage.artifacts);
             answer["model_providers"] = providers.collect();
             answer["mcp_servers"] = json!(probed.servers);
@@ -223,7 +227,7 @@ impl ProbeResults {
     }
 
     fn rows(&self) -> Vec<ProbeRow> {
-        let mut rows = Vec::from(self.storage.rows());
+        let mut rows = self.storage.rows();
         rows.extend(self.providers.iter().flat_map(providers::rows));
         rows.extend(self.servers.iter().flat_map(server_rows));
         rows.extend(self.runners.rows());
@@ -252,6 +256,7 @@ fn server_rows(server: &McpServer) -> Vec<ProbeRow> {
 }
 
 async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeResults> {
+    let master_key = master_key(config)?;
     let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
     let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
     let egress = Egress::new(rules.collect(), config.limits.connect)?;
@@ -262,7 +267,7 @@ async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeR
     let published = Arc::clone(&catalog);
     let tools = Tools::new(declared.tools, egress.clone(), Clock::system(), published)?;
     let (storage, providers, servers, runners) = tokio::join!(
-        StorageProbe::run(config, &declared.artifacts, &egress),
+        StorageProbe::run(config, &master_key, &declared.artifacts, &egress),
         models.probe(),
         tools.probe(),
         Runners::probe(&client, &declared.endpoints, &declared.agents)

@@ -1,4 +1,4 @@
-//! Reaches the database and the artifact store, without opening them.
+//! Reaches the database and the artifact store without a change, and tries the master key.
 
 use std::path::Path;
 
@@ -6,25 +6,37 @@ use tokio_util::task::TaskTracker;
 
 use super::probe_table::ProbeRow;
 use crate::config::Config;
+use base::seal::MasterKey;
 use blob_store::{ArtifactLocation, ArtifactStore};
 use egress::Egress;
+use keys::keyring::check_master_key;
 
 /// Results for the database and the artifact store: a description, or the reason why it cannot be used.
 pub(super) struct StorageProbe {
     pub(super) database: Result<String, String>,
     pub(super) artifacts: Result<String, String>,
+    /// `None`: the database cannot be used.
+    pub(super) master_key: Option<Result<String, String>>,
     database_name: String,
     artifacts_name: String,
 }
 
 impl StorageProbe {
     /// Changes nothing, except that a few bytes are written to a bucket and deleted again.
-    pub(super) async fn run(config: &Config, place: &ArtifactLocation, egress: &Egress) -> Self {
-        let (database, artifacts) = tokio::join!(
-            store::probe_database(&config.database.url),
-            probe_artifacts(place, egress)
-        );
+    pub(super) async fn run(
+        config: &Config,
+        master_key: &MasterKey,
+        place: &ArtifactLocation,
+        egress: &Egress,
+    ) -> Self {
+        let url = &config.database.url;
+        let (database, artifacts) =
+            tokio::join!(store::probe_database(url), probe_artifacts(place, egress));
         Self {
+            master_key: match &database {
+                Ok(_) => Some(probe_master_key(url, master_key).await),
+                Err(_) => None,
+            },
             database: database.map_err(|error| in_words(&error)),
             artifacts,
             database_name: config.database.place(),
@@ -36,14 +48,38 @@ impl StorageProbe {
     }
 
     pub(super) fn is_good(&self) -> bool {
-        self.database.is_ok() && self.artifacts.is_ok()
+        let master_key = self.master_key.as_ref();
+        self.database.is_ok() && self.artifacts.is_ok() && master_key.is_none_or(Result::is_ok)
     }
 
-    pub(super) fn rows(&self) -> [ProbeRow; 2] {
-        [
-            ProbeRow::of("database", &self.database_name, &self.database),
-            ProbeRow::of("artifacts", &self.artifacts_name, &self.artifacts),
-        ]
+    pub(super) fn rows(&self) -> Vec<ProbeRow> {
+        let master_key = self.master_key.iter();
+        let master_key =
+            master_key.map(|result| ProbeRow::of("master key", "auth.master_key", result));
+        std::iter::once(ProbeRow::of(
+            "database",
+            &self.database_name,
+            &self.database,
+        ))
+        .chain(master_key)
+        .chain([ProbeRow::of(
+            "artifacts",
+            &self.artifacts_name,
+            &self.artifacts,
+        )])
+        .collect()
+    }
+}
+
+async fn probe_master_key(url: &str, master_key: &MasterKey) -> Result<String, String> {
+    let records = store::probe_signing_keys(url).await;
+    let records = records.map_err(|error| in_words(&error))?;
+    if records.is_empty() {
+        return Ok("seals nothing yet".to_owned());
+    }
+    match check_master_key(master_key, &records) {
+        Ok(()) => Ok("opens the signing keys".to_owned()),
+        Err(error) => Err(format!("{error}; name the key of its first start")),
     }
 }
 
