@@ -315,6 +315,50 @@ async fn retries_are_logged_with_cause_and_endpoint() {
 }
 
 #[tokio::test]
+async fn log_names_what_starts_and_stops() {
+    let OwnStage { stage, mut gateway } = OwnStage::new().await;
+    gateway.stop().await;
+    let log = gateway.log();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let start = lines.iter().find(|line| line["version"].is_string());
+    let start = start.unwrap_or_else(|| panic!("{log}"));
+    let expected = json!([env!("CARGO_PKG_VERSION"), stage.client.url, 1, 1, "INFO"]);
+    let found = ["version", "address", "agents", "endpoints", "level"].map(|key| &start[key]);
+    assert_eq!(json!(found), expected);
+    assert!(start["database"].as_str().unwrap().starts_with("sqlite://"));
+    assert_eq!(lines.last().unwrap()["message"], "stopped");
+}
+
+#[tokio::test]
+async fn quiet_gateway_logs_no_information() {
+    let directory = TempDirectory::new();
+    let [first, second] = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::simple);
+    directory.write("master.key", &format!("{first}{second}"));
+    directory.write(
+        "runnel.toml",
+        "[server]\nlisten = \"127.0.0.1:0\"\n[auth]\nmaster_key = \"file:master.key\"\n",
+    );
+    let log = directory.file("log");
+    let mut serving = Command::new(runnel())
+        .args(["serve", "-q"])
+        .current_dir(directory.file(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let line = within("the gateway to listen", stdout.next_line()).await;
+    assert!(line.unwrap().unwrap().starts_with("listening "));
+    serving.kill().await.unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "");
+}
+
+#[tokio::test]
 async fn log_format_is_selectable() {
     let directory = TempDirectory::new();
     let [first, second] = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::simple);

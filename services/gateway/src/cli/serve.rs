@@ -69,6 +69,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     }
     let public_url =
         public_url.map_or(url.as_str(), |public| public.as_str().trim_end_matches('/'));
+    let (agents, endpoints) = (declared.agents.len(), declared.endpoints.len());
     let app = App::build(
         &config,
         declared,
@@ -87,6 +88,18 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
         }
         output::line(&format!("listening {url}"));
     }
+    let version = env!("CARGO_PKG_VERSION");
+    let database = config.database.place();
+    tracing::info!(
+        version,
+        address = url,
+        database,
+        agents,
+        endpoints,
+        "runnel {version} serves {url}: {} and {} of the configuration",
+        output::counted(agents as u64, "agent"),
+        output::counted(endpoints as u64, "runner endpoint"),
+    );
     app.serve(listener, metrics, signals).await?;
     Ok(ExitCode::SUCCESS)
 }
