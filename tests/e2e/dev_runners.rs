@@ -13,6 +13,8 @@ use crate::dev::sending;
 use crate::support::playground::Playground;
 use crate::support::{TempDirectory, run};
 
+const OTHER_SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
 /// A runner that answers with its name and the text of the event.
 struct Repeater {
     id: RunnerId,
@@ -186,15 +188,46 @@ async fn changed_manifest_binds_the_new_runner() {
 async fn wrong_secret_of_own_runner_is_explained() {
     let directory = TempDirectory::new();
     let address = free_address().await;
-    let other = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
-    let served = Served::start(&address, "plugin:acme/fast/default", other).await;
+    let served = Served::start(&address, "plugin:acme/fast/default", OTHER_SECRET).await;
     let url = format!("http://{address}");
     let data = directory.file("runnel-data");
     let playground = Playground::start_with(&data, &["--runner", &url], &[]).await;
     let line = playground.logged("HTTP 401").await;
     assert!(
-        line.ends_with("start it with the RUNNER_SECRET above"),
+        line.ends_with("start it with the RUNNER_SECRET of this playground"),
         "{line}"
     );
     served.stop().await;
+}
+
+#[tokio::test]
+async fn single_runner_has_the_secret_of_the_environment() {
+    let directory = TempDirectory::new();
+    let address = free_address().await;
+    let url = format!("http://{address}");
+    let served = Served::start(&address, "plugin:acme/fast/default", OTHER_SECRET).await;
+    let data = directory.file("runnel-data");
+    let variables = [("RUNNER_SECRET", OTHER_SECRET)];
+    let playground = Playground::start_with(&data, &["--runner", &url], &variables).await;
+    let expected = format!("{url}, its secret is RUNNER_SECRET of this environment");
+    assert_eq!(playground.line("runner "), Some(expected.as_str()));
+    playground.logged("fast at ").await;
+    assert!(!data.join("runner.secret").exists());
+    playground.stop().await;
+    served.stop().await;
+
+    let several = [
+        "--runner",
+        "http://127.0.0.1:1",
+        "--runner",
+        "http://127.0.0.1:2",
+    ];
+    let playground = Playground::start_with(&data, &several, &variables).await;
+    assert_ne!(secret(&playground), OTHER_SECRET);
+    let note = playground.line("note ").unwrap();
+    assert!(
+        note.starts_with("RUNNER_SECRET of this environment is not used"),
+        "{note}"
+    );
+    playground.stop().await;
 }

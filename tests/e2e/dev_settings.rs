@@ -104,6 +104,10 @@ async fn local_settings_join_the_playground() {
         ]
     );
     assert_eq!(
+        playground.line("note "),
+        Some("[server] of ./runnel.toml is not used by dev: listen; put it into ./runnel-dev.toml")
+    );
+    assert_eq!(
         send(&directory, &["hello"]).await.stdout,
         "From the file.\n"
     );

@@ -48,7 +48,12 @@ impl Playground {
             .open(data.with_extension("log"))
             .unwrap();
         let mut command = Command::new(runnel());
-        for name in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"] {
+        for name in [
+            "OPENAI_API_KEY",
+            "OPENAI_BASE_URL",
+            "OPENAI_MODEL",
+            "RUNNER_SECRET",
+        ] {
             command.env_remove(name);
         }
         let mut child = command

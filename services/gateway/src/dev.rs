@@ -97,8 +97,8 @@ pub(crate) struct Playground {
     pub(crate) runners: Vec<String>,
     /// The line that gives these runners their secret.
     pub(crate) secret_line: Option<String>,
-    /// Where a `dev.toml` is that was changed by hand.
-    pub(crate) kept: Option<String>,
+    /// Lines about settings and secrets that are kept or not used.
+    pub(crate) notes: Vec<String>,
     watch: RunnerWatch,
     app: App,
     listener: TcpListener,
@@ -174,7 +174,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
             .map(|one| one.url.to_string())
             .collect(),
         secret_line: own.export_line(),
-        kept: kept.as_deref().map(kept_line),
+        notes: notes(&settings, &layers, kept.as_deref())?,
         watch: RunnerWatch::new(app.runs().clone(), settings, layers),
         app,
         listener,
@@ -273,6 +273,22 @@ async fn tools_of(app: &App) -> Vec<String> {
         .into_iter()
         .flat_map(|server| server.tools)
         .collect()
+}
+
+fn notes(
+    settings: &GeneratedSettings,
+    layers: &DevLayers,
+    kept: Option<&Path>,
+) -> anyhow::Result<Vec<String>> {
+    let unused = layers.unused_server_keys(settings.listen)?;
+    let unused = (!unused.is_empty()).then(|| {
+        format!(
+            "[server] of ./{OWN_FILE} is not used by dev: {}; put it into ./{OVERRIDES_FILE}",
+            unused.join(", ")
+        )
+    });
+    let lines = [kept.map(kept_line), settings.own.unused_line(), unused];
+    Ok(lines.into_iter().flatten().collect())
 }
 
 fn kept_line(kept: &Path) -> String {

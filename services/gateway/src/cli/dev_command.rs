@@ -36,7 +36,7 @@ pub(super) struct DevArguments {
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     /// A runner of your own, by its base URL. The first one gets the messages. Prints its secret, waits for it, and
-    /// follows changes of its manifest. May be repeated.
+    /// follows changes of its manifest. A single one has the secret of `RUNNER_SECRET`, if it is set. May be repeated.
     #[arg(long, value_name = "URL")]
     runner: Vec<String>,
     /// Use the scripted model even if a real model is configured.

@@ -88,6 +88,20 @@ impl DevLayers {
         })
     }
 
+    /// Keys of `[server]` in the `runnel.toml` whose values differ from those in force.
+    pub fn unused_server_keys(&self, listen: SocketAddr) -> Result<Vec<String>, ConfigErrors> {
+        let Some(own) = &self.own else {
+            return Ok(Vec::new());
+        };
+        let own = source::of_file(own)?;
+        let mut tree = self.tree()?;
+        tree["server"]["listen"] = Value::String(listen.to_string());
+        let keys = own.get("server").and_then(Value::as_object);
+        let keys = keys.into_iter().flatten();
+        let unused = keys.filter(|(name, value)| tree["server"].get(name) != Some(value));
+        Ok(unused.map(|(name, _)| name.clone()).collect())
+    }
+
     fn tree(&self) -> Result<Value, ConfigErrors> {
         let mut tree = source::parse("the defaults".as_ref(), DEFAULT_TOML)?;
         let defaults = source::parse("the defaults of dev".as_ref(), self.defaults)?;

@@ -1,5 +1,5 @@
 //! Runners of the command line: `runnel dev --runner URL`. They share a secret, which is kept in the data directory
-//! together with the ids that each has listed. An agent of their own binds each listed runner: the first one gets
+//! together with the ids that each has listed. A single runner has the secret of the environment, if there is one. An agent of their own binds each listed runner: the first one gets
 //! all events, every other one the conversation of its name.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,12 @@ use url::Url;
 
 use super::files::write_private;
 use super::model::rule_for;
+use crate::config::{SecretError, SecretRef};
 use runner_client::signature::EndpointSecret;
 
 const SECRET_FILE: &str = "runner.secret";
 const MEMORY_FILE: &str = "runners.json";
-/// Variable by which the examples read their secret.
+/// Variable by which the examples read their secret, and `dev` that of a single runner.
 pub(crate) const SECRET_VARIABLE: &str = "RUNNER_SECRET";
 /// Above any agent that gives no priority.
 const PRIORITY: i64 = 1000;
@@ -65,8 +66,19 @@ interactions = true
 /// The runners of the command line.
 pub(super) struct OwnRunners {
     pub(super) endpoints: Vec<OwnEndpoint>,
-    secret: SecretString,
+    secret: OwnSecret,
+    has_unused_variable: bool,
     data_dir: PathBuf,
+}
+
+/// Secret of the endpoints.
+enum OwnSecret {
+    /// There is no endpoint.
+    None,
+    /// Of the data directory.
+    Kept(SecretString),
+    /// Of the environment.
+    Given,
 }
 
 /// An endpoint of the command line.
@@ -106,12 +118,15 @@ impl OwnRunners {
                 url,
             });
         }
+        let is_given = !endpoints.is_empty() && is_secret_given()?;
+        let secret = match endpoints.len() {
+            0 => OwnSecret::None,
+            1 if is_given => OwnSecret::Given,
+            _ => OwnSecret::Kept(kept_secret(&data_dir.join(SECRET_FILE))?),
+        };
         Ok(Self {
-            secret: if endpoints.is_empty() {
-                SecretString::default()
-            } else {
-                kept_secret(&data_dir.join(SECRET_FILE))?
-            },
+            has_unused_variable: is_given && matches!(secret, OwnSecret::Kept(_)),
+            secret,
             endpoints,
             data_dir: data_dir.to_owned(),
         })
@@ -119,8 +134,20 @@ impl OwnRunners {
 
     /// The line that gives the secret to a runner.
     pub(super) fn export_line(&self) -> Option<String> {
-        let secret = self.secret.expose_secret();
-        (!secret.is_empty()).then(|| format!("export {SECRET_VARIABLE}={secret}"))
+        match &self.secret {
+            OwnSecret::Kept(secret) => Some(format!(
+                "export {SECRET_VARIABLE}={}",
+                secret.expose_secret()
+            )),
+            OwnSecret::None | OwnSecret::Given => None,
+        }
+    }
+
+    /// A line about a secret of the environment that is not used.
+    pub(super) fn unused_line(&self) -> Option<String> {
+        self.has_unused_variable.then(|| {
+            format!("{SECRET_VARIABLE} of this environment is not used: several --runner share the secret above")
+        })
     }
 
     /// Remembers the ids that the endpoint lists.
@@ -153,7 +180,13 @@ impl OwnRunners {
     /// TOML tables of the endpoints and agents. `taken`: names of the other agents.
     pub(super) fn tables(&self, taken: &[&str]) -> String {
         let value = |text: &str| toml_text::value(&json!(text));
-        let secret = format!("file:{}", self.data_dir.join(SECRET_FILE).display());
+        let secret = match self.secret {
+            OwnSecret::Given => SecretRef::Environment(SECRET_VARIABLE.to_owned()),
+            OwnSecret::None | OwnSecret::Kept(_) => {
+                SecretRef::File(self.data_dir.join(SECRET_FILE))
+            }
+        };
+        let secret = secret.to_string();
         let mut text = String::new();
         for endpoint in &self.endpoints {
             let table = ENDPOINT.replace("{url}", &value(endpoint.url.as_str()));
@@ -197,6 +230,18 @@ fn names(ids: &[&RunnerId], taken: &[&str]) -> Vec<String> {
         });
     }
     names
+}
+
+/// Whether the environment has a secret. One that cannot be used is an error.
+fn is_secret_given() -> anyhow::Result<bool> {
+    let secret = match SecretRef::Environment(SECRET_VARIABLE.to_owned()).resolve() {
+        Err(SecretError::NotSet(_) | SecretError::Empty(_)) => return Ok(false),
+        secret => secret?,
+    };
+    EndpointSecret::parse(&secret).with_context(|| {
+        format!("{SECRET_VARIABLE} of this environment cannot be used; unset it, or correct it")
+    })?;
+    Ok(true)
 }
 
 /// The secret of the file. The first start creates it.

@@ -220,7 +220,7 @@ fn unhealthy(url: &str, reason: Option<&str>) -> String {
     let reason = reason.unwrap_or("the endpoint is unhealthy");
     let is_refused = reason.contains("401") || reason.contains("403");
     let advice = if is_refused {
-        format!("; start it with the {SECRET_VARIABLE} above")
+        format!("; start it with the {SECRET_VARIABLE} of this playground")
     } else {
         String::new()
     };

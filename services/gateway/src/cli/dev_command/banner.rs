@@ -44,13 +44,17 @@ pub(super) fn text(playground: &Playground) -> String {
     }
     for url in &playground.runners {
         let url = url.trim_end_matches('/');
-        line("runner", &format!("{url}, start it with this secret:"));
+        let secret = match playground.secret_line {
+            Some(_) => "start it with this secret:",
+            None => "its secret is RUNNER_SECRET of this environment",
+        };
+        line("runner", &format!("{url}, {secret}"));
     }
     if let Some(secret) = &playground.secret_line {
         line("", secret);
     }
-    if let Some(kept) = &playground.kept {
-        line("note", kept);
+    for note in &playground.notes {
+        line("note", note);
     }
     line("send", "runnel send \"What is Runnel?\"");
     line(
