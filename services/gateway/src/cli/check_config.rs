@@ -203,7 +203,7 @@ fn print_fault(style: Style, head: &str, fault: &ConfigFault) {
         OutputPart::Styled(style.bold(), &head.unwrap_or_default()),
         OutputPart::Text(space),
         OutputPart::Text(&fault.message),
-        OutputPart::Styled(output::DIM, &place),
+        OutputPart::Text(&place),
         OutputPart::Text("\n"),
     ]);
 }
