@@ -118,6 +118,8 @@ mod interaction_waits;
 mod interactions;
 #[path = "e2e/isolation.rs"]
 mod isolation;
+#[path = "e2e/key_expiry.rs"]
+mod key_expiry;
 #[path = "e2e/knowledge.rs"]
 mod knowledge;
 #[path = "e2e/langbot_peer.rs"]

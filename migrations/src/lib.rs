@@ -50,6 +50,7 @@ mod m20261127_000061_shared_keys;
 mod m20261127_000062_event_lookups;
 mod m20261127_000064_run_retries;
 mod m20261127_000065_stream_links;
+mod m20261128_000066_key_expiry;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -102,6 +103,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261127_000062_event_lookups::Migration),
             Box::new(m20261127_000064_run_retries::Migration),
             Box::new(m20261127_000065_stream_links::Migration),
+            Box::new(m20261128_000066_key_expiry::Migration),
         ]
     }
 }

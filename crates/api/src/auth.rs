@@ -134,14 +134,21 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
         .ok_or_else(ApiError::unauthenticated)
 }
 
-/// Authenticates the API key of a request. The key is read from the database each time, so a revocation takes
-/// effect at once on all replicas.
+/// Authenticates the API key of a request. The key is read from the database each time, so a revocation or expiry
+/// takes effect at once on all replicas.
 async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
     let source = ClientNetwork::of(parts);
-    let now = state.runs.clock().now_seconds();
-    let _place = state.auth_rate_limit().pass(source, now).await?;
+    let now_ms = state.runs.clock().now_ms();
+    let now = now_ms.div_euclid(1000);
+    let limit = state.auth_rate_limit();
+    let _place = limit.pass(source, now).await?;
     let found = find_key(bearer(&parts.headers)?, state).await?;
-    let found = found.ok_or_else(|| state.auth_rate_limit().refuse(source, now, || {}))?;
+    let found = found.ok_or_else(|| limit.refuse(source, now, || {}))?;
+    if found.is_expired(now_ms) {
+        // The response is that to an unknown key; only the log tells them apart.
+        return Err(limit.refuse(source, now, || log_expired(&found)));
+    }
+    state.runs.key_uses.note(&found, now_ms);
     let sender = Sender::Key(found.id);
     parts.extensions.insert(sender);
     ResponseMemory::of(&parts.extensions)?.charge_to(sender);
@@ -152,6 +159,16 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
     };
     AcceptedCredential::note(parts, credential);
     Ok(found)
+}
+
+fn log_expired(key: &ApiKeyRecord) {
+    tracing::warn!(
+        api_key.id = %key.id,
+        api_key.name = key.name,
+        role = key.role.as_str(),
+        "refused API key {}, because it has expired; create another one",
+        key.id
+    );
 }
 
 async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, ApiError> {

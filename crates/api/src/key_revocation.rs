@@ -1,5 +1,5 @@
-//! Revocation checks for the API keys of open streams. Each key is looked up once a second, whatever its number
-//! of streams, so that streams end soon after a revocation.
+//! Checks of the API keys of open streams. Each key is looked up once a second, whatever its number of streams, so
+//! that streams end soon after a revocation or expiry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use runs::Runs;
 
-/// Interval between lookups of a key. Streams end within twice this after a revocation.
+/// Interval between lookups of a key. Streams end within twice this after a revocation or expiry.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of cached keys above which keys without a stream are evicted.
 const EVICTION_THRESHOLD: usize = 1024;
@@ -21,6 +21,7 @@ pub(super) struct RevocationCache(Arc<Mutex<HashMap<ApiKeyId, CachedKeyState>>>)
 
 struct CachedKeyState {
     at: Instant,
+    /// Revoked or expired: both are final.
     revoked: bool,
 }
 
@@ -60,7 +61,7 @@ impl RevocationCache {
     }
 }
 
-/// Returns when the key is revoked.
+/// Returns when the key is revoked or has expired.
 pub(super) async fn until_revoked(
     keys: RevocationCache,
     runs: Runs,
@@ -77,7 +78,7 @@ pub(super) async fn until_revoked(
         // Most streams are idle. Box the query, so that a stream holds its memory only during the lookup.
         let looked = runs.store().access().find_api_key_by_id(&workspace, key);
         match Box::pin(looked).await {
-            Ok(Some(record)) if record.revoked_at.is_none() => {}
+            Ok(Some(record)) if record.is_valid(runs.clock().now_ms()) => {}
             Ok(_) => {
                 keys.revoke(key);
                 return;

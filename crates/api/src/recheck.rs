@@ -1,7 +1,7 @@
 //! The second check of a credential, after the body is complete and before the request takes effect.
 //!
 //! The first check happens when the headers arrive, and the body may take `server.body_seconds` longer.
-//! Meanwhile a run can end or be cancelled, a key can be revoked, a link can be replaced.
+//! Meanwhile a run can end or be cancelled, a key can be revoked or expire, a link can be replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +83,8 @@ impl AcceptedCredential {
             } => {
                 let store = state.runs.store();
                 let key = store.access().find_api_key_by_id(workspace, *id).await?;
-                let is_valid = key.is_some_and(|key| key.revoked_at.is_none() && key.role == *role);
+                let now = state.runs.clock().now_ms();
+                let is_valid = key.is_some_and(|key| key.is_valid(now) && key.role == *role);
                 is_valid.then_some(()).ok_or_else(ApiError::unauthenticated)
             }
             CallerCredential::Link { token_sha256 } => {

@@ -6,6 +6,7 @@ pub mod event;
 
 pub mod admission;
 pub mod agent;
+pub mod api_key;
 pub mod artifact;
 pub mod child_run;
 pub mod discovery;

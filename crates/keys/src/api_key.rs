@@ -51,6 +51,7 @@ pub async fn issue_workspace(
     let first = ApiKeySpec {
         name: "first admin".to_owned(),
         role: KeyRole::Admin,
+        expires_at: None,
     };
     let mut tries = 1;
     loop {
@@ -100,6 +101,8 @@ fn fresh(
         hash: sha256_hex(key.expose_secret().as_bytes()),
         created_at,
         revoked_at: None,
+        expires_at: spec.expires_at.map(|at| at.saturating_mul(1000)),
+        last_used_at: None,
     };
     (record, key)
 }
@@ -112,6 +115,8 @@ pub fn shown(record: ApiKeyRecord) -> ApiKey {
         role: record.role,
         prefix: record.prefix,
         created_at: record.created_at.div_euclid(1000),
+        expires_at: record.expires_at.map(|at| at.div_euclid(1000)),
+        last_used_at: record.last_used_at.map(|at| at.div_euclid(1000)),
         revoked_at: record.revoked_at.map(|at| at.div_euclid(1000)),
     }
 }

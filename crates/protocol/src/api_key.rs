@@ -44,6 +44,9 @@ pub struct ApiKeySpec {
     /// Display name, 1–128 bytes. Names need not be unique.
     pub name: String,
     pub role: KeyRole,
+    /// Epoch seconds, in the future. From this time on the key is refused. Absent: the key does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<i64>,
 }
 
 /// An API key without its secret. Times are epoch seconds.
@@ -56,6 +59,10 @@ pub struct ApiKey {
     /// Public part of the key. A key begins with `rnl_`, the prefix and `_`.
     pub prefix: String,
     pub created_at: i64,
+    /// Time from which the key is refused. Null: the key does not expire.
+    pub expires_at: Option<i64>,
+    /// Time of the last request with the key, to about a minute. Null before the first request.
+    pub last_used_at: Option<i64>,
     /// Time of the revocation. Null for an active key.
     pub revoked_at: Option<i64>,
 }

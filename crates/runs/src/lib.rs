@@ -14,6 +14,7 @@ pub mod discovery;
 pub mod grant;
 pub mod intake;
 pub mod interactions;
+pub mod key_uses;
 pub mod preview;
 pub mod rate;
 pub mod watch;

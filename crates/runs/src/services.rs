@@ -27,6 +27,7 @@ use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
 use crate::intake::Intake;
 use crate::interactions::Interactions;
+use crate::key_uses::KeyUses;
 use crate::lease_renewal::LeaseRenewal;
 use crate::ledger::LedgerWriter;
 use crate::lifecycle::Lifecycle;
@@ -78,6 +79,7 @@ pub struct Services {
     pub recovery: RunRecovery,
     pub notifications: PeerNotifications,
     pub upkeep: Upkeep,
+    pub key_uses: KeyUses,
     pub gauges: Gauges,
 }
 
@@ -140,6 +142,7 @@ impl Services {
             recovery: shared.recovery(executor, unconfirmed, &usage, artifacts.clone()),
             notifications: shared.notifications(bus),
             upkeep: shared.upkeep(rates, &calls),
+            key_uses: KeyUses::new(store.clone(), shared.lifecycle.clone()),
             gauges: shared.gauges(),
             discovery: shared.discovery(&endpoints),
             store,

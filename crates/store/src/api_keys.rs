@@ -1,13 +1,14 @@
 //! API keys, stored as hashes.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, PaginatorTrait, QueryFilter,
-    QueryOrder,
+    ActiveValue::Set, ColumnTrait, Condition, DatabaseTransaction, EntityTrait, PaginatorTrait,
+    QueryFilter, QueryOrder,
 };
 
 use crate::entity::{api_keys, workspaces};
@@ -17,7 +18,7 @@ use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AccessRepository;
 use crate::sql::{Sql, SqlRow, columns};
 
-/// An API key, without its secret.
+/// An API key, without its secret. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKeyRecord {
     pub id: ApiKeyId,
@@ -31,6 +32,22 @@ pub struct ApiKeyRecord {
     pub created_at: i64,
     /// Time of revocation; a revoked key grants no access.
     pub revoked_at: Option<i64>,
+    /// End of validity; `None`: the key does not expire.
+    pub expires_at: Option<i64>,
+    /// Last use, to about [`KEY_USE_RESOLUTION_MS`].
+    pub last_used_at: Option<i64>,
+}
+
+impl ApiKeyRecord {
+    /// Whether the key has expired at this time.
+    pub fn is_expired(&self, at: i64) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= at)
+    }
+
+    /// Whether the key grants access at this time: it is neither revoked nor expired.
+    pub fn is_valid(&self, at: i64) -> bool {
+        self.revoked_at.is_none() && !self.is_expired(at)
+    }
 }
 
 /// Stores a new key. [`StoreError::Taken`]: its public part is taken.
@@ -48,6 +65,8 @@ impl Mutation for ApiKeyRecord {
             hash: Set(self.hash.clone()),
             created_at: Set(self.created_at),
             revoked_at: Set(self.revoked_at),
+            expires_at: Set(self.expires_at),
+            last_used_at: Set(self.last_used_at),
         };
         api_keys::Entity::insert(row)
             .exec_without_returning(tx)
@@ -116,7 +135,9 @@ impl Mutation for RevokeApiKey {
         if key.role == KeyRole::Owner && self.last_admin == LastAdmin::Stays {
             return Ok(Revoked::Owner);
         }
-        let was_last_admin = key.role == KeyRole::Admin && self.is_last_admin(tx).await?;
+        // An expired key opens nothing, so its revocation takes no access.
+        let opens_admin = key.role == KeyRole::Admin && !key.is_expired(self.at);
+        let was_last_admin = opens_admin && self.is_last_admin(tx).await?;
         if was_last_admin && self.last_admin == LastAdmin::Stays {
             return Ok(Revoked::LastAdmin);
         }
@@ -139,10 +160,47 @@ impl RevokeApiKey {
             .filter(api_keys::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(api_keys::Column::Role.eq(KeyRole::Admin.as_str()))
             .filter(api_keys::Column::RevokedAt.is_null())
+            .filter(
+                Condition::any()
+                    .add(api_keys::Column::ExpiresAt.is_null())
+                    .add(api_keys::Column::ExpiresAt.gt(self.at)),
+            )
             .filter(api_keys::Column::Id.ne(self.id.to_string()))
             .count(tx)
             .await?;
         Ok(others == 0)
+    }
+}
+
+/// Resolution of the last use of a key, in milliseconds: a key's row is written at most once in this time.
+pub const KEY_USE_RESOLUTION_MS: i64 = 60_000;
+
+/// Records uses of keys, in the order of their ids. A use that is not [`KEY_USE_RESOLUTION_MS`] newer than the
+/// recorded one changes nothing, so replicas together write a key at most once in this time.
+#[derive(Clone, Debug)]
+pub struct RecordKeyUses {
+    /// Each key with the time of its use, in epoch milliseconds.
+    pub keys: BTreeMap<ApiKeyId, i64>,
+}
+
+impl Mutation for RecordKeyUses {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    /// A transaction of its own: it locks rows of keys and nothing else.
+    fn lock(&self) -> Option<String> {
+        Some("api_key_uses".to_owned())
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let sql = "UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND \
+                   (last_used_at IS NULL OR last_used_at <= $3)";
+        for (id, at) in &self.keys {
+            let before = at.saturating_sub(KEY_USE_RESOLUTION_MS);
+            let values = vec![id.to_string().into(), (*at).into(), before.into()];
+            tx.execute_sql(sql.to_owned(), values).await?;
+        }
+        Ok(())
     }
 }
 
@@ -152,7 +210,7 @@ static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl AccessRepository<'_> {
-    /// The live API key with this public part. The only query without a workspace: it determines the caller's
+    /// The API key with this public part, unless it is revoked. It may have expired. The only query without a workspace: it determines the caller's
     /// workspace.
     pub async fn find_api_key(self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
         let asked = self
@@ -224,6 +282,8 @@ fn read(row: &SqlRow) -> Result<ApiKeyRecord, StoreError> {
         hash: row.text("hash")?,
         created_at: row.number("created_at")?,
         revoked_at: row.number_if_any("revoked_at")?,
+        expires_at: row.number_if_any("expires_at")?,
+        last_used_at: row.number_if_any("last_used_at")?,
     })
 }
 
@@ -244,5 +304,7 @@ fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
         hash: row.hash,
         created_at: row.created_at,
         revoked_at: row.revoked_at,
+        expires_at: row.expires_at,
+        last_used_at: row.last_used_at,
     })
 }

@@ -87,7 +87,9 @@ mod usage;
 
 pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, WithdrawSkill};
 pub use agents::{SaveAgent, SavedAgent};
-pub use api_keys::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked};
+pub use api_keys::{
+    ApiKeyRecord, KEY_USE_RESOLUTION_MS, LastAdmin, RecordKeyUses, RevokeApiKey, Revoked,
+};
 pub use artifacts::{
     ArtifactFacts, ArtifactFinished, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact,
     Begun, BindArtifact, Bound, DropArtifact, ExpiredArtifact, FinishArtifact, ShareOf, Sharers,

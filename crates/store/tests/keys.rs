@@ -6,13 +6,15 @@ use domain::signing_key::{
 use protocol::api_key::KeyRole;
 use protocol::id::ApiKeyId;
 use store::{
-    ApiKeyRecord, DeleteExpiredKeys, LastAdmin, RevokeApiKey, Revoked, RotateKey, StoreError,
+    ApiKeyRecord, DeleteExpiredKeys, KEY_USE_RESOLUTION_MS, LastAdmin, RecordKeyUses, RevokeApiKey,
+    Revoked, RotateKey, StoreError,
 };
 use uuid::Uuid;
 
 on_both!(
     mutual_revocation_keeps_one_admin,
     public_part_belongs_to_one_key,
+    records_a_use_once_a_minute,
     replicas_create_one_due_key,
     rotates_deletes_and_replaces_keys,
 );
@@ -32,6 +34,8 @@ async fn api_key(
         hash: "hash".to_owned(),
         created_at: 1_000,
         revoked_at: None,
+        expires_at: None,
+        last_used_at: None,
     };
     bench.store.write(record).await.map(|()| id)
 }
@@ -73,6 +77,30 @@ async fn public_part_belongs_to_one_key(bench: StoreFixture) {
         .unwrap()
         .unwrap();
     assert_eq!((found.id, found.role), (id, KeyRole::Client));
+}
+
+async fn records_a_use_once_a_minute(bench: StoreFixture) {
+    let one = api_key(&bench, "one", KeyRole::Client).await.unwrap();
+    let two = api_key(&bench, "two", KeyRole::Client).await.unwrap();
+    let last_use = async |prefix| {
+        let found = bench.store.access().find_api_key(prefix).await.unwrap();
+        found.unwrap().last_used_at
+    };
+    let minute = KEY_USE_RESOLUTION_MS;
+    for (keys, expected) in [
+        (vec![(one, 5_000)], (Some(5_000), None)),
+        (vec![(one, 5_001), (two, 5_001)], (Some(5_000), Some(5_001))),
+        (vec![(one, 4_999 + minute)], (Some(5_000), Some(5_001))),
+        (
+            vec![(one, 5_000 + minute)],
+            (Some(5_000 + minute), Some(5_001)),
+        ),
+        (vec![(one, 5_000)], (Some(5_000 + minute), Some(5_001))),
+    ] {
+        let keys = keys.into_iter().collect();
+        bench.store.write(RecordKeyUses { keys }).await.unwrap();
+        assert_eq!((last_use("one").await, last_use("two").await), expected);
+    }
 }
 
 const MONTH_MS: i64 = 30 * 24 * 3_600_000;

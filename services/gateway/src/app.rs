@@ -232,6 +232,9 @@ impl App {
             runs.upkeep.keep_tidy().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.key_uses.keep_recording().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.discovery.keep_discovering().await;
         });
         signals.next().await;

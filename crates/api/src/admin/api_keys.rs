@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::agent::is_name;
+use domain::api_key::check_api_key;
 use http::StatusCode;
 use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
 use protocol::error::ErrorBody;
@@ -22,7 +22,8 @@ use keys::api_key::{issue, shown};
 
 /// Creates an API key in the caller's workspace.
 ///
-/// Keys of role owner are created by `runnel token create` alone.
+/// Keys of role owner are created by `runnel token create` alone. An expired key is refused like an unknown one:
+/// by 401. Its open streams end within two seconds; its runs continue.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
     (status = 201, description = "Created. `key` is only in this response", body = CreatedApiKey),
@@ -34,15 +35,15 @@ pub(crate) async fn create_api_key(
     State(state): State<ApiState>,
     JsonBody(spec): JsonBody<ApiKeySpec>,
 ) -> ApiResult<(StatusCode, Json<CreatedApiKey>)> {
-    if !is_name(&spec.name) {
-        let message = "must have 1 to 128 bytes and no control characters";
-        return Err(ApiError::invalid("/name", message));
+    let runs = &state.runs;
+    let faults = check_api_key(&spec, runs.clock().now_seconds());
+    if !faults.is_empty() {
+        return Err(ApiError::faults(&faults));
     }
     if spec.role == KeyRole::Owner {
         let message = "only `runnel token create --role owner` makes a key of role owner";
         return Err(ApiError::unauthorized(message).with("pointer", json!("/role")));
     }
-    let runs = &state.runs;
     let (record, key) = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await?;
     tracing::info!(api_key.id = %record.id, api_key.name = record.name, role = record.role.as_str(),
         by = %caller.key, "API key {} was made", record.id);
@@ -53,7 +54,7 @@ pub(crate) async fn create_api_key(
     Ok((StatusCode::CREATED, Json(created)))
 }
 
-/// Lists the API keys of the workspace, oldest first, including revoked ones.
+/// Lists the API keys of the workspace, oldest first, including revoked and expired ones.
 #[utoipa::path(get, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
     (status = 200, description = "A page, without secrets", body = Page<ApiKey>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
@@ -81,7 +82,7 @@ pub(crate) async fn list_api_keys(
     )))
 }
 
-/// Retrieves an API key, live or revoked.
+/// Retrieves an API key, live, expired or revoked.
 #[utoipa::path(get, path = "/v1/api-keys/{api_key_id}", tag = "admin", security(("api_key" = [])),
     params(("api_key_id" = String, Path, description = "The key's id")), responses(
     (status = 200, description = "The API key without its secret", body = ApiKey),

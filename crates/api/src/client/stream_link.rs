@@ -42,8 +42,8 @@ pub(crate) struct RunStreamLink {
 ///
 /// `new EventSource(url)` reads the stream without a key. The link grants reading of this run only. It must be
 /// opened within a minute and opens one stream. The stream can be resumed with `Last-Event-ID`, as an
-/// `EventSource` does, until a minute after the run's deadline. Revoking the API key that created the link ends
-/// it. List the page's origin in `server.cors_origins`.
+/// `EventSource` does, until a minute after the run's deadline. The revocation or expiry of the API key that
+/// created the link ends it. List the page's origin in `server.cors_origins`.
 #[utoipa::path(post, path = "/v1/runs/{run_id}/stream-link", tag = "client", security(("api_key" = [])),
     params(("run_id" = String, Path, description = "The run")), responses(
     (status = 200, description = "The link", body = RunStreamLink),
@@ -135,7 +135,7 @@ async fn open(
     let (workspace, key) = (&link.workspace, link.key);
     let creator = store.access().find_api_key_by_id(workspace, key).await?;
     let run = store.runs().find_run(workspace, link.run_id).await?;
-    let is_valid = creator.is_some_and(|key| key.revoked_at.is_none());
+    let is_valid = creator.is_some_and(|key| key.is_valid(at));
     let Some(run) = run.filter(|_| is_valid) else {
         return Ok(None);
     };

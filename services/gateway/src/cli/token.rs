@@ -1,11 +1,12 @@
 //! `runnel token`: API keys, directly in the configured database.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use clap::Subcommand;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use domain::agent::is_name;
+use domain::api_key::check_api_key;
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
@@ -31,12 +32,15 @@ pub(super) enum TokenCommand {
         /// A descriptive name.
         #[arg(long)]
         name: String,
+        /// Time until the key expires: a number with s, m, h, d or w. Without it the key does not expire.
+        #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+        expires_in: Option<Duration>,
         #[command(flatten)]
         of: WorkspaceArgument,
         #[command(flatten)]
         config: ConfigArgument,
     },
-    /// List the API keys, oldest first, including revoked ones.
+    /// List the API keys, oldest first, including revoked and expired ones.
     List {
         #[command(flatten)]
         of: WorkspaceArgument,
@@ -87,13 +91,14 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
     } else {
         config.load_for_existing_database()?
     };
-    if let TokenCommand::Create { name, .. } = &command {
-        ensure!(
-            is_name(name),
-            "--name must have 1 to 128 bytes and no control characters"
-        );
-    }
-    if let TokenCommand::Create { role, .. } = &command {
+    if let TokenCommand::Create {
+        role,
+        name,
+        expires_in,
+        ..
+    } = &command
+    {
+        check(&spec(*role, name, *expires_in))?;
         let is_elsewhere = *role == KeyRole::Owner && workspace != DEFAULT_WORKSPACE;
         ensure!(
             !is_elsewhere,
@@ -120,12 +125,63 @@ async fn run(
     };
     let workspace = workspace.id;
     match command {
-        TokenCommand::Create { role, name, .. } => {
-            create(store, &workspace, &ApiKeySpec { name, role }, json).await
-        }
+        TokenCommand::Create {
+            role,
+            name,
+            expires_in,
+            ..
+        } => create(store, &workspace, &spec(role, &name, expires_in), json).await,
         TokenCommand::List { .. } => list(store, &workspace, json).await,
         TokenCommand::Revoke { key, .. } => revoke(store, workspace, &key, json).await,
     }
+}
+
+fn spec(role: KeyRole, name: &str, expires_in: Option<Duration>) -> ApiKeySpec {
+    let expires_at = expires_in.map(|life| {
+        let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
+        Clock::system().now_seconds().saturating_add(life)
+    });
+    ApiKeySpec {
+        name: name.to_owned(),
+        role,
+        expires_at,
+    }
+}
+
+/// Fails with the first fault of a new key, under the name of its argument.
+fn check(spec: &ApiKeySpec) -> anyhow::Result<()> {
+    let faults = check_api_key(spec, Clock::system().now_seconds());
+    let Some(fault) = faults.first() else {
+        return Ok(());
+    };
+    match fault.pointer.as_str() {
+        "/expires_at" => bail!("--expires-in must end before the year 10000"),
+        pointer => bail!("--{} {}", pointer.trim_start_matches('/'), fault.message),
+    }
+}
+
+/// Parses a lifetime such as `30d`.
+fn parse_lifetime(text: &str) -> Result<Duration, String> {
+    let fault = || "must be a number above 0 with s, m, h, d or w, such as 30d".to_owned();
+    let (number, unit) = text
+        .char_indices()
+        .next_back()
+        .map(|(at, unit)| (&text[..at], unit))
+        .ok_or_else(fault)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return Err(fault()),
+    };
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = number.parse().map_err(|_| fault())?;
+    let life = number.checked_mul(seconds).filter(|life| *life > 0);
+    life.filter(|_| is_number)
+        .map(Duration::from_secs)
+        .ok_or_else(fault)
 }
 
 async fn create(
@@ -139,7 +195,7 @@ async fn create(
     if json {
         output::line(
             &json!({"id": record.id, "role": record.role, "name": record.name,
-                "prefix": record.prefix, "key": key})
+                "prefix": record.prefix, "expires_at": spec.expires_at, "key": key})
             .to_string(),
         );
     } else {
@@ -167,17 +223,20 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
         return Ok(());
     }
     output::line(&format!(
-        "{:36}  {:8}  {:6}  {:20}  {:20}  name",
-        "id", "prefix", "role", "created", "revoked"
+        "{:36}  {:8}  {:6}  {:20}  {:20}  {:20}  {:20}  name",
+        "id", "prefix", "role", "created", "last used", "expires", "revoked"
     ));
+    let time = |at: Option<i64>| at.map_or("-".to_owned(), output::time);
     for key in keys {
-        let revoked = key.revoked_at.map_or("-".to_owned(), output::time);
         output::line(&format!(
-            "{:36}  {:8}  {:6}  {:20}  {revoked:20}  {}",
+            "{:36}  {:8}  {:6}  {:20}  {:20}  {:20}  {:20}  {}",
             key.id.to_string(),
             key.prefix,
             key.role.as_str(),
             output::time(key.created_at),
+            time(key.last_used_at),
+            time(key.expires_at),
+            time(key.revoked_at),
             key.name,
         ));
     }
@@ -243,4 +302,34 @@ async fn find(
         .access()
         .find_api_key_by_prefix(workspace, prefix)
         .await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_have_a_number_and_a_unit() {
+        for (text, expected) in [
+            ("90s", Some(90)),
+            ("5m", Some(300)),
+            ("12h", Some(43_200)),
+            ("30d", Some(2_592_000)),
+            ("2w", Some(1_209_600)),
+            ("", None),
+            ("30", None),
+            ("d", None),
+            ("0d", None),
+            ("-1d", None),
+            ("+1d", None),
+            ("1.5d", None),
+            ("30 d", None),
+            ("1y", None),
+            ("99999999999999999999d", None),
+            ("18446744073709551615w", None),
+        ] {
+            let found = parse_lifetime(text).ok().map(|life| life.as_secs());
+            assert_eq!(found, expected, "{text}");
+        }
+    }
 }
