@@ -95,6 +95,7 @@ async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] e
     );
     let members: Vec<_> = shown.body.as_object().unwrap().keys().cloned().collect();
     let expected = [
+        "agents",
         "created_at",
         "expires_at",
         "id",

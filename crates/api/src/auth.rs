@@ -1,6 +1,7 @@
 //! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
 
 pub(super) mod run_token;
+mod scoped;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
+use serde_json::json;
 use store::{ApiKeyRecord, AuditEntry, sha256_hex};
 use uuid::Uuid;
 
@@ -26,11 +28,12 @@ use crate::state::ApiState;
 use keys::api_key::prefix_of;
 use runs::denials::DeniedEntry;
 use runs::grant::Grant;
+pub(super) use scoped::ScopedCaller;
 
 /// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
 
-/// A client of a workspace, by an API key of role `client` or `admin`.
+/// A client of a whole workspace, by an API key of role `client` or `admin` without a restriction to agents.
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
     pub(super) key: ApiKeyId,
@@ -72,9 +75,11 @@ impl FromRequestParts<ApiState> for ClientCaller {
             id: key,
             workspace,
             role,
+            agents,
             ..
         } = authenticate_key(parts, state).await?;
         match role {
+            KeyRole::Admin | KeyRole::Client if agents.is_some() => Err(restricted()),
             KeyRole::Admin | KeyRole::Client => Ok(Self {
                 workspace,
                 key,
@@ -114,6 +119,12 @@ impl FromRequestParts<ApiState> for AdminCaller {
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
         }
     }
+}
+
+fn restricted() -> ApiError {
+    let message = "this API key is restricted to agents, and this route concerns the whole workspace; use a key \
+        without that restriction";
+    ApiError::unauthorized(message).with("reason", json!("key_agents"))
 }
 
 fn needs(role: &str) -> ApiError {

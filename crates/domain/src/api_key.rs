@@ -1,14 +1,50 @@
-//! Checks of new API keys.
+//! API keys: checks of new ones, and the agents that a key reaches.
+
+use std::sync::Arc;
 
 use protocol::admin::Fault;
-use protocol::api_key::ApiKeySpec;
+use protocol::api_key::{ApiKeySpec, KeyRole};
+use protocol::id::AgentId;
 
 use crate::agent::is_name;
 
 /// The end of the year 9999, in epoch seconds. Later times are milliseconds by mistake.
 const LATEST: i64 = 253_402_300_799;
 
-/// Returns all faults of a new key.
+/// Maximum agents that a key is restricted to: lists of runs select by all of them.
+const MAX_AGENTS: usize = 16;
+
+/// The agents that a credential reaches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AgentReach {
+    /// All agents of the workspace.
+    #[default]
+    All,
+    /// These agents, whether they exist or not.
+    Only(Arc<[AgentId]>),
+}
+
+impl AgentReach {
+    /// The scope of a key with this list.
+    pub fn of(agents: Option<Vec<AgentId>>) -> Self {
+        agents.map_or(Self::All, |agents| Self::Only(agents.into()))
+    }
+
+    /// Whether the credential reaches an agent.
+    pub fn reaches(&self, agent: AgentId) -> bool {
+        self.only().is_none_or(|agents| agents.contains(&agent))
+    }
+
+    /// The only agents that it reaches; `None`: all.
+    pub fn only(&self) -> Option<&[AgentId]> {
+        match self {
+            Self::All => None,
+            Self::Only(agents) => Some(agents),
+        }
+    }
+}
+
+/// Returns all faults of a new key, except agents that do not exist.
 pub fn check_api_key(spec: &ApiKeySpec, now_seconds: i64) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !is_name(&spec.name) {
@@ -21,14 +57,67 @@ pub fn check_api_key(spec: &ApiKeySpec, now_seconds: i64) -> Vec<Fault> {
         let message = "must be a time in the future, in epoch seconds";
         faults.push(Fault::new("/expires_at", message));
     }
+    if let Some(agents) = &spec.agents {
+        if spec.role != KeyRole::Client {
+            let message = "restricts keys of role client only; leave it out";
+            faults.push(Fault::new("/agents", message));
+        } else if !(1..=MAX_AGENTS).contains(&agents.len()) {
+            let message = "must have 1 to 16 agents; leave it out for the whole workspace";
+            faults.push(Fault::new("/agents", message));
+        }
+    }
     faults
 }
 
 #[cfg(test)]
 mod tests {
-    use protocol::api_key::KeyRole;
+    use uuid::Uuid;
 
     use super::*;
+
+    fn spec(role: KeyRole) -> ApiKeySpec {
+        ApiKeySpec {
+            name: "key".to_owned(),
+            role,
+            expires_at: None,
+            agents: None,
+        }
+    }
+
+    fn pointers(spec: &ApiKeySpec, now: i64) -> Vec<String> {
+        let faults = check_api_key(spec, now);
+        faults.into_iter().map(|fault| fault.pointer).collect()
+    }
+
+    #[test]
+    fn only_client_keys_are_restricted_to_agents() {
+        for (role, count, is_valid) in [
+            (KeyRole::Client, 1, true),
+            (KeyRole::Client, 16, true),
+            (KeyRole::Client, 0, false),
+            (KeyRole::Client, 17, false),
+            (KeyRole::Admin, 1, false),
+            (KeyRole::Owner, 1, false),
+        ] {
+            let agents = Some(vec!["hello".to_owned(); count]);
+            let spec = ApiKeySpec {
+                agents,
+                ..spec(role)
+            };
+            let expected: &[&str] = if is_valid { &[] } else { &["/agents"] };
+            assert_eq!(pointers(&spec, 0), expected, "{role:?} {count}");
+        }
+    }
+
+    #[test]
+    fn scope_reaches_listed_agents_only() {
+        let [one, two] = [1, 2].map(|id| AgentId(Uuid::from_u128(id)));
+        let all = AgentReach::of(None);
+        assert!(all.reaches(one) && all.reaches(two));
+        let only = AgentReach::of(Some(vec![one]));
+        assert!(only.reaches(one) && !only.reaches(two));
+        assert!(!AgentReach::of(Some(Vec::new())).reaches(one));
+    }
 
     #[test]
     fn new_keys_expire_in_the_future() {
@@ -43,18 +132,11 @@ mod tests {
             (Some(i64::MAX), false),
         ] {
             let spec = ApiKeySpec {
-                name: "key".to_owned(),
-                role: KeyRole::Client,
                 expires_at,
+                ..spec(KeyRole::Client)
             };
-            let faults = check_api_key(&spec, now);
-            let pointers: Vec<_> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
-            let expected = if is_valid {
-                vec![]
-            } else {
-                vec!["/expires_at"]
-            };
-            assert_eq!(pointers, expected, "{expires_at:?}");
+            let expected: &[&str] = if is_valid { &[] } else { &["/expires_at"] };
+            assert_eq!(pointers(&spec, now), expected, "{expires_at:?}");
         }
     }
 }

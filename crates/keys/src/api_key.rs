@@ -4,7 +4,7 @@ use aws_lc_rs::rand;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
-use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
 use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
 use secrecy::{ExposeSecret, SecretString};
 use store::{ApiKeyRecord, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex};
@@ -18,22 +18,53 @@ const SECRET_BYTES: usize = 32;
 /// Attempts for a free prefix. Prefixes are random, so two collisions in a row are most unlikely.
 const TRIES: u32 = 3;
 
+/// Why a key is not created.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// With the position in the list of the key's agents.
+    #[error("agent {} of the key does not exist in its workspace; name another one", .0 + 1)]
+    UnknownAgent(usize),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// Creates a key and stores its hash. The returned text cannot be shown again.
 pub async fn issue(
     store: &Store,
     clock: &Clock,
     workspace: &WorkspaceId,
     spec: &ApiKeySpec,
-) -> Result<(ApiKeyRecord, SecretString), StoreError> {
+) -> Result<(ApiKeyRecord, SecretString), IssueError> {
+    let agents = match &spec.agents {
+        Some(named) => Some(find_agents(store, workspace, named).await?),
+        None => None,
+    };
     let mut tries = 1;
     loop {
-        let (record, key) = fresh(clock.now_ms(), workspace, spec);
+        let (record, key) = fresh(clock.now_ms(), workspace, spec, agents.clone());
         match store.write(record.clone()).await {
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
             Ok(()) => return Ok((record, key)),
         }
     }
+}
+
+/// Ids of named agents, each once. Ids stay valid when an agent gets another name.
+async fn find_agents(
+    store: &Store,
+    workspace: &WorkspaceId,
+    named: &[String],
+) -> Result<Vec<AgentId>, IssueError> {
+    let mut agents = Vec::with_capacity(named.len());
+    for (position, name) in named.iter().enumerate() {
+        let found = store.agents().find_agent_id(workspace, name).await?;
+        let agent = found.ok_or(IssueError::UnknownAgent(position))?;
+        if !agents.contains(&agent) {
+            agents.push(agent);
+        }
+    }
+    Ok(agents)
 }
 
 /// Creates a workspace and its first key, of role admin. `None`: the id is taken.
@@ -52,10 +83,11 @@ pub async fn issue_workspace(
         name: "first admin".to_owned(),
         role: KeyRole::Admin,
         expires_at: None,
+        agents: None,
     };
     let mut tries = 1;
     loop {
-        let (record, key) = fresh(workspace.created_at, &id, &first);
+        let (record, key) = fresh(workspace.created_at, &id, &first, None);
         let create = CreateWorkspace {
             workspace: workspace.clone(),
             key: record.clone(),
@@ -90,6 +122,7 @@ fn fresh(
     created_at: i64,
     workspace: &WorkspaceId,
     spec: &ApiKeySpec,
+    agents: Option<Vec<AgentId>>,
 ) -> (ApiKeyRecord, SecretString) {
     let (prefix, key) = generate();
     let record = ApiKeyRecord {
@@ -103,6 +136,7 @@ fn fresh(
         revoked_at: None,
         expires_at: spec.expires_at.map(|at| at.saturating_mul(1000)),
         last_used_at: None,
+        agents,
     };
     (record, key)
 }
@@ -117,6 +151,7 @@ pub fn shown(record: ApiKeyRecord) -> ApiKey {
         created_at: record.created_at.div_euclid(1000),
         expires_at: record.expires_at.map(|at| at.div_euclid(1000)),
         last_used_at: record.last_used_at.map(|at| at.div_euclid(1000)),
+        agents: record.agents,
         revoked_at: record.revoked_at.map(|at| at.div_euclid(1000)),
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::ApiKeyId;
+use crate::id::{AgentId, ApiKeyId};
 
 /// Routes that an API key can call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,6 +47,11 @@ pub struct ApiKeySpec {
     /// Epoch seconds, in the future. From this time on the key is refused. Absent: the key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
+    /// Names or ids of 1 to 16 agents. A key of role client with this list reaches these agents only: it posts
+    /// events that go to them, and their runs are all that it sees. Absent: the whole workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 16))]
+    pub agents: Option<Vec<String>>,
 }
 
 /// An API key without its secret. Times are epoch seconds.
@@ -63,6 +68,9 @@ pub struct ApiKey {
     pub expires_at: Option<i64>,
     /// Time of the last request with the key, to about a minute. Null before the first request.
     pub last_used_at: Option<i64>,
+    /// Ids of the only agents that the key reaches. Null: the whole workspace.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>))]
+    pub agents: Option<Vec<AgentId>>,
     /// Time of the revocation. Null for an active key.
     pub revoked_at: Option<i64>,
 }

@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::api_key::AgentReach;
 use domain::canonical::canonical_json;
 use domain::child_run::{ParentRun, child_event};
 use domain::run::Run;
@@ -78,6 +79,7 @@ impl Children {
             body_sha256,
             trace_parent: Some(self.child_span(run, span)),
             only: Some(agent),
+            scope: AgentReach::All,
             answers: None,
             parent: Some(ParentContext {
                 parent: ParentAttempt {

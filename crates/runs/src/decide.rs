@@ -63,7 +63,7 @@ impl Decider {
         if let Some(why) = facts.child_refused {
             return Err(IntakeError::ChildRefused(why));
         }
-        let Some(winner) = Self::winner(input, &facts.candidates)? else {
+        let Some(winner) = Self::reached_winner(input, &facts.candidates)? else {
             return Ok(kept(no_agent(input, &facts.candidates)));
         };
         let speculated =

@@ -3,10 +3,12 @@
 mod effects;
 mod error;
 mod retry;
+mod sender;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use domain::api_key::AgentReach;
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use domain::trace::TraceParent;
@@ -37,6 +39,7 @@ use telemetry::spans::Spans;
 
 pub use error::IntakeError;
 pub use retry::{RetriedRun, RetryError};
+pub use sender::EventSender;
 
 /// An event that is stored now, or was stored before.
 #[derive(Clone, Debug)]
@@ -55,10 +58,24 @@ pub(super) struct IntakeRequest {
     pub(super) trace_parent: Option<TraceParent>,
     /// The only agent that may get the event; `None`: any.
     pub(super) only: Option<AgentId>,
+    /// The agents that the sender reaches.
+    pub(super) scope: AgentReach,
     /// The question that the event answers.
     pub(super) answers: Option<AnsweredBy>,
     /// Parent of the child run that the event asks for.
     pub(super) parent: Option<ParentContext>,
+}
+
+impl IntakeRequest {
+    fn key<'a>(&'a self, workspace: &'a WorkspaceId, at: i64) -> EventKey<'a> {
+        EventKey {
+            workspace,
+            event_id: &self.event_id,
+            dedupe_key: &self.dedupe_key,
+            body_sha256: &self.body_sha256,
+            at,
+        }
+    }
 }
 
 /// Takes events in.
@@ -77,17 +94,17 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Stores an event of a workspace and starts its run. Returns once everything is committed. `trace`: the
-    /// `traceparent` of the request; `files`: large files of the body.
+    /// Stores an event and starts its run. Returns once everything is committed. `trace`: the `traceparent` of the
+    /// request; `files`: large files of the body.
     pub async fn accept(
         &self,
-        workspace: &WorkspaceId,
+        sender: EventSender<'_>,
         (event, files): (EventEnvelope, &BodyFiles),
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
         let began = Instant::now();
-        let accepted = self.decide_and_store(workspace, (event, files), idempotency_key, trace);
+        let accepted = self.decide_and_store(sender, (event, files), idempotency_key, trace);
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(AcceptedEvent { replayed: true, .. }) => "duplicate",
@@ -110,12 +127,12 @@ impl Intake {
 
     async fn decide_and_store(
         &self,
-        workspace: &WorkspaceId,
+        sender: EventSender<'_>,
         (event, files): (EventEnvelope, &BodyFiles),
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
-        self.admit_event(workspace)?;
+        self.admit_event(sender.workspace)?;
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
         let event_id = event
             .event_id
@@ -131,10 +148,18 @@ impl Intake {
             body_sha256,
             trace_parent: self.spans.parent_of(trace),
             only: None,
+            scope: sender.scope.clone(),
             answers: None,
             parent: None,
         };
-        self.store_event(workspace, (event, files), incoming).await
+        let accepted = self
+            .store_event(sender.workspace, (event, files), incoming)
+            .await?;
+        if accepted.replayed {
+            // No decision was made now, and the event may be that of another key.
+            self.check_reach(sender, accepted.answer.run_id).await?;
+        }
+        Ok(accepted)
     }
 
     /// Decides about a valid event, and stores it.
@@ -144,30 +169,25 @@ impl Intake {
         (event, files): (EventEnvelope, &BodyFiles),
         incoming: IntakeRequest,
     ) -> Result<AcceptedEvent, IntakeError> {
-        let IntakeRequest {
-            event_id,
-            dedupe_key,
-            body_sha256,
-            trace_parent,
-            only,
-            answers,
-            parent,
-        } = incoming;
-        let key = EventKey {
-            workspace,
-            event_id: &event_id,
-            dedupe_key: &dedupe_key,
-            body_sha256: &body_sha256,
-            at: self.clock.now_ms(),
-        };
+        let key = incoming.key(workspace, self.clock.now_ms());
         // A known event gets its first answer, even if its files would no longer fit.
         if may_have_files(&event, files)
             && let Some(known) = self.store.events().find_known_event(key).await?
         {
             return accepted(known, DecisionEffects::default());
         }
+        let IntakeRequest {
+            event_id,
+            dedupe_key,
+            body_sha256,
+            trace_parent,
+            only,
+            scope,
+            answers,
+            parent,
+        } = incoming;
         let mut event = completed(event);
-        let files = (files, uploads_for(parent.as_ref()));
+        let files = (files, uploads_for(parent.as_ref(), &scope));
         let attached = self
             .artifacts
             .keep_attached(workspace, &event_id, &mut event, files);
@@ -186,6 +206,7 @@ impl Intake {
             event: Arc::new(event),
             arrived_at: at,
             only,
+            scope,
             parent,
             retry_of: None,
             trace_parent,
@@ -307,11 +328,13 @@ impl Intake {
     }
 }
 
-/// Uploads of clients belong to their own events, never to child runs.
-fn uploads_for(parent: Option<&ParentContext>) -> Uploads {
-    match parent {
-        Some(_) => Uploads::Closed,
-        None => Uploads::OfClients,
+/// Uploads of clients belong to their own events, never to child runs. They belong to the whole workspace until an
+/// event names them, so a restricted sender cannot use them.
+fn uploads_for(parent: Option<&ParentContext>, scope: &AgentReach) -> Uploads {
+    match (parent, scope) {
+        (Some(_), _) => Uploads::Closed,
+        (None, AgentReach::Only(_)) => Uploads::Refused,
+        (None, AgentReach::All) => Uploads::OfClients,
     }
 }
 

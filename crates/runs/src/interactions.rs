@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::api_key::AgentReach;
 use domain::canonical::canonical_json;
 use protocol::JsonObject;
 use protocol::context::{ActorContext, AgentInput};
@@ -197,6 +198,7 @@ impl Interactions {
             body_sha256,
             trace_parent: None,
             only: Some(record.agent_id),
+            scope: AgentReach::All,
             answers: Some(AnsweredBy {
                 interaction: record.id.clone(),
                 token_sha256: sender.token_sha256(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use domain::admission::{Admission, Capacity, ConversationLoad, admit};
 use domain::agent::{check_agent, check_agent_for};
+use domain::api_key::AgentReach;
 use domain::authorization::AuthorizationSnapshot;
 use domain::binding::{AgentMatch, agent_matches};
 use domain::event::{completed, conversation_of};
@@ -96,6 +97,7 @@ impl EventPreviews {
             event: Arc::new(event),
             arrived_at: self.clock.now_ms(),
             only: None,
+            scope: AgentReach::All,
             parent: None,
             retry_of: None,
             trace_parent: None,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use domain::canonical::canonical_json;
 use protocol::api_key::KeyRole;
-use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, Condition, DatabaseTransaction, EntityTrait, PaginatorTrait,
@@ -36,6 +37,8 @@ pub struct ApiKeyRecord {
     pub expires_at: Option<i64>,
     /// Last use, to about [`KEY_USE_RESOLUTION_MS`].
     pub last_used_at: Option<i64>,
+    /// The only agents that the key reaches; `None`: the whole workspace.
+    pub agents: Option<Vec<AgentId>>,
 }
 
 impl ApiKeyRecord {
@@ -67,6 +70,7 @@ impl Mutation for ApiKeyRecord {
             revoked_at: Set(self.revoked_at),
             expires_at: Set(self.expires_at),
             last_used_at: Set(self.last_used_at),
+            agents: Set(self.agents.as_ref().map(canonical_json)),
         };
         api_keys::Entity::insert(row)
             .exec_without_returning(tx)
@@ -284,17 +288,18 @@ fn read(row: &SqlRow) -> Result<ApiKeyRecord, StoreError> {
         revoked_at: row.number_if_any("revoked_at")?,
         expires_at: row.number_if_any("expires_at")?,
         last_used_at: row.number_if_any("last_used_at")?,
+        agents: row.text_if_any("agents")?,
     })
 }
 
 fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
-    let Some(role) = KeyRole::parse(&row.role) else {
-        let column = "api_keys.role";
-        return Err(StoreError::Corrupt {
-            column,
-            row: row.id,
-        });
+    let corrupt = |column| StoreError::Corrupt {
+        column,
+        row: row.id.clone(),
     };
+    let role = KeyRole::parse(&row.role).ok_or_else(|| corrupt("api_keys.role"))?;
+    let agents = row.agents.as_deref().map(serde_json::from_str).transpose();
+    let agents = agents.map_err(|_| corrupt("api_keys.agents"))?;
     Ok(ApiKeyRecord {
         id: parsed("api_keys.id", &row.id, &row.id)?,
         workspace: WorkspaceId(row.workspace_id),
@@ -306,5 +311,6 @@ fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
         revoked_at: row.revoked_at,
         expires_at: row.expires_at,
         last_used_at: row.last_used_at,
+        agents,
     })
 }

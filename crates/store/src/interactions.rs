@@ -16,7 +16,7 @@ use crate::mutation::Mutation;
 use crate::page::{Columns, PageBound, TextPage};
 use crate::repositories::InteractionRepository;
 use crate::runs::MAX_SCANNED;
-use crate::sql::{Sql, SqlRow, inserted};
+use crate::sql::{Sql, SqlRow, inserted, padded};
 
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
 
@@ -63,6 +63,8 @@ pub enum TakenAs {
 #[derive(Clone, Debug, Default)]
 pub struct InteractionFilter {
     pub run_id: Option<RunId>,
+    /// Only questions of these agents.
+    pub agents: Option<Vec<AgentId>>,
     pub conversations: Option<ConversationsOf>,
     /// Only questions open at this time, in epoch milliseconds.
     pub open_at: Option<i64>,
@@ -140,8 +142,8 @@ impl InteractionRepository<'_> {
         Ok(found.map(|found| (workspace, found)))
     }
 
-    /// Questions of the workspace, newest first. With a filter by conversation or open state it scans at most
-    /// [`MAX_SCANNED`] questions.
+    /// Questions of the workspace, newest first. With a filter by agent, conversation or open state it scans
+    /// at most [`MAX_SCANNED`] questions.
     pub async fn list_interactions(
         self,
         workspace: &WorkspaceId,
@@ -158,6 +160,11 @@ impl InteractionRepository<'_> {
         let mut only = Vec::new();
         if let Some(run) = filter.run_id {
             only.push(format!("i.run_id = {}", place(run.to_string().into())));
+        }
+        if let Some(agents) = &filter.agents {
+            let agents = padded(agents.iter().map(ToString::to_string));
+            let places: Vec<_> = agents.into_iter().map(|id| place(id.into())).collect();
+            only.push(format!("r.agent_id IN ({})", places.join(", ")));
         }
         if let Some(of) = &filter.conversations {
             let parts = [
@@ -211,7 +218,8 @@ impl InteractionRepository<'_> {
         workspace: &WorkspaceId,
         filter: &InteractionFilter,
     ) -> Result<Option<String>, StoreError> {
-        let is_plain = filter.conversations.is_none() && filter.open_at.is_none();
+        let is_plain =
+            filter.conversations.is_none() && filter.agents.is_none() && filter.open_at.is_none();
         if filter.run_id.is_some() || is_plain {
             return Ok(None);
         }

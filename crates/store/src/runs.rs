@@ -2,13 +2,12 @@
 
 mod inputs;
 mod labels;
+mod rows;
 
 use std::time::Duration;
 
 use domain::run::Run;
-use domain::trace::TraceParent;
-use protocol::id::{EndpointId, RunId, RunnerId, WorkspaceId};
-use protocol::raw::RawJson;
+use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Alias, Expr, Func, Query, SimpleExpr};
 use sea_orm::{
@@ -19,7 +18,7 @@ use sea_orm::{
 use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::runs;
-use crate::error::{StoreError, parsed, unsigned};
+use crate::error::{StoreError, parsed};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
 use crate::sql::padded;
@@ -27,12 +26,15 @@ use crate::sql::padded;
 pub use inputs::StoredRunInputs;
 pub use labels::RunLabels;
 pub(crate) use labels::input_texts;
+pub(crate) use rows::{readable, to_domain};
 
 /// Filter of a run list.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub statuses: Vec<RunStatus>,
-    pub agent_id: Option<protocol::id::AgentId>,
+    pub agent_id: Option<AgentId>,
+    /// Only runs of these agents, in addition to `agent_id`.
+    pub agents: Option<Vec<AgentId>>,
     pub runner_id: Option<RunnerId>,
     pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
@@ -148,6 +150,7 @@ impl RunRepository<'_> {
         let all = RunFilter {
             statuses: Vec::new(),
             runner_id: None,
+            agents: None,
             ..filter.clone()
         };
         let last: Option<(i64, String)> = runs::Entity::find()
@@ -248,7 +251,8 @@ impl RunFilter {
             return true;
         }
         match &*self.statuses {
-            [] => self.runner_id.is_none(),
+            // One agent has an index, and narrows the list to its runs.
+            [] => self.runner_id.is_none() && (self.agents.is_none() || self.agent_id.is_some()),
             statuses => is_of_workspace && statuses.iter().all(is_live),
         }
     }
@@ -309,6 +313,10 @@ fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
     if let Some(agent) = filter.agent_id {
         all = all.add(runs::Column::AgentId.eq(agent.to_string()));
     }
+    if let Some(agents) = &filter.agents {
+        let agents = agents.iter().map(ToString::to_string);
+        all = all.add(runs::Column::AgentId.is_in(padded(agents)));
+    }
     if let Some(parent) = filter.parent_run_id {
         all = all.add(runs::Column::ParentRunId.eq(parent.to_string()));
     }
@@ -328,67 +336,4 @@ pub(crate) async fn find(
         .one(conn)
         .await?;
     model.map(to_domain).transpose()
-}
-
-/// Converts the readable rows: a corrupt row does not stop the others.
-pub(crate) fn readable(models: Vec<runs::Model>) -> Vec<Run> {
-    let read = |model: runs::Model| match to_domain(model) {
-        Ok(run) => Some(run),
-        Err(error) => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "unreadable run row skipped"
-            );
-            None
-        }
-    };
-    models.into_iter().filter_map(read).collect()
-}
-
-fn run_if_any(
-    column: &'static str,
-    row: &str,
-    id: Option<&str>,
-) -> Result<Option<RunId>, StoreError> {
-    id.map(|id| parsed(column, row, id)).transpose()
-}
-
-pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
-    let row = model.id.as_str();
-    let corrupt = |column| StoreError::Corrupt {
-        column,
-        row: row.to_owned(),
-    };
-    let json = |column, text: String| RawJson::parse(text).map_err(|_| corrupt(column));
-    let json_if_any =
-        |column, text: Option<String>| text.map(|text| json(column, text)).transpose();
-    Ok(Run {
-        id: parsed("runs.id", row, &model.id)?,
-        workspace: WorkspaceId(model.workspace_id.clone()),
-        agent_id: parsed("runs.agent_id", row, &model.agent_id)?,
-        agent_version: model.agent_version,
-        runner_id: parsed("runs.runner_id", row, &model.runner_id)?,
-        endpoint_id: parsed::<EndpointId>("runs.endpoint_id", row, &model.endpoint_id)?,
-        status: RunStatus::parse(&model.status).ok_or_else(|| corrupt("runs.status"))?,
-        attempt: u32::try_from(model.attempt).map_err(|_| corrupt("runs.attempt"))?,
-        last_sequence: unsigned("runs.last_sequence", row, model.last_sequence)?,
-        output: json_if_any("runs.output", model.output)?,
-        error: json_if_any("runs.error", model.error)?,
-        usage: json_if_any("runs.usage", model.usage)?,
-        metadata: json("runs.metadata", model.metadata)?,
-        parent_run_id: run_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
-        retry_of: run_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
-        event_id: model.event_id,
-        trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
-        conversation_key: model.conversation_key,
-        status_reason: model.status_reason,
-        fencing_token: model.fencing_token,
-        deadline_at: model.deadline_at,
-        cancel_requested_at: model.cancel_requested_at,
-        snapshot_sha256: model.snapshot_sha256,
-        created_at: model.created_at,
-        started_at: model.started_at,
-        finished_at: model.finished_at,
-        pruned_at: model.pruned_at,
-    })
 }

@@ -36,6 +36,7 @@ async fn api_key(
         revoked_at: None,
         expires_at: None,
         last_used_at: None,
+        agents: None,
     };
     bench.store.write(record).await.map(|()| id)
 }

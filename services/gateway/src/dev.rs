@@ -361,6 +361,7 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
             name: "dev".to_owned(),
             role: KeyRole::Admin,
             expires_at: None,
+            agents: None,
         };
         let (_, key) = issue(app.store(), &Clock::system(), &workspace, &spec).await?;
         key.expose_secret().to_owned()

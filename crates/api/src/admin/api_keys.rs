@@ -18,12 +18,16 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::JsonBody;
 use crate::query::{PathOf, QueryOf};
 use crate::state::ApiState;
-use keys::api_key::{issue, shown};
+use keys::api_key::{IssueError, issue, shown};
 
 /// Creates an API key in the caller's workspace.
 ///
 /// Keys of role owner are created by `runnel token create` alone. An expired key is refused like an unknown one:
 /// by 401. Its open streams end within two seconds; its runs continue.
+///
+/// A key with `agents` reaches these agents only. An event that goes to another agent, or to none, is refused by
+/// 403 before it is stored. Runs, events, interactions and artifacts of other agents get 404. Routes that read the
+/// whole workspace (the event log, conversations and their history) and uploads get 403.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
     (status = 201, description = "Created. `key` is only in this response", body = CreatedApiKey),
@@ -44,7 +48,14 @@ pub(crate) async fn create_api_key(
         let message = "only `runnel token create --role owner` makes a key of role owner";
         return Err(ApiError::unauthorized(message).with("pointer", json!("/role")));
     }
-    let (record, key) = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await?;
+    let issued = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await;
+    let (record, key) = issued.map_err(|error| match error {
+        IssueError::UnknownAgent(at) => {
+            let message = "names no agent of this workspace, by name or id";
+            ApiError::invalid(format!("/agents/{at}"), message)
+        }
+        IssueError::Store(error) => error.into(),
+    })?;
     tracing::info!(api_key.id = %record.id, api_key.name = record.name, role = record.role.as_str(),
         by = %caller.key, "API key {} was made", record.id);
     let created = CreatedApiKey {

@@ -11,23 +11,13 @@ use store::ArtifactOrigin;
 
 use crate::artifact_content::ServedRange;
 use crate::artifact_upload::{UploadQuery, metadata, read};
-use crate::auth::{AdminCaller, ClientCaller};
+use crate::auth::{AdminCaller, ClientCaller, ScopedCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::openapi::binary::Binary;
 use crate::query::{PathOf, QueryOf};
 use crate::recheck::StreamedBody;
 use crate::state::ApiState;
-use runs::artifacts::{ArtifactOwner, ReadableArtifact, UPLOAD_TIMEOUT};
-
-async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<ReadableArtifact> {
-    let found = state
-        .runs
-        .artifacts
-        .artifact_of_workspace(&caller.workspace, id);
-    found
-        .await?
-        .ok_or_else(|| ApiError::not_found("artifact", id))
-}
+use runs::artifacts::{ArtifactOwner, UPLOAD_TIMEOUT};
 
 /// Uploads a file for an event.
 ///
@@ -39,6 +29,7 @@ async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<Re
     (status = 201, description = "Stored", body = ArtifactMetadata),
     (status = 400, description = "The name or `expires_in` is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key, or it was revoked before the body ended", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents (`details.reason`: key_agents)", body = ErrorBody),
     (status = 408, description = "The body was not complete in time", body = ErrorBody),
     (status = 413, description = "The artifact is too large, or storage is full (`details.reason`: workspace_full, uploads_share)", body = ErrorBody),
     (status = 415, description = "The media type is not accepted, or the body has a `Content-Encoding`", body = ErrorBody),
@@ -114,11 +105,11 @@ pub(crate) async fn delete_artifact(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such artifact, or it has expired", body = ErrorBody)))]
 pub(crate) async fn get_artifact(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<ArtifactMetadata>> {
-    Ok(Json(find(&state, &caller, &id).await?.metadata))
+    Ok(Json(caller.find_artifact(&state, &id).await?.metadata))
 }
 
 /// Downloads an artifact, or with `Range` a part of it.
@@ -135,12 +126,12 @@ pub(crate) async fn get_artifact(
     (status = 416, description = "The range is not satisfiable; `Content-Range` has the size", body = ErrorBody),
     (status = 503, description = "The artifact store does not respond", body = ErrorBody)))]
 pub(crate) async fn get_artifact_content(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let artifact = find(&state, &caller, &id).await?;
+    let artifact = caller.find_artifact(&state, &id).await?;
     let part = ServedRange::of(&headers, &artifact.metadata)?;
     let bytes = state
         .runs

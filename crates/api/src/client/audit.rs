@@ -7,8 +7,8 @@ use protocol::id::RunId;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 
-use crate::auth::ClientCaller;
-use crate::error::{ApiError, ApiResult};
+use crate::auth::ScopedCaller;
+use crate::error::ApiResult;
 use crate::query::{PathOf, QueryOf, page_limit};
 use crate::state::ApiState;
 use keys::cursor::{CursorKind, InvalidCursor};
@@ -65,19 +65,13 @@ pub(crate) struct AuditEntryView {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn list_run_audit(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
     QueryOf(query): QueryOf<AuditQuery>,
 ) -> ApiResult<Json<Page<AuditEntryView>>> {
     let limit = page_limit(query.limit)?;
-    let run = state
-        .runs
-        .store()
-        .runs()
-        .find_run(&caller.workspace, id)
-        .await?;
-    let run = run.ok_or_else(|| ApiError::not_found("run", id))?;
+    let run = caller.find_run(&state, id).await?;
     let list = format!("audit\n{}\n{}", run.workspace, run.id);
     let cursors = state.runs.cursors();
     let after = match query.cursor {

@@ -37,7 +37,8 @@ pub(crate) struct ConversationsQuery {
     params(ConversationsQuery), responses(
     (status = 200, description = "A page", body = Page<ConversationSummary>),
     (status = 400, description = "The cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "No valid API key", body = ErrorBody)))]
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents (`details.reason`: key_agents)", body = ErrorBody)))]
 pub(crate) async fn list_conversations(
     caller: ClientCaller,
     State(state): State<ApiState>,

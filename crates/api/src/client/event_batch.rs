@@ -10,24 +10,24 @@ use http::{HeaderMap, StatusCode};
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
 use protocol::event::{EventBatchAccepted, EventBatchItem, EventEnvelope};
-use protocol::id::WorkspaceId;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::client::event_body::{EventBatch, PostedEvent};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{IDEMPOTENCY_KEY, trace_header};
 use crate::state::ApiState;
 use runs::artifacts::UploadError;
-use runs::intake::{AcceptedEvent, IntakeError};
+use runs::intake::{AcceptedEvent, EventSender, IntakeError};
 
 /// Posts up to 100 events as a batch of CloudEvents 1.0.
 ///
 /// The event id is `source#id`, with each `#` and `%` of the source percent-encoded. `data` is the rest of the
 /// envelope of `POST /v1/events`. A fault in one event refuses the batch, and nothing of it is stored. After that
-/// each event has a response of its own. A repeated batch returns the first responses again.
+/// each event has a response of its own, with 403 for an event that an API key with `agents` may not post. A
+/// repeated batch returns the first responses again.
 #[utoipa::path(post, path = "/v1/event-batches", tag = "client", security(("api_key" = [])),
     params(("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the runs, used when traces are exported. A malformed value is ignored")),
     request_body(content = Vec<CloudEvent>, content_type = "application/cloudevents-batch+json", description = "`application/json` is taken, too", example = json!([{
@@ -39,12 +39,12 @@ use runs::intake::{AcceptedEvent, IntakeError};
     (status = 400, description = "The batch is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(crate) async fn post_event_batch(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
     EventBatch(batch): EventBatch,
 ) -> ApiResult<Response> {
-    accept_batch(&state, &caller.workspace, &headers, batch).await
+    accept_batch(&state, caller.sender(), &headers, batch).await
 }
 
 /// An event as a CloudEvent 1.0 in JSON. Other attributes are ignored.
@@ -93,7 +93,7 @@ impl ToSchema for CloudEventData {
 /// event gets the response that it would get alone.
 pub(super) async fn accept_batch(
     state: &ApiState,
-    workspace: &WorkspaceId,
+    sender: EventSender<'_>,
     headers: &HeaderMap,
     batch: Vec<PostedEvent>,
 ) -> ApiResult<Response> {
@@ -115,7 +115,7 @@ pub(super) async fn accept_batch(
             Err(not_tried())
         } else {
             let event = (posted.event, &posted.files.files);
-            let taken = state.runs.intake.accept(workspace, event, None, trace);
+            let taken = state.runs.intake.accept(sender, event, None, trace);
             let taken = taken.await;
             waiting.note(taken.as_ref().err(), conversation);
             taken.map_err(ApiError::from)

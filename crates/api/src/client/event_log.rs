@@ -6,14 +6,14 @@ use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
-use protocol::event::{AgentEventRecord, EventAccepted, EventEnvelope};
+use protocol::event::{AgentEventRecord, EventEnvelope};
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::{EventFilter, EventPosition, EventRecord, StoreError};
 
-use crate::auth::{AdminCaller, ClientCaller};
+use crate::auth::{AdminCaller, ClientCaller, ScopedCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf, conversations_of, names_of, page_limit};
 use crate::response_memory::ResponseMemory;
@@ -50,7 +50,8 @@ pub(crate) struct EventLogQuery {
 #[utoipa::path(get, path = "/v1/events", tag = "client", security(("api_key" = [])), params(EventLogQuery), responses(
     (status = 200, description = "A page", body = Page<AgentEventRecord>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "No valid API key", body = ErrorBody)))]
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents (`details.reason`: key_agents)", body = ErrorBody)))]
 pub(crate) async fn list_events(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -88,25 +89,14 @@ pub(crate) struct FoundEvent {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such event", body = ErrorBody)))]
 pub(crate) async fn get_event(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(event_id): PathOf<String>,
 ) -> ApiResult<Json<FoundEvent>> {
-    let record = state
-        .runs
-        .store()
-        .events()
-        .find_event(&caller.workspace, &event_id)
-        .await?;
-    let record = record.ok_or_else(|| ApiError::not_found("event", &event_id))?;
-    let answer = serde_json::from_str(&record.answer);
-    let answer: EventAccepted = answer.map_err(|_| StoreError::Corrupt {
-        column: "events.answer",
-        row: event_id,
-    })?;
+    let (workspace, event) = caller.find_event(&state, &event_id).await?;
     Ok(Json(FoundEvent {
-        run_id: record.taken_up_by.or(answer.run_id),
-        record: view(&caller.workspace, record, None)?,
+        run_id: event.run_id,
+        record: view(workspace, event.record, None)?,
     }))
 }
 

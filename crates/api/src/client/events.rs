@@ -10,7 +10,7 @@ use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::RunId;
 use serde_json::json;
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::client::body_files::ExtractedFiles;
 use crate::client::event_batch::accept_batch;
 use crate::client::event_body::EventBody;
@@ -61,6 +61,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
     (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds"))),
@@ -68,7 +69,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn post_event(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
     body: EventBody,
@@ -76,7 +77,7 @@ pub(crate) async fn post_event(
     let posted = match body {
         EventBody::One(posted) => *posted,
         EventBody::Batch(batch) => {
-            return accept_batch(&state, &caller.workspace, &headers, batch).await;
+            return accept_batch(&state, caller.sender(), &headers, batch).await;
         }
     };
     let faults = posted.faults();
@@ -112,12 +113,11 @@ impl EventAnswer {
 /// Accepts a valid event and responds with the run or its stream.
 pub(super) async fn accept_event(
     state: &ApiState,
-    caller: &ClientCaller,
+    caller: &ScopedCaller,
     headers: &HeaderMap,
     (event, files): (EventEnvelope, ExtractedFiles),
     form: EventAnswer,
 ) -> ApiResult<Response> {
-    let workspace = &caller.workspace;
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
     if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
         return Err(ApiError::invalid_argument(
@@ -133,13 +133,13 @@ pub(super) async fn accept_event(
     let accepted = state
         .runs
         .intake
-        .accept(workspace, event, key, trace)
+        .accept(caller.sender(), event, key, trace)
         .await?;
     let replayed = accepted.replayed;
     let mut response = match (accepted.answer.run_id, place) {
         (Some(run), Some(place)) => {
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, (workspace, caller.key), run, from, place),
+                Some(from) => stream_run(state, caller.credential(), run, from, place),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);
@@ -168,7 +168,7 @@ fn no_stream(answer: &EventAccepted) -> ApiError {
 /// The start of the run's stream in a response; `None` if the client has seen the terminal event.
 async fn stream_from(
     state: &ApiState,
-    caller: &ClientCaller,
+    caller: &ScopedCaller,
     run: RunId,
     accepted: &AcceptedEvent,
     headers: &HeaderMap,
@@ -181,7 +181,7 @@ async fn stream_from(
             let now = state
                 .runs
                 .streams
-                .current_cursor(&caller.workspace, run)
+                .current_cursor(caller.sender().workspace, run)
                 .await?;
             WatchFrom::Joining(now)
         }
@@ -196,7 +196,7 @@ async fn stream_from(
         .runs
         .store()
         .runs()
-        .find_run(&caller.workspace, run)
+        .find_run(caller.sender().workspace, run)
         .await?
     else {
         return Ok(Some(begin));

@@ -61,7 +61,8 @@ fn conversation(
     responses(
     (status = 200, description = "A page; empty for a conversation that does not exist", body = Page<TranscriptItem>),
     (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
-    (status = 401, description = "No valid API key", body = ErrorBody)))]
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents (`details.reason`: key_agents)", body = ErrorBody)))]
 pub(crate) async fn get_conversation_history(
     caller: ClientCaller,
     State(state): State<ApiState>,
@@ -120,7 +121,8 @@ pub(crate) struct SearchQuery {
     responses(
     (status = 200, description = "The matching items, with attachments", body = HistorySearchResult),
     (status = 400, description = "The query, a filter or a cursor is not valid", body = ErrorBody),
-    (status = 401, description = "No valid API key", body = ErrorBody)))]
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents (`details.reason`: key_agents)", body = ErrorBody)))]
 pub(crate) async fn search_conversation_history(
     caller: ClientCaller,
     State(state): State<ApiState>,

@@ -20,7 +20,7 @@ use store::{
 };
 use uuid::Uuid;
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::client::events::REPLAYED;
 use crate::error::interaction::{already_submitted, interaction_cancelled, interaction_expired};
 use crate::error::{ApiError, ApiResult};
@@ -109,15 +109,6 @@ fn corrupt(id: &str) -> StoreError {
     }
 }
 
-async fn find(state: &ApiState, caller: &ClientCaller, id: &str) -> ApiResult<InteractionRecord> {
-    let store = state.runs.store();
-    let found = store
-        .interactions()
-        .find_interaction(&caller.workspace, id)
-        .await?;
-    found.ok_or_else(|| ApiError::not_found("interaction", id))
-}
-
 /// Filters, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -159,14 +150,16 @@ pub(crate) enum OnlyOpen {
     (status = 400, description = "A parameter is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(crate) async fn list_interactions(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<InteractionsQuery>,
 ) -> ApiResult<Json<Page<Interaction>>> {
     let limit = page_limit(query.limit)?;
     let now = state.runs.clock().now_ms();
+    let (workspace, agents) = caller.list_scope();
     let filter = InteractionFilter {
         run_id: query.run_id,
+        agents,
         conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
         open_at: query.status.map(|OnlyOpen::Open| now),
         before: query.after,
@@ -174,7 +167,7 @@ pub(crate) async fn list_interactions(
     let store = state.runs.store();
     let found = store
         .interactions()
-        .list_interactions(&caller.workspace, &filter, caller.answer.page(limit))
+        .list_interactions(workspace, &filter, caller.answer.page(limit))
         .await?;
     let records = found.records.into_iter();
     let items = records.map(|record| Interaction::of(record, now));
@@ -194,11 +187,11 @@ pub(crate) async fn list_interactions(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody)))]
 pub(crate) async fn get_interaction(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<Interaction>> {
-    let record = find(&state, &caller, &id).await?;
+    let (_, record) = caller.find_interaction(&state, &id).await?;
     Ok(Json(Interaction::of(record, state.runs.clock().now_ms())?))
 }
 
@@ -226,18 +219,18 @@ pub(crate) struct InteractionLink {
     (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
     (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody)))]
 pub(crate) async fn link_interaction(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<InteractionLink>> {
-    let record = find(&state, &caller, &id).await?;
+    let (workspace, record) = caller.find_interaction(&state, &id).await?;
     if record.answered.is_some() {
         return Err(already_submitted());
     }
     check_open(&state, &record)?;
     let token = link_token();
     let linked = LinkInteraction {
-        workspace: caller.workspace,
+        workspace: workspace.clone(),
         id: record.id,
         token_sha256: sha256_hex(token.as_bytes()),
     };
@@ -271,17 +264,17 @@ pub(crate) async fn link_interaction(
     (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn submit_interaction(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
-    let record = find(&state, &caller, &id).await?;
+    let (workspace, record) = caller.find_interaction(&state, &id).await?;
     let question = AnsweredQuestion {
         record,
         sender: AnswerSender::Key(caller.key),
     };
-    submit(&state, &caller.workspace, question, submission).await
+    submit(&state, workspace, question, submission).await
 }
 
 /// Submits the answer to an interaction by its link. The token is the only credential.

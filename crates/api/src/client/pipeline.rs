@@ -11,7 +11,7 @@ use protocol::pipeline::PipelineQuery;
 use protocol::run::AgentRunEvent;
 use store::sha256_hex;
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::client::body_files::{DOCUMENT_BYTES, ExtractedFiles, QueryBody};
 use crate::client::events::{EventAnswer, accept_event};
 use crate::error::{ApiError, ApiResult};
@@ -38,13 +38,14 @@ use crate::state::ApiState;
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
     (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 413, description = "The Query exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn post_pipeline_query(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
     body: QueryBody,
@@ -68,11 +69,12 @@ pub(crate) async fn post_pipeline_query(
             ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
     (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: no_agent, idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
 pub(crate) async fn stream_pipeline_query(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
     body: QueryBody,

@@ -11,8 +11,8 @@ use runs::intake::RetryError;
 use serde_json::json;
 
 use super::events::REPLAYED;
-use super::runs::{find_run, view};
-use crate::auth::ClientCaller;
+use super::runs::view;
+use crate::auth::ScopedCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, trace_header};
 use crate::state::ApiState;
@@ -31,23 +31,22 @@ use crate::state::ApiState;
         headers(("Location" = String, description = "URL of that run"),
             ("Idempotent-Replayed" = String, description = "`true`"))),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents, and the event now goes to none of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
     (status = 409, description = "`details.reason`: run_live, run_completed, child_run (retry `details.parent_run_id`), no_agent, agent_gone, binding_conflict, run_active", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn retry_run(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
     request: HeaderMap,
 ) -> ApiResult<(StatusCode, HeaderMap, Json<AgentRun>)> {
     let trace = trace_header(&request);
-    let retried = state
-        .runs
-        .intake
-        .retry(&caller.workspace, id, trace)
-        .await?;
-    let run = find_run(&state, &caller, retried.run_id).await?;
+    let run = caller.find_run(&state, id).await?;
+    let retried = state.runs.intake.retry(caller.sender(), run.id, trace);
+    let retried = retried.await?;
+    let run = caller.find_run(&state, retried.run_id).await?;
     let url = HeaderValue::try_from(format!("/v1/runs/{}", retried.run_id));
     let mut headers: HeaderMap = url.into_iter().map(|url| (LOCATION, url)).collect();
     let status = if retried.replayed {
@@ -56,11 +55,7 @@ pub(crate) async fn retry_run(
     } else {
         StatusCode::ACCEPTED
     };
-    Ok((
-        status,
-        headers,
-        Json(view(&state, &caller.workspace, run).await?),
-    ))
+    Ok((status, headers, Json(view(&state, run).await?)))
 }
 
 impl From<RetryError> for ApiError {

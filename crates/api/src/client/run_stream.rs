@@ -11,10 +11,10 @@ use protocol::id::RunId;
 use protocol::run::AgentRunEvent;
 use serde::Deserialize;
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::client::event_body::EventBody;
 use crate::client::events::{EventAnswer, accept_event};
-use crate::client::runs::{cursor, find_run};
+use crate::client::runs::cursor;
 use crate::error::{ApiError, ApiResult};
 use crate::query::{PathOf, QueryOf};
 use crate::run_pages::{StreamRest, stream_rest};
@@ -50,12 +50,13 @@ use runs::watch::WatchFrom;
             ("Idempotent-Replayed" = String, description = "`true`: a repeated request"))),
     (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: no_agent (the event is stored, and has no run), idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds")))))]
 pub(crate) async fn stream_event(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     headers: HeaderMap,
     body: EventBody,
@@ -101,13 +102,13 @@ pub(crate) struct StreamQuery {
     (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody),
     (status = 429, description = "A limit is reached. `details.reason`: refused_too_often, key_streams. Retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn stream_run_events(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
     QueryOf(query): QueryOf<StreamQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let run = find_run(&state, &caller, id).await?;
+    let run = caller.find_run(&state, id).await?;
     let after = cursor(&headers, query.after.as_deref())?;
     stream_after(&state, &caller, &run, after)
 }
@@ -115,7 +116,7 @@ pub(crate) async fn stream_run_events(
 /// The rest of a run's stream for a client that has seen event `after`.
 pub(super) fn stream_after(
     state: &ApiState,
-    caller: &ClientCaller,
+    caller: &ScopedCaller,
     run: &Run,
     after: u64,
 ) -> ApiResult<Response> {
@@ -124,7 +125,7 @@ pub(super) fn stream_after(
             let place = state.stream_limit().enter(caller.key)?;
             stream_run(
                 state,
-                (&caller.workspace, caller.key),
+                caller.credential(),
                 run.id,
                 WatchFrom::After(after),
                 place,

@@ -16,7 +16,7 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
 use store::{CancelOutcome, RunFilter, StoreError};
 
-use crate::auth::ClientCaller;
+use crate::auth::ScopedCaller;
 use crate::catalog_work::with_permit;
 use crate::client::run_stream::stream_after;
 use crate::error::cursor::cursor_expired;
@@ -27,16 +27,6 @@ use crate::state::ApiState;
 use crate::stream::wants_stream;
 use crate::view::{Direction, PREVIEW_READ, agent_run, preview};
 use runs::grant::read_snapshot;
-
-pub(super) async fn find_run(state: &ApiState, caller: &ClientCaller, id: RunId) -> ApiResult<Run> {
-    let run = state
-        .runs
-        .store()
-        .runs()
-        .find_run(&caller.workspace, id)
-        .await?;
-    run.ok_or_else(|| ApiError::not_found("run", id))
-}
 
 async fn views(
     state: &ApiState,
@@ -60,33 +50,30 @@ async fn views(
     Ok(runs.into_iter().map(view).collect())
 }
 
-pub(super) async fn view(
-    state: &ApiState,
-    workspace: &WorkspaceId,
-    run: Run,
-) -> ApiResult<AgentRun> {
-    let id = run.id;
-    let mut views = views(state, workspace, vec![run]).await?;
+pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+    let (id, workspace) = (run.id, run.workspace.clone());
+    let mut views = views(state, &workspace, vec![run]).await?;
     views.pop().ok_or_else(|| ApiError::not_found("run", id))
 }
 
 /// Lists runs, newest first.
 ///
-/// With `runner_id`, or with a terminal status, a request scans at most 10,000 runs. A page may then be empty
-/// while `has_more` is true: continue with `next_cursor`.
+/// With `runner_id`, with a terminal status, or with a key of several `agents`, a request scans at most 10,000 runs.
+/// A page may then be empty while `has_more` is true: continue with `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
     (status = 200, description = "A page", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(crate) async fn list_runs(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     QueryOf(query): QueryOf<RunsQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
     let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
+    let (workspace, agents) = caller.list_scope();
     let mut list = serde_json::json!([
         "runs",
-        caller.workspace.as_str(),
+        workspace.as_str(),
         query.statuses,
         query.agent_id,
         query.runner_id,
@@ -99,7 +86,12 @@ pub(crate) async fn list_runs(
     let list = list.to_string();
     let filter = RunFilter {
         statuses: statuses(query.statuses.as_deref())?,
-        agent_id: query.agent_id,
+        // One agent has an index.
+        agent_id: query.agent_id.or(match agents.as_deref() {
+            Some([only]) => Some(*only),
+            _ => None,
+        }),
+        agents,
         runner_id: query.runner_id,
         conversations,
         conversation_key: None,
@@ -111,15 +103,9 @@ pub(crate) async fn list_runs(
         direction: Direction::Backward,
         limit: query.limit,
     };
-    let (runs, page) = list_part(
-        &state,
-        &caller.workspace,
-        &list,
-        &filter,
-        (&part, &caller.answer),
-    )
-    .await?;
-    let items = views(&state, &caller.workspace, runs).await?;
+    let range = (&part, &caller.answer);
+    let (runs, page) = list_part(&state, workspace, &list, &filter, range).await?;
+    let items = views(&state, workspace, runs).await?;
     // This list has no backward direction.
     Ok(Json(Page {
         items,
@@ -135,12 +121,12 @@ pub(crate) async fn list_runs(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn get_run(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<AgentRun>> {
-    let run = find_run(&state, &caller, id).await?;
-    Ok(Json(view(&state, &caller.workspace, run).await?))
+    let run = caller.find_run(&state, id).await?;
+    Ok(Json(view(&state, run).await?))
 }
 
 /// Filters, cursor and size of a page.
@@ -196,13 +182,13 @@ pub(crate) struct EventsQuery {
     (status = 404, description = "No such run", body = ErrorBody),
     (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
 pub(crate) async fn list_run_events(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
     QueryOf(query): QueryOf<EventsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let run = find_run(&state, &caller, id).await?;
+    let run = caller.find_run(&state, id).await?;
     let after = cursor(&headers, query.after.as_deref())?;
     if wants_stream(&headers) {
         return stream_after(&state, &caller, &run, after);
@@ -253,13 +239,13 @@ pub(crate) struct RunRejection {
     (status = 404, description = "No such run", body = ErrorBody),
     (status = 410, description = "Retention has deleted them with the run's events", body = ErrorBody)))]
 pub(crate) async fn list_run_rejections(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
     QueryOf(query): QueryOf<EventsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Json<Page<RunRejection>>> {
-    let run = find_run(&state, &caller, id).await?;
+    let run = caller.find_run(&state, id).await?;
     let limit = page_limit(query.limit)?;
     let after = cursor(&headers, query.after.as_deref())?;
     if run.pruned_at.is_some() {
@@ -320,11 +306,11 @@ pub(crate) struct RunAuthorization {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn get_run_authorization(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Response> {
-    let run = find_run(&state, &caller, id).await?;
+    let run = caller.find_run(&state, id).await?;
     let stored = state.runs.store().runs().find_snapshot(id).await?;
     let explain = move || -> Result<Response, StoreError> {
         let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
@@ -354,19 +340,16 @@ pub(crate) async fn get_run_authorization(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn cancel_run(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<(StatusCode, Json<AgentRun>)> {
-    let (status, run) = match state
-        .runs
-        .cancellation
-        .cancel(&caller.workspace, id, None)
-        .await?
-    {
+    let run = caller.find_run(&state, id).await?;
+    let cancelling = state.runs.cancellation.cancel(&run.workspace, id, None);
+    let (status, run) = match cancelling.await? {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
         CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
     };
-    Ok((status, Json(view(&state, &caller.workspace, *run).await?)))
+    Ok((status, Json(view(&state, *run).await?)))
 }

@@ -15,8 +15,8 @@ use serde::Serialize;
 use store::{AuditEntry, CreateStreamLink, OpenStreamLink, StreamLink, sha256_hex};
 use uuid::Uuid;
 
-use super::runs::{cursor, find_run};
-use crate::auth::ClientCaller;
+use super::runs::cursor;
+use crate::auth::ScopedCaller;
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::routing::no_method;
 use crate::error::{ApiError, ApiResult};
@@ -50,15 +50,15 @@ pub(crate) struct RunStreamLink {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn link_run_stream(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<RunStreamLink>> {
-    let run = find_run(&state, &caller, id).await?;
+    let run = caller.find_run(&state, id).await?;
     let token = link_token();
     let at = state.runs.clock().now_ms();
     let link = StreamLink {
-        workspace: caller.workspace,
+        workspace: run.workspace,
         run_id: run.id,
         key: caller.key,
     };

@@ -7,8 +7,8 @@ use protocol::id::RunId;
 use serde::Serialize;
 use store::UsageOfRun;
 
-use crate::auth::ClientCaller;
-use crate::error::{ApiError, ApiResult};
+use crate::auth::ScopedCaller;
+use crate::error::ApiResult;
 use crate::host_call::micros;
 use crate::query::PathOf;
 use crate::state::ApiState;
@@ -75,13 +75,12 @@ impl Used {
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody)))]
 pub(crate) async fn get_run_usage(
-    caller: ClientCaller,
+    caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<RunUsage>> {
     let store = state.runs.store();
-    let run = store.runs().find_run(&caller.workspace, id).await?;
-    let run = run.ok_or_else(|| ApiError::not_found("run", id))?;
+    let run = caller.find_run(&state, id).await?;
     let usage = store.usage().usage_of_run(run.id).await?;
     let total = usage.iter().map(Used::of).fold(Used::default(), Used::plus);
     let items = usage

@@ -78,6 +78,9 @@ impl From<IntakeError> for ApiError {
             IntakeError::RunActive(run) => {
                 Self::conflict("run_active", message).with("run_id", json!(run))
             }
+            IntakeError::OutsideScope(agents) => Self::unauthorized(message)
+                .with("reason", json!("key_agents"))
+                .with("agents", json!(agents)),
             IntakeError::AgentGone | IntakeError::CalledAgentGone => {
                 Self::conflict("agent_gone", message)
             }

@@ -21,7 +21,7 @@ use super::reference::{NAME, attach, is_same, reference_to};
 use super::upload::{ArtifactOwner, NewArtifact, StoredArtifact};
 
 pub(crate) use references::AttachError;
-use references::names_upload;
+use references::{names_upload, refuse_named};
 
 /// Artifacts that were created or bound for an event that is not stored yet.
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ pub(crate) enum Uploads {
     OfClients,
     /// None, because a run wrote the event.
     Closed,
+    /// None, because the sender's key is restricted to agents: an event that names one is refused.
+    Refused,
 }
 
 /// A large file of an event. Its base64 is in the event, or in the body of the request.
@@ -88,9 +90,13 @@ impl Artifacts {
             return Ok(attached);
         };
         let keeping = async {
-            if uploads == Uploads::OfClients {
-                self.bind_named(workspace, event_id, input, &mut attached.bound)
-                    .await?;
+            match uploads {
+                Uploads::OfClients => {
+                    self.bind_named(workspace, event_id, input, &mut attached.bound)
+                        .await?;
+                }
+                Uploads::Refused => refuse_named(input)?,
+                Uploads::Closed => {}
             }
             self.keep_all(workspace, event_id, input, files, &mut attached.made)
                 .await?;

@@ -60,6 +60,23 @@ impl Decider {
         }
     }
 
+    /// Like `winner`, for the agents that the sender reaches. Any other end is one refusal, so that a restricted
+    /// sender learns nothing of other agents.
+    pub(super) fn reached_winner<'f>(
+        input: &DecisionInput,
+        candidates: &'f [Candidate],
+    ) -> Result<Option<&'f Candidate>, IntakeError> {
+        let found = Self::winner(input, candidates);
+        let Some(agents) = input.scope.only() else {
+            return found;
+        };
+        match found {
+            Ok(Some(winner)) if agents.contains(&winner.agent.id) => Ok(Some(winner)),
+            Ok(_) | Err(IntakeError::BindingConflict(_)) => Err(IntakeError::outside(agents)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Drafts the run of this agent, if its runner can be called.
     pub(crate) fn draft(
         &self,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::api_key::AgentReach;
 use domain::authorization::{AuthorizationSnapshot, ParentGrant};
 use domain::trace::TraceParent;
 use protocol::child_run::ChildGrants;
@@ -18,6 +19,8 @@ pub(crate) struct DecisionInput {
     pub(crate) arrived_at: i64,
     /// The only agent that may get the event: it asked the question, or is called for a child run.
     pub(crate) only: Option<AgentId>,
+    /// The agents that the sender reaches. The event is refused unless it goes to one of them.
+    pub(crate) scope: AgentReach,
     /// Parent of the child run that the event asks for.
     pub(crate) parent: Option<ParentContext>,
     /// The ended run that the new one repeats.

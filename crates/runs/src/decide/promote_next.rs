@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::api_key::AgentReach;
 use domain::binding::{Resolution, resolve};
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
@@ -42,6 +43,7 @@ pub(crate) fn promote_next(
             event: Arc::new(event),
             arrived_at: decider.clock.now_ms(),
             only: None,
+            scope: AgentReach::All,
             parent: None,
             retry_of: None,
             // The span of the event is not stored, so the run begins a new trace.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::admin::Fault;
-use protocol::id::{RunId, RunnerId};
+use protocol::id::{AgentId, RunId, RunnerId};
 use store::{ChildRefused, StoreError, Unanswerable};
 
 use crate::artifacts::{AttachError, UploadError};
@@ -56,6 +56,12 @@ pub enum IntakeError {
     Attachment(UploadError),
     #[error("{} {}", .0.pointer, .0.message)]
     Reference(Fault),
+    /// With the agents of the key.
+    #[error(
+        "this API key is restricted to agents (details.agents), and the event does not go to one of them; \
+         use another key, or ask the operator to change the binding"
+    )]
+    OutsideScope(Vec<AgentId>),
     #[error("the agent that asked is disabled or deleted; enable it and send the answer again")]
     AgentGone,
     #[error("the agent is disabled or deleted; continue without it")]
@@ -71,6 +77,11 @@ pub enum IntakeError {
 }
 
 impl IntakeError {
+    /// The refusal of an event that goes to none of these agents.
+    pub(crate) fn outside(agents: &[AgentId]) -> Self {
+        Self::OutsideScope(agents.to_vec())
+    }
+
     /// Name of the reason for metrics.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -84,6 +95,7 @@ impl IntakeError {
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) | Self::Reference(_) => "attachment",
+            Self::OutsideScope(_) => "outside_scope",
             Self::AgentGone | Self::CalledAgentGone => "agent_gone",
             Self::Unanswerable(_) => "unanswerable",
             Self::ChildRefused(_) => "childless",

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::event::EventEnvelope;
-use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::id::{AgentId, RunId};
 use protocol::interaction::INTERACTION_SUBMITTED;
 use protocol::run::RunStatus;
 use store::{Decide, DecisionFacts, Retried, RetryRun, StoreError};
 use uuid::Uuid;
 
 use super::effects::{LastEffects, created_run};
-use super::{Intake, IntakeError};
+use super::{EventSender, Intake, IntakeError};
 use crate::decide::{DecisionEffects, DecisionInput, EventDecision};
 
 /// The run of a retry.
@@ -52,15 +52,17 @@ impl Intake {
     /// run. `trace`: the `traceparent` of the request.
     pub async fn retry(
         &self,
-        workspace: &WorkspaceId,
+        sender: EventSender<'_>,
         id: RunId,
         trace: Option<&str>,
     ) -> Result<RetriedRun, RetryError> {
+        let workspace = sender.workspace;
         self.admit_event(workspace)?;
         let run = self.store.runs().find_run(workspace, id).await?;
         let run = run.ok_or(RetryError::Unknown(id))?;
         check_retryable(&run)?;
-        let input = self.retry_input(&run, self.spans.parent_of(trace)).await?;
+        let parent = self.spans.parent_of(trace);
+        let input = self.retry_input(&run, sender, parent).await?;
         let effects = LastEffects::default();
         let retry = RetryRun {
             workspace: workspace.clone(),
@@ -77,10 +79,13 @@ impl Intake {
                 run_id,
                 replayed: false,
             }),
-            Retried::Known(run_id) => Ok(RetriedRun {
-                run_id,
-                replayed: true,
-            }),
+            Retried::Known(run_id) => {
+                self.check_reach(sender, Some(run_id)).await?;
+                Ok(RetriedRun {
+                    run_id,
+                    replayed: true,
+                })
+            }
             Retried::Refused => Err(match effects.refused {
                 Some(refused) => RetryError::Refused(refused),
                 None => RetryError::NoAgent(
@@ -96,6 +101,7 @@ impl Intake {
     async fn retry_input(
         &self,
         run: &Run,
+        sender: EventSender<'_>,
         trace_parent: Option<TraceParent>,
     ) -> Result<DecisionInput, StoreError> {
         let stored = self
@@ -114,6 +120,7 @@ impl Intake {
             workspace: run.workspace.clone(),
             event_id: run.event_id.clone(),
             only: asking_agent(&event, run),
+            scope: sender.scope.clone(),
             event: Arc::new(event),
             arrived_at: self.clock.now_ms(),
             parent: None,

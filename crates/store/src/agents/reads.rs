@@ -6,7 +6,7 @@ use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use super::{ORIGIN_CONFIG, agent_record, columns, is_unchanged};
 use crate::entity::agents;
-use crate::error::StoreError;
+use crate::error::{StoreError, parsed};
 use crate::model::registry::AgentRecord;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AgentRepository;
@@ -23,6 +23,27 @@ impl AgentRepository<'_> {
             .one(&self.db.readers)
             .await?;
         row.map(agent_record).transpose()
+    }
+
+    /// Id of the agent of the workspace with this id, or else this name.
+    pub async fn find_agent_id(
+        self,
+        workspace: &WorkspaceId,
+        named: &str,
+    ) -> Result<Option<AgentId>, StoreError> {
+        let column = match named.parse::<AgentId>() {
+            Ok(id) if self.find_agent(workspace, id).await?.is_some() => return Ok(Some(id)),
+            _ => agents::Column::Name.eq(named),
+        };
+        let id: Option<String> = agents::Entity::find()
+            .select_only()
+            .column(agents::Column::Id)
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(column)
+            .into_tuple()
+            .one(&self.db.readers)
+            .await?;
+        id.map(|id| parsed("agents.id", &id, &id)).transpose()
     }
 
     /// Agents of the workspace by name, after `after`.

@@ -16,6 +16,8 @@ pub struct Model {
     pub revoked_at: Option<i64>,
     pub expires_at: Option<i64>,
     pub last_used_at: Option<i64>,
+    /// A JSON list of ids.
+    pub agents: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
 use base::clock::Clock;
-use keys::api_key::{issue, prefix_of, shown};
+use keys::api_key::{IssueError, issue, prefix_of, shown};
 
 /// Number of keys per query.
 const PAGE: u64 = 100;
@@ -26,15 +26,8 @@ const PAGE: u64 = 100;
 pub(super) enum TokenCommand {
     /// Create an API key. It is printed once and stored only as a hash.
     Create {
-        /// The role of the key.
-        #[arg(long, value_parser = roles())]
-        role: KeyRole,
-        /// A descriptive name.
-        #[arg(long)]
-        name: String,
-        /// Time until the key expires: a number with s, m, h, d or w. Without it the key does not expire.
-        #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
-        expires_in: Option<Duration>,
+        #[command(flatten)]
+        key: NewKeyArguments,
         #[command(flatten)]
         of: WorkspaceArgument,
         #[command(flatten)]
@@ -57,6 +50,38 @@ pub(super) enum TokenCommand {
         #[command(flatten)]
         config: ConfigArgument,
     },
+}
+
+/// Properties of a new key.
+#[derive(clap::Args)]
+pub(super) struct NewKeyArguments {
+    /// The role of the key.
+    #[arg(long, value_parser = roles())]
+    role: KeyRole,
+    /// A descriptive name.
+    #[arg(long)]
+    name: String,
+    /// Time until the key expires: a number with s, m, h, d or w. Without it the key does not expire.
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    expires_in: Option<Duration>,
+    /// Restrict a key of role client to this agent. Can be repeated.
+    #[arg(long = "agent", value_name = "NAME|ID")]
+    agents: Vec<String>,
+}
+
+impl NewKeyArguments {
+    fn spec(&self) -> ApiKeySpec {
+        let expires_at = self.expires_in.map(|life| {
+            let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
+            Clock::system().now_seconds().saturating_add(life)
+        });
+        ApiKeySpec {
+            name: self.name.clone(),
+            role: self.role,
+            expires_at,
+            agents: (!self.agents.is_empty()).then(|| self.agents.clone()),
+        }
+    }
 }
 
 /// The workspace of the keys.
@@ -91,15 +116,9 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
     } else {
         config.load_for_existing_database()?
     };
-    if let TokenCommand::Create {
-        role,
-        name,
-        expires_in,
-        ..
-    } = &command
-    {
-        check(&spec(*role, name, *expires_in))?;
-        let is_elsewhere = *role == KeyRole::Owner && workspace != DEFAULT_WORKSPACE;
+    if let TokenCommand::Create { key, .. } = &command {
+        check(&key.spec())?;
+        let is_elsewhere = key.role == KeyRole::Owner && workspace != DEFAULT_WORKSPACE;
         ensure!(
             !is_elsewhere,
             "a key of role owner belongs to no workspace: leave --workspace out"
@@ -125,26 +144,9 @@ async fn run(
     };
     let workspace = workspace.id;
     match command {
-        TokenCommand::Create {
-            role,
-            name,
-            expires_in,
-            ..
-        } => create(store, &workspace, &spec(role, &name, expires_in), json).await,
+        TokenCommand::Create { key, .. } => create(store, &workspace, &key.spec(), json).await,
         TokenCommand::List { .. } => list(store, &workspace, json).await,
         TokenCommand::Revoke { key, .. } => revoke(store, workspace, &key, json).await,
-    }
-}
-
-fn spec(role: KeyRole, name: &str, expires_in: Option<Duration>) -> ApiKeySpec {
-    let expires_at = expires_in.map(|life| {
-        let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
-        Clock::system().now_seconds().saturating_add(life)
-    });
-    ApiKeySpec {
-        name: name.to_owned(),
-        role,
-        expires_at,
     }
 }
 
@@ -156,6 +158,7 @@ fn check(spec: &ApiKeySpec) -> anyhow::Result<()> {
     };
     match fault.pointer.as_str() {
         "/expires_at" => bail!("--expires-in must end before the year 10000"),
+        "/agents" => bail!("--agent restricts a key of role client to 1 to 16 agents"),
         pointer => bail!("--{} {}", pointer.trim_start_matches('/'), fault.message),
     }
 }
@@ -190,12 +193,23 @@ async fn create(
     spec: &ApiKeySpec,
     json: bool,
 ) -> anyhow::Result<()> {
-    let (record, key) = issue(store, &Clock::system(), workspace, spec).await?;
+    let issued = issue(store, &Clock::system(), workspace, spec).await;
+    let (record, key) = match issued {
+        Err(IssueError::UnknownAgent(at)) => {
+            let named = spec.agents.iter().flatten().nth(at);
+            bail!(
+                "the workspace has no agent {}; `runnel agents list` shows them",
+                named.map_or("", String::as_str)
+            );
+        }
+        issued => issued?,
+    };
     let key = key.expose_secret();
     if json {
         output::line(
             &json!({"id": record.id, "role": record.role, "name": record.name,
-                "prefix": record.prefix, "expires_at": spec.expires_at, "key": key})
+                "prefix": record.prefix, "expires_at": spec.expires_at,
+                "agents": record.agents, "key": key})
             .to_string(),
         );
     } else {

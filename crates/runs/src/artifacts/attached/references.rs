@@ -15,6 +15,9 @@ const ABSENT: &str =
     "names no artifact of this workspace, or one that has expired; upload the file again";
 const TAKEN: &str = "names an artifact that belongs to another event; upload the file again";
 
+const CLOSED: &str = "names an artifact, which an API key that is restricted to agents cannot do; send the file as \
+     base64";
+
 /// Why the files of an event cannot be kept.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
@@ -81,6 +84,14 @@ impl Artifacts {
             }
         }
     }
+}
+
+/// Refuses an input that names an artifact by its URL. A bare id may belong to the platform and stays.
+pub(super) fn refuse_named(input: &AgentInput) -> Result<(), AttachError> {
+    let named = all_named(input).into_iter().find(|one| one.is_certain);
+    named.map_or(Ok(()), |named| {
+        Err(AttachError::Reference(Fault::new(named.pointer, CLOSED)))
+    })
 }
 
 /// Whether an input may name an upload by the id of an attachment.
