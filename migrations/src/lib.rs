@@ -52,6 +52,7 @@ mod m20261127_000064_run_retries;
 mod m20261127_000065_stream_links;
 mod m20261128_000066_key_expiry;
 mod m20261128_000067_key_agents;
+mod m20261128_000068_posted_by;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -106,6 +107,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261127_000065_stream_links::Migration),
             Box::new(m20261128_000066_key_expiry::Migration),
             Box::new(m20261128_000067_key_agents::Migration),
+            Box::new(m20261128_000068_posted_by::Migration),
         ]
     }
 }

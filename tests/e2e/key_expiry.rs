@@ -1,4 +1,4 @@
-//! Expiry and last use of API keys.
+//! Expiry and last use of API keys, and the runs of a key.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -165,4 +165,27 @@ async fn expired_admin_key_counts_as_no_admin() {
     assert_eq!(refused.detail("reason"), "last_admin_key");
     let expired = stage.admin.delete(&format!("/v1/api-keys/{id}")).await;
     assert_eq!(expired.status, 204, "{}", expired.body);
+}
+
+#[rstest]
+#[tokio::test]
+async fn runs_name_the_key_that_posted_their_event(#[values(Sqlite, Postgres)] engine: Engine) {
+    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
+        return;
+    };
+    let made = create_key(&stage.admin, Value::Null).await;
+    let client = Client::new(&stage.client.url, made["key"].as_str().unwrap());
+    let run = HeldRun::start_as(&stage, &client, &message("m-1")).await;
+    assert_eq!(stage.client.run(&run.run_id).await["posted_by"], made["id"]);
+    let seen_by_runner = run.get("/run").await;
+    assert_eq!(seen_by_runner.status, 200);
+    assert_eq!(seen_by_runner.body["posted_by"], Value::Null);
+    assert_eq!(client.cancel(&run.run_id).await.status, 202);
+    run.release();
+    client.finished(&run.run_id).await;
+    let retry = format!("/v1/runs/{}/retry", run.run_id);
+    let retried = stage.admin.create(&retry, &json!({})).await;
+    assert_eq!(retried.status, 202, "{}", retried.body);
+    let by = &retried.body["posted_by"];
+    assert!(by.is_string() && *by != made["id"], "{}", retried.body);
 }

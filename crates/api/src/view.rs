@@ -48,6 +48,7 @@ pub(super) fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> 
         input_preview: None,
         parent_run_id: run.parent_run_id,
         retry_of: run.retry_of,
+        posted_by: None,
         binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),

@@ -1,6 +1,6 @@
 //! Runs and their endings.
 
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
@@ -18,6 +18,8 @@ pub struct Run {
     pub parent_run_id: Option<RunId>,
     /// The ended run of the same event that this run repeats.
     pub retry_of: Option<RunId>,
+    /// The API key that posted the event, answered the question or asked for the retry, if known.
+    pub posted_by: Option<ApiKeyId>,
     /// Span of the event, if traces are exported.
     pub trace_parent: Option<TraceParent>,
     pub agent_id: AgentId,

@@ -1,7 +1,7 @@
 //! Runs and their ledger events, as API callers see them.
 
 use crate::JsonObject;
-use crate::id::{AgentId, RunId, RunnerId};
+use crate::id::{AgentId, ApiKeyId, RunId, RunnerId};
 use crate::raw::RawJson;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +85,10 @@ pub struct AgentRun {
     /// The ended run of the same event that this run repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,
+    /// Id of the API key that posted the event, answered the question or asked for the retry. Absent for child
+    /// runs, answers by a link, events that a live run left unpulled, runs of older gateways, and in the host API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posted_by: Option<ApiKeyId>,
     /// Binding id in hosts whose bindings are not agents; absent in Runnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binding_id: Option<String>,

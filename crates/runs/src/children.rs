@@ -80,6 +80,7 @@ impl Children {
             trace_parent: Some(self.child_span(run, span)),
             only: Some(agent),
             scope: AgentReach::All,
+            posted_by: None,
             answers: None,
             parent: Some(ParentContext {
                 parent: ParentAttempt {

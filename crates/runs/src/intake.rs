@@ -14,7 +14,7 @@ use domain::event::{completed, conversation_of};
 use domain::trace::TraceParent;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
-use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use store::{
     AnsweredBy, Decide, DecisionFacts, EventKey, Ingest, Ingested, Store, StoreError, failpoint,
     sha256_hex,
@@ -60,6 +60,8 @@ pub(super) struct IntakeRequest {
     pub(super) only: Option<AgentId>,
     /// The agents that the sender reaches.
     pub(super) scope: AgentReach,
+    /// The API key of the request; `None`: a run or a link.
+    pub(super) posted_by: Option<ApiKeyId>,
     /// The question that the event answers.
     pub(super) answers: Option<AnsweredBy>,
     /// Parent of the child run that the event asks for.
@@ -149,6 +151,7 @@ impl Intake {
             trace_parent: self.spans.parent_of(trace),
             only: None,
             scope: sender.scope.clone(),
+            posted_by: Some(sender.key),
             answers: None,
             parent: None,
         };
@@ -183,6 +186,7 @@ impl Intake {
             trace_parent,
             only,
             scope,
+            posted_by,
             answers,
             parent,
         } = incoming;
@@ -209,6 +213,7 @@ impl Intake {
             scope,
             parent,
             retry_of: None,
+            posted_by,
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
             was_accepted: false,

@@ -52,6 +52,13 @@ impl AnswerSender {
         }
     }
 
+    fn key(&self) -> Option<ApiKeyId> {
+        match self {
+            Self::Key(id) => Some(*id),
+            Self::Link { .. } => None,
+        }
+    }
+
     fn token_sha256(&self) -> Option<String> {
         match self {
             Self::Key(_) => None,
@@ -199,6 +206,7 @@ impl Interactions {
             trace_parent: None,
             only: Some(record.agent_id),
             scope: AgentReach::All,
+            posted_by: sender.key(),
             answers: Some(AnsweredBy {
                 interaction: record.id.clone(),
                 token_sha256: sender.token_sha256(),

@@ -100,6 +100,7 @@ impl EventPreviews {
             scope: AgentReach::All,
             parent: None,
             retry_of: None,
+            posted_by: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,

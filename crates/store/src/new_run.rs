@@ -227,12 +227,12 @@ fn inserting(backend: DbBackend, also: &str) -> String {
     format!(
         "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
          endpoint_id, conversation_key, status, attempt, lease_epoch, lease_owner, started_at, last_sequence, \
-         deadline_at, snapshot_sha256, metadata, created_at, trace_parent, parent_run_id, retry_of{also}) SELECT {values} FROM rows"
+         deadline_at, snapshot_sha256, metadata, created_at, trace_parent, parent_run_id, retry_of, posted_by{also}) SELECT {values} FROM rows"
     )
 }
 
 /// Number of values in a run's own row.
-const OWN_VALUES: usize = 22;
+const OWN_VALUES: usize = 23;
 
 fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN_VALUES] {
     let attempt = begin.attempt();
@@ -260,6 +260,7 @@ fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN_VALUES] 
         run.trace_parent.map(|parent| parent.to_string()).into(),
         run.parent_run_id.map(|parent| parent.to_string()).into(),
         run.retry_of.map(|retried| retried.to_string()).into(),
+        run.posted_by.map(|key| key.to_string()).into(),
     ]
 }
 

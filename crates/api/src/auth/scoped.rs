@@ -56,6 +56,7 @@ impl ScopedCaller {
     pub(crate) fn sender(&self) -> EventSender<'_> {
         EventSender {
             workspace: &self.workspace,
+            key: self.key,
             scope: &self.scope,
         }
     }

@@ -44,6 +44,7 @@ async fn views(
         AgentRun {
             agent_name: labels.agent_names.get(&run.agent_id).cloned(),
             input_preview: input.map(preview),
+            posted_by: run.posted_by,
             ..agent_run(run, conversation)
         }
     };

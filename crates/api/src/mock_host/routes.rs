@@ -235,6 +235,7 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
         input_preview: None,
         duration_ms: None,
         retry_of: None,
+        posted_by: None,
         id: None,
         binding_id: None,
         updated_at: None,

@@ -100,6 +100,7 @@ impl Decider {
             trace_parent: input.trace_parent,
             parent_run_id: parent.map(|parent| parent.snapshot.run_id),
             retry_of: input.retry_of,
+            posted_by: input.posted_by,
             agent_id: winner.agent.id,
             agent_version: winner.agent.version,
             runner_id: winner.agent.spec.runner_id.clone(),

@@ -7,7 +7,7 @@ use domain::authorization::{AuthorizationSnapshot, ParentGrant};
 use domain::trace::TraceParent;
 use protocol::child_run::ChildGrants;
 use protocol::event::EventEnvelope;
-use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use store::{ParentAttempt, UserMessage};
 
 /// Everything that the decision about one event needs, except the facts that the store reads.
@@ -25,6 +25,8 @@ pub(crate) struct DecisionInput {
     pub(crate) parent: Option<ParentContext>,
     /// The ended run that the new one repeats.
     pub(crate) retry_of: Option<RunId>,
+    /// The API key that posted the event.
+    pub(crate) posted_by: Option<ApiKeyId>,
     /// Span that the run continues.
     pub(crate) trace_parent: Option<TraceParent>,
     /// Id of the run, should the event get one.

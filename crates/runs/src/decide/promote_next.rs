@@ -46,6 +46,8 @@ pub(crate) fn promote_next(
             scope: AgentReach::All,
             parent: None,
             retry_of: None,
+            // The event is stored without its key.
+            posted_by: None,
             // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),

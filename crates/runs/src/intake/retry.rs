@@ -121,6 +121,7 @@ impl Intake {
             event_id: run.event_id.clone(),
             only: asking_agent(&event, run),
             scope: sender.scope.clone(),
+            posted_by: Some(sender.key),
             event: Arc::new(event),
             arrived_at: self.clock.now_ms(),
             parent: None,

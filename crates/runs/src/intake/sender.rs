@@ -1,7 +1,7 @@
 //! Senders of events, and the agents that they reach.
 
 use domain::api_key::AgentReach;
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{ApiKeyId, RunId, WorkspaceId};
 
 use super::{Intake, IntakeError};
 
@@ -9,6 +9,7 @@ use super::{Intake, IntakeError};
 #[derive(Clone, Copy, Debug)]
 pub struct EventSender<'a> {
     pub workspace: &'a WorkspaceId,
+    pub key: ApiKeyId,
     /// The agents that it reaches.
     pub scope: &'a AgentReach,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::trace::TraceParent;
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -20,6 +20,8 @@ pub struct NewRun {
     pub parent_run_id: Option<RunId>,
     /// The run that this one repeats.
     pub retry_of: Option<RunId>,
+    /// The API key that posted the event, answered the question or asked for the retry.
+    pub posted_by: Option<ApiKeyId>,
     pub agent_id: AgentId,
     pub agent_version: i64,
     pub runner_id: RunnerId,

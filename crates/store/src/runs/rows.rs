@@ -59,6 +59,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         metadata: json("runs.metadata", model.metadata)?,
         parent_run_id: id_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
         retry_of: id_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
+        posted_by: id_if_any("runs.posted_by", row, model.posted_by.as_deref())?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,

@@ -115,6 +115,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         &["AgentRun.retry_of is ours alone"],
     ),
     (
+        "the key of a client, for its operator; left out in the host API",
+        &["AgentRun.posted_by is ours alone"],
+    ),
+    (
         "a live run may wait for the answer; peers ignore what they do not know",
         &["InteractionRequest.await is ours alone"],
     ),
