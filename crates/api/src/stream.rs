@@ -47,8 +47,8 @@ fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
 
 /// Streams the frames of a run after `from`. Closing the stream does not affect the run.
 ///
-/// The stream ends within two seconds after the revocation or expiry of its key. It holds a slot of the key's stream limit
-/// until it is dropped.
+/// The stream ends within two seconds after the revocation or expiry of its key. It holds a slot of the key's stream
+/// limit until it is dropped.
 pub(super) fn stream_run(
     state: &ApiState,
     (workspace, key): (&WorkspaceId, ApiKeyId),

@@ -214,8 +214,8 @@ static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl AccessRepository<'_> {
-    /// The API key with this public part, unless it is revoked. It may have expired. The only query without a workspace: it determines the caller's
-    /// workspace.
+    /// The API key with this public part, unless it is revoked. It may have expired. The only query without a
+    /// workspace: it determines the caller's workspace.
     pub async fn find_api_key(self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
         let asked = self
             .db

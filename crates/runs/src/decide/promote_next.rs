@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::decider::Decider;
 use super::input::DecisionInput;
 
-/// Gives an unpulled event a run of its own if an agent still wants it. On a tie, the agent of the run that left the event
-/// wins.
+/// Gives an unpulled event a run of its own if an agent still wants it. On a tie, the agent of the run that left the
+/// event wins.
 pub(crate) fn promote_next(
     decider: &Arc<Decider>,
     workspace: &WorkspaceId,

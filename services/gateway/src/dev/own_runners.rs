@@ -1,6 +1,7 @@
-//! Runners of the command line: `runnel dev --runner URL`. They share a secret, which is kept in the data directory
-//! together with the ids that each has listed. A single runner has the secret of the environment, if there is one. An agent of their own binds each listed runner: the first one gets
-//! all events, every other one the conversation of its name.
+//! Runners of the command line: `runnel dev --runner URL`. A single runner has the secret of the environment, if there
+//! is one. Else they share a secret, which is kept in the data directory together with the ids that each has listed.
+//! An agent of their own binds each listed runner: the first one gets all events, every other one the conversation of
+//! its name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
