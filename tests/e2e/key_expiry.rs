@@ -116,8 +116,9 @@ async fn records_last_use_of_a_key_in_background(#[values(Sqlite, Postgres)] eng
     let listed = stage.gateway.command(&["token", "list"]).await;
     let row = listed.stdout.lines().find(|line| line.contains(id));
     let columns: Vec<_> = row.unwrap().split_whitespace().collect();
-    let (last_use, expiry) = (columns[4], columns[5]);
-    assert!(last_use != "-" && expiry == "-", "{listed:?}");
+    let (agents, last_use, expiry) = (columns[3], columns[5], columns[6]);
+    assert_eq!((agents, expiry), ("all", "-"), "{listed:?}");
+    assert_ne!(last_use, "-", "{listed:?}");
 }
 
 #[tokio::test]

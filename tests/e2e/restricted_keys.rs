@@ -354,6 +354,12 @@ async fn keys_name_their_agents_by_name_or_id() {
             None => {
                 let made: Value = serde_json::from_str(&printed.stdout).unwrap();
                 assert_eq!(made["agents"], json!([main, other]));
+                let listed = stage.gateway.command(&["token", "list"]).await;
+                let is_shown = |row: &str| {
+                    let columns: Vec<_> = row.split_whitespace().collect();
+                    made["id"] == columns[0] && columns[3] == "2"
+                };
+                assert!(listed.stdout.lines().any(is_shown), "{listed:?}");
             }
             Some(fault) => {
                 assert_eq!(printed.status.code(), Some(1), "{printed:?}");

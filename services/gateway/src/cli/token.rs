@@ -237,16 +237,19 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
         return Ok(());
     }
     output::line(&format!(
-        "{:36}  {:8}  {:6}  {:20}  {:20}  {:20}  {:20}  name",
-        "id", "prefix", "role", "created", "last used", "expires", "revoked"
+        "{:36}  {:8}  {:6}  {:6}  {:20}  {:20}  {:20}  {:20}  name",
+        "id", "prefix", "role", "agents", "created", "last used", "expires", "revoked"
     ));
     let time = |at: Option<i64>| at.map_or("-".to_owned(), output::time);
     for key in keys {
+        let agents = key.agents.as_ref();
+        let agents = agents.map_or("all".to_owned(), |agents| agents.len().to_string());
         output::line(&format!(
-            "{:36}  {:8}  {:6}  {:20}  {:20}  {:20}  {:20}  {}",
+            "{:36}  {:8}  {:6}  {:6}  {:20}  {:20}  {:20}  {:20}  {}",
             key.id.to_string(),
             key.prefix,
             key.role.as_str(),
+            agents,
             output::time(key.created_at),
             time(key.last_used_at),
             time(key.expires_at),
