@@ -1,6 +1,7 @@
-//! `/docs`: the API documents in Swagger UI, and the guide for clients. All files are embedded in the binary; the
-//! page loads nothing from other hosts.
+//! `/docs`: the API documents in Swagger UI, and the guide for clients. All files are embedded in the binary,
+//! compressed; the page loads nothing from other hosts.
 
+use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
@@ -9,6 +10,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
+use flate2::read::GzDecoder;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
 };
@@ -85,7 +87,14 @@ fn file(name: &str) -> Response {
 
 fn embedded(name: &str) -> Option<SwaggerFile<'static>> {
     let found = serve(name, Arc::clone(&CONFIG));
-    found.expect("our settings are JSON and the files are UTF-8")
+    let mut file = found.expect("our settings are JSON and the files are UTF-8")?;
+    if file.gzpipped {
+        let mut unpacked = Vec::new();
+        let read = GzDecoder::new(&*file.bytes).read_to_end(&mut unpacked);
+        read.expect("the embedded files are gzip");
+        file.bytes = unpacked.into();
+    }
+    Some(file)
 }
 
 fn respond(content_type: &str, body: impl Into<Body>) -> Response {
