@@ -51,6 +51,12 @@ pub(super) fn check(check_harness: &CheckHarness, seen: usize, book: &mut Findin
     }
 }
 
+/// Whether a call after index `seen` was not granted.
+pub(super) fn has_refused_call(check_harness: &CheckHarness, seen: usize) -> bool {
+    let calls = check_harness.host.calls_after(seen);
+    calls.iter().any(|call| breaks(call, &GRANTED))
+}
+
 fn never_called(check_harness: &CheckHarness) -> String {
     let endpoint = &check_harness.options.endpoint.base_url;
     let told = &check_harness.callback_url;
