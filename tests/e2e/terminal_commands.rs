@@ -144,6 +144,12 @@ async fn failed_run_is_retried_and_followed() {
         "{retried:?}"
     );
     assert!(retried.stderr.contains(" completed"), "{retried:?}");
+    let shown = on_stage(&stage, &["runs", "show"]).await;
+    let key = runs["items"][0]["posted_by"].as_str().unwrap();
+    for (name, value) in [("retry of", id), ("API key", key)] {
+        let is_shown = |line: &str| line.starts_with(name) && line.ends_with(value);
+        assert!(shown.stdout.lines().any(is_shown), "{name}: {shown:?}");
+    }
 }
 
 #[tokio::test]

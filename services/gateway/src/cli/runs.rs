@@ -195,6 +195,8 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
     add("conversation", member("conversation_id"));
     add("event", member("event_id"));
     add("parent", member("parent_run_id"));
+    add("retry of", member("retry_of"));
+    add("API key", member("posted_by"));
     let created = moment(&run, "created_at");
     add(
         "created",
