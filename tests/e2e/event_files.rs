@@ -258,7 +258,7 @@ async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: 
         return;
     };
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    for (number, size, artifacts) in [(1, 20_000, 0), (2, 150_000, 1)] {
+    for (number, size, artifacts) in [(1, 20_000, 1), (2, 150_000, 2)] {
         let bytes = picture(size);
         let mut dumped = query(format!("q-{number}"));
         dumped["message_chain"][2] =
@@ -294,7 +294,7 @@ async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: 
         input["contents"][1]["image_url"]["url"],
         format!("artifact:{id}")
     );
-    assert_eq!(ready(&stage).await, 2);
+    assert_eq!(ready(&stage).await, 3);
     run.end(&stage).await;
 }
 

@@ -8,7 +8,7 @@ use domain::artifact::{
 };
 use domain::canonical::canonical_json;
 use protocol::context::{AgentInput, InputAttachment};
-use protocol::event::EventEnvelope;
+use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::WorkspaceId;
 use protocol::message::{ContentElement, ImageUrl};
 use store::{ArtifactOrigin, ArtifactRecord};
@@ -18,10 +18,14 @@ use super::Artifacts;
 use super::body::{BodyFiles, Pieces, declared_type, digest};
 use super::error::UploadError;
 use super::reference::{NAME, attach, is_same, reference_to};
+use super::sniff::media_type;
 use super::upload::{ArtifactOwner, NewArtifact, StoredArtifact};
 
 pub(crate) use references::AttachError;
 use references::{names_upload, refuse_named};
+
+/// Maximum number of small pictures of an event that become artifacts.
+const MAX_SMALL_PICTURES: usize = 16;
 
 /// Artifacts that were created or bound for an event that is not stored yet.
 #[derive(Debug, Default)]
@@ -48,15 +52,15 @@ pub(crate) enum Uploads {
     Refused,
 }
 
-/// A large file of an event. Its base64 is in the event, or in the body of the request.
-struct LargeFile {
+/// A file of an event that becomes an artifact. Its base64 is in the event, or in the body of the request.
+struct EventFile {
     sha256: String,
     size: u64,
     declared: Option<String>,
     name: Option<String>,
 }
 
-impl LargeFile {
+impl EventFile {
     /// The file of a base64 text; `None`: the text is small or no base64, and stays in the event.
     async fn of(text: &str, files: &BodyFiles) -> Option<Self> {
         let (declared, base64) = declared_type(text);
@@ -67,6 +71,23 @@ impl LargeFile {
         };
         let declared = declared.map(str::to_owned);
         (size > INLINE_BYTES as u64).then_some(Self {
+            sha256,
+            size,
+            declared,
+            name: None,
+        })
+    }
+
+    /// The file of a base64 text that is a picture by its first bytes.
+    async fn of_picture(text: &str) -> Option<Self> {
+        let (declared, base64) = declared_type(text);
+        let head = Pieces::plain(base64).next()?.ok()?;
+        if !media_type(declared, &head).starts_with("image/") {
+            return None;
+        }
+        let (sha256, size) = digest(Pieces::plain(base64)).await?;
+        let declared = declared.map(str::to_owned);
+        Some(Self {
             sha256,
             size,
             declared,
@@ -86,6 +107,7 @@ impl Artifacts {
         (files, uploads): (&BodyFiles, Uploads),
     ) -> Result<Attached, AttachError> {
         let mut attached = Attached::default();
+        let has_transcript = has_transcript(event);
         let Some(input) = &mut event.input else {
             return Ok(attached);
         };
@@ -100,6 +122,10 @@ impl Artifacts {
             }
             self.keep_all(workspace, event_id, input, files, &mut attached.made)
                 .await?;
+            if has_transcript {
+                self.keep_small_pictures(workspace, event_id, input, &mut attached.made)
+                    .await?;
+            }
             Ok(())
         };
         match keeping.await {
@@ -153,11 +179,59 @@ impl Artifacts {
         Ok(())
     }
 
+    /// Creates artifacts of inline pictures, for the transcript: later runs of the conversation show them again.
+    /// The event has both the picture and its artifact. A picture that is refused as an artifact stays inline only.
+    async fn keep_small_pictures(
+        &self,
+        workspace: &WorkspaceId,
+        event_id: &str,
+        input: &mut AgentInput,
+        made: &mut Vec<Uuid>,
+    ) -> Result<(), UploadError> {
+        let mut stored: Vec<(String, String)> = Vec::new();
+        for part in input.contents.iter_mut().filter(|part| is_inline(part)) {
+            let text = part.image_base64.as_deref().unwrap_or_default();
+            let Some(file) = EventFile::of_picture(text).await else {
+                continue;
+            };
+            let same = stored.iter().find(|(sha256, _)| *sha256 == file.sha256);
+            let url = match same {
+                Some((_, url)) => url.clone(),
+                None if stored.len() == MAX_SMALL_PICTURES => break,
+                None => {
+                    let name = part.file_name.as_deref();
+                    let name = name.filter(|name| domain::artifact::is_name(name));
+                    let sources = (text, &BodyFiles::default());
+                    let uploaded = self.keep(workspace, event_id, (&file, name), sources);
+                    let uploaded = match uploaded.await {
+                        Ok(uploaded) => uploaded,
+                        Err(error @ (UploadError::Place(_) | UploadError::Store(_))) => {
+                            return Err(error);
+                        }
+                        Err(error) => {
+                            tracing::debug!(
+                                event.id = event_id,
+                                "no artifact of an inline picture: {error}"
+                            );
+                            continue;
+                        }
+                    };
+                    made.push(uploaded.id);
+                    let url = url_of(&uploaded.id.to_string());
+                    stored.push((file.sha256, url.clone()));
+                    url
+                }
+            };
+            part.image_url = Some(ImageUrl { url });
+        }
+        Ok(())
+    }
+
     async fn keep(
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
-        (file, name): (&LargeFile, Option<&str>),
+        (file, name): (&EventFile, Option<&str>),
         (text, files): (&str, &BodyFiles),
     ) -> Result<StoredArtifact, UploadError> {
         let mut upload = self.upload(NewArtifact {
@@ -196,15 +270,15 @@ fn texts_of(input: &AgentInput) -> impl Iterator<Item = &str> {
 }
 
 /// The large files among these texts, by index.
-async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<LargeFile>> {
+async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<EventFile>> {
     let of_contents = input.contents.iter().map(|one| (&one.file_name, None));
     let of_attachments = input.attachments.iter();
     let of_attachments = of_attachments.map(|one| (&one.name, one.mime_type.as_ref()));
     let told = of_contents.chain(of_attachments);
     let mut found = Vec::new();
     for (text, (name, declared)) in texts_of(input).zip(told) {
-        let file = LargeFile::of(text, files).await;
-        found.push(file.map(|file| LargeFile {
+        let file = EventFile::of(text, files).await;
+        found.push(file.map(|file| EventFile {
             declared: file.declared.or_else(|| declared.cloned()),
             name: name.clone().filter(|name| domain::artifact::is_name(name)),
             ..file
@@ -217,10 +291,10 @@ async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<LargeFile
 /// names.
 fn refer_to(
     input: &mut AgentInput,
-    found: &[Option<LargeFile>],
+    found: &[Option<EventFile>],
     kept: &[(String, StoredArtifact)],
 ) {
-    let uploaded = |file: &Option<LargeFile>| {
+    let uploaded = |file: &Option<EventFile>| {
         let sha256 = &file.as_ref()?.sha256;
         let mut kept = kept.iter();
         kept.find(|(of, _)| of == sha256).map(|(_, one)| one)
@@ -258,7 +332,20 @@ pub(crate) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
 /// Whether an event may have files that become its artifacts.
 pub(crate) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
     let input = event.input.as_ref();
-    !files.is_empty() || input.is_some_and(|input| has_artifacts(input) || names_upload(input))
+    let has_pictures =
+        |input: &AgentInput| has_transcript(event) && input.contents.iter().any(is_inline);
+    !files.is_empty()
+        || input
+            .is_some_and(|input| has_artifacts(input) || names_upload(input) || has_pictures(input))
+}
+
+/// Whether an event becomes a message of a conversation's history.
+fn has_transcript(event: &EventEnvelope) -> bool {
+    event.event_type == MESSAGE_RECEIVED && event.conversation.is_some()
+}
+
+fn is_inline(part: &ContentElement) -> bool {
+    part.image_base64.is_some() && part.image_url.is_none()
 }
 
 fn attachment_of(uploaded: &StoredArtifact) -> InputAttachment {

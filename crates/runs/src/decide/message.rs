@@ -22,8 +22,13 @@ pub(crate) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessag
         .iter()
         .map(|part| {
             let mut part = part.clone();
-            let inline = part.image_base64.take().is_some() | part.file_base64.take().is_some();
-            (part, inline)
+            let has_picture = part.image_base64.take().is_some();
+            let is_artifact = part.image_url.is_some();
+            if has_picture && is_artifact {
+                "image_url".clone_into(&mut part.kind);
+            }
+            let has_file = part.file_base64.take().is_some();
+            (part, has_file || has_picture && !is_artifact)
         })
         .collect();
     let redacted = contents.iter().any(|(_, inline)| *inline);
