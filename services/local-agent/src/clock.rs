@@ -31,6 +31,14 @@ pub(crate) fn day(seconds: i64) -> String {
     format!("{}, {year:04}-{month:02}-{day:02}", WEEKDAYS[weekday])
 }
 
+/// UTC minute of an epoch second: `1970-01-01 00:00`.
+pub(crate) fn minute(seconds: i64) -> String {
+    let (year, month, day) = civil(seconds.div_euclid(SECONDS_OF_DAY));
+    let minutes = seconds.rem_euclid(SECONDS_OF_DAY) / 60;
+    let (hour, minute) = (minutes / 60, minutes % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
+}
+
 /// Year, month and day from days since 1970-01-01: the inverse of Howard Hinnant's "days from civil".
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
@@ -49,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_have_a_weekday_and_a_date() {
+    fn formats_days_and_minutes_in_utc() {
         for (seconds, expected) in [
             (0, "Thursday, 1970-01-01"),
             (86_399, "Thursday, 1970-01-01"),
@@ -60,5 +68,6 @@ mod tests {
         ] {
             assert_eq!(day(seconds), expected, "{seconds}");
         }
+        assert_eq!(minute(951_782_400 + 13 * 3_600 + 299), "2000-02-29 13:04");
     }
 }

@@ -37,7 +37,28 @@ pub struct Config {
     pub max_tool_result_chars: usize,
     /// Items per history page.
     pub history_fetch_limit: u32,
+    /// Pictures of earlier messages that the model sees again.
+    pub pictures: PictureLimits,
     pub context: BudgetSettings,
+}
+
+/// Limits of pictures from the history, newest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PictureLimits {
+    pub count: usize,
+    /// Size of all of them, before base64.
+    pub bytes: u64,
+}
+
+impl PictureLimits {
+    /// Takes a picture out of the limits; false if it exceeds them. Then older pictures are not shown either, so
+    /// that the shown ones are the newest.
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let rest = self.count.checked_sub(1).zip(self.bytes.checked_sub(bytes));
+        let is_within = rest.is_some();
+        (self.count, self.bytes) = rest.unwrap_or_default();
+        is_within
+    }
 }
 
 /// Model with its call settings.
@@ -88,6 +109,10 @@ impl Config {
                 50,
             ))
             .unwrap_or(u32::MAX),
+            pictures: PictureLimits {
+                count: size(integer(config, "context-history-pictures", 0, 4)),
+                bytes: integer(config, "context-history-picture-bytes", 0, 8 * 1024 * 1024),
+            },
             context: BudgetSettings {
                 window: integer(config, "context-window-tokens", 0, 200_000),
                 reserve: integer(config, "context-reserve-tokens", 0, 16_384),

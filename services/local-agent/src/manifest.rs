@@ -88,6 +88,6 @@ mod tests {
         ] {
             assert_eq!(manifest["capabilities"][capability], true, "{capability}");
         }
-        assert_eq!(manifest["config_schema"].as_array().unwrap().len(), 18);
+        assert_eq!(manifest["config_schema"].as_array().unwrap().len(), 20);
     }
 }

@@ -9,7 +9,7 @@ use protocol::run::Page;
 use runner_kit::HostError;
 use runner_kit::host::{HistoryPageQuery, PageDirection};
 
-use crate::config::Config;
+use crate::config::{Config, PictureLimits};
 use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::Checkpoint;
 use crate::context::estimate;
@@ -50,7 +50,7 @@ pub(super) async fn read(
     let limit = config.history_fetch_limit.min(PAGE_ITEMS);
     if let Some(covered) = checkpoint.map(|checkpoint| &checkpoint.covers_until) {
         match since(host, covered, limit).await {
-            Ok(items) => return Ok(remember(items, context)),
+            Ok(items) => return Ok(remember(items, context, config)),
             Err(failed) => {
                 tracing::warn!(
                     "the history since the summary cannot be read: {}",
@@ -59,7 +59,7 @@ pub(super) async fn read(
             }
         }
     }
-    Ok(remember(tail(host, budget, limit).await?, context))
+    Ok(remember(tail(host, budget, limit).await?, context, config))
 }
 
 async fn since(
@@ -75,6 +75,7 @@ async fn since(
             after_cursor: Some(after.clone()),
             limit: Some(limit),
             direction: Some(PageDirection::Forward),
+            include_attachments: true,
             ..HistoryPageQuery::default()
         };
         let page = page(host, query).await?;
@@ -104,6 +105,7 @@ async fn tail(
             before_cursor: before.take(),
             limit: Some(limit),
             direction: Some(PageDirection::Backward),
+            include_attachments: true,
             ..HistoryPageQuery::default()
         };
         let page = match page(host, query).await {
@@ -117,7 +119,9 @@ async fn tail(
             Err(failed) => return Err(failed),
         };
         for item in &page.items {
-            tokens += message_of(item).as_ref().map_or(0, estimate::message);
+            // Texts only: pictures have limits of their own.
+            let message = message_of(item, &mut PictureLimits::default());
+            tokens += message.as_ref().map_or(0, estimate::message);
         }
         let next = next_of(&page);
         newest_first.extend(page.items);
@@ -153,22 +157,34 @@ async fn page(
     }
 }
 
-fn remember(items: Vec<TranscriptItem>, context: &AgentRunContext) -> Vec<Remembered> {
+fn remember(
+    items: Vec<TranscriptItem>,
+    context: &AgentRunContext,
+    config: &Config,
+) -> Vec<Remembered> {
     let last = last_before(&items, context);
     let items = items.into_iter();
     let before = items.filter(|item| is_before(item, context, last));
     let mut cursor = None;
-    let remembered = before.filter_map(|item| {
+    let cursors = before.map(|item| {
         // Summaries end here: later runs read the items that are left out now.
         if item.seq <= last {
             cursor.clone_from(&item.cursor);
         }
-        Some(Remembered {
-            message: message_of(&item)?,
-            cursor: cursor.clone(),
-        })
+        (item, cursor.clone())
     });
-    remembered.collect()
+    let mut left = config.pictures;
+    let mut newest_first: Vec<_> = cursors
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .filter_map(|(item, cursor)| {
+            let message = message_of(&item, &mut left)?;
+            Some(Remembered { message, cursor })
+        })
+        .collect();
+    newest_first.reverse();
+    newest_first
 }
 
 /// Sequence number of the last user message before the current event.
@@ -190,8 +206,8 @@ fn is_before(item: &TranscriptItem, context: &AgentRunContext, last: i64) -> boo
 }
 
 /// The stored message when it has content, else its role and text. `None` for instructions: only the prompt
-/// instructs.
-fn message_of(item: &TranscriptItem) -> Option<Message> {
+/// instructs. Pictures within `left` stay; the others become descriptions.
+fn message_of(item: &TranscriptItem, left: &mut PictureLimits) -> Option<Message> {
     let whole = item.content_json.as_ref();
     let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
     let text = item.content.as_deref().filter(|text| !text.is_empty());
@@ -202,7 +218,8 @@ fn message_of(item: &TranscriptItem) -> Option<Message> {
         return None;
     }
     // Reasoning and signatures are sent back within their run only.
-    let mut message = without_thinking(&pictures::describe(message));
+    let mut message = without_thinking(&message);
+    pictures::of_past(&mut message, item, |picture| left.take(picture.bytes));
     message.provider_specific_fields = None;
     for call in message.tool_calls.iter_mut().flatten() {
         call.provider_specific_fields = None;

@@ -508,26 +508,76 @@ async fn joins_input_parts_into_one_user_message() {
 }
 
 #[tokio::test]
-async fn inlines_readable_images_and_mentions_them_later() {
-    for may_read in [true, false] {
+async fn shows_newest_pictures_of_the_conversation_again() {
+    let config = json!({"context-history-pictures": 2, "context-history-picture-bytes": 100_000});
+    for (config, sizes, shown) in [
+        (&config, [10, 10, 10], ["", "b", "c"]),
+        (&config, [10, 90_000, 20_000], ["", "", "c"]),
+        (&config, [10, 10, 100_001], ["", "", ""]),
+        (
+            &json!({"context-history-pictures": 0}),
+            [10, 10, 10],
+            ["", "", ""],
+        ),
+        (&json!({}), [10, 10, 10], ["a", "b", "c"]),
+    ] {
         let host = host();
-        let picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
-        let mut before = item(1, "user", "an earlier one");
-        before.content_json = Some(json!({"role": "user", "content": [picture]}).into());
-        host.script().history = vec![before];
-        let mut context = context("what is this?", &json!({}));
+        for ((seq, id), size) in (1..).zip(["a", "b", "c"]).zip(sizes) {
+            let url = format!("artifact:{id}");
+            let mut item = item(seq, "user", "");
+            let picture = json!({"type": "image_url", "image_url": {"url": url}});
+            item.content_json = Some(json!({"role": "user", "content": [picture]}).into());
+            let attachment = json!({"url": url, "name": format!("{id}.png"), "size": size});
+            item.attachment_refs = vec![attachment.into()];
+            host.script().history.push(item);
+        }
+        run(&host, context("what is on it?", config)).await;
+        let sent = serde_json::to_string(&host.request(0)).unwrap();
+        for (id, shown) in ["a", "b", "c"].into_iter().zip(shown) {
+            let note = format!("[picture {id}.png of 1970-01-01 00:00 UTC: not shown]");
+            assert_eq!(
+                sent.contains(&format!("artifact:{id}")),
+                !shown.is_empty(),
+                "{sent}"
+            );
+            assert_eq!(sent.contains(&note), shown.is_empty(), "{sent}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn shows_current_pictures_that_it_may_read() {
+    for (may_read, inline, expected) in [
+        (
+            true,
+            false,
+            json!({"type": "image_url", "image_url": {"url": "artifact:one"}}),
+        ),
+        (
+            false,
+            false,
+            json!({"type": "text", "text": "[picture artifact:one: not shown]"}),
+        ),
+        (
+            false,
+            true,
+            json!({"type": "image_base64", "image_base64": "AAAA"}),
+        ),
+    ] {
+        let host = host();
+        let mut picture = json!({"type": "image_url", "image_url": {"url": "artifact:one"}});
+        if inline {
+            picture["type"] = "image_base64".into();
+            picture["image_base64"] = "AAAA".into();
+        }
+        let mut context = context("see", &json!({}));
         context.context.available_apis.artifact_read = may_read;
         context.input.contents = serde_json::from_value(json!([picture])).unwrap();
         run(&host, context).await;
-        let asked = serde_json::to_value(host.request(0)).unwrap();
-        let told = "[picture artifact:one: not shown]";
-        if may_read {
-            assert_eq!(asked[0]["content"][0]["text"], told, "{asked}");
-            assert_eq!(asked[0]["content"][2]["type"], "image_url", "{asked}");
-        } else {
-            let words = format!("{told}\n\nwhat is this?{told}");
-            assert_eq!(asked[0]["content"], words, "{asked}");
-        }
+        let sent = serde_json::to_value(host.request(0)).unwrap();
+        let text = json!({"type": "text", "text": "see"});
+        let expected = json!([text, expected]);
+        assert_eq!(sent[0]["content"], expected, "{sent}");
     }
 }
 
