@@ -190,7 +190,8 @@ async fn tool_errors_reach_model_model_errors_reach_client(
         assert_eq!(told, format!("Error: {error}"));
     }
 
-    desk.talker.says([AnswerPiece::Failure(400)]);
+    desk.talker
+        .says([AnswerPiece::Failure(400, "the model is away")]);
     let events = desk.ask("m-2", "fail").await;
     let failed = events.last().unwrap();
     assert_eq!(failed["type"], "run.failed");

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
@@ -83,7 +85,11 @@ impl LocalAgentStage {
 
     /// Posts a message to the conversation and waits for the end of its run.
     async fn ask(&self, text: &str) -> AgentTurn {
-        let stream = self.client.post_streaming(&said(text)).await;
+        self.post(&said(text)).await
+    }
+
+    async fn post(&self, event: &Value) -> AgentTurn {
+        let stream = self.client.post_streaming(event).await;
         let run_id = stream.run_id();
         let frames = stream.rest().await;
         let events = frames
@@ -230,13 +236,85 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
     );
 }
 
+#[rstest]
+#[tokio::test]
+async fn shows_pictures_again_in_next_message(#[values(Sqlite, Postgres)] engine: Engine) {
+    let talker = ScriptedProvider::start().await;
+    let Some(agency) = LocalAgentStage::open(engine, &talker, AgentSetting::default()).await else {
+        return;
+    };
+    // One stays in its event, the other is replaced by an artifact.
+    let pictures = [2_000, 100_000].map(|bytes| {
+        let picture = [&b"\x89PNG\r\n\x1a\n"[..], &vec![7; bytes]].concat();
+        format!("data:image/png;base64,{}", BASE64_STANDARD.encode(picture))
+    });
+    let mut event = said("Look.");
+    event["input"]["contents"] = pictures
+        .iter()
+        .map(|picture| json!({"type": "image_base64", "image_base64": picture}))
+        .collect();
+    talker.says([AnswerPiece::text("I see.")]);
+    assert_eq!(agency.post(&event).await.answer(), "I see.");
+    for (question, answer) in [
+        ("What is on them?", "A cat and a dog."),
+        ("Which is larger?", "The dog."),
+    ] {
+        talker.says([AnswerPiece::text(answer)]);
+        assert_eq!(agency.ask(question).await.answer(), answer);
+        let request = talker.asked().pop().unwrap();
+        for picture in &pictures {
+            let shown = request
+                .pictures()
+                .iter()
+                .filter(|shown| **shown == picture)
+                .count();
+            assert_eq!(shown, 1, "{question}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn later_runs_stay_below_refused_size() {
+    let talker = ScriptedProvider::start().await;
+    let Some(agency) = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default()).await else {
+        return;
+    };
+    for turn in 1..=8 {
+        talker.says([AnswerPiece::text("Noted.")]);
+        agency
+            .ask(&format!("{turn} {}", "some more words ".repeat(200)))
+            .await;
+    }
+    let refusal = "This model's maximum context length is 1024 tokens";
+    talker.says([
+        AnswerPiece::Failure(400, refusal),
+        AnswerPiece::text("Hello."),
+    ]);
+    let before = talker.asked().len();
+    assert_eq!(agency.ask("Hi").await.answer(), "Hello.");
+    assert!(
+        talker.asked().len() > before + 1,
+        "refused, then sent with less"
+    );
+    for _ in 0..2 {
+        let before = talker.asked().len();
+        talker.says([AnswerPiece::text("Hello.")]);
+        assert_eq!(agency.ask("Hi").await.answer(), "Hello.");
+        assert_eq!(
+            talker.asked().len(),
+            before + 1,
+            "one call for a short message"
+        );
+    }
+}
+
 #[tokio::test]
 async fn falls_back_when_first_model_fails_early() {
     let talker = ScriptedProvider::start().await;
     let agency = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default())
         .await
         .unwrap();
-    talker.says([AnswerPiece::Failure(500)]);
+    talker.says([AnswerPiece::Failure(500, "the model is away")]);
     let turn = agency.ask("hello").await;
     assert_eq!(turn.answer(), "You said: hello");
     assert_eq!(turn.ending()["type"], "run.completed");

@@ -24,8 +24,8 @@ pub enum AnswerPiece {
     Text(String),
     /// A tool call, which ends the answer.
     Call(String, Value),
-    /// An error with this status instead of an answer.
-    Failure(u16),
+    /// An error with this status and message instead of an answer.
+    Failure(u16, &'static str),
     /// Sends nothing more while the client stays connected.
     Silence,
 }
@@ -70,6 +70,15 @@ impl ChatRequest {
     pub fn all(&self) -> String {
         let texts: Vec<_> = self.messages().iter().map(text_of).collect();
         texts.join("\n")
+    }
+
+    /// URLs of all pictures, in order.
+    pub fn pictures(&self) -> Vec<&str> {
+        let contents = self.messages().iter().map(|message| &message["content"]);
+        let parts = contents.filter_map(Value::as_array).flatten();
+        parts
+            .filter_map(|part| part["image_url"]["url"].as_str())
+            .collect()
     }
 
     pub fn words(&self) -> usize {
@@ -160,14 +169,14 @@ async fn answer(State(shared): State<ProviderState>, body: Bytes) -> Response {
     loop {
         let next = shared.script.lock().unwrap().pop_front();
         let Some(next) = next else { break };
-        let ends = matches!(next, AnswerPiece::Call(..) | AnswerPiece::Failure(_));
+        let ends = matches!(next, AnswerPiece::Call(..) | AnswerPiece::Failure(..));
         pieces.push(next);
         if ends {
             break;
         }
     }
-    if let [AnswerPiece::Failure(status)] = pieces[..] {
-        let error = json!({"error": {"message": "the model is away"}});
+    if let [AnswerPiece::Failure(status, message)] = pieces[..] {
+        let error = json!({"error": {"message": message}});
         return (StatusCode::from_u16(status).unwrap(), Json(error)).into_response();
     }
     spoken(&pieces, &shared)
@@ -192,7 +201,7 @@ fn spoken(pieces: &[AnswerPiece], shared: &ProviderState) -> Response {
                 finish = "tool_calls";
             }
             AnswerPiece::Silence => is_silent = true,
-            AnswerPiece::Failure(_) => unreachable!("a failure is an answer of its own"),
+            AnswerPiece::Failure(..) => unreachable!("a failure is an answer of its own"),
         }
     }
     if !is_silent {

@@ -6,11 +6,13 @@ mod retrieval;
 use protocol::context::{AgentInput, AgentRunContext};
 use protocol::message::Message;
 use runner_kit::HostError;
+use serde_json::Value;
 
 use crate::clock;
 use crate::config::Config;
 use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::{self, Checkpoint};
+use crate::context::learned_limit::{self, LearnedLimit};
 use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
 
@@ -23,6 +25,8 @@ pub(crate) struct AssembledRequest {
     pub(crate) prompt: Vec<Message>,
     /// Summary that an earlier run stored.
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// Budget within the limit that an earlier run learned.
+    pub(crate) budget: RequestBudget,
     pub(crate) history: Vec<Remembered>,
     /// Passages from the knowledge bases.
     pub(crate) retrieved: Option<Message>,
@@ -34,23 +38,35 @@ pub(crate) async fn assemble(
     host: &impl AgentHost,
     context: &AgentRunContext,
     config: &Config,
-    budget: &RequestBudget,
+    budget: RequestBudget,
 ) -> Result<AssembledRequest, HostError> {
     let current = reference_data::user_message(&context.input);
     let current = pictures::of_now(current, context);
     let query = words(&context.input);
     let retrieving = retrieval::retrieve(host, config, query.trim());
     let remembering = async {
-        let checkpoint = checkpoint(host, context).await?;
-        let history = history::read(host, context, config, budget, checkpoint.as_ref()).await?;
-        Ok::<_, HostError>((checkpoint, history))
+        let (checkpoint, limit) = tokio::try_join!(
+            state_of_conversation(host, context, checkpoint::KEY),
+            state_of_conversation(host, context, learned_limit::KEY),
+        )?;
+        let conversation = context.context.conversation_id.as_deref();
+        let checkpoint = checkpoint
+            .zip(conversation)
+            .and_then(|(value, conversation)| Checkpoint::parse(&value, conversation));
+        let limit = limit
+            .zip(config.models.first())
+            .and_then(|(value, model)| LearnedLimit::tokens_of(value, &model.id, clock::now()));
+        let budget = limit.map_or(budget, |limit| budget.limited_to(limit));
+        let history = history::read(host, context, config, &budget, checkpoint.as_ref()).await?;
+        Ok::<_, HostError>((checkpoint, budget, history))
     };
     let (retrieved, remembered, prompt) =
         tokio::try_join!(retrieving, remembering, prompt(host, context, config))?;
-    let (checkpoint, history) = remembered;
+    let (checkpoint, budget, history) = remembered;
     Ok(AssembledRequest {
         prompt,
         checkpoint,
+        budget,
         history,
         retrieved: reference_data::retrieved_message(&retrieved),
         current,
@@ -95,21 +111,21 @@ async fn prompt(
     Ok(prompt)
 }
 
-async fn checkpoint(
+/// Value of the conversation's state; `None` without access, and after a failed read.
+async fn state_of_conversation(
     host: &impl AgentHost,
     context: &AgentRunContext,
-) -> Result<Option<Checkpoint>, HostError> {
-    let Some(conversation) = &context.context.conversation_id else {
-        return Ok(None);
-    };
-    if !context.context.available_apis.state {
+    key: &str,
+) -> Result<Option<Value>, HostError> {
+    let access = &context.context;
+    if access.conversation_id.is_none() || !access.available_apis.state {
         return Ok(None);
     }
-    match host.state_get(checkpoint::KEY).await {
-        Ok(value) => Ok(value.and_then(|value| Checkpoint::parse(&value, conversation))),
+    match host.state_get(key).await {
+        Ok(value) => Ok(value),
         Err(failed) => {
             tracing::warn!(
-                "the summary of the conversation cannot be read: {}",
+                "cannot read state {key} of the conversation, continuing without: {}",
                 over(failed)?
             );
             Ok(None)

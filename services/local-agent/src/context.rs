@@ -7,6 +7,7 @@ pub mod compact; // pass over all parts: start here
 pub mod conversation; // parts of a request
 pub mod estimate;
 pub mod fit;
+pub mod learned_limit;
 pub mod message_validation;
 pub mod overflow;
 pub mod pictures; // pictures that the gateway stores

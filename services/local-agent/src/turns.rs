@@ -7,6 +7,7 @@ use protocol::model::LlmRequest;
 use crate::agent::{AgentFailure, LLM_ERROR};
 use crate::assemble::assemble;
 use crate::config::Config;
+use crate::context::budget::RequestBudget;
 use crate::context::{pictures, reference_data};
 use crate::host::AgentHost;
 use crate::message_writer::MessageWriter;
@@ -34,14 +35,12 @@ pub(crate) async fn converse<H: AgentHost>(
     mut message_writer: MessageWriter,
 ) -> Result<FinishKind, AgentFailure> {
     let mut models = ModelFallbacks::new(work.config.models.clone());
-    let mut window = MessageWindow::new(work);
+    let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
     let (tools, assembled) = tokio::try_join!(
         Toolbox::open(work.host, &work.context.resources, work.config),
-        assemble(work.host, work.context, work.config, window.budget()),
+        assemble(work.host, work.context, work.config, budget),
     )?;
-    window
-        .begin(assembled, &tools.tools, models.first())
-        .await?;
+    let mut window = MessageWindow::open(work, assembled, &tools.tools, models.first()).await?;
     if window.is_empty() && !take_steering(work, &mut window).await? {
         return Err(AgentFailure::no_input());
     }

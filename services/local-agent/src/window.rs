@@ -4,6 +4,7 @@ use protocol::message::{LlmTokenUsage, Message};
 use protocol::model::{CountTokens, LlmRequest, LlmTool};
 use protocol::resources::ModelOperation;
 use runner_kit::HostError;
+use serde_json::Value;
 
 use crate::assemble::AssembledRequest;
 use crate::clock;
@@ -12,6 +13,7 @@ use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
 use crate::context::conversation::RequestMessages;
 use crate::context::estimate;
+use crate::context::learned_limit::{self, LearnedLimit};
 use crate::context::summary::request::SummaryRequest;
 use crate::context::{pictures, wire};
 use crate::host::AgentHost;
@@ -26,6 +28,8 @@ pub(crate) struct MessageWindow<'a, H> {
     work: &'a TurnParts<'a, H>,
     budget: RequestBudget,
     conversation: RequestMessages,
+    /// Cursor of the page after each history message.
+    cursors: Vec<Option<String>>,
     anchor: Option<Anchor>,
     /// Tokens of the last request, as far as known.
     sent: u64,
@@ -34,36 +38,20 @@ pub(crate) struct MessageWindow<'a, H> {
 }
 
 impl<'a, H: AgentHost> MessageWindow<'a, H> {
-    pub(crate) fn new(work: &'a TurnParts<'a, H>) -> Self {
-        let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
-        Self {
-            work,
-            budget,
-            conversation: RequestMessages::default(),
-            anchor: None,
-            sent: 0,
-            has_shrunk: false,
-        }
-    }
-
-    pub(crate) fn budget(&self) -> &RequestBudget {
-        &self.budget
-    }
-
-    /// Takes the assembled parts. A summary made here is stored for the next run.
-    pub(crate) async fn begin(
-        &mut self,
+    /// Takes the assembled parts and compacts them when needed.
+    pub(crate) async fn open(
+        work: &'a TurnParts<'a, H>,
         assembled: AssembledRequest,
         tools: &[LlmTool],
         model: &str,
-    ) -> Result<(), HostError> {
+    ) -> Result<Self, HostError> {
         let (history, cursors): (Vec<_>, Vec<_>) = assembled
             .history
             .into_iter()
             .map(|remembered| (remembered.message, remembered.cursor))
             .unzip();
         let summary = assembled.checkpoint.as_ref();
-        self.conversation = RequestMessages {
+        let conversation = RequestMessages {
             prompt: assembled.prompt,
             summaries: summary
                 .and_then(Checkpoint::summary_message)
@@ -75,12 +63,21 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
         };
         // Nothing is counted yet; the tools are known to be sent.
         let beside = serde_json::to_string(tools).unwrap_or_default();
-        self.anchor = (!tools.is_empty()).then(|| Anchor {
+        let anchor = (!tools.is_empty()).then(|| Anchor {
             messages: 0,
             tokens: estimate::text(&beside),
         });
-        let compacted = self.pass(self.budget, self.anchor, model).await?;
-        self.keep(&compacted, &cursors).await
+        let mut window = Self {
+            work,
+            budget: assembled.budget,
+            conversation,
+            cursors,
+            anchor,
+            sent: 0,
+            has_shrunk: false,
+        };
+        window.pass(model).await?;
+        Ok(window)
     }
 
     /// True when there is no message for a model.
@@ -121,37 +118,47 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
     /// Compacts before the next request when needed.
     pub(crate) async fn fit(&mut self, model: &str) -> Result<(), HostError> {
         self.has_shrunk = false;
-        self.pass(self.budget, self.anchor, model).await.map(drop)
+        self.pass(model).await
     }
 
-    /// Compacts below the refused size; false when that was done before, or nothing can be left out.
+    /// Compacts below the refused size, and stores the new limit for later runs; false when that was done before,
+    /// or nothing can be left out.
     pub(crate) async fn shrink(&mut self, model: &str) -> Result<bool, HostError> {
         if std::mem::replace(&mut self.has_shrunk, true) {
             return Ok(false);
         }
         let before = estimate::conversation(&self.conversation);
         for _ in 0..SHRINKS {
-            let budget = self.budget.for_retry_below(self.sent);
-            self.pass(budget, self.anchor, model).await?;
+            self.budget = self.budget.for_retry_below(self.sent);
+            self.pass(model).await?;
             if estimate::conversation(&self.conversation) < before {
+                let limit = LearnedLimit {
+                    model_id: model.to_owned(),
+                    tokens: self.budget.input,
+                    created_at: clock::now(),
+                };
+                self.store(learned_limit::KEY, limit.to_value()).await?;
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    async fn pass(
-        &mut self,
-        budget: RequestBudget,
-        anchor: Option<Anchor>,
-        model: &str,
-    ) -> Result<Compacted, HostError> {
-        let asked = WindowModel {
+    /// Compacts within the budget. A summary made here is stored for later passes and runs.
+    async fn pass(&mut self, model: &str) -> Result<(), HostError> {
+        let host_model = WindowModel {
             work: self.work,
             model,
         };
         let conversation = std::mem::take(&mut self.conversation);
-        let mut compacted = compact(conversation, &budget, anchor, &asked, &asked).await?;
+        let mut compacted = compact(
+            conversation,
+            &self.budget,
+            self.anchor,
+            &host_model,
+            &host_model,
+        )
+        .await?;
         self.conversation = std::mem::take(&mut compacted.conversation);
         self.anchor = compacted.anchor;
         self.sent = compacted.tokens_after;
@@ -163,23 +170,21 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
                 "the context was compacted from {before} to {after} tokens"
             );
         }
-        Ok(compacted)
+        self.store_summary(&compacted).await?;
+        let remaining = compacted.remaining_history.into_iter();
+        self.cursors = remaining
+            .map(|index| self.cursors.get_mut(index).and_then(Option::take))
+            .collect();
+        Ok(())
     }
 
-    /// Stores the summary of a pass for later runs.
-    async fn keep(
-        &self,
-        compacted: &Compacted,
-        cursors: &[Option<String>],
-    ) -> Result<(), HostError> {
-        let access = &self.work.context.context;
+    async fn store_summary(&self, compacted: &Compacted) -> Result<(), HostError> {
         let last = compacted.omitted_history.checked_sub(1);
-        let covered = last.and_then(|last| cursors.get(last)?.clone());
-        let (Some(summary), Some(covers_until), Some(conversation_id), true) = (
+        let covered = last.and_then(|last| self.cursors.get(last)?.clone());
+        let (Some(summary), Some(covers_until), Some(conversation_id)) = (
             compacted.summary.clone(),
             covered,
-            access.conversation_id.clone(),
-            access.available_apis.state,
+            self.work.context.context.conversation_id.clone(),
         ) else {
             return Ok(());
         };
@@ -190,14 +195,19 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
             created_at: clock::now(),
             conversation_id,
         };
-        let written = self
-            .work
-            .host
-            .state_put(checkpoint::KEY, checkpoint.to_value());
-        match written.await {
+        self.store(checkpoint::KEY, checkpoint.to_value()).await
+    }
+
+    /// Writes a value of the conversation's state. Later runs repeat the work after a failed write.
+    async fn store(&self, key: &str, value: Value) -> Result<(), HostError> {
+        let access = &self.work.context.context;
+        if access.conversation_id.is_none() || !access.available_apis.state {
+            return Ok(());
+        }
+        match self.work.host.state_put(key, value).await {
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
-                tracing::warn!("the summary of the conversation cannot be kept: {failed}");
+                tracing::warn!("cannot store state {key} of the conversation: {failed}");
                 Ok(())
             }
             Ok(()) => Ok(()),

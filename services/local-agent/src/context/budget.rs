@@ -130,6 +130,15 @@ impl RequestBudget {
         self.with_window(three_quarters(input))
     }
 
+    /// This budget with at most `input` tokens for a request; also where no budget applies.
+    #[must_use]
+    pub fn limited_to(&self, input: u64) -> Self {
+        if !self.is_off() && self.input <= input {
+            return *self;
+        }
+        self.with_window(input)
+    }
+
     /// Same budget for another window, parts in proportion.
     fn with_window(&self, window: u64) -> Self {
         let window = window.max(1);
@@ -273,5 +282,9 @@ mod tests {
         assert_eq!((known.input, known.keep_recent), (4_500, 2_250));
         assert_eq!(RequestBudget::off().for_retry_below(40_000).input, 30_000);
         assert_eq!(RequestBudget::off().for_retry_below(0).input, 1);
+        let limited = budget(&configured, json!({})).limited_to(4_000);
+        assert_eq!((limited.input, limited.keep_recent), (4_000, 2_000));
+        assert_eq!(limited.limited_to(5_000), limited);
+        assert_eq!(RequestBudget::off().limited_to(4_000).input, 4_000);
     }
 }

@@ -51,6 +51,8 @@ pub struct Compacted {
     pub summary: Option<String>,
     /// Number of leading history items that the summary covers, in the input's numbering.
     pub omitted_history: usize,
+    /// Index in the input of each history item that remains.
+    pub remaining_history: Vec<usize>,
     /// Known size for the next pass. Invalid after changes to messages before the last.
     pub anchor: Option<Anchor>,
 }
@@ -72,7 +74,7 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
 ) -> Result<Compacted, C::Error> {
     let history = conversation.history.len();
     let before = conversation.iter().count();
-    let (conversation, places) = sanitized(conversation);
+    let (conversation, mut places) = sanitized(conversation);
     let messages = conversation.messages();
     // The provider counted another list: its message count is useless, but the size of everything besides is
     // unchanged.
@@ -81,10 +83,12 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
         anchor.filter(|anchor| anchor.messages == 0 || (is_same && anchor.messages <= before));
     if budget.is_off() {
         let tokens = guess(&messages, anchor);
-        return Ok(unchanged(conversation, tokens, anchor));
+        return Ok(unchanged(conversation, places, tokens, anchor));
     }
     let size = match measure(&messages, budget, anchor, counter).await? {
-        Measured::Fits { tokens, anchor } => return Ok(unchanged(conversation, tokens, anchor)),
+        Measured::Fits { tokens, anchor } => {
+            return Ok(unchanged(conversation, places, tokens, anchor));
+        }
         Measured::Over(size) => size,
     };
     drop(messages);
@@ -112,12 +116,19 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
             0
         },
         summary,
+        // Passes drop the oldest items only.
+        remaining_history: places.split_off(places.len() - conversation.history.len()),
         anchor: Some(Anchor { messages, tokens }),
         conversation,
     })
 }
 
-fn unchanged(conversation: RequestMessages, tokens: u64, anchor: Option<Anchor>) -> Compacted {
+fn unchanged(
+    conversation: RequestMessages,
+    remaining_history: Vec<usize>,
+    tokens: u64,
+    anchor: Option<Anchor>,
+) -> Compacted {
     Compacted {
         conversation,
         compacted: false,
@@ -125,6 +136,7 @@ fn unchanged(conversation: RequestMessages, tokens: u64, anchor: Option<Anchor>)
         tokens_after: tokens,
         summary: None,
         omitted_history: 0,
+        remaining_history,
         anchor,
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::context::checkpoint::KEY;
 use crate::context::estimate;
+use crate::context::learned_limit::KEY as LIMIT;
 use crate::testing::{
     AnswerStep, SUMMARISER, TestHost, answer, call, context, end, ending, fail, is_summary, item,
     run, text, usage,
@@ -201,6 +202,47 @@ async fn retries_once_with_smaller_context_after_overflow() {
         let requests = sent(&host);
         let size = |place: usize| estimate::messages(&requests[place].messages);
         assert!(size(1) < size(0) * 3 / 4 + 1, "{} {}", size(0), size(1));
+    }
+}
+
+#[tokio::test]
+async fn later_runs_stay_below_refused_size() {
+    // No window is known. Sixty messages, one long message, and a summary of this run's own turns.
+    for (count, window) in [
+        (60, json!({})),
+        (60, json!({"context-window-tokens": 0})),
+        (1, json!({})),
+    ] {
+        let host = TestHost::default();
+        long_history(&host, count);
+        let input = if count == 1 {
+            "a long question ".repeat(900)
+        } else {
+            "hi".to_owned()
+        };
+        host.model("m", overflow())
+            .model(SUMMARISER, vec![text("a summary")])
+            .model("m", vec![text("ok"), end()]);
+        run(&host, context(&input, &window)).await;
+        let refused = estimate::messages(&sent(&host)[0].messages);
+        let limit = host.script().state[LIMIT]["tokens"].as_u64().unwrap();
+        assert!(limit < refused, "{limit} {refused}");
+        if count > 1 {
+            assert!(
+                host.script().state.contains_key(KEY),
+                "the retry's summary is stored"
+            );
+        }
+
+        let before = host.script().requests.len();
+        host.model(SUMMARISER, vec![text("a summary")])
+            .model("m", vec![text("ok"), end()]);
+        let results = run(&host, context(&input, &window)).await;
+        assert_eq!(answer(&results), "ok");
+        let script = host.script();
+        let calls = &script.requests[before..];
+        assert_eq!(calls.len(), 1, "no refused call and no new summary");
+        assert!(estimate::messages(&calls[0].messages) <= limit);
     }
 }
 
