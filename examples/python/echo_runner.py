@@ -4,7 +4,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = base64.b64decode(os.environ["RUNNER_SECRET"].split("whsec_", 1)[1], validate=True)
 RUNNER = {"id": "plugin:runnel/echo-python/default", "name": "default",
-          "label": {"en_US": "Echo (Python)", "zh_Hans": "回声（Python）"}, "permissions": {"history": ["page"]},
+          "label": {"en_US": "Echo (Python)", "zh_Hans": "回声（Python）"},
+          "permissions": {"history": ["page"], "state": ["conversation"]},
           "capabilities": {"streaming": True, "interrupt": True}}
 MOST_BYTES = 8 * 1024 * 1024  # of a request: an event of 1 MiB comes with its text twice, with state, schemas of tools, …
 live = weakref.WeakValueDictionary()  # run id -> the event that cancels it, while it is executed

@@ -9,7 +9,7 @@ const SECRET = /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(process.env.RUNNER_SECRET ?
 if (!SECRET) throw new Error("RUNNER_SECRET is not whsec_ and a key in base64");
 const KEY = Buffer.from(SECRET, "base64");
 const RUNNER = { id: "plugin:runnel/echo-typescript/default", name: "default",
-  label: { en_US: "Echo (TypeScript)", zh_Hans: "回声（TypeScript）" }, permissions: { history: ["page"] },
+  label: { en_US: "Echo (TypeScript)", zh_Hans: "回声（TypeScript）" }, permissions: { history: ["page"], state: ["conversation"] },
   capabilities: { streaming: true, interrupt: true } };
 const MOST_BYTES = 8 * 1024 * 1024; // of a request: an event of 1 MiB comes with its text twice, with state, schemas of tools, …
 const live = new Map<string, AbortController>(); // run id -> what cancels it, while it is executed

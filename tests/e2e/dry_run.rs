@@ -40,6 +40,7 @@ async fn stage(engine: Engine, policy: &'static str) -> Option<(OwnStage, Client
     steerable["capabilities"]["steering"] = json!(true);
     steerable["permissions"] = json!({
         "models": ["invoke"], "tools": ["detail", "call"], "history": ["page"],
+        "state": ["conversation"],
     });
     steerable["config_schema"] = json!([{"type": "select-llm-model", "name": "model"}]);
     let runner = StubRunner::start_as(steerable).await;

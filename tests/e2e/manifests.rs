@@ -11,7 +11,7 @@ use crate::support::script::sse;
 const OTHER: &str = "plugin:test/other/default";
 const ENDPOINTS: &str = "/v1/runner-endpoints";
 
-const OPERATIONS: [(&str, &[&str]); 9] = [
+const OPERATIONS: [(&str, &[&str]); 10] = [
     ("models", &["invoke", "stream", "rerank", "count_tokens"]),
     ("tools", &["detail", "call"]),
     ("knowledge_bases", &["list", "retrieve"]),
@@ -19,6 +19,10 @@ const OPERATIONS: [(&str, &[&str]); 9] = [
     ("events", &["get", "page"]),
     ("artifacts", &["metadata", "read", "create"]),
     ("storage", &["plugin", "workspace", "binding"]),
+    (
+        "state",
+        &["conversation", "actor", "subject", "runner", "binding"],
+    ),
     ("files", &["config", "knowledge"]),
     ("interactions", &["request"]),
 ];

@@ -101,13 +101,13 @@ const ROWS: &[OperationRow] = &[
         Some(NOT_FOUND),
     ),
     row("renew_token", OK, [OK; 4], None),
-    row_open_after_cancel("put_state", OK, [OK, DENIED, OK, DENIED], None),
-    row("list_state", OK, [OK, DENIED, OK, DENIED], None),
-    row("get_state", OK, [OK, DENIED, OK, DENIED], Some(NOT_FOUND)),
+    row_open_after_cancel("put_state", OK, [DENIED, DENIED, OK, DENIED], None),
+    row("list_state", OK, [DENIED, DENIED, OK, DENIED], None),
+    row("get_state", OK, [DENIED, DENIED, OK, DENIED], Some(NOT_FOUND)),
     row_open_after_cancel(
         "delete_state",
         NO_CONTENT,
-        [NO_CONTENT, DENIED, NO_CONTENT, DENIED],
+        [DENIED, DENIED, NO_CONTENT, DENIED],
         Some(NOT_FOUND),
     ),
     row("page_history", OK, [DENIED, DENIED, OK, OK], Some(DENIED)),
@@ -305,7 +305,7 @@ fn runner(id: &str, may: bool) -> Value {
             "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
             "knowledge_bases": ["list", "retrieve"], "history": ["page", "search"],
             "events": ["get", "page"], "storage": ["plugin", "workspace", "binding"],
-            "artifacts": ["metadata", "read", "create"],
+            "state": ["conversation", "actor"], "artifacts": ["metadata", "read", "create"],
         });
     }
     manifest

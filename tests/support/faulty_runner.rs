@@ -205,6 +205,7 @@ impl FaultyRunnerState {
             json!({
                 "id": id, "name": name, "label": {"en_US": "Bent"},
                 "capabilities": {"streaming": streaming, "interrupt": interrupt},
+                "permissions": {"state": ["conversation", "runner"]},
             })
         };
         let mut listed = vec![manifest(FAULTY_RUNNER_ID)];

@@ -210,7 +210,10 @@ pub fn manifest(id: &str) -> Value {
             "platform_api": false, "stateful_session": false, "self_managed_context": false,
             "skill_authoring": false, "steering": false, "interactions": false,
         },
-        "permissions": {"history": ["page"]},
+        "permissions": {
+            "history": ["page"],
+            "state": ["conversation", "actor", "subject", "runner", "binding"],
+        },
     })
 }
 

@@ -80,7 +80,7 @@ const PAYLOADS: ContractCheck = ContractCheck {
 const STATE_KEYS: ContractCheck = ContractCheck {
     id: "stream.state_keys",
     expected: "state.updated writes to a granted scope, to keys that do not begin with host.",
-    advice: "choose another key; look into ctx.context.available_apis.state and the event's parties",
+    advice: "choose another key; request the scope in permissions.state, and look into the event's parties",
 };
 const NO_TOKEN: ContractCheck = ContractCheck {
     id: "stream.no_token",

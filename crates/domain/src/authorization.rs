@@ -424,7 +424,14 @@ mod tests {
         config: &serde_json::Value,
         conversation: Option<&ConversationIdentity>,
     ) -> AuthorizationSnapshot {
-        let agent = agent(policy, config);
+        snapshot_for(manifest, &agent(policy, config), conversation)
+    }
+
+    fn snapshot_for(
+        manifest: &AgentRunnerManifest,
+        agent: &AgentSpec,
+        conversation: Option<&ConversationIdentity>,
+    ) -> AuthorizationSnapshot {
         let workspace = WorkspaceId("default".to_owned());
         let owner = StateOwner {
             workspace: &workspace,
@@ -448,7 +455,7 @@ mod tests {
             parent: None,
             owner,
         };
-        authorize(&catalog(), manifest, &agent, &subject)
+        authorize(&catalog(), manifest, agent, &subject)
     }
 
     #[test]
@@ -498,11 +505,52 @@ mod tests {
     }
 
     fn everything() -> serde_json::Value {
-        json!({"models": ["invoke", "stream"], "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"], "history": ["page"]})
+        json!({"models": ["invoke", "stream"], "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"], "history": ["page"],
+            "state": ["conversation"]})
     }
 
     fn all_named() -> serde_json::Value {
         json!({"models": "*", "tools": ["search"], "knowledge_bases": "*", "history": ["page"]})
+    }
+
+    #[test]
+    fn state_needs_a_permission() {
+        let conversation = ConversationIdentity {
+            bot_id: String::new(),
+            conversation_id: "c".to_owned(),
+            thread_id: String::new(),
+        };
+        for (permissions, scopes) in [
+            (json!({}), [false, false]),
+            (json!({"history": ["page"]}), [false, false]),
+            (json!({"state": ["conversation"]}), [true, false]),
+            (json!({"state": ["runner"]}), [false, true]),
+            // The first form of the protocol has no permission for state alone.
+            (json!({"storage": ["plugin"]}), [true, true]),
+        ] {
+            let mut agent = agent(&json!({}), &json!({}));
+            agent.state_policy.scopes = vec![StateScope::Conversation, StateScope::Runner];
+            let snapshot = snapshot_for(&manifest(&permissions), &agent, Some(&conversation));
+            for (scope, granted) in [StateScope::Conversation, StateScope::Runner]
+                .into_iter()
+                .zip(scopes)
+            {
+                assert_eq!(
+                    snapshot.state_scope(scope).is_ok(),
+                    granted,
+                    "{permissions} {scope:?}"
+                );
+            }
+            let rules = snapshot
+                .decisions
+                .iter()
+                .filter(|one| one.kind == "state" && !one.granted);
+            let lacks = rules.filter(|one| {
+                one.layer == Layer::Manifest && one.rule.contains("permissions.state")
+            });
+            let denied = scopes.iter().filter(|granted| !**granted).count();
+            assert!(lacks.count() >= denied, "{permissions}");
+        }
     }
 
     #[test]

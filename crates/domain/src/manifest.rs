@@ -8,7 +8,8 @@ use protocol::manifest::{
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
-    InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, StateScope, StorageArea,
+    ToolOperation,
 };
 use serde_json::{Map, Value};
 
@@ -320,6 +321,7 @@ fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permi
             "events" => found.events = known(&names, EventOperation::parse, &at, warnings),
             "artifacts" => found.artifacts = known(&names, ArtifactOperation::parse, &at, warnings),
             "storage" => found.storage = known(&names, StorageArea::parse, &at, warnings),
+            "state" => found.state = known(&names, StateScope::parse, &at, warnings),
             "files" => found.files = known(&names, FileOperation::parse, &at, warnings),
             "interactions" => {
                 found.interactions = known(&names, InteractionOperation::parse, &at, warnings);

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::id::RunnerId;
 use crate::resources::{
     AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
-    InteractionOperation, KnowledgeOperation, ModelOperation, StorageArea, ToolOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, StateScope, StorageArea,
+    ToolOperation,
 };
 use crate::{JsonObject, PROTOCOL_VERSION};
 
@@ -170,6 +171,9 @@ pub struct Permissions {
     pub events: Vec<EventOperation>,
     pub artifacts: Vec<ArtifactOperation>,
     pub storage: Vec<StorageArea>,
+    /// Scopes of state. A manifest with `storage` requests all scopes, as in the first form of the protocol.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub state: Vec<StateScope>,
     pub files: Vec<FileOperation>,
     pub platform_api: Vec<String>,
     pub interactions: Vec<InteractionOperation>,

@@ -38,6 +38,7 @@ impl Runner for Echo {
             },
             permissions: Permissions {
                 history: vec![HistoryOperation::Page],
+                state: vec![StateScope::Conversation],
                 ..Permissions::default()
             },
             ..AgentRunnerManifest::new(id, texts("Echo", "回声"))

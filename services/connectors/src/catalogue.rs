@@ -4,7 +4,7 @@ use protocol::id::RunnerId;
 use protocol::manifest::{
     AgentRunnerManifest, Capabilities, FormItem, I18n, Permissions, RunnerUsage,
 };
-use protocol::resources::{ArtifactOperation, HistoryOperation, InteractionOperation};
+use protocol::resources::{ArtifactOperation, HistoryOperation, InteractionOperation, StateScope};
 
 use crate::machine::Machine;
 use crate::turn::ConnectorTurn;
@@ -85,6 +85,7 @@ impl Platform {
                 } else {
                     Vec::new()
                 },
+                state: vec![StateScope::Conversation],
                 ..Permissions::default()
             },
             config_schema: self.config_schema(),

@@ -10,7 +10,7 @@ use protocol::manifest::{
 };
 use protocol::resources::{
     ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation,
-    ToolOperation,
+    StateScope, ToolOperation,
 };
 use runner_kit::{ResultStream, RunHandle, Runner, stream};
 use serde_json::{Value, json};
@@ -151,6 +151,7 @@ impl Runner for Harness {
                 history: vec![HistoryOperation::Page],
                 artifacts: ArtifactOperation::ALL.to_vec(),
                 interactions: vec![InteractionOperation::Request],
+                state: vec![StateScope::Conversation],
                 ..Permissions::default()
             },
             context: ContextPolicy {

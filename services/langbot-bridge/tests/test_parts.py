@@ -159,7 +159,11 @@ def test_manifest_leaves_unknown_names_out() -> None:
     component = {"metadata": {"name": "default", "label": {}}, "spec": spec}
     made = manifest.of_component(component, "a/b", None)
     assert made["capabilities"] == {"streaming": True, "interrupt": True}
-    assert made["permissions"] == {"models": ["invoke"], "artifacts": ["metadata", "read", "create"]}
+    assert made["permissions"] == {
+        "models": ["invoke"],
+        "artifacts": ["metadata", "read", "create"],
+        "state": ["conversation", "actor", "subject", "runner", "binding"],
+    }
     assert made["label"] == {"en_US": "default"}
 
 

@@ -6,7 +6,7 @@ use protocol::manifest::{
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, HistoryOperation, KnowledgeOperation, ModelOperation,
-    ToolOperation,
+    StateScope, ToolOperation,
 };
 
 /// Default runner id.
@@ -38,6 +38,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             agents: AgentOperation::ALL.to_vec(),
             // The gateway reads artifacts for vision models.
             artifacts: vec![ArtifactOperation::Read],
+            state: vec![StateScope::Conversation],
             ..Permissions::default()
         },
         context: ContextPolicy {
@@ -73,7 +74,7 @@ mod tests {
         let expected = json!({
             "models": ["invoke", "stream", "rerank", "count_tokens"], "tools": ["detail", "call"],
             "knowledge_bases": ["list", "retrieve"], "history": ["page"], "events": [], "artifacts": ["read"],
-            "storage": [], "files": [], "platform_api": [], "interactions": [],
+            "storage": [], "state": ["conversation"], "files": [], "platform_api": [], "interactions": [],
             "agents": ["call"],
         });
         assert_eq!(manifest["permissions"], expected);

@@ -6,7 +6,7 @@ use protocol::manifest::{
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation,
-    ModelOperation, StorageArea, ToolOperation,
+    ModelOperation, StateScope, StorageArea, ToolOperation,
 };
 
 /// The id under which the agent is offered unless its operator names another.
@@ -55,6 +55,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             agents: AgentOperation::ALL.to_vec(),
             // Results of tools that are larger than an answer holds.
             artifacts: vec![ArtifactOperation::Read],
+            state: vec![StateScope::Conversation],
             ..Permissions::default()
         },
         context: ContextPolicy {

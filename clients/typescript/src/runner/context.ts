@@ -11,6 +11,7 @@ export interface Permissions {
   events?: readonly ("get" | "page")[];
   artifacts?: readonly ("metadata" | "read" | "create")[];
   storage?: readonly ("plugin" | "workspace" | "binding")[];
+  state?: readonly StateScope[];
   files?: readonly ("config" | "knowledge")[];
   interactions?: readonly "request"[];
   agents?: readonly "call"[];

@@ -336,9 +336,15 @@ impl<'a> LayerEvaluation<'a> {
 
     pub(super) fn state(&mut self, event: EventScope) -> Vec<StateScope> {
         let policy = &self.agent.state_policy;
+        let permissions = &self.manifest.permissions;
         let mut granted = Vec::new();
         for &scope in StateScope::ALL {
             let checks = [
+                (
+                    Layer::Manifest,
+                    permissions.state.contains(&scope) || !permissions.storage.is_empty(),
+                    "permissions.state lacks it, and permissions.storage is empty",
+                ),
                 (
                     Layer::AgentPolicy,
                     policy.enabled,

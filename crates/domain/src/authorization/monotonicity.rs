@@ -22,6 +22,11 @@ const LAYER_ENTRIES: &[(&str, &str, &[&str])] = &[
         "storage",
         &["plugin", "workspace", "binding"],
     ),
+    (
+        "permissions",
+        "state",
+        &["conversation", "actor", "subject", "runner", "binding"],
+    ),
     ("permissions", "files", &["config", "knowledge"]),
     ("permissions", "interactions", &["request"]),
     ("permissions", "agents", &["call"]),

@@ -28,6 +28,7 @@ _PERMISSIONS = {
     "history": ("page", "search"),
     "events": ("get", "page"),
     "storage": ("plugin", "workspace"),
+    "state": ("conversation", "actor", "subject", "runner", "binding"),
     "interactions": ("request",),
 }
 _USAGES = ("agent", "event")
@@ -48,7 +49,8 @@ def of_component(component: Payload, identity: str, version: str | None) -> Payl
     """The manifest of a runner component (the content of its YAML file).
 
     Names that the protocol does not know are left out with a warning. `interrupt` is always true, since the bridge
-    stops whatever it runs, and artifacts are asked for, since the bridge reads and uploads files in its name.
+    stops whatever it runs. Artifacts are asked for, since the bridge reads and uploads files in its name. State is asked
+    for, since LangBot grants it without a permission.
     """
     spec, name = mapping(component.get("spec")), component["metadata"]["name"]
     capabilities = {key: bool(value) for key, value in mapping(spec.get("capabilities")).items()}
@@ -60,7 +62,11 @@ def of_component(component: Payload, identity: str, version: str | None) -> Payl
             **{key: capabilities[key] for key in _CAPABILITIES if key in capabilities},
             "interrupt": True,
         },
-        "permissions": {**permissions, "artifacts": ["metadata", "read", "create"]},
+        "permissions": {
+            **permissions,
+            "artifacts": ["metadata", "read", "create"],
+            "state": list(_PERMISSIONS["state"]),
+        },
         "config_schema": [item for item in spec.get("config") or [] if isinstance(item, dict)],
     }
     if patterns := spec.get("events"):

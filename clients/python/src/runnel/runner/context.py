@@ -23,6 +23,7 @@ class Permissions(TypedDict, total=False):
     events: list[Literal["get", "page"]]
     artifacts: list[Literal["metadata", "read", "create"]]
     storage: list[Literal["plugin", "workspace", "binding"]]
+    state: list[Literal["conversation", "actor", "subject", "runner", "binding"]]
     files: list[Literal["config", "knowledge"]]
     interactions: list[Literal["request"]]
     agents: list[Literal["call"]]
