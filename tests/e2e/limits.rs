@@ -78,6 +78,33 @@ async fn accepts_output_within_limits_announced_to_runner() {
     assert_eq!(limits["line_bytes"], 4096, "{context}");
 }
 
+#[tokio::test]
+async fn results_carry_every_state_value_that_put_accepts() {
+    let stage = Stage::new().await;
+    let escaped = |bytes: usize| format!("\"{}\"", "\\u00e9".repeat((bytes - 2) / 2));
+    for (value, is_written) in [
+        (format!("\"{}\"", "x".repeat(262_142)), true),
+        (escaped(262_144), true),
+        (format!("\"{}\"", "x".repeat(262_143)), false),
+        (format!("\"{}\"", "x".repeat(900_000)), false),
+    ] {
+        let outcome = stage
+            .play(move |run: &Run| {
+                let data = format!(r#"{{"scope":"conversation","key":"large","value":{value}}}"#);
+                sse(run.result(1, "state.updated", &data) + &run.delta(2, "a") + &run.completed(3))
+            })
+            .await;
+        assert_eq!(outcome.ending(), "completed");
+        let mut events = outcome.ledger.events().into_iter();
+        let written = events.any(|event| event["type"] == "state.updated");
+        assert_eq!(written, is_written);
+        if !is_written {
+            let message = outcome.rejections[0]["message"].as_str().unwrap();
+            assert!(message.contains("PUT /host/v1/storage"), "{message}");
+        }
+    }
+}
+
 const SILENCE: [(RunScript, &str, &[&str]); 3] = [
     (
         |_| vec![ScriptStep::AwaitClose],

@@ -131,7 +131,8 @@ fn gzip_bomb() -> Vec<u8> {
 #[tokio::test]
 async fn runner_streams_do_not_exhaust_memory() {
     let stage = OwnStage::with(|config| {
-        config.limits = "first_byte_seconds = 4.0\nsilence_seconds = 4.0".into();
+        config.limits =
+            "first_byte_seconds = 4.0\nsilence_seconds = 4.0\nline_bytes = 262144".into();
     })
     .await;
     stage.play(|run| sse(run.talk(3).concat())).await;

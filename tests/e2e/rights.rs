@@ -103,7 +103,12 @@ const ROWS: &[OperationRow] = &[
     row("renew_token", OK, [OK; 4], None),
     row_open_after_cancel("put_state", OK, [DENIED, DENIED, OK, DENIED], None),
     row("list_state", OK, [DENIED, DENIED, OK, DENIED], None),
-    row("get_state", OK, [DENIED, DENIED, OK, DENIED], Some(NOT_FOUND)),
+    row(
+        "get_state",
+        OK,
+        [DENIED, DENIED, OK, DENIED],
+        Some(NOT_FOUND),
+    ),
     row_open_after_cancel(
         "delete_state",
         NO_CONTENT,

@@ -418,7 +418,7 @@ mod tests {
         assert!(config.server.public_url.is_none() && config.auth.master_key.is_none());
         assert_eq!(config.auth.signing_key_age, Duration::from_hours(30 * 24));
         assert_eq!(config.database.url, "sqlite://./runnel-data/runnel.db");
-        assert_eq!(config.limits.line_bytes, 262_144);
+        assert_eq!(config.limits.line_bytes, 1_048_576);
         assert_eq!(config.limits.run_bytes, 67_108_864);
         assert_eq!(config.limits.first_byte, Duration::from_secs(30));
         assert_eq!(config.runs.max_deadline, Duration::from_hours(24));

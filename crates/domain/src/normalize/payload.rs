@@ -10,6 +10,7 @@ use protocol::result::{
     RunCompletedPayload, RunFailedPayload, RunOutcome,
 };
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -191,6 +192,15 @@ struct StateData<'a> {
     value: &'a RawValue,
 }
 
+/// The value if it has at most `max_bytes`, without the escapes and spaces of its runner, as the host API counts it.
+fn within(value: &RawValue, max_bytes: usize) -> Option<String> {
+    if value.get().len() <= max_bytes {
+        return Some(value.get().to_owned());
+    }
+    let value: Value = serde_json::from_str(value.get()).ok()?;
+    Some(value.to_string()).filter(|value| value.len() <= max_bytes)
+}
+
 fn state_updated(
     data: &str,
     snapshot: &AuthorizationSnapshot,
@@ -198,11 +208,10 @@ fn state_updated(
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
     let scope = StateScope::parse(&scope).ok_or(invalid("state.updated needs a known scope"))?;
-    if value.get().len() > most_bytes {
-        return Err(invalid(
-            "a state value is larger than limits.state_value_bytes",
-        ));
-    }
+    let value = within(value, most_bytes).ok_or(invalid(
+        "a state value is larger than limits.state_value_bytes; store larger data by PUT /host/v1/storage/{area}/{key} \
+         or as an artifact, and its name in the state",
+    ))?;
     let refused = |message| PayloadFault {
         reason: Reason::Unauthorized,
         message,
@@ -217,7 +226,7 @@ fn state_updated(
         .state_scope(scope)
         .map_err(|_| refused("this run was not granted the state scope"))?
         .to_owned();
-    let (key, value) = (key.into_owned(), value.get().to_owned());
+    let key = key.into_owned();
     Ok(CheckedPayload::State(StateUpdate {
         scope,
         identity,

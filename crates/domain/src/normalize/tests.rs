@@ -333,6 +333,10 @@ fn state_needs_granted_scope_valid_key_small_value() {
         verdicts(&[state("conversation", "k", &json!("x".repeat(40)))]),
         ["invalid_payload"]
     );
+    // Escapes and spaces of the runner do not count, as in the host API.
+    let escaped = state("conversation", "k", &json!(0))
+        .replace(":0", r#":  ["\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"]"#);
+    assert_eq!(verdicts(&[escaped]), ["state k=[\"éééééé\"]"]);
 }
 
 #[test]

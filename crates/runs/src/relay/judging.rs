@@ -142,11 +142,11 @@ impl RelayState<'_> {
         let (reason, message) = match error {
             TooLarge::Line => (
                 Reason::LineTooLong,
-                "a line is longer than limits.line_bytes",
+                "a line is longer than limits.line_bytes; send large data as an artifact or to the storage, and its id in the result",
             ),
             TooLarge::Event => (
                 Reason::EventTooLarge,
-                "an event is larger than limits.event_bytes",
+                "an event is larger than limits.event_bytes; send large data as an artifact or to the storage, and its id in the result",
             ),
             TooLarge::Document => (
                 Reason::EventTooLarge,
