@@ -125,9 +125,12 @@ const CLEAN: ResultCase = ResultCase {
 #[case::an_unknown_type(ResultCase {
     script: |run| {
         let unknown = run.result(1, "vendor.thing", r#"{"anything":[1]}"#);
-        sse(unknown + &run.delta(2, "a") + &run.completed(3))
+        let again = run.result(2, "vendor.thing", "{}");
+        let extension = run.result(3, "x.vendor.thing", "{}");
+        sse(unknown + &again + &extension + &run.delta(4, "a") + &run.completed(5))
     },
-    types: &["vendor.thing", DELTA, COMPLETED],
+    // One note for each type. Types that begin with x. are extensions.
+    types: &["processor.log", "vendor.thing", "vendor.thing", "x.vendor.thing", DELTA, COMPLETED],
     ..CLEAN
 })]
 #[case::loose_telemetry(ResultCase {
@@ -442,11 +445,17 @@ async fn unknown_result_types_stream_as_unknown() {
         .start(|run| sse(run.result(1, "vendor.thing", "{}") + &run.talk(1).concat()))
         .await;
     let frames = stage.client.follow(&run_id, 0).await.rest().await;
-    assert_eq!(frames[0].event, "unknown");
+    let note: serde_json::Value = serde_json::from_str(&frames[0].data).unwrap();
+    let text = note["data"]["text"].as_str().unwrap();
     assert!(
-        frames[0].data.contains(r#""type":"vendor.thing""#),
+        text.contains("vendor.thing") && text.contains("the type is unknown"),
+        "{text}"
+    );
+    assert_eq!(frames[1].event, "unknown");
+    assert!(
+        frames[1].data.contains(r#""type":"vendor.thing""#),
         "{:?}",
-        frames[0]
+        frames[1]
     );
 }
 

@@ -3,7 +3,7 @@
 //! The commit in flight is the batching window: the next events gather in the buffer meanwhile. A full buffer
 //! stops reads from the runner's socket. Clients see committed events only.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use domain::normalize::{ResultCounts, ResultValidator};
@@ -105,6 +105,7 @@ impl Relayer {
             input_ended: None,
             interrupted: None,
             has_noted_repair: false,
+            unknown_types: HashSet::new(),
             aside: None,
         };
         let waiter = || RunWaiter::of(&self.notifier, run.id);
@@ -173,6 +174,8 @@ struct RelayState<'a> {
     interrupted: Option<Failure>,
     /// The ledger has a note that characters were replaced.
     has_noted_repair: bool,
+    /// Unknown types that the ledger notes.
+    unknown_types: HashSet<String>,
     /// Reads the rest of a `202` answer until the run ends.
     aside: Option<AbortOnDropHandle<()>>,
 }

@@ -1,7 +1,9 @@
 //! Accepted input that deviates from its protocol. Each deviation is counted by kind and logged at debug level.
 //! The caller also adds a note for the user: in `processor.log`, in the health of the source, or in the report.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
 
 use crate::metrics;
 
@@ -35,4 +37,25 @@ pub fn tolerated(peer: Peer, kind: &'static str, source: impl Display) {
     let peer = peer.as_str();
     metrics::input_tolerated(peer, kind);
     tracing::debug!(peer, kind, %source, "accepted input that deviates from its protocol: {kind} from {peer} {source}");
+}
+
+/// Maximum number of remembered result types.
+const MAX_TYPES: usize = 1_000;
+
+/// Result types of runners that were logged.
+static LOGGED_TYPES: Mutex<BTreeSet<(String, String)>> = Mutex::new(BTreeSet::new());
+
+/// Counts a result whose type is not of the protocol, and logs the first of each type and runner.
+pub fn unknown_result_type(runner: &str, kind: &str, run: impl Display) {
+    metrics::input_tolerated(Peer::Runner.as_str(), "unknown_result_type");
+    let entry = (runner.to_owned(), kind.to_owned());
+    let mut logged = LOGGED_TYPES.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.len() < MAX_TYPES && logged.insert(entry) {
+        tracing::warn!(
+            runner.id = runner,
+            run.id = %run,
+            kind,
+            "runner {runner} sends results of an unknown type, stored without effect: {kind}"
+        );
+    }
 }

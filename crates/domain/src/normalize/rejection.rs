@@ -116,12 +116,17 @@ impl UnknownTypes {
             1 => ("result", "has"),
             _ => ("results", "have"),
         };
-        let known = ResultType::ALL.iter().map(|kind| kind.as_str());
-        let advice = match nearest(first, known) {
-            Some(known) => format!("did you mean {known}?"),
-            None => "text is sent as message.delta or message.completed".to_owned(),
-        };
+        let advice = unknown_type_advice(first);
         format!("{count} {results} {have} an unknown type, first {first:?} ({advice})")
+    }
+}
+
+/// Advice for the author of a runner that sends results of this type.
+pub fn unknown_type_advice(kind: &str) -> String {
+    let types = ResultType::ALL.iter().map(|kind| kind.as_str());
+    match nearest(kind, types) {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => "text is sent as message.delta or message.completed".to_owned(),
     }
 }
 

@@ -4,15 +4,20 @@ use std::collections::HashSet;
 
 use domain::normalize::{
     Reason, Rejection, ResultEffect, Verdict, announced_artifact, reports_cancelled,
+    unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
+use protocol::result::ResultType;
 use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
 
 use super::reader::{Deviation, ResultReader, TooLarge};
 use super::{RelayState, RelayStop};
 use crate::ending::EndCause;
-use telemetry::tolerance::{Peer, tolerated};
+use telemetry::tolerance::{Peer, tolerated, unknown_result_type};
+
+/// Maximum number of unknown types of a run that are noted in its ledger.
+const MAX_UNKNOWN_TYPES: usize = 8;
 
 /// Progress of judging appended results. Their numbers have no gaps.
 #[derive(Default)]
@@ -172,6 +177,7 @@ impl RelayState<'_> {
                 if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
                     self.note(Deviation::Text);
                 }
+                self.note_unknown_type(&accepted.kind, now);
                 self.buffer.accept(&accepted, now);
                 for part in &accepted.shortened {
                     tolerated(Peer::Runner, "part_too_large", self.run.id);
@@ -198,6 +204,23 @@ impl RelayState<'_> {
                 self.buffer.reject(rejection);
                 Some(self.ended_by_gateway(failure))
             }
+        }
+    }
+
+    /// Notes the first result of each unknown type in the ledger. Types that begin with `x.` are extensions.
+    fn note_unknown_type(&mut self, kind: &str, now: i64) {
+        if ResultType::parse(kind).is_some() || kind.starts_with("x.") {
+            return;
+        }
+        unknown_result_type(&self.run.runner_id.to_string(), kind, self.run.id);
+        if self.unknown_types.len() < MAX_UNKNOWN_TYPES
+            && self.unknown_types.insert(kind.to_owned())
+        {
+            let advice = unknown_type_advice(kind);
+            self.buffer.note(
+                &format!("results of type {kind:?} are stored without effect, because the type is unknown: {advice}"),
+                now,
+            );
         }
     }
 
