@@ -143,7 +143,7 @@ const ROWS: &[OperationRow] = &[
         [DENIED, DENIED, NO_CONTENT, NO_CONTENT],
         Some(NOT_FOUND),
     ),
-    row("pull_steering", OK, [DENIED, OK, OK, DENIED], None),
+    row("pull_steering", OK, [DENIED, DENIED, OK, DENIED], None),
     // Interactions are not granted here; `awaits` covers this.
     row_open_after_cancel("await_interaction", DENIED, [DENIED; 4], Some(DENIED)),
     row("list_granted_models", OK, [OK; 4], None),
@@ -329,6 +329,7 @@ fn agent(name: &str, resources: [&str; 3]) -> Value {
             "storage": ["plugin", "workspace", "binding"], "artifacts": ["metadata", "read", "create"],
         },
         "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
+        "concurrency": "steer",
     })
 }
 
@@ -340,6 +341,7 @@ fn trimmed(layer: &str) -> Value {
         "agent_policy" => {
             agent["resource_policy"] = json!({});
             agent["state_policy"] = json!({"enabled": false});
+            agent["concurrency"] = json!("concurrent");
         }
         "config_selector" => {
             agent["config"] = json!({"enable-all-tools": false, "tools": [], "bases": []});

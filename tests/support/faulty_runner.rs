@@ -516,7 +516,7 @@ impl FaultyRunnerState {
                 end_at(4),
             ],
             InjectedFault::SendsALongLine => {
-                vec![first, format!("data: {}\n\n", "x".repeat(300_000))]
+                vec![first, format!("data: {}\n\n", "x".repeat(1_100_000))]
             }
             InjectedFault::UsesAnotherRunId => {
                 vec![first, second.replace(&run.id, "another"), whole, end_at(4)]

@@ -506,7 +506,7 @@ mod tests {
 
     fn everything() -> serde_json::Value {
         json!({"models": ["invoke", "stream"], "tools": ["detail", "call"], "knowledge_bases": ["list", "retrieve"], "history": ["page"],
-            "state": ["conversation"]})
+            "state": ["conversation", "actor", "subject", "runner"]})
     }
 
     fn all_named() -> serde_json::Value {

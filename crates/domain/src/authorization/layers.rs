@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use protocol::admin::AgentSpec;
+use protocol::admin::{AgentSpec, Concurrency};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, StateScope,
@@ -319,6 +319,11 @@ impl<'a> LayerEvaluation<'a> {
                 Layer::Manifest,
                 self.manifest.capabilities.steering,
                 "capabilities.steering is false",
+            ),
+            (
+                Layer::AgentPolicy,
+                self.agent.concurrency == Concurrency::Steer,
+                "concurrency is not steer",
             ),
             (
                 Layer::EventScope,

@@ -45,7 +45,7 @@ const LAYER_ENTRIES: &[(&str, &str, &[&str])] = &[
     ("policy", "storage", &["plugin", "workspace", "binding"]),
     ("policy", "files", &["rules", "book"]),
     ("policy", "agents", &["helper", "writer"]),
-    ("agent", "true", &["state", "interactions"]),
+    ("agent", "true", &["state", "interactions", "steer"]),
     (
         "state",
         "scopes",
@@ -120,6 +120,7 @@ impl Layers<'_> {
             "name": "a", "event_types": ["*"], "runner_id": "plugin:a/b/c",
             "resource_policy": self.lists("policy"),
             "state_policy": {"enabled": self.says("agent", "state"), "scopes": self.list("state", "scopes")},
+            "concurrency": if self.says("agent", "steer") { "steer" } else { "enqueue" },
             "delivery_policy": {"interactions": self.says("agent", "interactions")},
             "config": {
                 "model": {"primary": "", "fallbacks": self.list("config", "models")},
