@@ -1,21 +1,26 @@
 //! The supervisor of one harness: no process of it outlives the run, whatever ends the run.
 //!
 //! The process `supervise -- COMMAND` starts the command in a process group of its own and stays its parent. It is the
-//! subreaper of all descendants, so that a process that leaves the group, or whose parent exits, still ends with it. The
-//! kernel tells it when the service dies.
+//! subreaper of all descendants, so that a process that leaves the group, or whose parent exits, still ends with it. A
+//! pidfd reports the end of the service. The parent-death signal of Linux would not do: the kernel sends it when the
+//! thread that started the supervisor ends, and a thread pool ends its idle threads.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, pidfd_open,
+    set_child_subreaper,
 };
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// How long a harness may take to end after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -52,12 +57,16 @@ pub fn execute(args: &SuperviseArgs) -> ExitCode {
 async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
-    set_parent_process_death_signal(Some(Signal::TERM))?;
     set_child_subreaper(Some(getpid()))?;
-    // A parent that died before the request above sends no signal any more.
+    let Some(parent) = getppid().filter(|parent| parent.as_raw_pid() == args.parent) else {
+        return Ok(1);
+    };
+    let parent = pidfd_open(parent, PidfdFlags::empty())?;
+    // The parent may have ended before its descriptor was opened, and its id may belong to another process.
     if getppid().map(Pid::as_raw_pid) != Some(args.parent) {
         return Ok(1);
     }
+    let parent_end = end_of(parent);
     let (command, rest) = args.command.split_first().expect("clap requires one");
     let child = Command::new(command).args(rest).process_group(0).spawn();
     let mut child = match child {
@@ -71,6 +80,7 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
         status = child.wait() => Some(status?),
         _ = terminated.recv() => None,
         _ = interrupted.recv() => None,
+        _ = parent_end => None,
     };
     let status = if let Some(status) = status {
         status
@@ -85,6 +95,17 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     };
     kill_rest().await;
     Ok(code_of(status))
+}
+
+/// Completes when the process of this pidfd ends. A thread waits, which ends with the supervisor.
+fn end_of(process: OwnedFd) -> oneshot::Receiver<()> {
+    let (ended, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut waiting = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut waiting, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        let _ = ended.send(());
+    });
+    end
 }
 
 #[expect(

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::support::client::send;
 use crate::support::harness::{HarnessFixture, fake};
+use crate::support::programs::runnel_harness;
 use crate::support::waiting::until;
 
 /// Waits until the turn runs, or until its permission is requested.
@@ -113,4 +114,43 @@ fn environment(pid: i32) -> Option<(String, String)> {
         found.map(str::to_owned)
     };
     Some((value("OPENAI_BASE_URL")?, value("OPENAI_API_KEY")?))
+}
+
+/// A thread of a pool starts the harness, and ends while the harness works.
+#[test]
+fn harness_survives_the_thread_that_started_it() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
+    let mut child = std::thread::spawn(|| {
+        let parent = std::process::id().to_string();
+        let mut child = Command::new(runnel_harness())
+            .args([
+                "harness-process",
+                "supervise",
+                "--parent",
+                &parent,
+                "--",
+                "cat",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The supervisor watches its parent before it starts the command.
+        child.stdin.as_mut().unwrap().write_all(b"first\n").unwrap();
+        let mut line = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        child
+    })
+    .join()
+    .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for turn in 0..200 {
+        stdin.write_all(format!("{turn}\n").as_bytes()).unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), turn.to_string());
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
 }
