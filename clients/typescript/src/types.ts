@@ -215,6 +215,7 @@ export interface EventEnvelope {
   source_event_type?: string | null;
   event_time?: number | null;
   bot_id?: string | null;
+  pipeline_id?: string | null;
   conversation?: EventConversation | null;
   actor?: ActorContext | null;
   subject?: SubjectContext | null;

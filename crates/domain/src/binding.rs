@@ -149,7 +149,8 @@ pub fn agent_matches<A>(
 
 fn pipeline_id(event: &EventEnvelope) -> Option<&str> {
     let adapter = event.adapter.as_ref();
-    adapter.and_then(|adapter| adapter.pipeline_id.as_deref())
+    let adapted = adapter.and_then(|adapter| adapter.pipeline_id.as_deref());
+    adapted.or(event.pipeline_id.as_deref())
 }
 
 fn actor_id(event: &EventEnvelope) -> Option<&str> {
@@ -234,12 +235,26 @@ mod tests {
     }
 
     fn check(agents: &[AgentSpec], expected: &Result<Option<&str>, Vec<&str>>) {
-        let event: EventEnvelope = serde_json::from_value(json!({
+        // A pipeline's Query and a posted event name the pipeline in different members.
+        for pipeline in [json!({"adapter": {"pipeline_id": "p"}}), json!({"pipeline_id": "p"})] {
+            check_event(agents, &pipeline, expected);
+        }
+    }
+
+    fn check_event(
+        agents: &[AgentSpec],
+        pipeline: &Value,
+        expected: &Result<Option<&str>, Vec<&str>>,
+    ) {
+        let mut event = json!({
             "event_type": "message.received", "source": "webui", "bot_id": "b",
             "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u"},
-            "adapter": {"pipeline_id": "p"},
-        }))
-        .unwrap();
+        });
+        event
+            .as_object_mut()
+            .unwrap()
+            .extend(pipeline.as_object().unwrap().clone());
+        let event: EventEnvelope = serde_json::from_value(event).unwrap();
         let found = match resolve(agents, |agent| agent, &event) {
             Resolution::Winner(agent) => Ok(Some(agent.name.as_str())),
             Resolution::NoMatch => Ok(None),

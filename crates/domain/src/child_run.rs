@@ -83,6 +83,7 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
         source_event_type: None,
         event_time: Some(now),
         bot_id: None,
+        pipeline_id: None,
         conversation: None,
         actor: Some(ActorContext {
             actor_type: "agent".to_owned(),

@@ -32,6 +32,9 @@ pub struct EventEnvelope {
     pub event_time: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<String>,
+    /// Id of the bot platform's pipeline, which agents match by `filters.pipeline_id`; 1–255 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<EventConversation>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

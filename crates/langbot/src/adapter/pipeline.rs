@@ -106,6 +106,10 @@ fn named_in(query: &PipelineQuery, fault: Fault) -> Fault {
         "/actor/actor_id" => "/sender_id",
         "/subject/subject_id" => "/message_chain",
         "/data" => "/message_event",
+        input if input.starts_with("/input/") => match query.user_message {
+            Some(_) => "/user_message/content",
+            None => "/message_chain",
+        },
         _ => "",
     };
     Fault::new(pointer, fault.message)
@@ -122,6 +126,8 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
         source_event_type: text_of(query.message_event.get("type")),
         event_time: event_time(query),
         bot_id: present(query.bot_uuid.as_deref()),
+        // The adapter's data holds it.
+        pipeline_id: None,
         conversation: Some(EventConversation {
             conversation_id: Some(conversation_id),
             thread_id: None,
