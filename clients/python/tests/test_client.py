@@ -210,6 +210,15 @@ async def test_ids_stay_one_segment_of_the_path() -> None:
     assert script.requests[0].url.raw_path.startswith(b"/v1/conversations/a%2F..%2Fb/history")
     with pytest.raises(ValueError, match="no id"):
         await client(script).run("..")
+    with pytest.raises(ValueError, match="no id"):
+        client(script).follow("..")
+    ended = httpx.Response(204)
+    script = Script(ended)
+    assert [event async for event in client(script).follow("../conversations?x")] == []
+    assert script.requests[0].url.raw_path == b"/v1/runs/..%2Fconversations%3Fx/events"
+    accepted = httpx.Response(202, json={"event_id": "e", "run_id": ".."})
+    with pytest.raises(ValueError, match="no id"):
+        [event async for event in client(Script(accepted)).stream(message("hi"))]
 
 
 async def test_downloads_are_bounded() -> None:

@@ -2,7 +2,7 @@
 
 import { GatewayUnreachableError, NoRunError, RunnelError, StreamLostError, textOfError } from "./errors.js";
 import { isTerminal, type RunEvent } from "./events.js";
-import type { GatewayHttp } from "./http.js";
+import { type GatewayHttp, segment } from "./http.js";
 import { Backoff, RetryLater, throwFor } from "./retry.js";
 import { decode } from "./sse.js";
 import type { EventAccepted, EventEnvelope } from "./types.js";
@@ -57,7 +57,7 @@ export class RunStream implements AsyncIterable<RunEvent> {
       } catch (error) {
         this.#signal?.throwIfAborted();
         if (error instanceof EndOfRun) return;
-        if (error instanceof RunnelError) throw error;
+        if (error instanceof RunnelError || error instanceof RangeError) throw error;
         cause = error;
       }
       if (!(await backoff.wait(cause))) throw this.#lost(cause);
@@ -101,7 +101,7 @@ export class RunStream implements AsyncIterable<RunEvent> {
       return this.http.fetch("POST", "/v1/events", { json: event, headers: { ...headers, ...idempotent }, signal });
     }
     if (this.after) headers["last-event-id"] = `${this.after}`;
-    return this.http.fetch("GET", `/v1/runs/${encodeURIComponent(this.runId ?? "")}/events`, { headers, signal });
+    return this.http.fetch("GET", `/v1/runs/${segment(this.runId ?? "")}/events`, { headers, signal });
   }
 
   /** A 202 in place of a stream: the event started no run, or the gateway does not stream it. */

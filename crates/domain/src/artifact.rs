@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use protocol::context::{AgentInput, InputAttachment};
-use protocol::message::ContentElement;
+use protocol::message::{ContentElement, MessageContent};
+use uuid::Uuid;
 
 /// URL prefix of an artifact id.
 pub const SCHEME: &str = "artifact:";
@@ -33,6 +34,42 @@ pub fn is_name(name: &str) -> bool {
 /// Returns `artifact:ID`, which stands for a URL but is never fetched.
 pub fn url_of(id: &str) -> String {
     format!("{SCHEME}{id}")
+}
+
+/// Returns the id of an `artifact:ID` URL. Only the canonical form of an id names an artifact.
+pub fn id_of_url(url: &str) -> Option<Uuid> {
+    id_of(url.strip_prefix(SCHEME)?)
+}
+
+/// Returns the id if a text is its canonical form.
+pub fn id_of(text: &str) -> Option<Uuid> {
+    let parsed = Uuid::parse_str(text).ok()?;
+    (parsed.to_string() == text).then_some(parsed)
+}
+
+/// Returns true for an artifact URL with anything but an id. Its reader would build the path of another route.
+pub fn is_false_reference(url: &str) -> bool {
+    let head = url.trim_start().get(..SCHEME.len());
+    head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEME)) && id_of_url(url).is_none()
+}
+
+/// Returns the first false reference of message parts: its index and member.
+pub fn false_reference(parts: &[ContentElement]) -> Option<(usize, &'static str)> {
+    parts.iter().enumerate().find_map(|(at, part)| {
+        let image = part.image_url.as_ref().map(|image| image.url.as_str());
+        let members = [
+            ("image_url/url", image),
+            ("file_url", part.file_url.as_deref()),
+        ];
+        let is_false = |url: Option<&str>| url.is_some_and(is_false_reference);
+        let found = members.into_iter().find(|(_, url)| is_false(*url));
+        found.map(|(member, _)| (at, member))
+    })
+}
+
+/// Returns true if a message's content has a false reference.
+pub fn has_false_reference(content: Option<&MessageContent>) -> bool {
+    matches!(content, Some(MessageContent::Parts(parts)) if false_reference(parts).is_some())
 }
 
 /// Returns true if a base64 text may decode to more than [`INLINE_BYTES`].

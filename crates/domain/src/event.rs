@@ -1,9 +1,11 @@
 //! Validation of event envelopes, and the conversation of an event.
 
 use protocol::admin::Fault;
+use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
 use protocol::message::ContentElement;
 
+use crate::artifact::{false_reference, is_false_reference};
 use crate::canonical::canonical_json;
 
 /// Id prefix of events that answer questions. Other events cannot use it.
@@ -72,6 +74,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
         );
     }
     faults.extend(check_ids(event));
+    faults.extend(event.input.as_ref().and_then(check_references));
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
     let text = canonical_json(event);
     if contains_nul(&text) {
@@ -93,6 +96,7 @@ fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
     let conversation = event.conversation.as_ref();
     let ids = [
         ("/bot_id", event.bot_id.as_ref()),
+        ("/pipeline_id", event.pipeline_id.as_ref()),
         (
             "/conversation/conversation_id",
             conversation.and_then(|c| c.conversation_id.as_ref()),
@@ -130,6 +134,19 @@ fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
         }
     }
     faults
+}
+
+/// Checks the artifacts that an input names.
+fn check_references(input: &AgentInput) -> Option<Fault> {
+    let in_contents = false_reference(&input.contents);
+    let in_contents = in_contents.map(|(at, member)| format!("/input/contents/{at}/{member}"));
+    let pointer = in_contents.or_else(|| {
+        let is_false = |one: &InputAttachment| one.url.as_deref().is_some_and(is_false_reference);
+        let at = input.attachments.iter().position(is_false)?;
+        Some(format!("/input/attachments/{at}/url"))
+    })?;
+    let message = "must be `artifact:` and the id of an upload alone; upload the file first";
+    Some(Fault::new(pointer, message))
 }
 
 fn check_raw(event: &EventEnvelope) -> Option<Fault> {
@@ -232,8 +249,8 @@ mod tests {
             &["/input/interaction"],
         );
         check(
-            json!({"event_type": "", "event_id": "é", "bot_id": ""}),
-            &["/event_type", "/event_id", "/bot_id"],
+            json!({"event_type": "", "event_id": "é", "bot_id": "", "pipeline_id": ""}),
+            &["/event_type", "/event_id", "/bot_id", "/pipeline_id"],
         );
         check(
             json!({"event_type": "a.b", "event_id": "interaction:01a"}),
@@ -244,6 +261,18 @@ mod tests {
             &["/data"],
         );
         check(json!({"event_type": "a", "data": {"x": "\u{0}"}}), &[""]);
+        for id in ["../conversations/c/history?x=", "..", "", "x", "%2e%2e/runs"] {
+            let url = format!("artifact:{id}");
+            let file = json!({"type": "file_url", "file_url": url, "file_name": "a"});
+            let image = json!({"type": "image_url", "image_url": {"url": url.to_uppercase()}});
+            for (input, pointer) in [
+                (json!({"contents": [file]}), "/input/contents/0/file_url"),
+                (json!({"contents": [image]}), "/input/contents/0/image_url/url"),
+                (json!({"attachments": [{"url": url}]}), "/input/attachments/0/url"),
+            ] {
+                check(json!({"event_type": "a", "input": input}), &[pointer]);
+            }
+        }
         check(json!({"event_type": "a", "data": {"x": "\\u0000"}}), &[]);
     }
 

@@ -143,9 +143,20 @@ impl fmt::Debug for PlatformRequest {
 pub fn below(base: &Url, segments: &[&str]) -> Url {
     let mut url = base.clone();
     if let Ok(mut path) = url.path_segments_mut() {
-        path.pop_if_empty().extend(segments);
+        path.pop_if_empty()
+            .extend(segments.iter().map(|segment| one_segment(segment)));
     }
     url
+}
+
+/// Dot segments would be dropped, and the path would be that of another route. Escaped twice, they are ids that no
+/// platform has.
+fn one_segment(id: &str) -> &str {
+    match id {
+        "." => "%2E",
+        ".." => "%2E%2E",
+        id => id,
+    }
 }
 
 #[cfg(test)]
@@ -160,6 +171,11 @@ mod tests {
             url.as_str(),
             "https://a.example/v1/chat/a%2F..%2Fb%3Fc/stop"
         );
+        for (id, escaped) in [("..", "%252E%252E"), (".", "%252E"), ("%2e%2E", "%252e%252E")] {
+            let url = below(&base, &["threads", id, "runs"]);
+            let expected = format!("https://a.example/v1/threads/{escaped}/runs");
+            assert_eq!(url.as_str(), expected);
+        }
     }
 
     #[test]

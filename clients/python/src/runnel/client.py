@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import types
-import urllib.parse
 import uuid
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, TypeVar, cast
 
 import httpx
 
+from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, RunnelError
 from .events import RunEvent
@@ -157,7 +157,8 @@ class AsyncClient:
 
         The iteration raises `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
         """
-        return RunStream(self._http, self._patience, _segment(run_id), after)
+        segment(run_id)
+        return RunStream(self._http, self._patience, run_id, after)
 
     def runs(
         self,
@@ -189,11 +190,11 @@ class AsyncClient:
 
     async def run(self, run_id: str) -> AgentRun:
         """Current state of a run. An unknown id raises `ApiError` 404."""
-        return cast(AgentRun, await self._json("GET", f"/v1/runs/{_segment(run_id)}"))
+        return cast(AgentRun, await self._json("GET", f"/v1/runs/{segment(run_id)}"))
 
     async def cancel(self, run_id: str) -> AgentRun:
         """Requests the cancellation of a run and returns its current state. `follow` shows when it ends."""
-        return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/cancel"))
+        return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/cancel"))
 
     async def retry(self, run_id: str) -> AgentRun:
         """Runs the event of a failed, cancelled or timed-out run again. Returns the new run: see `retry_of`.
@@ -201,7 +202,7 @@ class AsyncClient:
         A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried;
         `details["reason"]` is then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
         """
-        return cast(AgentRun, await self._json("POST", f"/v1/runs/{_segment(run_id)}/retry"))
+        return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/retry"))
 
     def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
         """Conversations of the workspace, newest event first."""
@@ -213,7 +214,7 @@ class AsyncClient:
         """Messages of a conversation, newest first, or oldest first if `forward`."""
         direction = "forward" if forward else "backward"
         query = {"bot_id": bot_id, "direction": direction, "limit": 100}
-        path = f"/v1/conversations/{_segment(conversation_id)}/history"
+        path = f"/v1/conversations/{segment(conversation_id)}/history"
         return self._pages(path, query, "after_cursor" if forward else "before_cursor")
 
     # --- interactions ---
@@ -227,7 +228,7 @@ class AsyncClient:
 
     async def interaction(self, interaction_id: str) -> Interaction:
         """Question with the gateway's id: `metadata.interaction.id` of the event `action.requested`."""
-        return cast(Interaction, await self._json("GET", f"/v1/interactions/{_segment(interaction_id)}"))
+        return cast(Interaction, await self._json("GET", f"/v1/interactions/{segment(interaction_id)}"))
 
     async def answer(
         self, interaction: Interaction, action_id: str | None = None, values: Json | None = None
@@ -242,7 +243,7 @@ class AsyncClient:
             "action_id": action_id,
             "values": values or {},
         }
-        path = f"/v1/interactions/{_segment(interaction['id'])}/submit"
+        path = f"/v1/interactions/{segment(interaction['id'])}/submit"
         return cast("EventAccepted | Interaction", await self._json("POST", path, json=body))
 
     # --- files ---
@@ -266,7 +267,7 @@ class AsyncClient:
 
     async def download(self, artifact_id: str, *, max_bytes: int = _MAX_DOWNLOAD_BYTES) -> bytes:
         """Content of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
-        path = f"/v1/artifacts/{_segment(artifact_id)}/content"
+        path = f"/v1/artifacts/{segment(artifact_id)}/content"
         async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
             return await read_bounded(response, max_bytes)
 
@@ -339,13 +340,6 @@ def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:
     if key is None and event.get("event_id"):
         return {}
     return {"idempotency-key": key or str(uuid.uuid4())}
-
-
-def _segment(text: str) -> str:
-    """Segment of a path, percent-encoded. Dot segments would leave the path."""
-    if text in ("", ".", ".."):
-        raise ValueError(f"{text!r} is no id")
-    return urllib.parse.quote(text, safe="")
 
 
 def _present(query: Json) -> Json:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from . import sse
+from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
 from .events import TERMINAL, RunEvent
@@ -113,7 +114,7 @@ class RunStream(AsyncIterator[RunEvent]):
             return self._http.stream("POST", "/v1/events", json=event, **options)
         if self.after:
             headers["last-event-id"] = str(self.after)
-        return self._http.stream("GET", f"/v1/runs/{self.run_id}/events", **options)
+        return self._http.stream("GET", f"/v1/runs/{segment(self.run_id or '')}/events", **options)
 
     def _accept(self, accepted: Json) -> None:
         """A 202 in place of a stream: the event started no run, or the gateway does not stream it."""

@@ -258,6 +258,7 @@ class EventEnvelope(TypedDict):
     source_event_type: NotRequired[str | None]
     event_time: NotRequired[int | None]
     bot_id: NotRequired[str | None]
+    pipeline_id: NotRequired[str | None]
     conversation: NotRequired[EventConversation | None]
     actor: NotRequired[ActorContext | None]
     subject: NotRequired[SubjectContext | None]

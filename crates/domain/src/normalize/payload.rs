@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Reason;
+use crate::artifact::{has_false_reference, id_of};
 use crate::authorization::AuthorizationSnapshot;
 use crate::canonical::canonical_json;
 use crate::interaction::{check_request, expires_at};
@@ -115,6 +116,17 @@ pub(super) fn check<'r>(
     }
 }
 
+/// A message of a runner. Readers of its artifact references build paths of them.
+fn check_message(role: &str, content: Option<&MessageContent>) -> Result<(), PayloadFault> {
+    check_speaker(role)?;
+    if has_false_reference(content) {
+        return Err(invalid(
+            "a message names an artifact by `artifact:` and its id alone",
+        ));
+    }
+    Ok(())
+}
+
 fn parse<'a, T: Deserialize<'a>>(data: &'a str, message: &'static str) -> Result<T, PayloadFault> {
     serde_json::from_str(data).map_err(|_| invalid(message))
 }
@@ -153,7 +165,11 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
         None => Cow::Borrowed(""),
         // Fast path: nearly every delta is a plain text without escapes.
         Some(raw) if raw.get().starts_with('"') => parse::<BorrowedText<'_>>(raw.get(), MESSAGE)?.0,
-        Some(raw) => Cow::Owned(parse::<MessageContent>(raw.get(), MESSAGE)?.plain_text()),
+        Some(raw) => {
+            let content = parse::<MessageContent>(raw.get(), MESSAGE)?;
+            check_message(&chunk.role, Some(&content))?;
+            Cow::Owned(content.plain_text())
+        }
     };
     Ok(CheckedPayload::Delta(Delta {
         increment,
@@ -167,7 +183,7 @@ fn message_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }
-    check_speaker(&payload.message.role)?;
+    check_message(&payload.message.role, payload.message.content.as_ref())?;
     Ok(CheckedPayload::Message(Box::new(payload.message)))
 }
 
@@ -243,8 +259,7 @@ pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
         artifact_id: Cow<'a, str>,
     }
     let announced: Announced<'_> = serde_json::from_str(data).ok()?;
-    let id = Uuid::parse_str(&announced.artifact_id).ok()?;
-    (id.to_string() == announced.artifact_id).then_some(id)
+    id_of(&announced.artifact_id)
 }
 
 /// Actions are telemetry, except a question of a run that may ask.
@@ -280,9 +295,9 @@ fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
         message,
         outcome,
     } = payload;
-    message
-        .as_ref()
-        .map_or(Ok(()), |message| check_speaker(&message.role))?;
+    message.as_ref().map_or(Ok(()), |message| {
+        check_message(&message.role, message.content.as_ref())
+    })?;
     Ok(CheckedPayload::Completed {
         finish_reason,
         message,

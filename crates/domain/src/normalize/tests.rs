@@ -161,6 +161,38 @@ fn accepts_messages_of_assistant_and_tool_only() {
 }
 
 #[test]
+fn rejects_artifact_references_without_an_id() {
+    let of = |kind: &str, url: &str| {
+        let file = json!([{"type": "file_url", "file_url": url, "file_name": "a"}]);
+        let image = json!([{"type": "image_url", "image_url": {"url": url}}]);
+        let message = |content: &Value| json!({"role": "assistant", "content": content});
+        let data = [&file, &image].map(|content| match kind {
+            "message.delta" => json!({"chunk": message(content)}),
+            "message.completed" => json!({"message": message(content)}),
+            _ => json!({"finish_reason": "stop", "message": message(content)}),
+        });
+        data.map(|data| verdicts(&[result(kind, &data, &json!(1))]).remove(0))
+    };
+    for kind in ["message.delta", "message.completed", "run.completed"] {
+        let last = kind == "run.completed";
+        let (refused, taken) = if last {
+            ("fail runner.protocol_violation", "end stop")
+        } else {
+            ("invalid_payload", "ok")
+        };
+        for id in ["../conversations/OTHER/history?x=", "..", "", "a-1"] {
+            let url = format!("artifact:{id}");
+            assert_eq!(of(kind, &url), [refused; 2], "{kind} {url}");
+            assert_eq!(of(kind, &url.to_uppercase()), [refused; 2], "{kind} {url}");
+        }
+        let id = format!("artifact:{}", Uuid::max());
+        for url in [id.as_str(), "https://a.example/artifact:..", "data:,artifact:.."] {
+            assert_eq!(of(kind, url), [taken; 2], "{kind} {url}");
+        }
+    }
+}
+
+#[test]
 fn missing_message_failure_names_first_rejection() {
     let snapshot = snapshot();
     let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);

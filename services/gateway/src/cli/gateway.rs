@@ -129,9 +129,18 @@ impl Gateway {
 
     /// A request with the key.
     pub(super) fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
-        let request = self.egress.request(method, &self.base.join(path)?)?;
+        let request = self.egress.request(method, &self.url(path)?)?;
         let bearer = format!("Bearer {}", self.key.expose_secret());
         Ok(request.header(AUTHORIZATION, bearer))
+    }
+
+    /// An id of dots would lead to another route, even encoded.
+    fn url(&self, path: &str) -> anyhow::Result<Url> {
+        let url = self.base.join(path)?;
+        if path.split('?').next() != Some(url.path()) {
+            bail!("{path} names a path segment that is no id; list the ids first");
+        }
+        Ok(url)
     }
 
     /// Sends a request. Fails without a response.
@@ -256,6 +265,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn refuses_ids_that_lead_to_other_routes() {
+        let key = SecretString::from("key");
+        let gateway = Gateway::new("http://127.0.0.1:8700", key, None).unwrap();
+        let path = |id: &str| format!("/v1/runs/{}/events?limit=1", encoded(id));
+        for id in [".", "..", "../conversations"] {
+            assert_eq!(gateway.url(&path(id)).is_ok(), id.contains('/'), "{id}");
+        }
+        let kept = gateway.url(&path("a/../b?c")).unwrap();
+        assert_eq!(kept.path(), "/v1/runs/a%2F%2E%2E%2Fb%3Fc/events");
+    }
 
     #[test]
     fn empty_cursors_end_lists() {

@@ -1,6 +1,6 @@
 //! Uploads that an event names, by an `artifact:ID` URL or by the id of an attachment.
 
-use domain::artifact::SCHEME;
+use domain::artifact::{id_of, id_of_url};
 use protocol::admin::Fault;
 use protocol::context::{AgentInput, InputAttachment};
 use protocol::id::WorkspaceId;
@@ -108,18 +108,12 @@ fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
         &attachment.content,
     ];
     let is_alone = elsewhere.iter().all(|one| one.is_none());
-    attachment.id.as_deref().filter(|_| is_alone).and_then(uuid)
-}
-
-/// Only the canonical form of an id names an artifact.
-fn uuid(text: &str) -> Option<Uuid> {
-    let parsed = Uuid::parse_str(text).ok()?;
-    (parsed.to_string() == text).then_some(parsed)
+    attachment.id.as_deref().filter(|_| is_alone).and_then(id_of)
 }
 
 fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
     let named = |url: Option<&str>, pointer: String| {
-        let id = uuid(url?.strip_prefix(SCHEME)?)?;
+        let id = id_of_url(url?)?;
         Some(ArtifactReference {
             id,
             pointer,

@@ -3,9 +3,8 @@
 use anyhow::Context as _;
 use http::Method;
 use serde_json::{Map, Value, json};
-use url::form_urlencoded;
 
-use crate::cli::gateway::Gateway;
+use crate::cli::gateway::{Gateway, encoded};
 use crate::cli::output;
 
 /// Capabilities of a terminal, for the `delivery` of an event.
@@ -18,7 +17,7 @@ pub(super) fn delivery() -> Value {
 
 /// The oldest open question of a run.
 pub(super) async fn open_question(gateway: &Gateway, run: &str) -> anyhow::Result<Option<Value>> {
-    let run: String = form_urlencoded::byte_serialize(run.as_bytes()).collect();
+    let run = encoded(run);
     let path = format!("/v1/interactions?status=open&run_id={run}");
     let page = gateway.ask(gateway.request(Method::GET, &path)?).await?;
     let last = page["items"].as_array().and_then(|items| items.last());
@@ -36,7 +35,7 @@ pub(super) async fn submit(
         "interaction_id": question["request"]["interaction_id"],
         "action_id": answer.action, "values": answer.values,
     });
-    let path = format!("/v1/interactions/{id}/submit");
+    let path = format!("/v1/interactions/{}/submit", encoded(id));
     let request = gateway.request(Method::POST, &path)?.json(&body);
     let taken = gateway.ask(request).await?;
     // If a live run waits for the answer, the response is the interaction itself.
