@@ -1,5 +1,6 @@
 """One LangBot run: post the event, pass the answer on, cancel what nobody waits for."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
@@ -7,11 +8,15 @@ from collections.abc import AsyncGenerator
 from langbot_plugin.api.entities.builtin.runner import RunnerContext, RunnerResult
 
 from .answers import Answers
-from .client import TERMINAL, Client, EventsGoneError, GatewayError
-from .envelope import Json, answer_of, envelope, event_id, with_uploads
+from .client import TERMINAL, Client, EventsGoneError, GatewayError, segment
+from .envelope import answer_of, envelope, event_id, with_uploads
+from .media import Json
 from .settings import ConfigError, Settings
 
 log = logging.getLogger(__name__)
+
+# LangBot's own answer, from its database.
+_PIPELINE_SECONDS = 5.0
 
 _NO_AGENT = (
     "no agent of Runnel answers this event: add one whose event_types and filters take it "
@@ -44,9 +49,22 @@ async def execute(ctx: RunnerContext) -> AsyncGenerator[RunnerResult, None]:
 async def _post(ctx: RunnerContext, settings: Settings, client: Client) -> Json:
     if (answer := answer_of(ctx)) is not None:
         gateway_id, body = answer
-        return await client.post(f"/v1/interactions/{gateway_id}/submit", body, event_id(ctx, settings.source))
-    event = await with_uploads(envelope(ctx, settings.source), client.upload)
+        path = f"/v1/interactions/{segment(gateway_id)}/submit"
+        return await client.post(path, body, event_id(ctx, settings.source))
+    pipeline = settings.pipeline or await _pipeline(ctx)
+    event = await with_uploads(envelope(ctx, settings.source, pipeline), client.upload)
     return await client.post("/v1/events", event, event["event_id"])
+
+
+async def _pipeline(ctx: RunnerContext) -> str | None:
+    """The pipeline of the run. The context does not name it; LangBot's record of the run does, as its agent."""
+    try:
+        async with asyncio.timeout(_PIPELINE_SECONDS):
+            return (await ctx.api.run_get()).agent_id or None
+    except Exception as error:
+        text = "run %s: its pipeline is unknown, agents with filters.pipeline_id do not match: set `pipeline`: %s"
+        log.warning(text, ctx.run_id, error)
+        return None
 
 
 async def _answer(ctx: RunnerContext, client: Client, run_id: str) -> AsyncGenerator[RunnerResult, None]:

@@ -10,7 +10,8 @@ from langbot_plugin.api.entities.builtin.provider.message import ContentElement,
 from langbot_plugin.api.entities.builtin.runner import InteractionRequest, RunnerContext, RunnerResult
 
 from .client import Client, GatewayError
-from .envelope import Json, question_id
+from .envelope import question_id
+from .media import Json
 
 log = logging.getLogger(__name__)
 

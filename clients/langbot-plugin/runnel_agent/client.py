@@ -5,11 +5,13 @@ import contextlib
 import json
 import logging
 import typing
+import urllib.parse
 from collections.abc import AsyncGenerator
 
 import httpx
 
-from .envelope import File, Json
+from .envelope import File
+from .media import Json
 from .settings import Settings
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,13 @@ class GatewayError(Exception):
 
 class EventsGoneError(Exception):
     """The gateway no longer keeps the events of the run."""
+
+
+def segment(name: str) -> str:
+    """One segment of a path. Raises `GatewayError` for what would lead to another route."""
+    if name in ("", ".", ".."):
+        raise GatewayError("runnel.invalid_id", f"`{name}` is no id of the gateway")
+    return urllib.parse.quote(name, safe="")
 
 
 class Client:
@@ -77,7 +86,7 @@ class Client:
 
     async def download(self, artifact_id: str) -> tuple[bytes, str]:
         """The bytes of an artifact, at most 10 MiB, and their type."""
-        path = f"/v1/artifacts/{artifact_id}/content"
+        path = f"/v1/artifacts/{segment(artifact_id)}/content"
         content = bytearray()
         async with self._http.stream("GET", path) as answer:
             if answer.status_code != 200:
@@ -90,14 +99,14 @@ class Client:
 
     async def run(self, run_id: str) -> Json:
         """The run as it stands."""
-        answer = await self._patiently("GET", f"/v1/runs/{run_id}")
+        answer = await self._patiently("GET", f"/v1/runs/{segment(run_id)}")
         found = answer.json()
         return found if isinstance(found, dict) else {}
 
     async def cancel(self, run_id: str) -> None:
         """Asks the run to end. An error is logged: the run ends by its deadline then."""
         try:
-            await self._http.post(f"/v1/runs/{run_id}/cancel", json={}, timeout=_CANCEL_SECONDS)
+            await self._http.post(f"/v1/runs/{segment(run_id)}/cancel", json={}, timeout=_CANCEL_SECONDS)
         except httpx.HTTPError as error:
             log.warning("run %s: the cancel did not arrive: %s", run_id, error)
 
@@ -129,7 +138,9 @@ class Client:
         if last:
             headers["last-event-id"] = str(last)
         limit = httpx.Timeout(_CALL_SECONDS, read=_SILENCE_SECONDS)
-        async with self._http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers, timeout=limit) as answer:
+        async with self._http.stream(
+            "GET", f"/v1/runs/{segment(run_id)}/events", headers=headers, timeout=limit
+        ) as answer:
             if answer.status_code in (204, 410):
                 raise EventsGoneError
             if answer.status_code != 200:

@@ -8,15 +8,13 @@ import typing
 
 from langbot_plugin.api.entities.builtin.runner import RunnerContext
 
-Json = dict[str, typing.Any]
+from .media import Json, media_of, some
 
 # The gateway takes 64 KiB of data as JSON.
 _DATA_BYTES = 60_000
 # A file that is larger as base64 is uploaded before the event.
 FILE_BYTES = 1024 * 1024
 _CONVERSATION = ("conversation_id", "thread_id", "launcher_type", "launcher_id")
-_ATTACHMENT = ("type", "mime_type", "size", "name", "url", "content")
-_CONTENT = ("type", "text", "image_url", "image_base64", "file_url", "file_base64", "file_name")
 _QUESTION = "rnl:"
 
 
@@ -47,25 +45,32 @@ def event_id(ctx: RunnerContext, source: str) -> str:
     return f"langbot-{digest[:40]}"
 
 
-def envelope(ctx: RunnerContext, source: str) -> Json:
-    """The body of `POST /v1/events`, files as they came."""
+def envelope(ctx: RunnerContext, source: str, pipeline_id: str | None = None) -> Json:
+    """The body of `POST /v1/events`, files as they came. What LangBot leaves empty is absent."""
+    subject = _named(ctx.subject, "subject_type")
+    # The runner's context has launcher and bot in the data of its subject only.
+    told = subject.get("data") or {}
     conversation = _dump(ctx.conversation)
+    for name in ("launcher_type", "launcher_id"):
+        conversation[name] = _text(conversation.get(name) or told.get(name))
+    bots = (conversation.get("bot_id"), ctx.runtime.metadata.get("bot_id"), told.get("bot_uuid"))
     made: Json = {
         "event_type": ctx.event.event_type,
         "event_id": event_id(ctx, source),
         "source": source,
         "source_event_type": ctx.event.source_event_type,
         "event_time": ctx.event.event_time,
-        "bot_id": conversation.get("bot_id"),
-        "conversation": _some(conversation, _CONVERSATION),
-        "actor": _dump(ctx.actor),
-        "subject": _dump(ctx.subject),
+        "bot_id": next((_text(bot) for bot in bots if bot), None),
+        "pipeline_id": pipeline_id,
+        "conversation": some(conversation, _CONVERSATION),
+        "actor": _named(ctx.actor, "actor_type"),
+        "subject": subject,
         "input": _input(ctx),
         # LangBot sends on what this runner returns.
         "delivery": {**_dump(ctx.delivery), "automatic_reply": True},
         "data": _data(ctx.event.data),
     }
-    return {name: value for name, value in made.items() if value not in (None, {})}
+    return {name: value for name, value in made.items() if value not in (None, "", {})}
 
 
 async def with_uploads(event: Json, put: Put) -> Json:
@@ -101,7 +106,7 @@ async def with_uploads(event: Json, put: Put) -> Json:
     attachments = []
     for item in given.get("attachments") or []:
         if made := await reference(item.get("content"), item.get("name") or "file", item.get("mime_type")):
-            item = {**_some(item, ("type", "name")), "artifact_id": made}
+            item = {**some(item, ("type", "name")), "artifact_id": made}
         attachments.append(item)
     return {**event, "input": {**given, "contents": contents, "attachments": attachments}}
 
@@ -119,18 +124,14 @@ def answer_of(ctx: RunnerContext) -> tuple[str, Json] | None:
         return None
     gateway_id, _, interaction_id = submitted.interaction_id.removeprefix(_QUESTION).partition(":")
     body: Json = {"interaction_id": interaction_id, "values": submitted.values}
-    if submitted.action_id is not None:
+    if submitted.action_id:
         body["action_id"] = submitted.action_id
     return gateway_id, body
 
 
 def _input(ctx: RunnerContext) -> Json:
-    given = _dump(ctx.input)
-    return {
-        "text": ctx.input.to_text(),
-        "contents": [_some(part, _CONTENT) for part in given.get("contents", [])],
-        "attachments": [_some(item, _ATTACHMENT) for item in given.get("attachments", [])],
-    }
+    contents, attachments = media_of(_dump(ctx.input))
+    return {"text": ctx.input.to_text(), "contents": contents, "attachments": attachments}
 
 
 def _data(data: Json) -> Json:
@@ -149,5 +150,12 @@ def _dump(model: typing.Any) -> Json:
     return model.model_dump(mode="json", exclude_none=True) if model is not None else {}
 
 
-def _some(value: Json, names: typing.Iterable[str]) -> Json:
-    return {name: value[name] for name in names if value.get(name) is not None}
+def _named(model: typing.Any, kind: str) -> Json:
+    """An actor or a subject without its empty members; nothing where it has no type."""
+    given = _dump(model)
+    made = some(given, given)
+    return made if kind in made else {}
+
+
+def _text(value: typing.Any) -> str | None:
+    return str(value) if value not in (None, "") else None

@@ -20,6 +20,8 @@ class Settings:
     source: str
     # Seconds without progress after which a run is given up.
     patience: float
+    # The pipeline that events name; empty: the one that LangBot tells.
+    pipeline: str
 
     @classmethod
     def of(cls, config: dict[str, typing.Any]) -> "Settings":
@@ -37,4 +39,5 @@ class Settings:
             raise ConfigError("patience must be a number of seconds") from error
         if not 1 <= patience <= _MOST_PATIENCE:
             raise ConfigError(f"patience must be 1 to {_MOST_PATIENCE:g} seconds")
-        return cls(url, key, str(config.get("source") or "langbot"), patience)
+        pipeline = str(config.get("pipeline") or "").strip()
+        return cls(url, key, str(config.get("source") or "langbot"), patience, pipeline)

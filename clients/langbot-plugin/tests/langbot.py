@@ -21,7 +21,22 @@ def component() -> ComponentManifest:
     return ComponentManifest(owner="builtin", manifest=document, rel_path=_COMPONENT)
 
 
-def runner() -> Runner:
+PIPELINE = "0b8a3c10-0000-4000-8000-000000000001"
+
+
+class Host:
+    """LangBot's answers to the runner's calls."""
+
+    pipeline: str | None = PIPELINE
+
+    async def call_action(self, action: typing.Any, data: dict, *_options: object) -> dict:
+        assert action.value == "run_get"
+        if self.pipeline is None:
+            raise ConnectionError("LangBot does not answer")
+        return {"run_id": data["target_run_id"], "status": "running", "agent_id": self.pipeline}
+
+
+def runner(pipeline: str | None = PIPELINE) -> Runner:
     """The runner, as LangBot's plugin process makes it: from the plugin's directory."""
     before = os.getcwd()
     os.chdir(PLUGIN)
@@ -29,7 +44,9 @@ def runner() -> Runner:
         made = component().get_python_component_class()()
     finally:
         os.chdir(before)
-    made.bind_runtime(plugin_runtime_handler=object(), plugin_config={}, plugin_identity="runnel/RunnelAgent")
+    host = Host()
+    host.pipeline = pipeline
+    made.bind_runtime(plugin_runtime_handler=host, plugin_config={}, plugin_identity="runnel/RunnelAgent")
     return made
 
 
@@ -56,6 +73,7 @@ def context(text: str, config: dict, **parts: typing.Any) -> RunnerContext:
         "input": {"text": text, "contents": [{"type": "text", "text": text}]},
         "delivery": {"surface": "platform", "supports_streaming": True},
         "resources": {},
+        "context": {"available_apis": {"run_get": True}},
         "runtime": {"langbot_version": "4.11.2"},
         "config": config,
         **parts,
@@ -63,12 +81,12 @@ def context(text: str, config: dict, **parts: typing.Any) -> RunnerContext:
     return RunnerContext.model_validate(made)
 
 
-def execute(ctx: RunnerContext) -> list[RunnerResult]:
-    """All results of a run, as LangBot gets them."""
+def execute(ctx: RunnerContext, pipeline: str | None = PIPELINE) -> list[RunnerResult]:
+    """All results of a run, as LangBot gets them. `pipeline` is the run's, or `None` where LangBot fails."""
 
     async def collect() -> list[RunnerResult]:
         async with asyncio.timeout(_SECONDS):
-            return [result async for result in runner().invoke(ctx)]
+            return [result async for result in runner(pipeline).invoke(ctx)]
 
     found = asyncio.run(collect())
     assert found[-1].type in ("run.completed", "run.failed"), found

@@ -10,7 +10,8 @@ import pytest
 from langbot_plugin.api.entities.builtin.runner import RunnerManifest
 
 from fake_gateway import RUN, FakeGateway
-from langbot import PLUGIN, component, context, execute, execute_until, failure, messages, texts
+from langbot import PIPELINE, PLUGIN, component, context, execute, execute_until, failure, messages, texts
+from runnel_agent.media import media_of
 from runnel_agent.settings import Settings
 
 Config = dict[str, typing.Any]
@@ -36,7 +37,7 @@ def test_manifest_fits_langbots_entity() -> None:
         permissions=made.spec["permissions"],
         config_schema=made.spec["config"],
     )
-    assert [item.name for item in manifest.config_schema] == ["url", "api-key", "source", "patience"]
+    assert [item.name for item in manifest.config_schema] == ["url", "api-key", "source", "pipeline", "patience"]
 
 
 def test_package_holds_the_code(tmp_path: typing.Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +70,7 @@ def test_event_holds_what_langbot_knows(gateway: FakeGateway, config: Config) ->
         "source": "langbot",
         "event_time": 1_795_291_200,
         "bot_id": "bot-1",
+        "pipeline_id": PIPELINE,
         "conversation": {"conversation_id": "person_1", "launcher_type": "person", "launcher_id": "1"},
         "actor": {"actor_type": "user", "actor_id": "1", "actor_name": "Ada", "metadata": {}},
         "input": {"text": "hi", "contents": [{"type": "text", "text": "hi"}], "attachments": []},
@@ -82,6 +84,127 @@ def test_event_holds_what_langbot_knows(gateway: FakeGateway, config: Config) ->
         },
         "data": {"type": "message.received", "message_chain": [{"type": "Image"}]},
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "langbots", "sent"),
+    [("", PIPELINE, PIPELINE), (" p-1 ", PIPELINE, "p-1"), ("p-1", None, "p-1"), ("", None, None), ("", "", None)],
+)
+def test_pipeline_is_the_setting_or_langbots(
+    gateway: FakeGateway, config: Config, setting: str, langbots: str | None, sent: str | None
+) -> None:
+    gateway.tell(COMPLETED)
+    execute(context("hi", {**config, "pipeline": setting}), langbots)
+    assert gateway.posted().get("pipeline_id") == sent
+
+
+def test_launcher_and_bot_come_from_the_subject(gateway: FakeGateway, config: Config) -> None:
+    gateway.tell(COMPLETED)
+    told = {"launcher_type": "group", "launcher_id": 42, "sender_id": "7", "bot_uuid": "b-7"}
+    subject = {"subject_type": "message", "subject_id": "m-1", "data": told}
+    execute(context("hi", config, conversation={"conversation_id": "c"}, subject=subject))
+    sent = gateway.posted()
+    assert sent["conversation"] == {"conversation_id": "c", "launcher_type": "group", "launcher_id": "42"}
+    assert sent["bot_id"] == "b-7"
+
+
+def test_empty_members_are_absent(gateway: FakeGateway, config: Config) -> None:
+    gateway.tell(COMPLETED)
+    empty = {
+        "subject": {"subject_type": "message", "subject_id": "", "data": {}},
+        "actor": {"actor_type": "user", "actor_id": "", "actor_name": ""},
+        "conversation": dict.fromkeys(("thread_id", "launcher_type", "launcher_id", "bot_id"), ""),
+        "event": {"event_id": "m", "event_type": "message.received", "source": "x", "source_event_type": ""},
+        "input": {"text": "hi", "contents": [{"type": "text", "text": ""}, {"type": "text", "text": "hi"}]},
+    }
+    execute(context("", config, **empty), "")
+    sent = gateway.posted()
+    assert sent["subject"] == {"subject_type": "message", "data": {}}
+    assert sent["actor"] == {"actor_type": "user", "metadata": {}}
+    assert sent["input"]["contents"] == [{"type": "text", "text": "hi"}]
+    assert not {"conversation", "bot_id", "source_event_type", "pipeline_id"} & set(sent)
+    untyped = {"subject": {"subject_type": ""}, "actor": {"actor_type": "", "actor_id": "1"}}
+    execute(context("hi", config, **untyped))
+    assert not {"subject", "actor"} & set(gateway.posted())
+
+
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.mark.parametrize(
+    ("attachments", "sent"),
+    [
+        # LangBot's own picture, and the same picture of the message chain without its content.
+        ([{"type": "image", "source": "base64", "content": PICTURE}, {"type": "image"}], [{}]),
+        ([{"type": "image", "content": PICTURE}, {"type": "image", "id": "i-1", "path": "/tmp/p.png"}], [{}]),
+        ([{"type": "image", "content": PICTURE}, {"type": "image", "content": "", "url": ""}], [{}]),
+        # The same bytes twice, once with a name.
+        (
+            [{"type": "image", "content": PICTURE}, {"type": "image", "content": "iVBORw0KGgo=", "name": "p"}],
+            [{"name": "p"}],
+        ),
+        # Another file does not hide the picture of the contents from agents that read attachments.
+        ([{"type": "file", "url": "https://a.example/b.pdf"}], [None, {}]),
+        ([{"type": "voice"}], []),
+    ],
+)
+def test_pictures_arrive_once(gateway: FakeGateway, config: Config, attachments: list, sent: list) -> None:
+    gateway.tell(COMPLETED)
+    contents = [{"type": "image_base64", "image_base64": PICTURE}, {"type": "image_url", "image_url": {"url": ""}}]
+    execute(context("", config, input={"text": "see", "contents": contents, "attachments": attachments}))
+    found = gateway.posted()["input"]
+    assert found["contents"] == contents[:1]
+    expected = [{"type": "image", "content": PICTURE, **more} if more is not None else attachments[0] for more in sent]
+    assert found["attachments"] == expected
+
+
+OLDER = {
+    "text": "look",
+    "contents": [
+        {"type": "text", "text": "look"},
+        {"type": "image_base64", "image_base64": PICTURE},
+        {"type": "file_url", "file_url": "https://a.example/b.pdf", "file_name": "b.pdf"},
+    ],
+    "attachments": [
+        {"type": "image", "source": "base64", "content": PICTURE},
+        {"type": "file", "source": "url", "url": "https://a.example/b.pdf", "name": "b.pdf"},
+    ],
+}
+NEWER_ATTACHMENTS = [
+    {"ref": "attachment-0", "type": "image", "mime_type": "image/png", "content": PICTURE},
+    {"ref": "attachment-1", "type": "file", "url": "https://a.example/b.pdf", "name": "b.pdf"},
+]
+NEWER_PARTS = [
+    {"type": "text", "text": "look"},
+    {"type": "image", "ref": "attachment-0"},
+    {"type": "file", "ref": "attachment-1"},
+]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        OLDER,
+        {"text": "look", "parts": NEWER_PARTS, "attachments": NEWER_ATTACHMENTS},
+        {"text": "look", "contents": NEWER_PARTS, "attachments": NEWER_ATTACHMENTS},
+        # Files in the parts themselves, and a reference that names nothing.
+        {
+            "parts": [
+                NEWER_PARTS[0],
+                {"type": "image", "content": PICTURE},
+                {"type": "file", "url": "https://a.example/b.pdf", "name": "b.pdf"},
+                {"type": "voice", "ref": "attachment-9"},
+            ]
+        },
+    ],
+)
+def test_both_shapes_of_media_are_read(document: dict) -> None:
+    contents, attachments = media_of(document)
+    assert contents == OLDER["contents"]
+    content_or_url = [item.get("content") or item["url"] for item in attachments]
+    assert content_or_url in ([PICTURE, "https://a.example/b.pdf"], [])
+    assert (content_or_url == []) == ("attachments" not in document)
+    assert not any("ref" in item for item in [*contents, *attachments])
 
 
 def test_event_ids_differ_by_message_and_conversation(gateway: FakeGateway, config: Config) -> None:
@@ -228,6 +351,22 @@ def test_unreadable_artifacts_are_named(gateway: FakeGateway, config: Config) ->
     [parts] = messages(execute(context("hi", config)))
     assert parts[0]["text"] == "see"
     assert "b.pdf could not be read" in parts[1]["text"]
+
+
+@pytest.mark.parametrize("named", ["../conversations/OTHER/history?x=", "..", "%2e%2e"])
+def test_ids_of_others_stay_one_segment(gateway: FakeGateway, config: Config, named: str) -> None:
+    gateway.tell(said([{"type": "file_url", "file_url": f"artifact:{named}", "file_name": "a"}]), COMPLETED)
+    [parts] = messages(execute(context("hi", config)))
+    assert "The file a could not be read" in parts[0]["text"]
+    gateway.accepted = {"event_id": "e", "run_id": named or ".", "status": "created"}
+    gateway.faults = []
+    execute(context("hi", {**config, "patience": 1}))
+    answer = {"text": "", "interaction": {"interaction_id": f"rnl:{named}:room", "action_id": "book", "values": {}}}
+    execute(context("", config, input=answer))
+    segments = {line.split(" ")[1].count("/") for line, _, _ in gateway.requests if not line.endswith("/v1/events")}
+    kinds = {line.split("/")[2] for line, _, _ in gateway.requests}
+    assert kinds <= {"events", "runs", "artifacts", "interactions"}
+    assert segments <= {4}
 
 
 def test_large_files_are_uploaded_once(gateway: FakeGateway, config: Config) -> None:
