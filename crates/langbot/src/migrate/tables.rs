@@ -212,7 +212,7 @@ fn agent(one: &mut PlannedPipeline<'_>, is_open: bool, migration: &mut Migration
         members.push(("priority".to_owned(), json!(1)));
         note(
             "filters",
-            "only queries of this pipeline; they come by POST /v1/adapters/pipeline/queries",
+            "only events of this pipeline: its queries, and those of the plugin RunnelAgent",
         );
     } else {
         note(
