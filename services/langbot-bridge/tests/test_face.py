@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from bridge_process import HELLO, PLUGINS, RUNNER, SECRET, Bridge, bridge, run_request, signed, streamed
+from bridge_process import HELLO, PLUGINS, RUNNER, SECRET, TOKEN, Bridge, bridge, run_request, said, signed, streamed
 from fake_gateway import FakeGateway
 
 PROBE = str(PLUGINS / "probe")
@@ -141,6 +142,60 @@ def test_one_process_serves_each_plugin(gateway: FakeGateway) -> None:
         assert streamed(hello) == "Hello, big world"
         # Without a token, tools are not served.
         assert started.request("POST", "/mcp", b"{}", {"authorization": "Bearer "}).status == 404
+
+
+def test_slow_and_broken_plugins_leave_others_served(gateway: FakeGateway, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with bridge(str(PLUGINS / "slow"), str(HELLO), str(PLUGINS / "broken"), SLOW_PLUGIN_GO=str(go)) as started:
+        assert started.ids == ["plugin:runnel/hello/default"]
+        answer = started.request("GET", "/runners").body()
+        assert [runner["id"] for runner in answer["runners"]] == started.ids
+        missing = {one["plugin"]: one["reason"] for one in answer["unavailable"]}
+        assert missing["slow"] == "it is starting"
+        assert "broken was not loaded" in missing["broken"]
+        health = started.request("GET", "/healthz", b"", {})
+        assert (health.status, health.body()["down"]) == (200, ["slow", "broken"])
+        assert streamed(started.run("world", gateway, "plugin:runnel/hello/default").all()) == "Hello, world"
+        go.touch()
+        deadline = time.monotonic() + 20
+        while "plugin:tester/slow/default" not in manifests(started):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert streamed(started.run("world", gateway, "plugin:tester/slow/default").all()) == "Hello, world"
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["variable", "file"])
+def test_plugins_cannot_read_the_bridges_secrets(gateway: FakeGateway, tmp_path: Path, by_file: bool) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    # A value of this test's own, as other tests run at the same time.
+    token = f"token-{os.urandom(8).hex()}"
+    environment = {"LANGBOT_BRIDGE_MCP_TOKEN": token}
+    if by_file:
+        environment["LANGBOT_BRIDGE_SECRET_FILE"] = str(tmp_path / "secret")
+    with bridge(PROBE, **environment) as started:
+        shown, openable = json.loads(said(started.run(f"peek {token}", gateway).all()))
+        assert (shown, openable) == ([], [])
+        assert json.loads(said(started.run(f"peek {tmp_path}/secret", gateway).all()))[0] == []
+
+
+def nested(depth: int) -> bytes:
+    return b'{"context":' + b"[" * depth + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize("depth", [2_000, 200_000])
+def test_refuses_deeply_nested_bodies(probe: Bridge, depth: int) -> None:
+    for path in ("/runs", "/"):
+        answer = probe.request("POST", path, nested(depth))
+        assert (answer.status, answer.body()["error"]["code"]) == (400, "invalid_argument")
+    answer = probe.request("POST", "/mcp", nested(depth), {"authorization": f"Bearer {TOKEN}"})
+    assert (answer.status, answer.body()["error"]["code"]) in [(400, -32700), (400, -32600)]
+
+
+@pytest.mark.parametrize("depth", [100, 300, 500, 900, 990])
+def test_nested_contexts_fail_without_a_500(probe: Bridge, gateway: FakeGateway, depth: int) -> None:
+    message = run_request("echo hello", gateway)
+    body = json.dumps({**message, "more": "DEEP"}).replace('"DEEP"', "[" * depth + "]" * depth)
+    assert probe.request("POST", "/runs", body.encode()).status in (200, 400)
 
 
 def test_identities_replace_the_plugins_own() -> None:

@@ -96,7 +96,7 @@ def test_secrets_need_their_prefix() -> None:
         ([delta("he", all_content="he"), delta("llo", all_content="hello")], [("he", None), ("llo", None)]),
         # A rewritten text, and one that begins anew.
         ([delta("helo"), delta("hello")], [("helo", None), ("", "hello")]),
-        ([delta("first", is_final=True), delta("second")], [("first", None), ("", "second")]),
+        ([delta("first"), delta("second")], [("first", None), ("", "second")]),
         # The end of a stream repeats the text.
         ([delta("hi"), delta("hi", is_final=True)], [("hi", None), ("", None)]),
         ([delta("hi"), delta("")], [("hi", None), ("", None)]),
@@ -106,6 +106,51 @@ def test_deltas_become_increments(sent: list[dict], expected: list[tuple]) -> No
     outbox = results.Outbox("r", 262_144)
     chunks = [one["data"]["chunk"] for result in sent for one in outbox.take(result)]
     assert [(chunk["content"], chunk.get("all_content")) for chunk in chunks] == expected
+
+
+def completed(content: object | None = None) -> dict:
+    given = {} if content is None else {"message": {"role": "assistant", "content": content}}
+    return {"run_id": "r", "type": "run.completed", "data": {"finish_reason": "stop", **given}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        # A steered run: the second answer is a message of its own, and so is the last, behind which nothing comes.
+        (
+            [delta("first"), delta("first one", is_final=True), delta("second"), delta("second one"), completed()],
+            ["first one", "second one"],
+        ),
+        # The second answer begins with the first.
+        ([delta("OK", is_final=True), delta("OK, go"), completed()], ["OK", "OK, go"]),
+        ([delta("a", is_final=True), delta("b", all_content="b", is_final=True), completed()], ["a", "b"]),
+        # The runner completes the second one itself, or the terminal does.
+        ([delta("a", is_final=True), delta("b"), results.message("r", "b"), completed()], ["a", "b"]),
+        ([delta("a", is_final=True), delta("b"), completed("b")], ["a", "b"]),
+        # The second answer has no deltas.
+        ([delta("a", is_final=True), results.message("r", "b"), completed()], ["a", "b"]),
+        ([delta("a", is_final=True), completed("b")], ["a", "b"]),
+        # Three, and the text of a tool's round.
+        ([delta("a", is_final=True), delta("b", is_final=True), delta("c"), completed()], ["a", "b", "c"]),
+        # One answer, however often it is marked as final.
+        (
+            [delta("a"), delta("a", is_final=True), delta("", is_final=True), results.message("r", "a"), completed()],
+            ["a"],
+        ),
+        ([delta("a ", is_final=True), delta("a ", is_final=True), results.message("r", "a"), completed()], ["a"]),
+        ([delta("<think>x</think>a", is_final=True), results.message("r", "a"), completed("a")], ["a"]),
+        # Deltas alone stay deltas.
+        ([delta("a"), delta("ab", is_final=True), completed()], []),
+        ([delta("a", is_final=True), completed("a")], []),
+    ],
+)
+def test_final_delta_ends_its_message(sent: list[dict], expected: list[str]) -> None:
+    outbox = results.Outbox("r", 262_144)
+    made = [one for result in sent for one in outbox.take(result)]
+    whole = [one["data"]["message"]["content"] for one in made if one["type"] == "message.completed"]
+    assert whole == expected
+    # Each delta adds to its own message: none replaces the one before it.
+    assert not any("all_content" in one["data"].get("chunk", {}) for one in made)
 
 
 def test_message_begins_the_next_text_anew() -> None:

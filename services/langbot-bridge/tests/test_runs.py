@@ -258,10 +258,26 @@ def test_interactions_pass(probe: Bridge, gateway: FakeGateway) -> None:
     assert found[0]["data"]["payload"]["interaction_id"] == "sure"
 
 
-def test_own_failure_after_cancel_is_kept(probe: Bridge, gateway: FakeGateway) -> None:
+def test_code_of_the_cancel_wins(probe: Bridge, gateway: FakeGateway) -> None:
     results = iter(probe.run("stubborn", gateway, run_id="r-stubborn"))
     next(results)
     probe.cancel("r-stubborn")
     last = list(results)[-1]
-    assert last["type"] == "run.failed"
-    assert last["data"]["code"] in ("probe.ended", "cancelled")
+    assert (last["type"], last["data"]["code"]) == ("run.failed", "cancelled")
+    # The model call learns of the cancel before the request to the bridge arrives.
+    gateway.refuses["/models/small/invoke"] = 409, {"code": "cancelled", "message": "cancelled", "retryable": False}
+    last = probe.run("ask_model", gateway).all()[-1]
+    assert (last["type"], last["data"]["code"]) == ("run.failed", "cancelled")
+    gateway.refuses["/models/small/invoke"] = 502, {"code": "upstream", "message": "broken", "retryable": True}
+    assert probe.run("ask_model", gateway).all()[-1]["data"]["code"] == "runner.llm_error"
+
+
+def test_steered_run_keeps_its_first_answer(probe: Bridge, gateway: FakeGateway) -> None:
+    results = iter(probe.run("answers", gateway))
+    found = [next(results)]
+    event = {"event_id": "e-2", "event_type": "message.received", "source": "api"}
+    item = {"claimed_run_id": "r", "runner_id": RUNNER, "event": event, "input": {"text": "and this"}}
+    gateway.steered.append(item)
+    found += list(results)
+    whole = [one["data"]["message"]["content"] for one in found if one["type"] == "message.completed"]
+    assert whole == ["the first answer", "the answer to and this"]

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -16,14 +15,12 @@ from aiohttp import web
 from .fleet import Fleet, Settings, StartError, Worker
 from .front import Front
 from .mcp import Mcp
+from .own_secrets import SECRET, TOKEN, SecretFileError, take
 from .signatures import InvalidSecretError, Keys
 
-_SECRET = "LANGBOT_BRIDGE_SECRET"  # noqa: S105 - the name of a variable
-_TOKEN = "LANGBOT_BRIDGE_MCP_TOKEN"  # noqa: S105 - the name of a variable
-_HIDDEN = (_SECRET, f"{_SECRET}_FILE", _TOKEN, f"{_TOKEN}_FILE")
 _EPILOG = f"""\
-{_SECRET} or {_SECRET}_FILE: the signing secret of the runner endpoint, whsec_…; several with spaces between them
-while it is rotated. {_TOKEN} or {_TOKEN}_FILE: the bearer token of /mcp, where the plugins' tools
+{SECRET} or {SECRET}_FILE: the signing secret of the runner endpoint, whsec_…; several with spaces between them
+while it is rotated. {TOKEN} or {TOKEN}_FILE: the bearer token of /mcp, where the plugins' tools
 are served; without it they are not.
 """
 
@@ -77,9 +74,10 @@ def main() -> None:
     if options.health:
         sys.exit(_health(options.host, options.port))
     try:
-        keys = Keys(_secret(_SECRET))
-        asyncio.run(_serve(options, keys, _secret(_TOKEN).strip()))
-    except (UsageError, InvalidSecretError, StartError, OSError) as error:
+        secrets = take()
+        keys = Keys(secrets[SECRET])
+        asyncio.run(_serve(options, keys, secrets[TOKEN].strip()))
+    except (UsageError, InvalidSecretError, SecretFileError, StartError, OSError) as error:
         sys.exit(f"langbot-bridge: {error}")
 
 
@@ -128,7 +126,6 @@ def _settings(options: argparse.Namespace) -> list[Settings]:
                 secret_prefixes=tuple(options.secrets or ["BRIDGE_"]),
                 plugin_config=Path(config) if config else None,
                 log_level=options.log,
-                hidden=_HIDDEN,
             )
         )
     if unknown := [*identities, *configs]:
@@ -164,12 +161,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not separator:
         raise UsageError(f"{text} needs an equals sign: AUTHOR/NAME=…")
     return name, value
-
-
-def _secret(variable: str) -> str:
-    if path := os.environ.get(f"{variable}_FILE"):
-        return Path(path).read_text(encoding="utf-8")
-    return os.environ.get(variable, "")
 
 
 def _health(host: str, port: int) -> int:

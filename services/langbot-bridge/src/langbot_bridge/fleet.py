@@ -39,8 +39,6 @@ class Settings:
     secret_prefixes: tuple[str, ...] = ()
     plugin_config: Path | None = None
     log_level: str = "INFO"
-    # Variables that a plugin must not see.
-    hidden: tuple[str, ...] = ()
 
     def command(self, socket: Path) -> list[str]:
         """The arguments of the process."""
@@ -55,8 +53,7 @@ class Settings:
 
     def environment(self) -> dict[str, str]:
         """Its variables."""
-        kept = {name: value for name, value in os.environ.items() if name not in self.hidden}
-        return {"PYTHONDONTWRITEBYTECODE": "1", **kept}
+        return {"PYTHONDONTWRITEBYTECODE": "1", **os.environ}
 
 
 class Worker:
@@ -66,6 +63,9 @@ class Worker:
         self.settings, self._socket = settings, socket
         self.runners: list[Payload] = []
         self.tools: list[Payload] = []
+        # Set after the first attempt to start.
+        self.attempted = asyncio.Event()
+        self._error = ""
         self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -80,6 +80,11 @@ class Worker:
         """Whether the process lives and listens."""
         alive = self._process is not None and self._process.returncode is None
         return alive and self._socket.exists()
+
+    @property
+    def reason(self) -> str:
+        """Why it is not up."""
+        return self._error or ("it is starting" if not self.attempted.is_set() else "it is being restarted")
 
     async def start(self) -> None:
         """Starts the process and waits until the plugin is loaded. Raises `StartError`."""
@@ -112,9 +117,9 @@ class Worker:
             raise StartError(text) from error
         self.runners, self.tools = offers["runners"], offers["tools"]
 
-    def keep(self) -> None:
-        """Restarts the process from now on."""
-        self._keeper = asyncio.create_task(self._restart_forever())
+    def keep(self, starts: asyncio.Semaphore, on_start: typing.Callable[["Worker"], None]) -> None:
+        """Keeps the process running from now on. `starts` bounds the plugins that load at once."""
+        self._keeper = asyncio.create_task(self._run_forever(starts, on_start))
 
     @contextlib.asynccontextmanager
     async def post(
@@ -152,24 +157,29 @@ class Worker:
         if self._session is not None:
             await self._session.close()
 
-    async def _restart_forever(self) -> None:
+    async def _run_forever(self, starts: asyncio.Semaphore, on_start: typing.Callable[["Worker"], None]) -> None:
         pause = LIMITS.restart_seconds
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
+            try:
+                async with starts:
+                    await self.start()
+                self._error = ""
+                on_start(self)
+            except (StartError, OSError, aiohttp.ClientError) as error:
+                self._error = str(error)
+                log.error("worker %s was not started, trying again in %g s: %s", self.name, pause, error)
+            self.attempted.set()
             if self._process is not None:
                 status = await self._process.wait()
-                log.error("worker %s ended with status %s, restarting in %g s", self.name, status, pause)
+                if not self._error:
+                    log.error("worker %s ended with status %s, restarting in %g s", self.name, status, pause)
             self._socket.unlink(missing_ok=True)
-            if loop.time() - began > _STEADY_SECONDS:
+            if not self._error and loop.time() - began > _STEADY_SECONDS:
                 pause = LIMITS.restart_seconds
             await asyncio.sleep(pause)
             pause = min(pause * 2, LIMITS.longest_restart_seconds)
-            try:
-                await self.start()
-                log.info("worker %s is back", self.name)
-            except (StartError, OSError, aiohttp.ClientError) as error:
-                log.error("worker %s was not started: %s", self.name, error)
 
 
 class Fleet:
@@ -179,23 +189,42 @@ class Fleet:
         self.workers = workers
         self._by_runner: dict[str, Worker] = {}
         self._by_tool: dict[str, Worker] = {}
+        self._is_serving = asyncio.Event()
 
     async def start(self) -> None:
-        """Starts all workers at once. Raises `StartError` where one plugin does not load."""
-        failed = await asyncio.gather(*(worker.start() for worker in self.workers), return_exceptions=True)
-        for error in failed:
-            if isinstance(error, BaseException):
-                raise error
+        """Starts the workers, a few at a time, and keeps them running.
+
+        Returns after the first attempt of each; a slow one is not waited for once another is up. Raises `StartError`
+        where no plugin loads.
+        """
+        starts = asyncio.Semaphore(LIMITS.concurrent_starts)
         for worker in self.workers:
-            for runner in worker.runners:
-                self._offer(self._by_runner, str(runner["id"]), worker)
-            for tool in worker.tools:
-                self._offer(self._by_tool, str(tool["name"]), worker)
-            worker.keep()
+            worker.keep(starts, self._take_offers)
+        attempts = asyncio.ensure_future(self._attempts())
+        one = asyncio.ensure_future(self._serving())
+        await asyncio.wait([attempts], timeout=LIMITS.ready_seconds)
+        await asyncio.wait([attempts, one], return_when=asyncio.FIRST_COMPLETED)
+        attempts.cancel()
+        one.cancel()
+        if not self._is_serving.is_set():
+            raise StartError(self.workers[0].reason)
+        for missing in self.unavailable():
+            log.warning("plugin %s is not served yet: %s", missing["plugin"], missing["reason"])
+
+    async def _attempts(self) -> None:
+        for worker in self.workers:
+            await worker.attempted.wait()
+
+    async def _serving(self) -> None:
+        await self._is_serving.wait()
 
     async def stop(self) -> None:
         """Stops all workers at once."""
         await asyncio.gather(*(worker.stop() for worker in self.workers))
+
+    def unavailable(self) -> list[Payload]:
+        """The plugins that are not up, each with the reason."""
+        return [{"plugin": worker.name, "reason": worker.reason} for worker in self.workers if not worker.is_up]
 
     def runners(self) -> list[Payload]:
         """The manifests, also of workers that are being restarted."""
@@ -217,6 +246,14 @@ class Fleet:
     def worker_of_tool(self, name: str) -> Worker | None:
         """The worker that serves a tool."""
         return self._by_tool.get(name)
+
+    def _take_offers(self, worker: Worker) -> None:
+        for runner in worker.runners:
+            self._offer(self._by_runner, str(runner["id"]), worker)
+        for tool in worker.tools:
+            self._offer(self._by_tool, str(tool["name"]), worker)
+        log.info("worker %s is up", worker.name)
+        self._is_serving.set()
 
     @staticmethod
     def _offer(known: dict[str, Worker], name: str, worker: Worker) -> None:

@@ -46,10 +46,11 @@ class Front:
         return app
 
     async def health(self, _request: web.Request) -> web.Response:
-        """200 while every plugin is served, 503 while one is being restarted."""
-        down = [worker.name for worker in self._fleet.workers if not worker.is_up]
+        """200 while a plugin is served, 503 while none is. `degraded` names the others, without reasons."""
+        down = [missing["plugin"] for missing in self._fleet.unavailable()]
         told: Payload = {"status": "degraded" if down else "ok", "active_runs": len(self._live)}
-        return web.json_response({**told, **({"down": down} if down else {})}, status=503 if down else 200)
+        is_down = len(down) == len(self._fleet.workers)
+        return web.json_response({**told, **({"down": down} if down else {})}, status=503 if is_down else 200)
 
     async def list_runners(self, request: web.Request) -> web.Response:
         """Lists the runners of all plugins."""
@@ -95,7 +96,9 @@ class Front:
         return body, signed_at
 
     def _list(self) -> web.Response:
-        return web.json_response({"runners": self._fleet.runners()})
+        missing = self._fleet.unavailable()
+        told = {"unavailable": missing} if missing else {}
+        return web.json_response({"runners": self._fleet.runners(), **told})
 
     async def _start(self, request: web.Request, message: Payload, body: bytes, signed_at: int) -> web.StreamResponse:
         runner_id = _text(message, "runner_id")

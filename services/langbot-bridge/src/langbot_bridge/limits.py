@@ -38,8 +38,11 @@ class Limits:
     part_bytes: int = 65_536
     # Pages of storage keys that one SDK call follows.
     key_pages: int = 100
-    # Time for a plugin to load.
+    # Time for a plugin to load, and plugins that load at once. Each takes a core for a few seconds.
     load_seconds: float = 60.0
+    concurrent_starts: int = 4
+    # The bridge listens after this time once a plugin is up; the others join when they are.
+    ready_seconds: float = 10.0
     # A worker that ended is started again after this time, doubled up to the longest.
     restart_seconds: float = 1.0
     longest_restart_seconds: float = 30.0

@@ -42,7 +42,7 @@ class Mcp:
             message = json.loads(body)
         except TimeoutError as error:
             raise Refusal(408, "invalid_argument", "the body did not arrive") from error
-        except ValueError:
+        except (ValueError, RecursionError):
             return _failed(None, RpcError(-32700, "the body is no JSON"), 400)
         if len(body) > LIMITS.tool_bytes or not isinstance(message, dict):
             return _failed(None, RpcError(_INVALID_REQUEST, "one message of 4 MiB at most is taken"), 400)

@@ -40,6 +40,8 @@ async def refusals(request: web.Request, handler: _Handler) -> web.StreamRespons
     except web.HTTPException as error:
         code = _CODES.get(error.status, "invalid_argument")
         return Refusal(error.status, code, error.reason).response()
+    except RecursionError:
+        return Refusal(400, "invalid_argument", "the body is nested too deeply").response()
     except Exception:
         log.exception("%s %s failed, answering 500", request.method, request.path)
         return Refusal(500, "runtime_error", "the bridge failed, see its log").response()

@@ -67,6 +67,16 @@ class Deltas:
             self._text = snapshot
         return chunk
 
+    @property
+    def text(self) -> str:
+        """The text of the message so far."""
+        return self._text
+
+    def begins_another(self, chunk: Payload) -> bool:
+        """Whether the chunk has another text than the message so far. The end of a stream may repeat its text."""
+        snapshot = chunk.get("all_content") or chunk.get("content")
+        return isinstance(snapshot, str) and snapshot not in ("", self._text)
+
     def end(self) -> None:
         """A whole message was sent: the next delta begins another."""
         self._text = ""
@@ -86,6 +96,10 @@ class Outbox:
         # A character has six bytes of JSON at most.
         self._piece = max(self._most // 8, 64)
         self._deltas = Deltas()
+        # The runner has marked the deltas so far as a whole message.
+        self._is_final = False
+        # A whole message went out: the gateway takes no text from the deltas behind it.
+        self._has_message = False
 
     def take(self, result: Payload) -> list[Payload]:
         """The results to send, without their numbers."""
@@ -94,14 +108,49 @@ class Outbox:
             result["usage"] = compact(result["usage"])
         kind, data = result["type"], mapping(result.get("data"))
         if kind == "message.delta" and isinstance(data.get("chunk"), dict):
-            return self._delta(result, data, self._deltas.rewrite(data["chunk"]))
+            chunk = data["chunk"]
+            sent = self._finished() if self._is_final and self._deltas.begins_another(chunk) else []
+            self._is_final = self._is_final or bool(chunk.get("is_final"))
+            return sent + self._delta(result, data, self._deltas.rewrite(chunk))
+        sent = self._open_messages(kind, data)
         if not self._is_long(result):
             if kind == "message.completed":
-                self._deltas.end()
-            return [result]
+                self._close()
+            return [*sent, result]
         if kind in ("message.completed", "run.completed"):
-            return self._long_message(result, data)
-        return [self._shortened(result, data)]
+            return sent + self._long_message(result, data)
+        return [*sent, self._shortened(result, data)]
+
+    def _open_messages(self, kind: str, data: Payload) -> list[Payload]:
+        """Messages of deltas that the next result would hide: the gateway prefers whole messages to deltas."""
+        if kind not in ("message.completed", "run.completed"):
+            return []
+        given = data.get("message")
+        text = _text_of(mapping(given))
+        is_other = given is not None and not _is_same(text, self._deltas.text)
+        sent = self._finished() if self._is_final and is_other else []
+        if kind == "run.completed" and self._has_message and (self._deltas.text or sent):
+            made = message(self._run_id, text if given is None else mapping(given).get("content"))
+            if given is None:
+                return sent + self._finished()
+            if not self._is_long(made):
+                self._close()
+                sent.append(made)
+        return sent
+
+    def _finished(self) -> list[Payload]:
+        """The message of the deltas so far. One above the limit stays deltas, to which the gateway appends."""
+        made = message(self._run_id, self._deltas.text)
+        if not self._deltas.text or self._is_long(made):
+            self._is_final = False
+            self._deltas.end()
+            return []
+        self._close()
+        return [made]
+
+    def _close(self) -> None:
+        self._deltas.end()
+        self._is_final, self._has_message = False, True
 
     def _delta(self, result: Payload, data: Payload, chunk: Payload) -> list[Payload]:
         if not self._is_long({**result, "data": {**data, "chunk": chunk}}):
@@ -127,10 +176,7 @@ class Outbox:
     def _long_message(self, result: Payload, data: Payload) -> list[Payload]:
         # Without a `message.completed` the gateway makes the message of the deltas.
         said = mapping(data.get("message"))
-        content = said.get("content")
-        if isinstance(content, list):
-            content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-        chunk = self._deltas.rewrite({"role": said.get("role") or "assistant", "content": content or ""})
+        chunk = self._deltas.rewrite({"role": said.get("role") or "assistant", "content": _text_of(said)})
         text = _chunk({"run_id": self._run_id, "type": "message.delta"}, chunk)
         sent = self._delta(text, text["data"], chunk)
         if result["type"] == "run.completed":
@@ -154,6 +200,20 @@ class Outbox:
         # Cheap before exact: most results are far below the limit.
         text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
         return len(text) * 4 > self._most and len(text.encode(errors="replace")) > self._most
+
+
+def _text_of(said: Payload) -> str:
+    """The text of a message."""
+    content = said.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _is_same(text: str, streamed: str) -> bool:
+    """Whether a whole message is that of the deltas. Runners trim it, or leave a part of it out."""
+    text, streamed = text.strip(), streamed.strip()
+    return text in streamed or streamed in text
 
 
 def _chunk(result: Payload, chunk: Payload) -> Payload:

@@ -51,8 +51,11 @@ class Run:
     async def put(self, result: Payload) -> Payload:
         """Numbers a result and hands it to the stream, which waits where the gateway does not read.
 
-        Returns the last event that was sent for it. After the run's end nothing is sent.
+        Returns the last event that was sent for it. After the run's end nothing is sent. Once the run was cancelled,
+        a failure has the code of the cancel: that of the runner, such as one of a broken model call, follows from it.
         """
+        if self.end is not None and result["type"] == "run.failed":
+            result = self.end
         async with self._order:
             sent: Payload = dict(result)
             if self.is_over:

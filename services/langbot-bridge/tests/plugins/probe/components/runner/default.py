@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+from pathlib import Path
 
 # The name of older SDKs.
 from langbot_plugin.api.definition.components.agent_runner.runner import AgentRunner
@@ -101,6 +102,18 @@ def told(value):
     return value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else value
 
 
+def processes_with(pattern):
+    shown = []
+    for file in Path("/proc").glob("[0-9]*/*"):
+        if file.name in ("environ", "cmdline"):
+            try:
+                if pattern in file.read_bytes():
+                    shown.append(str(file))
+            except OSError:
+                continue
+    return shown
+
+
 async def outcome(call):
     try:
         return {"ok": told(await call())}
@@ -154,6 +167,23 @@ class ProbeRunner(AgentRunner):
             await asyncio.sleep(0.05)
         yield message(ctx, " | ".join(item.input.to_text() for item in items))
 
+    async def answers(self, ctx, _rest):
+        yield delta(ctx, "the first")
+        items = []
+        while not items:
+            items = (await ctx.steering_pull()).items
+            await asyncio.sleep(0.05)
+        yield delta(ctx, "the first answer", is_final=True)
+        text = f"the answer to {items[0].input.to_text()}"
+        yield delta(ctx, text[:10])
+        yield delta(ctx, text, is_final=True)
+
+    async def ask_model(self, ctx, _rest):
+        try:
+            yield message(ctx, (await ctx.api.invoke_llm("small", [Message(role="user", content="x")])).content)
+        except AgentAPIException as error:
+            yield AgentRunResult.run_failed(ctx.run_id, str(error), "runner.llm_error")
+
     async def picture(self, ctx, _rest):
         parts = [ContentElement.from_text("see"), ContentElement.from_image_base64(PICTURE)]
         yield message(ctx, parts)
@@ -177,6 +207,20 @@ class ProbeRunner(AgentRunner):
 
     async def environment(self, ctx, rest):
         yield message(ctx, str(os.environ.get(rest)))
+
+    async def peek(self, ctx, rest):
+        """Which processes show this text in a file of /proc, and what of the bridge can be opened."""
+        shown = await asyncio.to_thread(processes_with, rest.encode())
+        # Root may read any process; containers take these rights from it.
+        root = ["setpriv", "--bounding-set=-all"] if os.getuid() == 0 else []
+        openable = []
+        for name in ("environ", "mem", "maps", "fd/0"):
+            command = [*root, "head", "-c", "1", f"/proc/{os.getppid()}/{name}"]
+            process = await asyncio.create_subprocess_exec(*command, stdout=-3, stderr=asyncio.subprocess.PIPE)
+            _, error = await process.communicate()
+            if b"ermission denied" not in error:
+                openable.append(f"{name}: {error.decode()}")
+        yield message(ctx, json.dumps([shown, openable]))
 
     async def tool(self, ctx, rest):
         yield message(ctx, json.dumps(await ctx.api.call_tool(rest, {"a": 2, "b": 3})))
