@@ -236,7 +236,10 @@ mod tests {
 
     fn check(agents: &[AgentSpec], expected: &Result<Option<&str>, Vec<&str>>) {
         // A pipeline's Query and a posted event name the pipeline in different members.
-        for pipeline in [json!({"adapter": {"pipeline_id": "p"}}), json!({"pipeline_id": "p"})] {
+        for pipeline in [
+            json!({"adapter": {"pipeline_id": "p"}}),
+            json!({"pipeline_id": "p"}),
+        ] {
             check_event(agents, &pipeline, expected);
         }
     }

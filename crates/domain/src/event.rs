@@ -261,14 +261,26 @@ mod tests {
             &["/data"],
         );
         check(json!({"event_type": "a", "data": {"x": "\u{0}"}}), &[""]);
-        for id in ["../conversations/c/history?x=", "..", "", "x", "%2e%2e/runs"] {
+        for id in [
+            "../conversations/c/history?x=",
+            "..",
+            "",
+            "x",
+            "%2e%2e/runs",
+        ] {
             let url = format!("artifact:{id}");
             let file = json!({"type": "file_url", "file_url": url, "file_name": "a"});
             let image = json!({"type": "image_url", "image_url": {"url": url.to_uppercase()}});
             for (input, pointer) in [
                 (json!({"contents": [file]}), "/input/contents/0/file_url"),
-                (json!({"contents": [image]}), "/input/contents/0/image_url/url"),
-                (json!({"attachments": [{"url": url}]}), "/input/attachments/0/url"),
+                (
+                    json!({"contents": [image]}),
+                    "/input/contents/0/image_url/url",
+                ),
+                (
+                    json!({"attachments": [{"url": url}]}),
+                    "/input/attachments/0/url",
+                ),
             ] {
                 check(json!({"event_type": "a", "input": input}), &[pointer]);
             }

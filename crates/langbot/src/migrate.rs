@@ -15,6 +15,7 @@ mod other_sections;
 mod pipeline;
 mod policy;
 mod report;
+mod secret_values;
 mod secrets;
 mod server;
 mod source;
@@ -30,6 +31,7 @@ use serde_json::Value;
 pub use report::{
     FieldAction, FieldNote, Migration, MigrationOutcome, PipelineReport, ResourceReport, Variable,
 };
+pub use secret_values::{SecretValue, secret_values};
 pub use tables::{MigrationTable, TableComparison, TableKind, compare_table};
 
 use pipeline::{PipelinePlan, plan_pipeline};

@@ -171,7 +171,11 @@ mod tests {
             url.as_str(),
             "https://a.example/v1/chat/a%2F..%2Fb%3Fc/stop"
         );
-        for (id, escaped) in [("..", "%252E%252E"), (".", "%252E"), ("%2e%2E", "%252e%252E")] {
+        for (id, escaped) in [
+            ("..", "%252E%252E"),
+            (".", "%252E"),
+            ("%2e%2E", "%252e%252E"),
+        ] {
             let url = below(&base, &["threads", id, "runs"]);
             let expected = format!("https://a.example/v1/threads/{escaped}/runs");
             assert_eq!(url.as_str(), expected);

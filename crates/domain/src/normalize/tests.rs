@@ -186,7 +186,11 @@ fn rejects_artifact_references_without_an_id() {
             assert_eq!(of(kind, &url.to_uppercase()), [refused; 2], "{kind} {url}");
         }
         let id = format!("artifact:{}", Uuid::max());
-        for url in [id.as_str(), "https://a.example/artifact:..", "data:,artifact:.."] {
+        for url in [
+            id.as_str(),
+            "https://a.example/artifact:..",
+            "data:,artifact:..",
+        ] {
             assert_eq!(of(kind, url), [taken; 2], "{kind} {url}");
         }
     }

@@ -4,6 +4,7 @@ mod egress;
 mod langbot_tables;
 mod read;
 mod report;
+mod secrets;
 mod write;
 
 use std::fmt::Write as _;
@@ -14,13 +15,14 @@ use ::egress::parse_plain_url;
 use clap::ValueEnum;
 use langbot::migrate::{
     LocalAgentTarget, Migration, MigrationDocument, MigrationOutcome, MigrationTable,
-    MigrationTarget, RunnerIds, Variable, migrate,
+    MigrationTarget, RunnerIds, SecretValue, Variable, migrate, secret_values,
 };
 use serde_json::json;
 
 use crate::cli::output;
 use read::read_source;
 use report::report;
+use secrets::write_secrets;
 use write::{MergedFile, write};
 
 #[derive(clap::Args)]
@@ -47,6 +49,10 @@ pub(super) struct MigrateArguments {
     /// URL of `langbot-bridge`, for example `http://127.0.0.1:9200`. It serves runner plugins for LangBot.
     #[arg(long, value_name = "URL", value_parser = address)]
     bridge: Option<String>,
+    /// Write the secrets of the sources to this file as variables, `NAME=value`, with mode 0600. Existing ones are
+    /// not changed.
+    #[arg(long, value_name = "FILE")]
+    secrets: Option<PathBuf>,
     /// The workspace to read from a database with several.
     #[arg(long, value_name = "UUID")]
     workspace: Option<String>,
@@ -77,7 +83,7 @@ pub(super) async fn migrate_config(
     arguments: &MigrateArguments,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let mut migration = plan(arguments).await?;
+    let (mut migration, secrets) = plan(arguments).await?;
     let allow = egress::lines_for_tables(&migration.tables)?;
     if !allow.is_empty() {
         migration.tables.insert(0, MigrationTable::egress(&allow));
@@ -87,6 +93,9 @@ pub(super) async fn migrate_config(
         None => MergedFile::nowhere(&migration.tables),
         Some(path) => write(path, &migration.tables)?,
     };
+    let in_file = arguments.secrets.as_deref();
+    let in_file = in_file.map(|path| write_secrets(path, &secrets).map(|written| (path, written)));
+    let in_file = in_file.transpose()?;
     if written.outcome == "created" {
         migration.variables.push(Variable {
             name: "RUNNEL_MASTER_KEY".to_owned(),
@@ -99,6 +108,10 @@ pub(super) async fn migrate_config(
         let mut told = json!(migration);
         told["toml"] = json!(written.text);
         told["connectors"] = json!({"allow": upstream});
+        if let Some((path, written)) = &in_file {
+            told["secrets"] = json!(written);
+            told["secrets"]["path"] = json!(path);
+        }
         told["write"] = json!({
             "path": arguments.write,
             "outcome": written.outcome,
@@ -107,7 +120,9 @@ pub(super) async fn migrate_config(
         });
         output::document(&told);
     } else {
-        output::remark(&(report(&migration) + &start_of_connectors(arguments, &upstream)));
+        let secrets = in_file.map_or(String::new(), |(path, written)| written.told(path));
+        let start = start_of_connectors(arguments, &upstream);
+        output::remark(&(report(&migration) + &secrets + &start));
         match &arguments.write {
             None => output::piece(&written.text),
             Some(path) => output::line(&written.told(path)),
@@ -141,7 +156,8 @@ fn start_of_connectors(arguments: &MigrateArguments, upstream: &[String]) -> Str
     text
 }
 
-async fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
+/// The migration, and the secrets that variables replace.
+async fn plan(arguments: &MigrateArguments) -> anyhow::Result<(Migration, Vec<SecretValue>)> {
     let mut read = Vec::new();
     for source in &arguments.sources {
         read.push(read_source(source, arguments.workspace.as_deref()).await?);
@@ -162,11 +178,13 @@ async fn plan(arguments: &MigrateArguments) -> anyhow::Result<Migration> {
         connectors: arguments.connectors.as_deref(),
         bridge: arguments.bridge.as_deref(),
     };
-    migrate(&documents, to).map_err(|faults| {
+    let migration = migrate(&documents, to).map_err(|faults| {
         let lines: Vec<_> = faults
             .iter()
             .map(|(file, fault)| format!("{file}#{} {}", fault.pointer, fault.message))
             .collect();
         anyhow::anyhow!(lines.join("\n"))
-    })
+    })?;
+    let secrets = secret_values(&documents, &migration);
+    Ok((migration, secrets))
 }

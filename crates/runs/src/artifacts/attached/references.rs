@@ -108,7 +108,11 @@ fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
         &attachment.content,
     ];
     let is_alone = elsewhere.iter().all(|one| one.is_none());
-    attachment.id.as_deref().filter(|_| is_alone).and_then(id_of)
+    attachment
+        .id
+        .as_deref()
+        .filter(|_| is_alone)
+        .and_then(id_of)
 }
 
 fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
