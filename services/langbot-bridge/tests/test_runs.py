@@ -173,6 +173,48 @@ def test_artifacts_of_the_event_come_as_base64(probe: Bridge, gateway: FakeGatew
     assert attachments == [["base64", "a.png", size]]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        # Files in the parts.
+        {
+            "contents": [
+                {"type": "text", "text": "media"},
+                {"type": "image_url", "image_url": {"url": "artifact:a-1"}},
+                {"type": "file_url", "file_url": "artifact:a-2", "file_name": "b.pdf"},
+                {"type": "image_base64", "image_base64": "data:image/gif;base64,R0lG"},
+            ]
+        },
+        # Parts that name their attachments, in either list.
+        *(
+            {
+                name: [
+                    {"type": "text", "text": "media"},
+                    {"type": "image", "ref": "attachment-0"},
+                    {"type": "file", "ref": "attachment-1"},
+                    {"type": "image", "ref": "attachment-2"},
+                ],
+                "attachments": [
+                    {"ref": "attachment-0", "type": "image", "mime_type": "image/png", "url": "artifact:a-1"},
+                    {"ref": "attachment-1", "type": "file", "source": "artifact", "id": "a-2", "name": "b.pdf"},
+                    {"ref": "attachment-2", "type": "image", "content": "data:image/gif;base64,R0lG"},
+                ],
+            }
+            for name in ("parts", "contents")
+        ),
+    ],
+)
+def test_both_shapes_of_media_reach_the_plugin(probe: Bridge, gateway: FakeGateway, given: dict) -> None:
+    gateway.artifacts = {"a-1": (b"png", "image/png"), "a-2": (b"pdf", "application/pdf")}
+    found = json.loads(said(probe.run("", gateway, input={"text": "given", **given}).all()))
+    assert found["contents"] == [
+        {"type": "text", "text": "media"},
+        {"type": "image_base64", "image_base64": data_url(b"png", "image/png")},
+        {"type": "file_base64", "file_base64": data_url(b"pdf", "application/pdf"), "file_name": "b.pdf"},
+        {"type": "image_base64", "image_base64": "data:image/gif;base64,R0lG"},
+    ]
+
+
 def test_unreadable_artifact_stays_with_a_note(probe: Bridge, gateway: FakeGateway) -> None:
     given = {"text": "given", "contents": [{"type": "image_url", "image_url": {"url": "artifact:none"}}]}
     found = probe.run("", gateway, input=given).all()

@@ -15,7 +15,7 @@ from langbot_plugin.entities.io.errors import (
 from . import errors, results
 from .gateway_client import GatewayClient
 from .limits import LIMITS
-from .payload import Payload, mapping
+from .payload import Payload, compact, mapping
 from .run import Run
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,10 @@ class InputFiles:
 
     async def inline(self, given: Payload) -> Payload:
         """The input with its artifacts as base64, each attachment once. What cannot be read stays a reference."""
-        contents = [await self._content(item) for item in given.get("contents") or []]
+        given = older_shape(given)
+        contents = [await self._content(item) for item in given["contents"]]
         attachments, seen = [], set()
-        for item in given.get("attachments") or []:
+        for item in given["attachments"]:
             url = item.get("url") or (f"artifact:{item['id']}" if item.get("source") == "artifact" else None)
             if content := await self._data_url(url):
                 if content in seen:
@@ -79,6 +80,37 @@ class InputFiles:
     def _stays(self, reference: str, reason: str) -> None:
         log.warning("run %s: %s stays a reference: %s", self._run.id, reference, reason)
         self.notes.append(results.note(self._run.id, f"{reference} stays a reference: {reason}"))
+
+
+def older_shape(given: Payload) -> Payload:
+    """The input with the fields of LangBot up to 4.11.4, which the SDK has.
+
+    Later versions have one ordered list of parts (`parts`, or `contents`), whose `ref` names the attachment with the
+    file. `ref` itself stays: it is a field of attachments in both shapes.
+    """
+    attachments = given.get("attachments") or []
+    by_ref = {item["ref"]: item for item in attachments if item.get("ref")}
+    parts = given.get("parts") or given.get("contents") or []
+    contents = [_older_part(part, by_ref.get(part.get("ref") or "", {})) for part in parts]
+    return {**given, "contents": contents, "attachments": attachments}
+
+
+def _older_part(part: Payload, attachment: Payload) -> Payload:
+    kind, source = str(part.get("type") or ""), {**attachment, **compact(part)}
+    if any(part.get(name) for name in ("text", "image_url", "image_base64", "file_url", "file_base64")):
+        return part
+    content, url = source.get("content"), source.get("url")
+    if not url and source.get("id") and source.get("source") == "artifact":
+        url = f"artifact:{source['id']}"
+    if not content and not url:
+        return part
+    is_image = kind.startswith("image") or str(source.get("mime_type") or "").startswith("image/")
+    if is_image:
+        image = {"type": "image_base64", "image_base64": content}
+        return image if content else {"type": "image_url", "image_url": {"url": url}}
+    name = compact({"file_name": source.get("file_name") or source.get("name")})
+    file = {"type": "file_base64", "file_base64": content, **name}
+    return file if content else {"type": "file_url", "file_url": url, **name}
 
 
 async def uploaded(result: Payload, run: Run, client: GatewayClient) -> list[Payload]:
