@@ -37,7 +37,7 @@ const SKIPPED: [(&str, usize); 10] = [
     // an account at a model provider or a platform
     ("key", 8),
     // LangBot's database or plugins
-    ("langbot", 16),
+    ("langbot", 17),
     // the token of a live run
     ("run-token", 8),
     // a person at a terminal
