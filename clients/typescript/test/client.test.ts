@@ -217,6 +217,10 @@ test("ids stay one segment of the path", async () => {
   for await (const _ of client.history("a/../b")) assert.fail();
   assert.equal(sent[0]?.url.pathname, "/v1/conversations/a%2F..%2Fb/history");
   assert.throws(() => client.run(".."), /no id/);
+  const accepted = scripted([() => Response.json({ event_id: "e", run_id: ".." }, { status: 202 })]);
+  await assert.rejects(async () => {
+    for await (const _ of accepted.client.stream(message("hi"))) assert.fail();
+  }, /no id/);
 });
 
 test("downloads are bounded", async () => {
