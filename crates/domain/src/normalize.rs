@@ -31,7 +31,7 @@ mod sequences;
 mod text;
 mod verdict;
 
-pub use announced::{announced_artifact, is_result, is_terminal_result, reports_cancelled};
+pub use announced::{announced_artifact, is_result, is_terminal_result, reports_failure};
 pub use bounds::TruncatedPart;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{Reason, Rejection, unknown_type_advice};
@@ -250,7 +250,7 @@ impl<'a> ResultValidator<'a> {
                 .map_or_else(|| Cow::Owned(text::nothing()), text::one_line),
             ClientForm::WithoutMessage => Cow::Owned(text::without_message(data)),
             ClientForm::Snapshot(shown) => Cow::Owned(text::with_snapshot(data, shown)),
-            ClientForm::AsRunnerError(own) => Cow::Owned(text::as_runner_error(data, &own)),
+            ClientForm::AsFailure { code, own } => Cow::Owned(text::as_failure(data, code, &own)),
             ClientForm::AsStopped {
                 own,
                 without_message,
@@ -334,12 +334,18 @@ impl<'a> ResultValidator<'a> {
                 message,
                 retryable,
             } => {
-                let is_cancel = self.cancelled && code == FailureCode::Cancelled.as_str();
+                // A cancel breaks calls of the runner, which then reports those.
+                let is_cancel = self.cancelled;
                 let mut error = json!({"code": code, "message": message, "retryable": retryable});
-                if !is_cancel && is_reserved_code(&code) {
-                    error["code"] = json!(RUNNER_ERROR);
+                let cancelled = FailureCode::Cancelled.as_str();
+                if is_cancel && code != cancelled || !is_cancel && is_reserved_code(&code) {
+                    let as_code = if is_cancel { cancelled } else { RUNNER_ERROR };
+                    error["code"] = json!(as_code);
                     error["details"] = json!({"code": code});
-                    told = ClientForm::AsRunnerError(code);
+                    told = ClientForm::AsFailure {
+                        code: as_code,
+                        own: code,
+                    };
                 }
                 ResultEffect::End(Box::new(RunnerEnding {
                     status: if is_cancel {
@@ -368,8 +374,11 @@ enum ClientForm {
     /// Without its message, which was delivered before.
     WithoutMessage,
     Snapshot(text::SnapshotDelta),
-    /// As `runner.error`: its code, this one, is reserved.
-    AsRunnerError(String),
+    /// With another code: its own is reserved, or follows from a cancel.
+    AsFailure {
+        code: &'static str,
+        own: String,
+    },
     /// As `stop`: its finish reason, this one, is reserved.
     AsStopped {
         own: String,

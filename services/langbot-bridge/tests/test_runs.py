@@ -215,11 +215,14 @@ def test_both_shapes_of_media_reach_the_plugin(probe: Bridge, gateway: FakeGatew
     ]
 
 
-def test_unreadable_artifact_stays_with_a_note(probe: Bridge, gateway: FakeGateway) -> None:
-    given = {"text": "given", "contents": [{"type": "image_url", "image_url": {"url": "artifact:none"}}]}
+@pytest.mark.parametrize("named", ["none", "..", "../run/events?x=", ""])
+def test_unreadable_artifact_stays_with_a_note(probe: Bridge, gateway: FakeGateway, named: str) -> None:
+    url = f"artifact:{named}"
+    given = {"text": "given", "contents": [{"type": "image_url", "image_url": {"url": url}}]}
     found = probe.run("", gateway, input=given).all()
-    assert "artifact:none stays a reference" in found[0]["data"]["text"]
-    assert json.loads(said(found))["contents"][0]["image_url"]["url"] == "artifact:none"
+    assert f"{url} stays a reference" in found[0]["data"]["text"]
+    assert json.loads(said(found))["contents"][0]["image_url"]["url"] == url
+    assert not any("/events" in path or ".." in path.split("/") for path in gateway.paths())
 
 
 def test_large_pictures_become_artifacts(probe: Bridge, gateway: FakeGateway) -> None:

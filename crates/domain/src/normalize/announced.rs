@@ -1,17 +1,14 @@
 //! Inspects a result before its validation.
 
-use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use protocol::result::ResultType;
-use serde::Deserialize;
 use uuid::Uuid;
 
 use super::payload;
 use super::reading::ResultEnvelope;
 use crate::json_repair::repair_json_text;
-use crate::run::FailureCode;
 
 static FAILED: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(ResultType::RunFailed.as_str()));
@@ -30,24 +27,14 @@ pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
     payload::artifact_id(envelope.data?.get())
 }
 
-/// Returns true for a `run.failed` with which a runner reports its run as cancelled.
-pub fn reports_cancelled(raw: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Failed<'a> {
-        #[serde(borrow)]
-        code: Cow<'a, str>,
-    }
+/// Returns true for a `run.failed`. After a cancel it reports the run as cancelled, whatever its code.
+pub fn reports_failure(raw: &[u8]) -> bool {
     if FAILED.find(raw).is_none() {
         return false;
     }
     let raw = &repair_json_text(raw);
-    let says = || {
-        let envelope: ResultEnvelope<'_> = serde_json::from_slice(raw).ok()?;
-        let failed: Failed<'_> = serde_json::from_str(envelope.data?.get()).ok()?;
-        let is_failed = envelope.kind == ResultType::RunFailed.as_str();
-        Some(is_failed && failed.code == FailureCode::Cancelled.as_str())
-    };
-    says().unwrap_or(false)
+    let envelope = serde_json::from_slice::<ResultEnvelope<'_>>(raw);
+    envelope.is_ok_and(|envelope| envelope.kind == ResultType::RunFailed.as_str())
 }
 
 /// Returns true for bytes with the members of a result, regardless of their data.

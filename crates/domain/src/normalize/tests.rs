@@ -668,7 +668,7 @@ fn replay_ignores_time_and_limits() {
 }
 
 #[test]
-fn replaces_reserved_codes_by_runner_error() {
+fn replaces_reserved_codes_and_those_after_cancel() {
     let ended = |code: &str, was_cancelled: bool| {
         let data = json!({"code": code, "message": "m", "details": {"try": 2}});
         let line = result("run.failed", &data, &json!(1));
@@ -694,16 +694,20 @@ fn replaces_reserved_codes_by_runner_error() {
         "timeout",
         "runner.no_output",
         "HOST.budget",
+        "runner.llm_error",
+        "quota",
     ] {
-        let (told, ending) = ended(code, true);
-        assert_eq!(told["code"], "runner.error");
-        assert_eq!(told["details"], json!({"try": 2, "code": code}));
-        assert_eq!(
-            (ending.status, ending.reason.as_str()),
-            (RunStatus::Failed, "runner.error")
-        );
-        assert_eq!(ending.error["code"], "runner.error");
-        assert_eq!(ending.error["details"]["code"], code);
+        let is_own = ["runner.llm_error", "quota"].contains(&code);
+        let after = [(true, "cancelled", RunStatus::Cancelled)];
+        let alone = (!is_own).then_some((false, "runner.error", RunStatus::Failed));
+        for (was_cancelled, expected, status) in after.into_iter().chain(alone) {
+            let (told, ending) = ended(code, was_cancelled);
+            assert_eq!(told["code"], expected, "{code}");
+            assert_eq!(told["details"], json!({"try": 2, "code": code}));
+            assert_eq!((ending.status, ending.reason.as_str()), (status, expected));
+            assert_eq!(ending.error["code"], expected);
+            assert_eq!(ending.error["details"]["code"], code);
+        }
     }
     let (told, ending) = ended("quota", false);
     assert_eq!(

@@ -6,7 +6,7 @@ use memchr::memchr2;
 use protocol::JsonObject;
 use protocol::admin::DeltaMode;
 use protocol::message::Message;
-use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR};
+use protocol::result::DEFAULT_FINISH_REASON;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -33,11 +33,10 @@ pub(super) fn without_message(json: &str) -> Box<RawValue> {
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
 }
 
-/// Returns the data of a `run.failed` with a reserved code. The code becomes `runner.error`, and `details` keeps
-/// the `own` code.
-pub(super) fn as_runner_error(json: &str, own: &str) -> Box<RawValue> {
+/// Returns the data of a `run.failed` with another code. `details` keeps the `own` code.
+pub(super) fn as_failure(json: &str, code: &'static str, own: &str) -> Box<RawValue> {
     let object = serde_json::from_str(json).unwrap_or_default();
-    with_replaced(object, ("code", RUNNER_ERROR), own)
+    with_replaced(object, ("code", code), own)
 }
 
 /// Returns the data of a `run.completed` with a reserved finish reason. The reason becomes the default, and

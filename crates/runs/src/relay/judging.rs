@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use domain::normalize::{
-    Reason, Rejection, ResultEffect, Verdict, announced_artifact, reports_cancelled,
+    Reason, Rejection, ResultEffect, Verdict, announced_artifact, reports_failure,
     unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
@@ -100,8 +100,8 @@ impl RelayState<'_> {
     /// Notes a cancel with the judge. The runner may have received it from another replica.
     async fn check_cancel(&mut self, raw: &[u8]) {
         if self.live.cancel.is_cancelled()
-            || reports_cancelled(raw)
-                // Boxed: few results report a cancel, and the future would enlarge every run.
+            || reports_failure(raw)
+                // Boxed: few results report a failure, and the future would enlarge every run.
                 && Box::pin(self.parts.interrupts.was_cancelled_elsewhere(self.live, self.run)).await
         {
             self.judge.note_cancelled();

@@ -68,7 +68,11 @@ class InputFiles:
         if len(self._read) >= LIMITS.inlined_files:
             self._stays(reference, f"the event has more than {LIMITS.inlined_files} files")
             return None
-        path = f"/artifacts/{quote(reference.removeprefix('artifact:'), safe='')}/content"
+        artifact_id = reference.removeprefix("artifact:")
+        if artifact_id in ("", ".", ".."):
+            self._stays(reference, "it names no artifact")
+            return None
+        path = f"/artifacts/{quote(artifact_id, safe='')}/content"
         try:
             content, kind = await self._client.read(self._run, path, self._left)
         except _FAILURES as error:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 import typing
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
@@ -129,7 +130,7 @@ class Front:
         body = json.dumps({"runner_id": runner_id}).encode()
         try:
             async with asyncio.timeout(LIMITS.body_seconds):
-                async with worker.post(f"/runs/{run_id}/cancel", body, {}) as answer:
+                async with worker.post(f"/runs/{quote(run_id, safe='')}/cancel", body, {}) as answer:
                     return web.Response(status=answer.status, body=await answer.read())
         except (DownError, TimeoutError) as error:
             raise _down(worker) from error

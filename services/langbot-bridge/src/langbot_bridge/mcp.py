@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import typing
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -87,7 +88,7 @@ class Mcp:
         try:
             async with (
                 asyncio.timeout(LIMITS.tool_seconds + 5.0),
-                worker.post(f"/tools/{name}", body, {}) as answer,
+                worker.post(f"/tools/{quote(str(name), safe='')}", body, {}) as answer,
             ):
                 if answer.status != 200:
                     raise RpcError(_INTERNAL, f"the tool {name} cannot be called, see the bridge's log")
