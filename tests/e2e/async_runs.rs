@@ -626,13 +626,15 @@ async fn repairs_texts_of_appended_results() {
 async fn cancelled_runs_with_appends_end_as_cancelled() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
     let stage = Stage::with(grace).await;
-    for (event, kind, data) in [
+    let done = json!({"finish_reason": "stop"});
+    for (event, kind, data, kept) in [
         (
             "m-1",
             "run.failed",
             json!({"code": "mine", "message": "I stop"}),
+            json!({"code": "cancelled", "message": "I stop", "details": {"code": "mine"}}),
         ),
-        ("m-2", "run.completed", json!({"finish_reason": "stop"})),
+        ("m-2", "run.completed", done.clone(), done),
     ] {
         let run = Deferred::start(&stage, &message(event)).await;
         run.accepted(&[run.delta(1, "one")], 1).await;
@@ -640,7 +642,7 @@ async fn cancelled_runs_with_appends_end_as_cancelled() {
         run.accepted(&[run.result(2, kind, &data)], 2).await;
         let outcome = stage.outcome(&run.run_id).await;
         outcome.assert("cancelled cancelled", &["message.delta", kind]);
-        assert_eq!(outcome.ledger.last()["data"], data);
+        assert_eq!(outcome.ledger.last()["data"], kept);
     }
 }
 

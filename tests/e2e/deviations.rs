@@ -1,7 +1,7 @@
 //! Protocol deviations of runners: tolerated ones leave a note, others end the run with a specific code.
 
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
@@ -196,7 +196,7 @@ async fn terminal_after_cancel(
     stage.outcome(&run_id).await
 }
 
-/// The terminal of the runner remains in the ledger.
+/// The terminal of the runner remains in the ledger, under the code of the cancel.
 #[rstest]
 #[tokio::test]
 async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -204,24 +204,29 @@ async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Eng
     let Some(stage) = Stage::on(engine, grace).await else {
         return;
     };
-    for (event, data, code) in [
-        ("m-1", r#"{"code":"mine","message":"I stop"}"#, "mine"),
+    for (event, data, own) in [
+        (
+            "m-1",
+            r#"{"code":"runner.llm_error","message":"I stop"}"#,
+            json!("runner.llm_error"),
+        ),
         (
             "m-2",
             r#"{"code":"host.orphaned","message":"x"}"#,
-            "runner.error",
+            json!("host.orphaned"),
         ),
         (
             "m-3",
             r#"{"code":"cancelled","message":"as asked"}"#,
-            "cancelled",
+            Value::Null,
         ),
     ] {
         let outcome = terminal_after_cancel(&stage, event, (FAILED, data)).await;
         outcome.assert("cancelled cancelled", &[FAILED]);
         let told = outcome.ledger.last();
         assert_eq!(told["source"], "runner", "{told}");
-        assert_eq!(told["data"]["code"], code, "{told}");
+        assert_eq!(told["data"]["code"], "cancelled", "{told}");
+        assert_eq!(told["data"]["details"]["code"], own, "{told}");
         assert_eq!(outcome.run["status_reason"], "cancelled");
     }
     let done = (
