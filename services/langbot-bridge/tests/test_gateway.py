@@ -107,6 +107,28 @@ def test_second_message_steers_a_live_run(real: Gateway) -> None:
     assert said(list(results)) == "and this"
 
 
+def test_steered_run_keeps_both_answers(real: Gateway) -> None:
+    conversation = {"conversation_id": "c-answers"}
+    events = real.post("steered", "answers", conversation=conversation)
+    results = iter(events)
+    first = next(results)
+    event = {
+        "event_type": "message.received",
+        "source": "steered",
+        "conversation": conversation,
+        "input": {"text": "and this"},
+    }
+    assert json.loads(real.call("POST", "/v1/events", event).read())["steered"] is True
+    found = [first, *results]
+    assert streamed(found) == "the first answerthe answer to and this"
+    assert messages(found) == ["the first answer", "the answer to and this"]
+    output = real.get(f"/v1/runs/{events.run_id}")["output"]
+    assert (output["content"], output["message_count"]) == ("the answer to and this", 2)
+    history = real.get("/v1/conversations/c-answers/history")["items"]
+    answers = [item["content"] for item in history if item["role"] == "assistant"]
+    assert sorted(answers) == ["the answer to and this", "the first answer"]
+
+
 def test_handlers_answer_events(real: Gateway) -> None:
     found = real.post("handlers", "good day").all()
     assert messages(found) == ["heard good day of Ada in private", "one two"]
