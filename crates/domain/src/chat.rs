@@ -6,6 +6,9 @@ use protocol::message::{ContentElement, FunctionCall, Message, MessageContent, T
 use protocol::model::{LlmInvokeResult, LlmTool};
 use serde_json::{Value, json};
 
+use crate::json_repair::repair_json_text;
+use crate::json_text::check_json_text;
+
 mod assembled;
 mod calls;
 mod carried;
@@ -186,6 +189,21 @@ pub(crate) fn arguments_of(function: &Value) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(object @ Value::Object(_)) => object.to_string(),
         _ => String::new(),
+    }
+}
+
+/// Returns the input of a call, which must be an object. Other arguments are wrapped, so that the call stays in
+/// the history and readable.
+pub fn call_input(arguments: &str) -> Value {
+    if arguments.trim().is_empty() {
+        return json!({});
+    }
+    let text = repair_json_text(arguments.as_bytes());
+    let is_sound = check_json_text(&text).is_ok();
+    let input = is_sound.then(|| serde_json::from_slice(&text).ok());
+    match input.flatten() {
+        Some(Value::Object(input)) => Value::Object(input),
+        _ => json!({"invalid_arguments": arguments}),
     }
 }
 

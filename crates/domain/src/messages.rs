@@ -22,7 +22,7 @@ pub use check::{MAX_MESSAGES, MAX_TOOLS, check_request};
 pub use counted::{counted_request, other_texts};
 pub use errors::{ErrorKind, error_kind};
 pub use events::MessageEventWriter;
-pub use pass::{betas, pass_request};
+pub use pass::{betas, disable_budget, pass_request, remove_thinking_blocks};
 pub use relay::MessageRelay;
 pub use sources::{MediaSource, has_document, sources};
 

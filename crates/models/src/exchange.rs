@@ -15,6 +15,7 @@ use url::Url;
 
 use super::api_keys::{ApiKeys, KeyCooldown};
 use super::deviations::{DeviationCounts, ResponseDeviations};
+use super::refused_parts::RefusedParts;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
@@ -34,6 +35,8 @@ use reading::ResponseReader;
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum number of bytes read of an error response.
 const ERROR_BYTES: usize = 16 * 1024;
+/// Maximum number of refused parts of one request: each effort level below the highest, and its reasoning.
+const REFUSED_PARTS: usize = 4;
 /// Maximum time of a probe, unless `idle` is shorter.
 const LIST: Duration = Duration::from_secs(10);
 
@@ -90,6 +93,7 @@ pub(super) struct Exchange {
     idle: Duration,
     redactor: Redactor,
     reader: ResponseParser,
+    refused_parts: RefusedParts,
 }
 
 impl Exchange {
@@ -113,6 +117,7 @@ impl Exchange {
             idle: address.idle,
             reader: ResponseParser::new(redactor.clone(), address.deviations),
             redactor,
+            refused_parts: RefusedParts::default(),
         }
     }
 
@@ -207,8 +212,38 @@ impl Exchange {
         self.reader.noted()
     }
 
-    /// Tries the keys in turn while they are rejected or rate-limited. No response has been read then.
+    /// Sends a request, without the parts that this provider refuses.
     async fn send(
+        &self,
+        path: &[&str],
+        posted: Option<&ProviderBody<'_>>,
+        accept: &'static str,
+    ) -> Result<Response, UpstreamError> {
+        let Some(posted) = posted else {
+            return self.send_unchanged(path, None, accept).await;
+        };
+        let mut changed = self.refused_parts.without_known(posted.body);
+        let mut left = REFUSED_PARTS;
+        loop {
+            let attempt = ProviderBody {
+                body: changed.as_ref().unwrap_or(posted.body),
+                header: posted.header.clone(),
+            };
+            match self.send_unchanged(path, Some(&attempt), accept).await {
+                Err(refusal) if left > 0 => {
+                    left -= 1;
+                    match self.refused_parts.without_refused(attempt.body, &refusal) {
+                        Some(without) => changed = Some(without),
+                        None => return Err(refusal),
+                    }
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Tries the keys in turn while they are rejected or rate-limited. No response has been read then.
+    async fn send_unchanged(
         &self,
         path: &[&str],
         posted: Option<&ProviderBody<'_>>,

@@ -22,6 +22,7 @@ mod exchange;
 mod openai;
 mod payment;
 mod provider_health;
+mod refused_parts;
 mod scripted;
 mod tokens;
 mod whole;

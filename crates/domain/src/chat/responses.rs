@@ -11,6 +11,7 @@ mod parts;
 mod passthrough;
 mod places;
 mod tools;
+mod unknown;
 
 use serde_json::{Value, json};
 

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use super::visible_text::visible_text;
 use super::{list, own_signature, text};
 use crate::chat::{
-    arguments_of, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of,
+    arguments_of, call_input, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of,
 };
-use crate::json_text::check_json_text;
 
 /// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
 pub fn message(
@@ -36,7 +35,7 @@ pub fn message(
         let function = &call["function"];
         let id = Some(text(call, "id")).filter(|id| is_id(id));
         let id = id.map_or_else(|| Cow::Owned(format!("call_{n}")), Cow::Borrowed);
-        let input = input_of(&arguments_of(function));
+        let input = call_input(&arguments_of(function));
         content.push(
             json!({"type": "tool_use", "id": id, "name": text(function, "name"), "input": input}),
         );
@@ -48,19 +47,6 @@ pub fn message(
         json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": content,
         "stop_reason": stop.reason, "stop_sequence": stop.sequence, "usage": usage_json(usage.as_ref())}),
     )
-}
-
-/// The input of a call must be an object. Other arguments are wrapped, so that they stay readable.
-fn input_of(arguments: &str) -> Value {
-    if arguments.trim().is_empty() {
-        return json!({});
-    }
-    let is_sound = check_json_text(arguments.as_bytes()).is_ok();
-    let input = is_sound.then(|| serde_json::from_str(arguments).ok());
-    match input.flatten() {
-        Some(Value::Object(input)) => Value::Object(input),
-        _ => json!({"invalid_arguments": arguments}),
-    }
 }
 
 /// Returns true if the client asked for visible reasoning. The default is hidden.

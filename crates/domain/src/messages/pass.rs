@@ -30,6 +30,8 @@ const BETAS: [&str; 20] = [
     "tool-examples-2025-10-29",
 ];
 
+/// Context edit of reasoning blocks.
+const CLEAR_THINKING: &str = "clear_thinking_20251015";
 /// Minimum thinking budget that the API accepts.
 const MIN_THINKING_BUDGET: u64 = 1024;
 
@@ -48,7 +50,7 @@ pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
 }
 
 /// Prepares a validated request: limits `max_tokens` to `most`. Removes content that the provider rejects
-/// although clients send it: empty texts, and reasoning of other models.
+/// although clients send it: empty texts, reasoning of other models, and reasoning without a signature.
 pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
     body.retain(|_, value| !value.is_null());
     let said = body.get("max_tokens").and_then(Value::as_u64);
@@ -58,6 +60,7 @@ pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
             limit_thinking_budget(body, least);
         }
     }
+    remove_thinking_blocks(body, is_unsigned);
     if let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) {
         for message in messages.iter_mut() {
             if let Some(content) = message.get_mut("content") {
@@ -86,7 +89,73 @@ fn limit_thinking_budget(body: &mut JsonObject, most: u64) {
     if most > MIN_THINKING_BUDGET {
         *budget = json!(most - 1);
     } else {
-        body.remove("thinking");
+        disable_thinking(body);
+    }
+}
+
+/// Removes the reasoning blocks for which `is_removed` is true. A model with a thinking budget rejects a turn with
+/// tool calls that has lost its reasoning, so it does not think until the next turn. Returns whether the body
+/// changed.
+pub fn remove_thinking_blocks(body: &mut JsonObject, is_removed: impl Fn(&Value) -> bool) -> bool {
+    let (mut has_changed, mut last_has_changed) = (false, false);
+    let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+    for message in messages.into_iter().flatten() {
+        let is_assistant = message["role"] == "assistant";
+        last_has_changed &= !is_assistant;
+        let Some(blocks) = message.get_mut("content").and_then(Value::as_array_mut) else {
+            continue;
+        };
+        let before = blocks.len();
+        blocks.retain(|block| !is_thinking(block) || !is_removed(block));
+        has_changed |= blocks.len() < before;
+        let has_calls = blocks.iter().any(|block| block["type"] == "tool_use");
+        last_has_changed |= is_assistant && has_calls && blocks.len() < before;
+    }
+    if last_has_changed {
+        has_changed |= disable_budget(body);
+    }
+    has_changed
+}
+
+/// Removes a thinking budget. Returns whether the request had one.
+pub fn disable_budget(body: &mut JsonObject) -> bool {
+    let has_budget = body
+        .get("thinking")
+        .is_some_and(|thinking| thinking["type"] == "enabled");
+    if has_budget {
+        disable_thinking(body);
+    }
+    has_budget
+}
+
+/// Removes the thinking parameters. Context edits of reasoning need them.
+fn disable_thinking(body: &mut JsonObject) {
+    body.remove("thinking");
+    let edits = body.get_mut("context_management");
+    let Some(edits) = edits.and_then(|management| management.get_mut("edits")?.as_array_mut())
+    else {
+        return;
+    };
+    edits.retain(|edit| edit["type"] != CLEAR_THINKING);
+    if edits.is_empty() {
+        body.remove("context_management");
+    }
+}
+
+fn is_thinking(block: &Value) -> bool {
+    block["type"] == "thinking" || block["type"] == "redacted_thinking"
+}
+
+/// Returns true for a block that no provider signed. Transcripts of clients hold such blocks.
+fn is_unsigned(block: &Value) -> bool {
+    let has = |name: &str| block[name].as_str().is_some_and(|text| !is_blank(text));
+    match block["type"].as_str() {
+        Some("redacted_thinking") => !has("data"),
+        _ => {
+            !has("signature")
+                || !block["thinking"].is_string()
+                || own_signature_model(block).is_some()
+        }
     }
 }
 
@@ -96,7 +165,7 @@ fn leave_out(content: &mut Value) {
     };
     blocks.retain(|block| {
         let is_empty = block["type"] == "text" && block["text"].as_str().is_some_and(is_blank);
-        !is_empty && own_signature_model(block).is_none()
+        !is_empty
     });
     for block in blocks {
         if block["type"] == "tool_result"
@@ -136,6 +205,64 @@ mod tests {
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": []}]},
         ]});
         assert_eq!(passed(&body, None), expected);
+    }
+
+    #[test]
+    fn removes_reasoning_without_signature() {
+        let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
+        let signed = json!({"type": "thinking", "thinking": "", "signature": "EqMD"});
+        let edits = json!({"edits": [{"type": "clear_thinking_20251015"}]});
+        let thinks = json!({"type": "enabled", "budget_tokens": 2000});
+        for (block, thinking, is_kept) in [
+            (
+                json!({"type": "thinking", "thinking": "a", "signature": ""}),
+                &thinks,
+                false,
+            ),
+            (json!({"type": "thinking", "thinking": "a"}), &thinks, false),
+            (
+                json!({"type": "thinking", "thinking": "a", "signature": null}),
+                &thinks,
+                false,
+            ),
+            (
+                json!({"type": "thinking", "signature": "EqMD"}),
+                &thinks,
+                false,
+            ),
+            (json!({"type": "redacted_thinking"}), &thinks, false),
+            (
+                json!({"type": "redacted_thinking", "data": " "}),
+                &thinks,
+                false,
+            ),
+            (
+                json!({"type": "redacted_thinking", "data": "x"}),
+                &thinks,
+                true,
+            ),
+            (signed.clone(), &thinks, true),
+            (
+                json!({"type": "thinking", "thinking": "a"}),
+                &json!({"type": "adaptive"}),
+                true,
+            ),
+        ] {
+            let said = json!([block, call]);
+            let result = json!([{"type": "tool_result", "tool_use_id": "t"}]);
+            let body = json!({"thinking": thinking, "context_management": edits, "messages": [
+                {"role": "assistant", "content": said}, {"role": "user", "content": result}]});
+            let passed = passed(&body, None);
+            let is_signed = passed["messages"][0]["content"] == said;
+            assert_eq!(is_signed, is_kept && *thinking == thinks, "{block}");
+            let still_thinks = passed.get("thinking").is_some();
+            assert_eq!(still_thinks, is_kept, "{block}");
+            assert_eq!(
+                passed.get("context_management").is_some(),
+                is_kept,
+                "{block}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::thinking::Thinking;
 use crate::{BOUNDS, UNSAID_TOKENS};
-use domain::json_text::check_json_text;
+use domain::chat::call_input;
 use egress::upstream::UpstreamError;
 
 /// The body of `POST /v1/messages` for a model with this thinking mode.
@@ -197,26 +197,12 @@ fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
     let mut all = blocks(&message["content"])?;
     for call in list(message.get("tool_calls")) {
         let function = &call["function"];
-        let input = tool_input(function["arguments"].as_str().unwrap_or_default());
+        let input = call_input(function["arguments"].as_str().unwrap_or_default());
         all.push(
             json!({"type": "tool_use", "id": call["id"], "name": function["name"], "input": input}),
         );
     }
     Ok(all)
-}
-
-/// Input of a tool call, which must be an object. Truncated arguments become an object that states the error, so
-/// that the call stays in the history.
-fn tool_input(arguments: &str) -> Value {
-    if arguments.trim().is_empty() {
-        return json!({});
-    }
-    let is_sound = check_json_text(arguments.as_bytes()).is_ok();
-    let input = is_sound.then(|| serde_json::from_str(arguments).ok());
-    match input.flatten() {
-        Some(Value::Object(input)) => Value::Object(input),
-        _ => json!({"invalid_arguments": arguments}),
-    }
 }
 
 fn tool(tool: &Value) -> Value {
@@ -328,6 +314,10 @@ mod tests {
             ("{\"a\":1}", json!({"a": 1})),
             ("{\"a\":", json!({"invalid_arguments": "{\"a\":"})),
             ("[1]", json!({"invalid_arguments": "[1]"})),
+            (
+                r#"{"a":"x\u0000\ud800"}"#,
+                json!({"a": "x\u{FFFD}\u{FFFD}"}),
+            ),
         ] {
             let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
             let body = json!({"messages": [{"role": "assistant", "tool_calls": [call]}]});
@@ -335,7 +325,7 @@ mod tests {
             assert_eq!(asked["messages"][0]["content"][0]["input"], input);
         }
         let many = format!("{{\"a\":[{}0]}}", "{},".repeat(200_000));
-        assert_eq!(tool_input(&many), json!({"invalid_arguments": many}));
+        assert_eq!(call_input(&many), json!({"invalid_arguments": many}));
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! The JSON body of model requests.
+//! The JSON body of model requests. It repeats what models and tools said, so characters that no JSON parser or
+//! database accepts become U+FFFD: one of them must not end a conversation.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 
 use axum::extract::{FromRequest, Request};
+use domain::json_repair::repair_json_text;
 use http::HeaderMap;
 use serde::de::DeserializeOwned;
 
@@ -12,6 +15,7 @@ use crate::host::models::memory_budget::BODY_BYTES;
 use crate::json::{announced, json_bytes, parse};
 use crate::memory_budget::{BodyMemory, MemoryPermit, Sender};
 use crate::state::ApiState;
+use telemetry::tolerance::{Peer, tolerated};
 
 /// The JSON body of a model request with its memory permit.
 pub(crate) struct ModelBody<T> {
@@ -39,7 +43,13 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         request.extensions_mut().remove::<BodyMemory>();
         let bytes = json_bytes(request, state).await?;
         permit.shrink(bytes.len());
-        let value = parse(&bytes)?;
+        let text = repair_json_text(&bytes);
+        if let Cow::Owned(repaired) = &text {
+            permit.grow_to(bytes.len() + repaired.len())?;
+            tolerated(Peer::Runner, "text_repaired", "a model request");
+        }
+        let value = parse(&text)?;
+        permit.shrink(bytes.len());
         Ok(Self { value, permit })
     }
 }

@@ -1,5 +1,7 @@
 //! Converts a Responses request to a completion request.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
@@ -77,7 +79,10 @@ pub struct ResponsesRequest {
     pub chat: JsonObject,
     /// Texts for a Responses provider that are not in `chat`.
     pub beside: Vec<String>,
+    /// Types of `input` items that are left out, because no provider could read them.
+    pub left_out: BTreeSet<String>,
     pub(super) own_tools: Option<Value>,
+    pub(super) own_tools_of_items: BTreeMap<usize, Value>,
     pub(super) names: FunctionNames,
     pub(super) places: PointerMap,
     /// True if the client asked for reasoning to send back.
@@ -139,6 +144,7 @@ pub fn read_request(
     }
     messages.read(body.get("input").unwrap_or(&Value::Null), &mut places)?;
     let beside = std::mem::take(&mut messages.beside);
+    let left_out = std::mem::take(&mut messages.left_out);
     chat.insert("messages".to_owned(), Value::Array(messages.finish()));
     let mut tools = read_tools(body, &mut places)?;
     let choice = body.get("tool_choice").unwrap_or(&Value::Null);
@@ -159,7 +165,9 @@ pub fn read_request(
     Ok(ResponsesRequest {
         chat,
         beside,
+        left_out,
         own_tools,
+        own_tools_of_items: tools.own_of_items,
         names: tools.names,
         places,
         returns_reasoning: read_include(body, target)?,

@@ -1,6 +1,6 @@
 //! Converts the items of a request to chat messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -11,6 +11,7 @@ use super::envelope::{ReasoningEnvelope, is_sealed};
 use super::parts::{AllowedContent, ContentPart, read_parts, text_of};
 use super::places::PointerMap;
 use super::tools::{custom_arguments, function_name};
+use super::unknown::{is_unknown, kind_of, logged_kind, message_of};
 use crate::chat::carried::put_back;
 
 /// Maximum items of one request.
@@ -33,6 +34,8 @@ pub(super) struct Chat<'a> {
     data: usize,
     /// Texts for the provider that are in no message.
     pub(super) beside: Vec<String>,
+    /// Types of items without text that are left out.
+    pub(super) left_out: BTreeSet<String>,
 }
 
 /// Consecutive text and calls of the assistant: one message.
@@ -55,6 +58,7 @@ impl<'a> Chat<'a> {
             attached: Vec::new(),
             data: 0,
             beside: Vec::new(),
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -114,11 +118,14 @@ impl<'a> Chat<'a> {
         pointer: &str,
         places: &mut PointerMap,
     ) -> Result<(), Fault> {
-        let kind = match &item["type"] {
-            Value::Null if item["role"].is_string() => "message",
-            kind => kind.as_str().unwrap_or_default(),
-        };
-        match kind {
+        if is_unknown(item, self.target) {
+            let Some(message) = message_of(item) else {
+                self.left_out.insert(logged_kind(item));
+                return Ok(());
+            };
+            return self.read_message(&message, pointer, places);
+        }
+        match kind_of(item) {
             "message" => self.read_message(item, pointer, places),
             "function_call" => {
                 let arguments = text_at(item, "arguments", pointer)?;
@@ -135,22 +142,20 @@ impl<'a> Chat<'a> {
                 self.read_reasoning(item, pointer, places);
                 Ok(())
             }
-            "compaction" | "compaction_summary" if self.target == ProviderApi::Responses => {
+            // Its tools are read with those of the request.
+            "additional_tools" => Ok(()),
+            "item_reference" => {
+                let message = "names an item that this gateway does not hold for the run: it is not of one of the \
+                    run's own newest responses; send the item itself";
+                Err(Fault::new(format!("{pointer}/id"), message))
+            }
+            "" => Err(Fault::new(
+                format!("{pointer}/type"),
+                "must be the type of the item",
+            )),
+            _ => {
                 self.count_opaque(item);
                 Ok(())
-            }
-            "item_reference" => {
-                let message =
-                    "names a stored item, and responses are not stored here; send the item itself";
-                Err(Fault::new(pointer, message))
-            }
-            other => {
-                let other: String = other.chars().take(40).collect();
-                let message = format!(
-                    "is {other:?}, which this model's provider does not support; send message, function_call, \
-                     function_call_output, custom_tool_call, custom_tool_call_output or reasoning"
-                );
-                Err(Fault::new(format!("{pointer}/type"), message))
             }
         }
     }
@@ -470,15 +475,20 @@ mod tests {
     }
 
     #[test]
-    fn rejects_unknown_items_by_name() {
+    fn unknown_items_never_reject_a_request() {
+        let items = json!([{"role": "user", "content": "a"}, {"type": "web_search_call", "action": {}},
+            {"type": "agent_message", "content": [{"type": "input_text", "text": "b"}]},
+            {"type": "additional_tools", "tools": []}, {"type": "compaction", "encrypted_content": "x"}]);
+        let (messages, _) = read(items, ProviderApi::Chat).unwrap();
+        let said = |text: &str| json!({"role": "user", "content": text});
+        assert_eq!(messages, [said("a"), said("b")]);
+    }
+
+    #[test]
+    fn rejects_malformed_items_by_pointer() {
         for (item, pointer) in [
-            (json!({"type": "web_search_call"}), "/input/0/type"),
-            (json!({"type": "local_shell_call"}), "/input/0/type"),
-            (
-                json!({"type": "compaction", "encrypted_content": "x"}),
-                "/input/0/type",
-            ),
-            (json!({"type": "item_reference", "id": "i"}), "/input/0"),
+            (json!({"type": "item_reference", "id": "i"}), "/input/0/id"),
+            (json!({"content": "x"}), "/input/0/type"),
             (json!({"role": "tool", "content": "x"}), "/input/0/role"),
             (json!({"role": "user"}), "/input/0/content"),
             (

@@ -4,9 +4,10 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::ask::ResponsesRequest;
+use super::ask::{ProviderApi, ResponsesRequest};
 use super::envelope::is_sealed;
 use super::head::ResponseHead;
+use super::unknown::{is_unknown, message_of};
 use crate::artifact::SCHEME;
 use crate::chat::usage;
 
@@ -60,8 +61,13 @@ pub fn passthrough_body(
         }
     }
     if let Some(Value::Array(items)) = body.get_mut("input") {
-        // This provider cannot read content that the gateway wrote.
-        items.retain(|item| !item["encrypted_content"].as_str().is_some_and(is_sealed));
+        for (n, tools) in &asked.own_tools_of_items {
+            if let Some(item) = items.get_mut(*n) {
+                item["tools"] = tools.clone();
+            }
+        }
+        let items_before = std::mem::take(items);
+        items.extend(items_before.into_iter().filter_map(passed_item));
     }
     if let Some(model) = chat.get("model") {
         body.insert("model".to_owned(), model.clone());
@@ -72,6 +78,15 @@ pub fn passthrough_body(
     }
     body.insert("store".to_owned(), json!(false));
     body
+}
+
+/// Returns an item as this provider can read it: without content that the gateway wrote.
+fn passed_item(item: Value) -> Option<Value> {
+    if is_unknown(&item, ProviderApi::Responses) {
+        return message_of(&item);
+    }
+    let is_own = item["encrypted_content"].as_str().is_some_and(is_sealed);
+    (!is_own).then_some(item)
 }
 
 /// Sets the granted model name and `store: false` in a response.
@@ -197,7 +212,7 @@ impl ResponsesPassthrough {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::{ProviderApi, read_request};
+    use super::super::ask::read_request;
     use super::*;
 
     fn object(value: &Value) -> JsonObject {
@@ -233,6 +248,20 @@ mod tests {
                 "tools": [tool], "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "guided": 1,
                 "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 50})
         );
+    }
+
+    #[test]
+    fn passes_no_unknown_items_and_tool_members() {
+        let said = json!({"role": "user", "content": "hi"});
+        let tool = json!({"type": "function", "name": "f", "unknown": 1});
+        let request = json!({"model": "m", "input": [{"type": "additional_tools", "role": "developer", "tools": [tool]},
+            {"type": "mcp_approval_response", "approve": true}, {"type": "note", "text": "a"}, said]});
+        let body = passed(&request, &json!({}));
+        let tools = json!([{"type": "function", "name": "f"}]);
+        let note = json!({"type": "message", "role": "user", "content": "a"});
+        let expected =
+            json!([{"type": "additional_tools", "role": "developer", "tools": tools}, note, said]);
+        assert_eq!(body["input"], expected);
     }
 
     #[test]

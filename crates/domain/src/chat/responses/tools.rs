@@ -59,7 +59,11 @@ pub(super) struct RequestTools {
     pub(super) functions: Vec<Value>,
     /// As a Responses provider receives them.
     pub(super) own: Vec<Value>,
+    /// The same for `additional_tools` items, by index in `input`.
+    pub(super) own_of_items: BTreeMap<usize, Value>,
     pub(super) names: FunctionNames,
+    /// True while the tools of `additional_tools` items are read.
+    is_of_item: bool,
 }
 
 /// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the whole name.
@@ -84,31 +88,51 @@ fn checksum(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Reads the tools of a request. Pointers of faults refer to the request.
+/// Reads the tools of a request and of its `additional_tools` items. Pointers of faults refer to the request.
 pub(super) fn read_tools(
     body: &JsonObject,
     places: &mut PointerMap,
 ) -> Result<RequestTools, Fault> {
     let mut tools = RequestTools::default();
-    let told = match body.get("tools") {
-        None | Some(Value::Null) => return Ok(tools),
-        Some(Value::Array(told)) => told,
-        Some(_) => return Err(Fault::new("/tools", "must be a list")),
-    };
-    for (n, tool) in told.iter().enumerate() {
-        let pointer = format!("/tools/{n}");
-        if tool["type"] == "namespace" {
-            let own = tools.add_namespace(tool, &pointer, places)?;
-            tools.own.push(own);
-        } else {
-            tools.add(tool, None, &pointer, places)?;
-            tools.own.push(own_tool(tool));
+    let told = body.get("tools").unwrap_or(&Value::Null);
+    tools.own = tools.add_list(told, "/tools", places)?;
+    let items = body.get("input").and_then(Value::as_array);
+    for (n, item) in items.into_iter().flatten().enumerate() {
+        if item["type"] == "additional_tools" {
+            tools.is_of_item = true;
+            let own = tools.add_list(&item["tools"], &format!("/input/{n}/tools"), places)?;
+            tools.own_of_items.insert(n, Value::Array(own));
         }
     }
     Ok(tools)
 }
 
 impl RequestTools {
+    /// Adds a list of tools. Returns them as a Responses provider receives them.
+    fn add_list(
+        &mut self,
+        list: &Value,
+        pointer: &str,
+        places: &mut PointerMap,
+    ) -> Result<Vec<Value>, Fault> {
+        let told = match list {
+            Value::Null => return Ok(Vec::new()),
+            Value::Array(told) => told,
+            _ => return Err(Fault::new(pointer, "must be a list")),
+        };
+        let mut own = Vec::with_capacity(told.len());
+        for (n, tool) in told.iter().enumerate() {
+            let pointer = format!("{pointer}/{n}");
+            if tool["type"] == "namespace" {
+                own.push(self.add_namespace(tool, &pointer, places)?);
+            } else {
+                self.add(tool, None, &pointer, places)?;
+                own.push(own_tool(tool));
+            }
+        }
+        Ok(own)
+    }
+
     fn add_namespace(
         &mut self,
         tool: &Value,
@@ -140,10 +164,6 @@ impl RequestTools {
             Some(other) => return Err(unknown_type(other, pointer)),
             None => return Err(Fault::new(format!("{pointer}/type"), "must be a text")),
         };
-        if self.functions.len() == MAX_TOOLS {
-            let message = format!("must have at most {MAX_TOOLS} tools");
-            return Err(Fault::new("/tools", message));
-        }
         let name = name_of(tool, pointer)?;
         let function = function_name(namespace, name);
         let known = RequestTool {
@@ -151,19 +171,32 @@ impl RequestTools {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
         };
+        let converted = if is_custom {
+            custom(&function, tool)
+        } else {
+            plain(&function, tool)
+        };
         if !self.names.add(&function, known) {
-            let message = "must be a name that no other tool of the request has";
-            return Err(Fault::new(format!("{pointer}/name"), message));
+            if !self.is_of_item {
+                let message = "must be a name that no other tool of the request has";
+                return Err(Fault::new(format!("{pointer}/name"), message));
+            }
+            // Items of later turns repeat or change earlier tools.
+            let named = |tool: &&mut Value| tool["function"]["name"] == function.as_str();
+            if let Some(earlier) = self.functions.iter_mut().find(named) {
+                *earlier = converted;
+            }
+            return Ok(());
+        }
+        if self.functions.len() == MAX_TOOLS {
+            let message = format!("must have at most {MAX_TOOLS} tools");
+            return Err(Fault::new("/tools", message));
         }
         places.add(
             format!("/tools/{}", self.functions.len()),
             pointer.to_owned(),
         );
-        self.functions.push(if is_custom {
-            custom(&function, tool)
-        } else {
-            plain(&function, tool)
-        });
+        self.functions.push(converted);
         Ok(())
     }
 }
@@ -377,6 +410,37 @@ mod tests {
         let long = function_name(Some(&"n".repeat(60)), &"m".repeat(60));
         assert_eq!(long.len(), 64);
         assert_ne!(long, function_name(Some(&"n".repeat(60)), &"m".repeat(61)));
+    }
+
+    #[test]
+    fn tools_of_items_count_like_those_of_the_request() {
+        let exec = json!({"type": "custom", "name": "exec", "format": {"type": "text"}});
+        let space = json!({"type": "namespace", "name": "functions", "tools": [exec]});
+        let item =
+            |tools: Value| json!({"type": "additional_tools", "role": "developer", "tools": tools});
+        let newer = json!({"type": "function", "name": "f", "description": "newer"});
+        let body = json!({"tools": [{"type": "function", "name": "f"}],
+            "input": [item(json!([space])), {"role": "user", "content": "x"}, item(json!([space, newer]))]});
+        let mut places = PointerMap::default();
+        let tools = read_tools(body.as_object().unwrap(), &mut places).unwrap();
+        let functions: Vec<_> = tools
+            .functions
+            .iter()
+            .map(|tool| &tool["function"])
+            .collect();
+        assert_eq!(functions[0]["description"], "newer");
+        assert_eq!(functions[1]["name"], "functions__exec");
+        assert_eq!(functions.len(), 2);
+        assert_eq!(places.of("/tools/1"), "/input/0/tools/0/tools/0");
+        let tool = tools.names.tool("functions__exec");
+        assert_eq!((tool.is_custom, tool.name.as_str()), (true, "exec"));
+        assert_eq!(tools.own_of_items[&2][1], newer);
+        let refused = |tool: Value| {
+            let body = json!({"input": [item(json!([tool]))]});
+            read_tools(body.as_object().unwrap(), &mut PointerMap::default()).unwrap_err()
+        };
+        let refused = refused(json!({"type": "web_search"}));
+        assert_eq!(refused.pointer, "/input/0/tools/0/type");
     }
 
     #[test]

@@ -72,13 +72,14 @@ pub(super) const BLOCKS: [BlockRule; 9] = [
     BlockRule {
         kind: "thinking",
         members: &["thinking", "signature"],
-        texts: &["thinking"],
+        // Incomplete reasoning is left out and rejects no request.
+        texts: &[],
         within: &[Within::Assistant],
     },
     BlockRule {
         kind: "redacted_thinking",
         members: &["data"],
-        texts: &["data"],
+        texts: &[],
         within: &[Within::Assistant],
     },
 ];
