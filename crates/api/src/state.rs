@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::auth_rate_limit::AuthRateLimit;
 use crate::calls_in_progress::CallsInProgress;
 use crate::host::models::memory_budget::model_memory_budget;
+use crate::host::responses::store::ResponseStore;
 use crate::host_allowlist::HostAllowlist;
 use crate::key_revocation::RevocationCache;
 use crate::memory_budget::MemoryBudget;
@@ -57,6 +58,7 @@ struct ApiShared {
     upload_limit: KeyConcurrencyLimit,
     calls_in_progress: CallsInProgress,
     model_memory: MemoryBudget,
+    response_store: ResponseStore,
 }
 
 impl ApiState {
@@ -68,6 +70,7 @@ impl ApiState {
             upload_limit: KeyConcurrencyLimit::of_uploads(),
             calls_in_progress: CallsInProgress::default(),
             model_memory: model_memory_budget(api.model_bytes),
+            response_store: ResponseStore::default(),
             api,
         }))
     }
@@ -82,6 +85,10 @@ impl ApiState {
 
     pub(super) fn model_memory(&self) -> &MemoryBudget {
         &self.0.model_memory
+    }
+
+    pub(super) fn response_store(&self) -> &ResponseStore {
+        &self.0.response_store
     }
 
     pub(super) fn key_revocation(&self) -> &RevocationCache {

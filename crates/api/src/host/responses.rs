@@ -4,6 +4,8 @@
 mod errors;
 mod frames;
 mod provider_request;
+pub(crate) mod store;
+mod turn;
 
 use axum::Json;
 use axum::body::Body;
@@ -29,6 +31,7 @@ use crate::state::ApiState;
 use crate::stream::event_stream;
 use errors::in_openai_form;
 use provider_request::{ResponsesInvocation, input_tokens};
+use turn::Turn;
 
 /// Routes of the Responses API. Errors have OpenAI's fields.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
@@ -39,9 +42,10 @@ pub(crate) fn routes() -> OpenApiRouter<ApiState> {
         .layer(map_response(in_openai_form))
 }
 
-/// A request in OpenAI's format, without stored responses.
+/// A request in OpenAI's format.
 ///
-/// `previous_response_id`, `conversation`, `prompt` and `background` are refused, and `store` counts as false.
+/// `conversation`, `prompt` and `background` are refused. Unless `store` is false, later requests of the run may
+/// refer to the response by `previous_response_id`, and to its items by `item_reference`.
 /// Tools have type `function`, `custom` or `namespace`.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "only its documentation is used")]
@@ -62,7 +66,7 @@ struct ResponseRequest {
 #[utoipa::path(post, path = "/host/v1/openai/v1/responses", tag = "host", security(("run_token" = [])),
     request_body = ResponseRequest, responses(
     (status = 200, description = "A `response`, or with `stream` its events as server-sent events (`text/event-stream`)", body = Object),
-    (status = 400, description = "The request is not valid, or needs stored responses", body = ErrorBody),
+    (status = 400, description = "The request is not valid, or refers to a response that the gateway does not hold", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted, or an image needs `artifacts:read`", body = ErrorBody),
     (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
@@ -117,7 +121,10 @@ async fn create_response(
 async fn count_response_tokens(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    request: ModelBody<JsonObject>,
+    ModelBody {
+        value: mut request,
+        permit: _permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Json<Value>> {
     let id = named_model(&request)?;
     let operation = ModelOperation::CountTokens;
@@ -129,23 +136,25 @@ async fn count_response_tokens(
     let asked = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, asked).await?;
     let model = state.models.find(&id)?;
+    let turn = Turn::of(&caller, &state, &mut request)?;
     let asked = read_request(&request, &id, ProviderApi::Responses, &model.extra_members);
-    let tokens = input_tokens(model, &asked.map_err(refused)?);
+    let asked = asked.map_err(|fault| refused(fault).moved(|at| turn.pointer(at)))?;
+    let tokens = input_tokens(model, &asked);
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),
     ))
 }
 
-/// Always fails, because responses are not stored.
+/// Always fails: the gateway keeps responses for references of later requests only.
 #[utoipa::path(get, path = "/host/v1/openai/v1/responses/{response_id}", tag = "host", security(("run_token" = [])),
     params(("response_id" = String, Path, description = "The id of a response")), responses(
-    (status = 400, description = "Responses are not stored", body = ErrorBody),
+    (status = 400, description = "Responses cannot be read again", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody)))]
 async fn get_response(LiveCaller(_caller): LiveCaller, PathOf(_id): PathOf<String>) -> ApiError {
     ApiError::invalid(
         "/response_id",
-        "names a stored response, and responses are not stored here; keep what was answered, and send it as input",
+        "names a response, and responses cannot be read again here; keep the answer",
     )
 }
 

@@ -116,7 +116,7 @@ pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
 }
 
 /// Reasoning and unknown members of one message, assembled from its deltas.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Reasoning {
     texts: [String; 2],
     details: Vec<Value>,

@@ -16,7 +16,7 @@ mod unknown;
 use serde_json::{Value, json};
 
 pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
-pub use ask::{ProviderApi, ResponsesRequest, read_request, wants_stream};
+pub use ask::{ProviderApi, ResponsesRequest, keeps_items, read_request, wants_stream};
 pub use head::ResponseHead;
 pub use passthrough::{
     AnswerEnd, ResponsesPassthrough, passthrough_body, rewrite_response, said_bytes,

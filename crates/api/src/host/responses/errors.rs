@@ -52,6 +52,7 @@ fn client_code(error: &AgentApiError) -> Option<&'static str> {
     match error.details.get("reason").and_then(Value::as_str)? {
         "context_length_exceeded" => Some("context_length_exceeded"),
         "budget" => Some("insufficient_quota"),
+        "previous_response_not_found" => Some("previous_response_not_found"),
         _ => None,
     }
 }

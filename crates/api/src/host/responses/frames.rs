@@ -10,14 +10,21 @@ use protocol::JsonObject;
 use serde_json::Value;
 
 use super::errors::code_of;
+use super::turn::KeptTurn;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::said_bytes;
 use crate::host_call::HostCall;
 use egress::upstream::UpstreamError;
 use models::{Chunks, WireEvents};
 
-/// A streaming answer.
-pub(super) enum StreamingResponse {
+/// A streaming answer, and its turn for later requests.
+pub(super) struct StreamingResponse {
+    pub(super) events: ResponseEvents,
+    pub(super) turn: Option<KeptTurn>,
+}
+
+/// Source of the events of an answer.
+pub(super) enum ResponseEvents {
     /// Built from chunks of a chat completion.
     Written {
         chunks: Chunks,
@@ -32,9 +39,25 @@ pub(super) enum StreamingResponse {
 
 /// State of a stream.
 enum ResponseStreamState {
-    Written(HostCall, Box<ResponseEventWriter>),
-    Passed(HostCall, Box<ResponsesPassthrough>),
+    Written(AnsweringCall, Box<ResponseEventWriter>),
+    Passed(AnsweringCall, Box<ResponsesPassthrough>),
     Over,
+}
+
+/// A call whose answer is streaming.
+struct AnsweringCall {
+    call: HostCall,
+    turn: Option<KeptTurn>,
+}
+
+impl AnsweringCall {
+    /// Ends the call after a whole answer. `last`: its last event.
+    fn end(self, last: Option<&Value>, unsent_reasoning: Option<String>) {
+        if let (Some(turn), Some(last)) = (self.turn, last) {
+            turn.keep(&last["response"], unsent_reasoning);
+        }
+        let _ = self.call.end(Ok(()));
+    }
 }
 
 impl StreamingResponse {
@@ -43,20 +66,20 @@ impl StreamingResponse {
         self,
         mut call: HostCall,
     ) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
-        let (items, stream_state, begun) = match self {
-            Self::Written { chunks, mut writer } => {
+        let turn = self.turn;
+        let (items, stream_state, begun) = match self.events {
+            ResponseEvents::Written { chunks, mut writer } => {
                 let begun = frames(&writer.begin());
                 call.add_bytes(begun.len());
                 let items = call.while_live(chunks).boxed();
+                let call = AnsweringCall { call, turn };
                 (items, ResponseStreamState::Written(call, writer), begun)
             }
-            Self::Passed { events, passing } => {
+            ResponseEvents::Passed { events, passing } => {
                 let items = call.while_live(events).boxed();
-                (
-                    items,
-                    ResponseStreamState::Passed(call, Box::new(passing)),
-                    Bytes::new(),
-                )
+                let call = AnsweringCall { call, turn };
+                let stream_state = ResponseStreamState::Passed(call, Box::new(passing));
+                (items, stream_state, Bytes::new())
             }
         };
         let said = stream::unfold((items, stream_state), |(items, stream_state)| {
@@ -89,10 +112,11 @@ impl ResponseStreamState {
 
 /// Frames for a chunk of a chat completion.
 fn written(
-    mut call: HostCall,
+    mut answering: AnsweringCall,
     mut writer: Box<ResponseEventWriter>,
     item: Option<ApiResult<JsonObject>>,
 ) -> (Bytes, ResponseStreamState) {
+    let call = &mut answering.call;
     let failed = match item {
         Some(Ok(chunk)) => {
             call.count(domain::chat::usage_of(&chunk));
@@ -101,21 +125,23 @@ fn written(
                 Ok(events) => {
                     let frames = frames(&events);
                     call.add_bytes(frames.len());
-                    return (frames, ResponseStreamState::Written(call, writer));
+                    return (frames, ResponseStreamState::Written(answering, writer));
                 }
                 Err(_) => too_large(),
             }
         }
         Some(Err(failed)) => failed,
         None if writer.has_finished() => {
-            let frames = frames(&writer.finish());
+            let unsent = writer.unsent_reasoning();
+            let events = writer.finish();
+            let frames = frames(&events);
             call.add_bytes(frames.len());
-            let _ = call.end(Ok(()));
+            answering.end(events.last(), unsent);
             return (frames, ResponseStreamState::Over);
         }
         None => cut(),
     };
-    let (code, message) = ended(call, failed);
+    let (code, message) = ended(answering.call, failed);
     (
         frames(&[writer.fail(&code, &message)]),
         ResponseStreamState::Over,
@@ -124,29 +150,33 @@ fn written(
 
 /// Frames for an event of the provider.
 fn passed(
-    mut call: HostCall,
+    mut answering: AnsweringCall,
     mut passing: Box<ResponsesPassthrough>,
     item: Option<ApiResult<JsonObject>>,
 ) -> (Bytes, ResponseStreamState) {
+    let call = &mut answering.call;
     let failed = match item {
         Some(Ok(mut event)) => {
             let end = passing.read(&mut event);
             call.count(passing.usage.clone());
             call.say(passing.said);
-            let frames = frames(&[Value::Object(event)]);
+            let event = Value::Object(event);
+            let frames = frames(std::slice::from_ref(&event));
             call.add_bytes(frames.len());
-            let result = match end {
-                None => return (frames, ResponseStreamState::Passed(call, passing)),
-                Some(AnswerEnd::Whole) => Ok(()),
-                Some(AnswerEnd::Failed(message)) => Err(UpstreamError::Faulty(message).into()),
-            };
-            let _ = call.end(result);
+            match end {
+                None => return (frames, ResponseStreamState::Passed(answering, passing)),
+                Some(AnswerEnd::Whole) => answering.end(Some(&event), None),
+                Some(AnswerEnd::Failed(message)) => {
+                    let failed = UpstreamError::Faulty(message).into();
+                    let _ = answering.call.end::<()>(Err(failed));
+                }
+            }
             return (frames, ResponseStreamState::Over);
         }
         Some(Err(failed)) => failed,
         None => cut(),
     };
-    let (code, message) = ended(call, failed);
+    let (code, message) = ended(answering.call, failed);
     (
         frames(&[passing.fail(&code, &message)]),
         ResponseStreamState::Over,

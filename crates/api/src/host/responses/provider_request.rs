@@ -10,7 +10,9 @@ use protocol::model::LlmTool;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::frames::{StreamingResponse, too_large};
+use super::frames::{ResponseEvents, StreamingResponse, too_large};
+use super::store::ResponseOwner;
+use super::turn::{KeptTurn, Turn};
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};
@@ -19,6 +21,7 @@ use crate::host_call::HostCall;
 use crate::memory_budget::MemoryPermit;
 use crate::state::ApiState;
 use models::{Model, WireFormat};
+use telemetry::tolerance::{Peer, tolerated};
 
 /// A request to a granted model.
 pub(super) struct ResponsesInvocation<'a> {
@@ -34,6 +37,7 @@ struct PreparedResponse {
     answering: AnswerConversion,
     /// Memory permits of its images.
     images: Vec<MemoryPermit>,
+    turn: Option<KeptTurn>,
 }
 
 /// Conversion of the provider's answer.
@@ -51,18 +55,19 @@ impl ResponsesInvocation<'_> {
             body,
             answering,
             images: _images,
+            turn,
         } = self.prepare(call, request).await?;
         let provider = &self.model.provider;
-        let response = match answering {
-            AnswerConversion::Passed(_) => {
+        let (response, unsent) = match answering {
+            AnswerConversion::Passed(passing) => {
                 let answered = call
                     .within(provider.ask(WireFormat::Responses, body))
                     .await?;
                 let mut response = Value::Object(answered);
                 call.count(response.get("usage").and_then(domain::chat::usage));
                 call.say(domain::chat::responses::said_bytes(&response));
-                rewrite_response(&mut response, self.id);
-                response
+                rewrite_response(&mut response, passing.head());
+                (response, None)
             }
             AnswerConversion::Written(writer) => {
                 let completion = call.within(provider.complete(body)).await?;
@@ -72,6 +77,9 @@ impl ResponsesInvocation<'_> {
             }
         };
         call.add_bytes(response.to_string().len());
+        if let Some(turn) = turn.filter(|_| response["status"] != "failed") {
+            turn.keep(&response, unsent);
+        }
         Ok(response)
     }
 
@@ -85,28 +93,43 @@ impl ResponsesInvocation<'_> {
             body,
             answering,
             images: _images,
+            turn,
         } = self.prepare(call, request).await?;
         let provider = &self.model.provider;
-        Ok(match answering {
+        let events = match answering {
             AnswerConversion::Passed(passing) => {
                 let events = provider.request_events(WireFormat::Responses, body);
-                StreamingResponse::Passed {
+                ResponseEvents::Passed {
                     events: call.within(events).await?,
                     passing,
                 }
             }
-            AnswerConversion::Written(writer) => StreamingResponse::Written {
+            AnswerConversion::Written(writer) => ResponseEvents::Written {
                 chunks: call.within(provider.stream(body)).await?,
                 writer,
             },
-        })
+        };
+        Ok(StreamingResponse { events, turn })
     }
 
     /// Builds the provider's body within the budgets.
     async fn prepare(
         &self,
         call: &mut HostCall,
+        mut request: JsonObject,
+    ) -> ApiResult<PreparedResponse> {
+        let turn = Turn::of(self.caller, self.state, &mut request)?;
+        let prepared = self.prepare_turn(call, request, &turn).await;
+        let mut prepared = prepared.map_err(|failed| failed.moved(|at| turn.pointer(at)))?;
+        prepared.turn = turn.kept;
+        Ok(prepared)
+    }
+
+    async fn prepare_turn(
+        &self,
+        call: &mut HostCall,
         request: JsonObject,
+        turn: &Turn,
     ) -> ApiResult<PreparedResponse> {
         let Self {
             caller,
@@ -122,6 +145,7 @@ impl ResponsesInvocation<'_> {
         };
         let mut asked = read_request(&request, id, target, opened)
             .map_err(|fault| ApiError::faults(&[fault]))?;
+        self.report_left_out(turn.owner, &asked);
         let body = std::mem::take(&mut asked.chat);
         check_token_limits(&body).map_err(|fault| ApiError::faults(&[asked.fault(fault)]))?;
         let prompt = CompletionInput {
@@ -130,7 +154,7 @@ impl ResponsesInvocation<'_> {
         };
         let prepared = prepare(caller, state, call, (id, model), prompt).await;
         let (chat, images) = prepared.map_err(|failed| failed.moved(|at| asked.pointer(at)))?;
-        let head = self.head();
+        let head = self.head(turn);
         let (body, answering) = match target {
             ProviderApi::Responses => {
                 let body = passthrough_body(request, &asked, &chat, opened);
@@ -148,14 +172,32 @@ impl ResponsesInvocation<'_> {
             body,
             answering,
             images,
+            turn: None,
         })
     }
 
-    fn head(&self) -> ResponseHead {
+    /// Logs each type of item that is left out, once for the run.
+    fn report_left_out(&self, owner: ResponseOwner, asked: &ResponsesRequest) {
+        let run = self.caller.grant.run.id;
+        for kind in &asked.left_out {
+            if self.state.response_store().reports(owner, kind) {
+                tolerated(Peer::Runner, "unknown_response_item", run);
+                tracing::warn!(
+                    run.id = %run,
+                    item.kind = kind,
+                    "model {} of run {run} does not read items of type {kind}, leaving them out",
+                    self.id
+                );
+            }
+        }
+    }
+
+    fn head(&self, turn: &Turn) -> ResponseHead {
         ResponseHead {
             key: Uuid::new_v4().simple().to_string(),
             created_at: self.state.runs.clock().now_seconds(),
             model: self.id.to_owned(),
+            previous: turn.previous.clone(),
         }
     }
 }

@@ -35,6 +35,7 @@ pub struct ResponseEventWriter {
     echo: JsonObject,
     names: FunctionNames,
     returns_reasoning: bool,
+    keeps_items: bool,
     sequence: u64,
     items: Vec<OutputItem>,
     /// The open message or reasoning item.
@@ -55,6 +56,7 @@ impl ResponseEventWriter {
             echo: echo(request),
             names: asked.names.clone(),
             returns_reasoning: asked.returns_reasoning,
+            keeps_items: asked.keeps_items,
             sequence: 0,
             items: Vec::new(),
             open: None,
@@ -93,7 +95,7 @@ impl ResponseEventWriter {
         }
         let said = choice.get("delta").or_else(|| choice.get("message"));
         let Some(said) = said else { return Ok(events) };
-        if self.returns_reasoning {
+        if self.collects_reasoning() {
             self.thoughts.add(said);
         }
         if let Some(text) = reasoning(said) {
@@ -150,13 +152,33 @@ impl ResponseEventWriter {
         self.event("response.failed", json!({"response": response}))
     }
 
-    /// Returns the response to a complete completion.
-    pub fn whole(mut self, completion: &JsonObject) -> Result<Value, AnswerTooLarge> {
+    /// Returns the response to a complete completion, and its [`Self::unsent_reasoning`].
+    pub fn whole(
+        mut self,
+        completion: &JsonObject,
+    ) -> Result<(Value, Option<String>), AnswerTooLarge> {
         self.read(completion)?;
+        let unsent = self.unsent_reasoning();
         let last = self.finish().pop();
-        Ok(last
-            .map(|mut last| last["response"].take())
-            .unwrap_or_default())
+        let response = last.map(|mut last| last["response"].take());
+        Ok((response.unwrap_or_default(), unsent))
+    }
+
+    /// Returns the reasoning that must return to the model with the tool results, and that the client did not ask
+    /// for. Requests that refer to the calls need it.
+    pub fn unsent_reasoning(&self) -> Option<String> {
+        if self.returns_reasoning || !self.keeps_items || self.calls.is_empty() {
+            return None;
+        }
+        let envelope = ReasoningEnvelope {
+            thoughts: self.thoughts.clone().members(true),
+            calls: self.carried.clone(),
+        };
+        envelope.seal(&self.head.model)
+    }
+
+    fn collects_reasoning(&self) -> bool {
+        self.returns_reasoning || self.keeps_items
     }
 
     fn event(&mut self, name: &str, mut members: Value) -> Value {

@@ -52,7 +52,7 @@ const ABOUT: [&str; 3] = ["metadata", "client_metadata", "stream_options"];
 const STORED: [(&str, &str); 3] = [
     (
         "previous_response_id",
-        "responses are not stored here; send the whole conversation as input",
+        "the gateway holds no such response for the run; send the whole conversation as input",
     ),
     (
         "conversation",
@@ -66,7 +66,7 @@ const STORED: [(&str, &str); 3] = [
 /// Members of `reasoning`.
 const REASONING: [&str; 4] = ["effort", "summary", "generate_summary", "context"];
 /// Supported values of `include`.
-const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+pub(super) const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 const OWN_INCLUDE: [&str; 2] = [
     "message.output_text.logprobs",
     "message.input_image.image_url",
@@ -87,6 +87,8 @@ pub struct ResponsesRequest {
     pub(super) places: PointerMap,
     /// True if the client asked for reasoning to send back.
     pub(super) returns_reasoning: bool,
+    /// True if later requests may refer to the items of the answer.
+    pub(super) keeps_items: bool,
 }
 
 impl ResponsesRequest {
@@ -109,6 +111,11 @@ impl ResponsesRequest {
 /// Returns true if the request asks for streaming.
 pub fn wants_stream(body: &JsonObject) -> Result<bool, Fault> {
     switch(body, "stream").map(|said| said == Some(true))
+}
+
+/// Returns true if later requests may refer to the answer. It is the default.
+pub fn keeps_items(body: &JsonObject) -> bool {
+    body.get("store") != Some(&Value::Bool(false))
 }
 
 /// Parses a request to the granted `model`. `opened`: additional members that the operator allows for its
@@ -171,6 +178,7 @@ pub fn read_request(
         names: tools.names,
         places,
         returns_reasoning: read_include(body, target)?,
+        keeps_items: keeps_items(body),
     })
 }
 

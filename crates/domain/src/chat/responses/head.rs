@@ -32,6 +32,8 @@ pub struct ResponseHead {
     pub created_at: i64,
     /// The granted model.
     pub model: String,
+    /// `previous_response_id` of the request.
+    pub previous: Option<String>,
 }
 
 impl ResponseHead {
@@ -52,7 +54,7 @@ impl ResponseHead {
             "background": false,
             "error": null,
             "incomplete_details": null,
-            "previous_response_id": null,
+            "previous_response_id": self.previous,
             "store": false,
             "usage": usage,
         });

@@ -239,6 +239,10 @@ impl<'a> Chat<'a> {
         let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         self.turn(pointer, places).calls.push(call);
+        if item["encrypted_content"].is_string() {
+            // Stored calls hold the reasoning of their answer.
+            self.read_reasoning(item, pointer, places);
+        }
         Ok(())
     }
 

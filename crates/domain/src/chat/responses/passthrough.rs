@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::ask::{ProviderApi, ResponsesRequest};
+use super::ask::{ENCRYPTED_REASONING, ProviderApi, ResponsesRequest};
 use super::envelope::is_sealed;
 use super::head::ResponseHead;
 use super::unknown::{is_unknown, message_of};
@@ -76,24 +76,47 @@ pub fn passthrough_body(
     if let Some(bound) = bounds.iter().find_map(|name| chat.get(*name)) {
         body.insert("max_output_tokens".to_owned(), bound.clone());
     }
+    if asked.keeps_items && body.get("reasoning").is_some_and(Value::is_object) {
+        include_reasoning(&mut body);
+    }
     body.insert("store".to_owned(), json!(false));
     body
 }
 
-/// Returns an item as this provider can read it: without content that the gateway wrote.
-fn passed_item(item: Value) -> Option<Value> {
+/// Asks for reasoning that can return without storage at the provider.
+fn include_reasoning(body: &mut JsonObject) {
+    let include = body.entry("include").or_insert_with(|| json!([]));
+    if let Some(include) = include.as_array_mut()
+        && !include.iter().any(|name| name == ENCRYPTED_REASONING)
+    {
+        include.push(json!(ENCRYPTED_REASONING));
+    }
+}
+
+/// Returns an item as this provider can read it: without content that the gateway wrote, and without reasoning
+/// that only its id names, because the provider stores none.
+fn passed_item(mut item: Value) -> Option<Value> {
     if is_unknown(&item, ProviderApi::Responses) {
         return message_of(&item);
     }
-    let is_own = item["encrypted_content"].as_str().is_some_and(is_sealed);
-    (!is_own).then_some(item)
+    let is_reasoning = item["type"] == "reasoning";
+    let encrypted = item["encrypted_content"].as_str();
+    if encrypted.is_some_and(is_sealed) {
+        item.as_object_mut()?.remove("encrypted_content");
+        return (!is_reasoning).then_some(item);
+    }
+    let has_content = item["content"]
+        .as_array()
+        .is_some_and(|parts| !parts.is_empty());
+    (!is_reasoning || encrypted.is_some() || has_content).then_some(item)
 }
 
 /// Sets the granted model name and `store: false` in a response.
-pub fn rewrite_response(response: &mut Value, model: &str) {
+pub fn rewrite_response(response: &mut Value, head: &ResponseHead) {
     if let Some(members) = response.as_object_mut() {
-        members.insert("model".to_owned(), json!(model));
+        members.insert("model".to_owned(), json!(head.model));
         members.insert("store".to_owned(), json!(false));
+        members.insert("previous_response_id".to_owned(), json!(head.previous));
     }
 }
 
@@ -154,6 +177,11 @@ impl ResponsesPassthrough {
         }
     }
 
+    /// Returns the metadata that the gateway sets in the response.
+    pub fn head(&self) -> &ResponseHead {
+        &self.head
+    }
+
     /// Returns the last event of a failed answer, with OpenAI's error code.
     pub fn fail(self, code: &str, message: &str) -> Value {
         let mut response = self.response.unwrap_or_else(|| {
@@ -180,7 +208,7 @@ impl ResponsesPassthrough {
         let delta = event.get("delta").and_then(Value::as_str);
         self.said = delta.map_or(0, str::len);
         if let Some(response) = event.get_mut("response") {
-            rewrite_response(response, &self.head.model);
+            rewrite_response(response, &self.head);
             if let Some(told) = response.get("usage").and_then(usage) {
                 self.usage = Some(told);
             }
@@ -248,6 +276,15 @@ mod tests {
                 "tools": [tool], "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "guided": 1,
                 "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 50})
         );
+        let reasoning = json!({"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "a"}]});
+        let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+        let mut sealed = call.clone();
+        sealed["encrypted_content"] = json!("runnel:1:{}");
+        let request =
+            json!({"model": "m", "input": [reasoning, sealed], "reasoning": {}, "store": null});
+        let body = passed(&request, &json!({}));
+        assert_eq!(body["input"], json!([call]));
+        assert_eq!(body["include"], json!(["reasoning.encrypted_content"]));
     }
 
     #[test]
@@ -284,6 +321,7 @@ mod tests {
             key: "k".to_owned(),
             created_at: 7,
             model: "m".to_owned(),
+            previous: None,
         })
     }
 

@@ -23,6 +23,7 @@ impl ResponseEventWriter {
         let function = &told["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
         self.bytes += arguments.len();
+        let collects = self.collects_reasoning();
         let call = self.calls.entry(index).or_default();
         if let Some(id) = told["id"].as_str().filter(|_| call.id.is_empty()) {
             id.clone_into(&mut call.id);
@@ -30,9 +31,7 @@ impl ResponseEventWriter {
         if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
             name.clone_into(&mut call.name);
         }
-        if self.returns_reasoning
-            && let Some(members) = of_call(told)
-        {
+        if collects && let Some(members) = of_call(told) {
             self.bytes += members
                 .values()
                 .map(|value| value.to_string().len())

@@ -16,6 +16,7 @@ fn writer(more: &Value) -> ResponseEventWriter {
         key: "k".to_owned(),
         created_at: 7,
         model: "m".to_owned(),
+        previous: None,
     };
     ResponseEventWriter::new(head, &request, &asked)
 }
@@ -320,9 +321,10 @@ fn whole_completions_become_responses() {
     let completion = json!({"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
         "content": "so", "tool_calls": [{"id": "c", "function": {"name": "patch", "arguments": "{\"input\":\"x\"}"}},
             {"id": "d", "function": {"name": "f", "arguments": "{}"}}]}}]});
-    let response = writer(&json!({"max_output_tokens": 9}))
+    let (response, unsent) = writer(&json!({"max_output_tokens": 9}))
         .whole(&object(&completion))
         .unwrap();
+    assert_eq!(unsent, None, "there is no reasoning");
     let kinds: Vec<_> = response["output"]
         .as_array()
         .unwrap()
