@@ -30,7 +30,11 @@ pub enum UpstreamError {
     )]
     Credential { status: u16 },
     #[error("the provider failed (HTTP {status}): {message}")]
-    Failing { status: u16, message: String },
+    Failing {
+        status: u16,
+        message: String,
+        retry_after: Option<Duration>,
+    },
     #[error("the provider cannot be reached: {0}")]
     Unreachable(EgressError),
     /// The request was sent, and a part of the response may have arrived.
@@ -175,6 +179,7 @@ impl UpstreamError {
             _ => Self::Failing {
                 status: status_code,
                 message,
+                retry_after: retry_after(headers),
             },
         }
     }

@@ -18,6 +18,7 @@ use egress::upstream::UpstreamError;
 
 mod answer;
 mod ask;
+mod schema;
 mod thinking;
 
 pub use thinking::Thinking;

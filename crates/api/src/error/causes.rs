@@ -1,5 +1,7 @@
 //! Conversions from errors of lower layers to API errors.
 
+use std::time::Duration;
+
 use domain::authorization::NotGranted;
 use http::StatusCode;
 use serde_json::json;
@@ -26,8 +28,16 @@ impl From<UpstreamError> for ApiError {
         .with("reason", json!(error.reason()));
         match error {
             UpstreamError::RateLimited { retry_after } => {
-                let seconds = retry_after.map_or(1, |wait| wait.as_secs().max(1));
-                answer.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+                answer.retry_after_seconds = Some(seconds_of(retry_after));
+            }
+            // The provider is overloaded.
+            UpstreamError::Failing {
+                status: status @ (503 | 529),
+                retry_after,
+                ..
+            } => {
+                answer = answer.with("upstream_status", json!(status));
+                answer.retry_after_seconds = Some(seconds_of(retry_after));
             }
             UpstreamError::Busy { .. } => answer.retry_after_seconds = Some(1),
             UpstreamError::Refused { status, .. }
@@ -39,6 +49,11 @@ impl From<UpstreamError> for ApiError {
         }
         answer
     }
+}
+
+fn seconds_of(wait: Option<Duration>) -> u32 {
+    let seconds = wait.map_or(1, |wait| wait.as_secs().max(1));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 impl From<NotGranted> for ApiError {

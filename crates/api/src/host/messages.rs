@@ -113,6 +113,7 @@ async fn create_message(
             "must be the maximum of tokens of the answer",
         ));
     }
+    check_thread(&body)?;
     check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
     let betas = betas_of(&headers, &caller);
     let streams = body.get("stream").and_then(Value::as_bool) == Some(true);
@@ -134,6 +135,17 @@ async fn create_message(
     }
     let said = answer(&provider_request, &mut call, body).await;
     Ok(Json(call.end(said)?).into_response())
+}
+
+/// Refuses a conversation that the server would keep. By this code, clients send the whole conversation instead.
+fn check_thread(body: &JsonObject) -> ApiResult<()> {
+    if body.get("thread").is_none_or(Value::is_null) {
+        return Ok(());
+    }
+    let message =
+        "must be absent: the gateway keeps no threads; send the whole conversation as messages";
+    let refused = ApiError::invalid("/thread", message);
+    Err(refused.with("error_code", json!("thread_unsupported_request")))
 }
 
 /// Creates a whole message.
@@ -230,8 +242,13 @@ fn new_id() -> String {
 async fn count_message_tokens(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
-    request: ModelBody<JsonObject>,
+    ModelBody {
+        value: mut request,
+        permit: _permit,
+    }: ModelBody<JsonObject>,
 ) -> ApiResult<Json<Value>> {
+    // A count needs no thread, and its client could not go on without one.
+    request.remove("thread");
     let id = named_model(&request)?;
     let operation = ModelOperation::CountTokens;
     let call = AuditedCall {

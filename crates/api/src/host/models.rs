@@ -6,6 +6,7 @@ pub(crate) mod reading;
 
 pub(in crate::host) mod allowed_parameters;
 pub(in crate::host) mod content_parts;
+pub(in crate::host) mod face_errors;
 pub(in crate::host) mod images;
 pub(in crate::host) mod token_bounds;
 

@@ -2,21 +2,26 @@
 //! shape the answer pass through unchanged, and so does the answer.
 
 mod embedded;
+mod listing;
 
 use std::convert::Infallible;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
+use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{Stream, StreamExt as _, stream};
+use http::StatusCode;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
-use protocol::resources::{ModelOperation, ModelResource};
+use protocol::resources::ModelOperation;
 use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use crate::auth::{AuditedCall, LiveCaller, RunCaller};
+use crate::auth::{LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::allowed_parameters::check_parameters;
 use crate::host::models::begin_call;
@@ -25,14 +30,25 @@ use crate::host::models::content_parts::{check_urls, without_data};
 use crate::host::models::images::with_images;
 use crate::host::models::reading::embed;
 use crate::host::models::token_bounds::{chat_spend, check_token_limits, prompt_texts, said_bytes};
+use crate::host::responses::errors::{in_openai_form, openai_error};
 use crate::host_call::{HostCall, Spend};
 use crate::memory_budget::MemoryPermit;
-use crate::query::PathOf;
 use crate::state::ApiState;
 use crate::stream::event_stream;
 use egress::upstream::UpstreamError;
 use embedded::EmbeddingResponse;
+pub(crate) use listing::{LIST, shown_model};
 use models::{Chunks, Model};
+
+/// Routes of the chat completions API. Errors have OpenAI's fields.
+pub(crate) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(create_chat_completion))
+        .routes(routes!(create_embeddings))
+        .routes(routes!(listing::list_openai_models))
+        .routes(routes!(listing::get_openai_model))
+        .layer(map_response(in_openai_form))
+}
 
 /// A request in OpenAI's format. Further fields that only shape the answer are passed to the provider. Other
 /// fields are refused unless the operator allows them.
@@ -254,7 +270,9 @@ fn finishes(chunk: &JsonObject) -> bool {
 /// Builds the error frame. The call has ended.
 fn failure(call: HostCall, failed: ApiError) -> Bytes {
     let failed = call.end::<()>(Err(failed)).err();
-    chunk_frame(&json!({"error": failed.map(|failed| failed.into_parts().1)}))
+    let (status, error) = failed.unwrap_or_else(ApiError::internal).into_parts();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    chunk_frame(&openai_error(status, error))
 }
 
 /// Sets the catalog's model name, and the object type that some servers omit and OpenAI clients require.
@@ -346,54 +364,4 @@ fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {
 pub(crate) fn named_model(body: &JsonObject) -> ApiResult<String> {
     let named = body.get("model").and_then(Value::as_str).map(str::to_owned);
     named.ok_or_else(|| ApiError::invalid("/model", "must be the id of a granted model"))
-}
-
-/// Lists the granted models: OpenAI's `GET /models`.
-#[utoipa::path(get, path = "/host/v1/openai/v1/models", tag = "host", security(("run_token" = [])), responses(
-    (status = 200, description = "A list of `model` objects", body = Object),
-    (status = 401, description = "The run token is not valid", body = ErrorBody),
-    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
-pub(crate) async fn list_openai_models(
-    LiveCaller(caller): LiveCaller,
-    State(state): State<ApiState>,
-) -> ApiResult<Json<Value>> {
-    caller.record(&state, LIST, None).await?;
-    let models: Vec<_> = caller
-        .grant
-        .snapshot
-        .resources
-        .models
-        .iter()
-        .map(shown_model)
-        .collect();
-    Ok(Json(json!({"object": "list", "data": models})))
-}
-
-/// Retrieves a granted model: OpenAI's `GET /models/{model}`.
-#[utoipa::path(get, path = "/host/v1/openai/v1/models/{model_id}", tag = "host", security(("run_token" = [])),
-    params(("model_id" = String, Path, description = "Percent-encoded")), responses(
-    (status = 200, description = "A `model` object", body = Object),
-    (status = 401, description = "The run token is not valid", body = ErrorBody),
-    (status = 404, description = "No such granted model", body = ErrorBody),
-    (status = 409, description = "The run was cancelled", body = ErrorBody)))]
-pub(crate) async fn get_openai_model(
-    LiveCaller(caller): LiveCaller,
-    State(state): State<ApiState>,
-    PathOf(id): PathOf<String>,
-) -> ApiResult<Json<Value>> {
-    caller.record(&state, LIST, None).await?;
-    let mut models = caller.grant.snapshot.resources.models.iter();
-    let found = models.find(|model| model.model_id == id).map(shown_model);
-    Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
-}
-
-pub(in crate::host) const LIST: AuditedCall<'static> = AuditedCall {
-    action: "models_list",
-    resource: "models",
-    operation: "list",
-};
-
-pub(crate) fn shown_model(model: &ModelResource) -> Value {
-    let owner = model.provider.as_deref().unwrap_or("runnel");
-    json!({"id": model.model_id, "object": "model", "created": 0, "owned_by": owner})
 }

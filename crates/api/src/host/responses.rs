@@ -1,7 +1,7 @@
 //! Granted models as OpenAI's Responses API, for agents without support for chat completions (host API §3).
 //! Grants, budgets, images and audit are those of the chat completions API.
 
-mod errors;
+pub(in crate::host) mod errors;
 mod frames;
 mod provider_request;
 pub(crate) mod store;

@@ -25,6 +25,8 @@ const TRANSLATED: [&str; 12] = [
 ];
 /// Separator between texts of different blocks.
 const BETWEEN: &str = "\n\n";
+/// Precedes a conversation that the assistant begins: chat templates demand that a user speaks first.
+const BEGINS_EARLIER: &str = "[The conversation began before this.]";
 
 /// Converts the request to a chat completion request for `model`, the granted model's id. Consecutive messages
 /// of one role are merged. Reasoning written by the gateway returns only to the same model.
@@ -116,13 +118,14 @@ struct Translation<'a> {
 
 impl Translation<'_> {
     fn messages(&self, body: &JsonObject) -> Result<Vec<Value>, Fault> {
-        let mut messages = Vec::new();
-        let system = body.get("system").map(|system| placed("/system", system));
-        let system = system.into_iter().map(|blocks| ("system", blocks));
-        for (role, blocks) in system.chain(turns(body)) {
+        let mut messages: Vec<_> = system_message(body).into_iter().collect();
+        let turns = turns(body);
+        if turns.first().is_some_and(|(role, _)| *role == "assistant") {
+            messages.push(json!({"role": "user", "content": BEGINS_EARLIER}));
+        }
+        for (role, blocks) in turns {
             match role {
                 "assistant" => messages.extend(self.assistant(&blocks)),
-                "system" => messages.extend(system_message(&blocks)),
                 _ => self.user(&blocks, &mut messages)?,
             }
         }
@@ -268,18 +271,30 @@ impl Translation<'_> {
     }
 }
 
-/// Merges the blocks of consecutive messages of one role.
+/// Merges the blocks of consecutive messages of one role. Messages without content separate no others.
 fn turns(body: &JsonObject) -> Vec<(&str, Vec<LocatedBlock<'_>>)> {
     let mut turns: Vec<(&str, Vec<LocatedBlock<'_>>)> = Vec::new();
     for (n, message) in list(body.get("messages")).iter().enumerate() {
         let role = text(message, "role");
         let blocks = placed(&format!("/messages/{n}/content"), &message["content"]);
+        if role == "system" || blocks.iter().all(|(_, block)| is_silent(block)) {
+            continue;
+        }
         match turns.last_mut() {
             Some((last, all)) if *last == role => all.extend(blocks),
             _ => turns.push((role, blocks)),
         }
     }
     turns
+}
+
+/// Returns true for a block without content for a completion.
+fn is_silent(block: &Value) -> bool {
+    match text(block, "type") {
+        "text" => text(block, "text").trim().is_empty(),
+        "thinking" | "redacted_thinking" => true,
+        _ => false,
+    }
 }
 
 /// Returns the blocks of a content, which may be a plain text.
@@ -297,8 +312,14 @@ fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<LocatedBlock<'a>> {
     }
 }
 
-fn system_message(blocks: &[LocatedBlock<'_>]) -> Option<Value> {
-    let texts = blocks.iter().map(|(_, block)| text(block, "text"));
+/// Joins all system texts into one message, because many chat templates accept only one, at the beginning.
+fn system_message(body: &JsonObject) -> Option<Value> {
+    let said = list(body.get("messages")).iter();
+    let said = said.filter(|message| text(message, "role") == "system");
+    let said = said.map(|message| &message["content"]);
+    let blocks = body.get("system").into_iter().chain(said);
+    let blocks = blocks.flat_map(|content| placed("", content));
+    let texts = blocks.map(|(_, block)| text(&block, "text").to_owned());
     let texts: Vec<_> = texts.filter(|text| !text.trim().is_empty()).collect();
     (!texts.is_empty()).then(|| json!({"role": "system", "content": texts.join(BETWEEN)}))
 }
@@ -395,9 +416,56 @@ mod tests {
         ]));
         assert_eq!(
             told,
-            json!([{"role": "user", "content": "a\n\nb"}, {"role": "assistant", "content": "cd"},
-                {"role": "system", "content": "be brief"}])
+            json!([{"role": "system", "content": "be brief"}, {"role": "user", "content": "a\n\nb"},
+                {"role": "assistant", "content": "cd"}])
         );
+    }
+
+    #[test]
+    fn system_texts_come_first_and_roles_alternate() {
+        let say = |role: &str, text: &str| json!({"role": role, "content": text});
+        for (messages, expected) in [
+            (
+                json!([
+                    say("user", "a"),
+                    say("assistant", "b"),
+                    say("system", "s"),
+                    say("user", "c")
+                ]),
+                json!([
+                    say("system", "be kind\n\ns"),
+                    say("user", "a"),
+                    say("assistant", "b"),
+                    say("user", "c")
+                ]),
+            ),
+            (
+                json!([
+                    say("user", "a"),
+                    say("system", "s"),
+                    say("user", "b"),
+                    say("system", "t")
+                ]),
+                json!([say("system", "be kind\n\ns\n\nt"), say("user", "a\n\nb")]),
+            ),
+            (
+                json!([say("user", "a"), {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]},
+                    say("user", "b")]),
+                json!([say("system", "be kind"), say("user", "a\n\nb")]),
+            ),
+            (
+                json!([say("assistant", "a"), say("user", "b")]),
+                json!([
+                    say("system", "be kind"),
+                    say("user", BEGINS_EARLIER),
+                    say("assistant", "a"),
+                    say("user", "b")
+                ]),
+            ),
+        ] {
+            let body = json!({"system": "be kind", "messages": messages});
+            assert_eq!(chat(&body)["messages"], expected, "{messages}");
+        }
     }
 
     #[test]

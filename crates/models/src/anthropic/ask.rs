@@ -3,6 +3,7 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::schema;
 use super::thinking::Thinking;
 use crate::{BOUNDS, UNSAID_TOKENS};
 use domain::chat::call_input;
@@ -27,6 +28,10 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
     let most = most.unwrap_or(UNSAID_TOKENS);
     asked.insert("max_tokens".to_owned(), json!(most));
     check(body)?;
+    if let Some(schema) = schema_of(body) {
+        let format = json!({"type": "json_schema", "schema": schema::supported(schema)});
+        asked.insert("output_config".to_owned(), json!({"format": format}));
+    }
     match body.get("stop") {
         Some(stop @ Value::String(_)) => {
             asked.insert("stop_sequences".to_owned(), json!([stop]));
@@ -55,8 +60,9 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
 /// Refuses parameters that have no counterpart and would change the answer.
 fn check(body: &JsonObject) -> Result<(), UpstreamError> {
     let format = body.get("response_format").map(|format| &format["type"]);
-    if format.is_some_and(|kind| !kind.is_null() && kind != "text") {
-        let what = "a response_format; ask for the shape in words, or by a tool";
+    let is_plain = format.is_none_or(|kind| kind.is_null() || kind == "text");
+    if !is_plain && schema_of(body).is_none() {
+        let what = "a response_format without a schema; send one of type json_schema";
         return Err(UpstreamError::Unsupported(what.to_owned()));
     }
     if body.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
@@ -82,6 +88,13 @@ fn check(body: &JsonObject) -> Result<(), UpstreamError> {
         return Err(UpstreamError::Unsupported(what.to_owned()));
     }
     Ok(())
+}
+
+/// The schema of the answer.
+fn schema_of(body: &JsonObject) -> Option<&Value> {
+    let format = body.get("response_format")?;
+    let schema = &format["json_schema"]["schema"];
+    (format["type"] == "json_schema" && schema.is_object()).then_some(schema)
 }
 
 fn choice(body: &JsonObject) -> Option<Value> {
@@ -260,6 +273,21 @@ mod tests {
                     {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "four"}]},
                     {"type": "text", "text": "go on"}]},
             ]})
+        );
+    }
+
+    #[test]
+    fn passes_answer_schemas_beside_effort_levels() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+        let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
+        let body = json!({"messages": [], "reasoning_effort": "low", "response_format": format});
+        let asked = messages(body.as_object().unwrap(), Thinking::Adaptive).unwrap();
+        let mut closed = schema;
+        closed["additionalProperties"] = json!(false);
+        let format = json!({"type": "json_schema", "schema": closed});
+        assert_eq!(
+            asked["output_config"],
+            json!({"effort": "low", "format": format})
         );
     }
 

@@ -105,7 +105,13 @@ fn adapt(effort: &str, asked: &mut JsonObject) {
     // Newer models omit their thoughts unless requested.
     let thinking = json!({"type": "adaptive", "display": "summarized"});
     asked.insert("thinking".to_owned(), thinking);
-    asked.insert("output_config".to_owned(), json!({"effort": effort}));
+    set_effort(effort, asked);
+}
+
+/// Sets the effort beside the format of the answer.
+fn set_effort(effort: &str, asked: &mut JsonObject) {
+    let config = asked.entry("output_config").or_insert_with(|| json!({}));
+    config["effort"] = json!(effort);
 }
 
 /// Disables thinking. Depending on the model, the parameter is omitted, set to disabled, or replaced by the
@@ -122,7 +128,7 @@ fn do_not_think(asked: &mut JsonObject) {
             asked.insert("thinking".to_owned(), json!({"type": "disabled"}));
         }
         _ => {
-            asked.insert("output_config".to_owned(), json!({"effort": "low"}));
+            set_effort("low", asked);
         }
     }
 }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::error::{ApiError, ApiResult, ErrorExtension};
+use crate::host::models::face_errors::{face_status, set_retry_hint};
 
 /// Path prefix of the API.
 const PREFIX: &str = "/host/v1/anthropic/";
@@ -20,8 +21,6 @@ const PREFIX: &str = "/host/v1/anthropic/";
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Request id header of Anthropic's clients.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// Retry hint header of Anthropic's clients.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Text by which clients recognize an exceeded context window.
 const TOO_LONG: &str = "prompt is too long";
 
@@ -98,7 +97,7 @@ pub(crate) fn in_wire_format(response: Response) -> Response {
 }
 
 fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Response) -> Response {
-    let is_retryable = error.retryable;
+    let status = face_status(status, error);
     let mut body = error_body(status.as_u16(), error);
     body["request_id"] = json!(id);
     let status = error_kind(status.as_u16()).status;
@@ -110,14 +109,14 @@ fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Respons
             headers.insert(name, value.clone());
         }
     }
-    let again = HeaderValue::from_static(if is_retryable { "true" } else { "false" });
-    headers.insert(SHOULD_RETRY, again);
+    set_retry_hint(&mut response, error);
     response
 }
 
 /// Builds the body of an error, or the data of an `error` event. `status` is that of other routes.
 pub(super) fn error_body(status: u16, error: &AgentApiError) -> Value {
-    let kind = error_kind(status).name;
+    let status = StatusCode::from_u16(status).map(|status| face_status(status, error));
+    let kind = error_kind(status.map_or(500, |status| status.as_u16())).name;
     let message = message_of(error);
     json!({"type": "error", "error": {"type": kind, "message": message, "code": error.code,
         "retryable": error.retryable, "details": error.details}})

@@ -8,6 +8,8 @@ use egress::EgressError;
 
 /// URL prefixes that cause no fetch.
 const INLINE: [&str; 2] = ["data:", "artifact:"];
+/// Length of the longest of these prefixes.
+const INLINE_CHARS: usize = 9;
 /// Schemes that URL parsers accept without slashes, as in `http:10.0.0.1`.
 const SCHEMES: [&str; 6] = ["http", "https", "file", "ftp", "ws", "wss"];
 /// Fields of a part with plain text, which is not fetched.
@@ -42,6 +44,8 @@ const TYPES: [&str; 4] = ["media_type", "mime_type", "mimeType", "format"];
 const PDF: &str = "JVBERi";
 /// Fields of a part with data. Base64 text may look like a URL without a scheme.
 const DATA: [&str; 2] = ["data", "file_data"];
+/// Field with the id of a file in the account of the operator.
+const FILE_ID: &str = "file_id";
 
 /// Rejects URLs that the egress rules forbid (SSRF), because a provider in the operator's network fetches from
 /// inside it. Pointers are relative to the body.
@@ -50,6 +54,11 @@ pub(in crate::host) fn check_urls(
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
 ) -> Result<(), Fault> {
     walk(body, &|_, name, text| {
+        if name == FILE_ID {
+            let message =
+                "is a file that the provider keeps, which is not the run's; send its data";
+            return Err(Fault::new("", message));
+        }
         if !is_url(name, text) {
             return Ok(());
         }
@@ -88,7 +97,7 @@ fn is_document(name: &str, text: &str) -> bool {
         // As an image it would be counted as one.
         Some(kind) if kind.starts_with("text/") => is_image,
         Some(_) => true,
-        None if ["file_data", "file_id"].contains(&name) => true,
+        None if ["file_data", FILE_ID].contains(&name) => true,
         None if DATA.contains(&name) => text.trim_start().starts_with(PDF),
         // Tool results are text.
         None => !is_image && name != "content" && is_url(name, text),
@@ -189,13 +198,18 @@ fn walk_part(
 }
 
 fn is_url(name: &str, text: &str) -> bool {
-    let is_inline = INLINE.iter().any(|scheme| text.starts_with(scheme));
+    let beginning: String = text.trim_start().chars().take(INLINE_CHARS).collect();
+    let beginning = beginning.to_ascii_lowercase();
+    let is_inline = INLINE.iter().any(|scheme| beginning.starts_with(scheme));
     let is_named = name == "url" || name.ends_with("_url");
-    !is_inline && (is_named || starts_like_url(text, !DATA.contains(&name)))
+    // Base64 has no colon.
+    let is_opaque = name == "file_data" && text.contains(':');
+    !is_inline && (is_named || is_opaque || starts_like_url(text, !DATA.contains(&name)))
 }
 
-/// Whether a text starts like a URL: `scheme:/`, a scheme of [`SCHEMES`] with a colon, or optionally `//`. Like
-/// URL parsers, this skips leading blanks, tabs and line ends, and accepts backslashes.
+/// Whether a text starts like a URL: `scheme:/`, a scheme of [`SCHEMES`] with a colon, or optionally `//`. One URL
+/// may be within another, as in `view-source:http:`. Like URL parsers, this skips leading blanks, tabs and line
+/// ends, and accepts backslashes.
 fn starts_like_url(text: &str, may_lack_scheme: bool) -> bool {
     let read = text.chars().filter(|letter| !"\t\n\r".contains(*letter));
     let read = read.skip_while(|letter| *letter <= ' ');
@@ -210,7 +224,10 @@ fn starts_like_url(text: &str, may_lack_scheme: bool) -> bool {
         .iter()
         .any(|known| scheme.eq_ignore_ascii_case(known));
     let has_slash = !scheme.is_empty() && behind.starts_with(":/");
+    let nested = behind.strip_prefix(':').filter(|_| !scheme.is_empty());
+    let is_nested = nested.is_some_and(|nested| starts_like_url(nested, false));
     has_slash
+        || is_nested
         || (is_fetched && behind.starts_with(':'))
         || (may_lack_scheme && beginning.starts_with("//"))
 }
@@ -347,6 +364,16 @@ mod tests {
             ),
             (json!({"audio": ["ftp:10.0.0.1"]}), "audio/0"),
             (
+                json!({"file": {"file_data": "view-source:http://127.0.0.1/"}}),
+                "file/file_data",
+            ),
+            (
+                json!({"file": {"file_data": "netdoc:etc/passwd"}}),
+                "file/file_data",
+            ),
+            (json!({"file": {"file_id": "file-1"}}), "file/file_id"),
+            (json!({"video": "jar:URL:http://10.0.0.1/a!/b"}), "video"),
+            (
                 json!({"title": {"image": "http://10.0.0.1/"}}),
                 "title/image",
             ),
@@ -368,6 +395,7 @@ mod tests {
             json!({"input_audio": {"data": "//uQxAAA", "format": "mp3"}}),
             json!({"note": "see: /a, or c://"}),
             json!({"note": "mailto:a@b.c"}),
+            json!({"file": {"file_data": "DATA:application/pdf;base64,AA", "file_id": null}}),
             json!({"title": "http:10.0.0.1", "context": "https://10.0.0.1/"}),
             json!(7),
         ] {

@@ -1,32 +1,34 @@
 //! Errors in OpenAI's format.
 
-use axum::body::{Body, to_bytes};
-use axum::response::Response;
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use http::header::CONTENT_LENGTH;
-use protocol::error::{AgentApiError, ErrorBody};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 
-/// Maximum size of an error body, in bytes.
-const ERROR_BYTES: usize = 256 * 1024;
+use crate::error::ErrorExtension;
+use crate::host::models::face_errors::{face_status, set_retry_hint};
 
-/// Adds `type` and `param` to an error. Uses OpenAI's code where clients act on it.
-pub(super) async fn in_openai_form(response: Response) -> Response {
-    let status = response.status();
-    if !status.is_client_error() && !status.is_server_error() {
+/// Adds `type` and `param` to an error, and a retry hint. Uses OpenAI's code where clients act on it.
+pub(in crate::host) async fn in_openai_form(response: Response) -> Response {
+    let Some(ErrorExtension(error)) = response.extensions().get().cloned() else {
         return response;
-    }
-    let (mut head, body) = response.into_parts();
-    let bytes = to_bytes(body, ERROR_BYTES).await.unwrap_or_default();
-    let body = match serde_json::from_slice::<ErrorBody>(&bytes) {
-        Ok(ErrorBody { error }) => Body::from(openai_error(status, error).to_string()),
-        Err(_) => Body::from(bytes),
     };
-    head.headers.remove(CONTENT_LENGTH);
-    Response::from_parts(head, body)
+    let status = face_status(response.status(), &error);
+    let body = openai_error(status, error.clone());
+    let mut converted = (status, Json(body)).into_response();
+    let headers = response.headers().iter();
+    let headers = headers.filter(|(name, _)| ![CONTENT_LENGTH, CONTENT_TYPE].contains(name));
+    for (name, value) in headers {
+        converted.headers_mut().insert(name, value.clone());
+    }
+    set_retry_hint(&mut converted, &error);
+    converted
 }
 
-fn openai_error(status: StatusCode, error: AgentApiError) -> Value {
+/// Builds the body of an error.
+pub(in crate::host) fn openai_error(status: StatusCode, error: AgentApiError) -> Value {
     let kind = match status.as_u16() {
         401 => "authentication_error",
         403 => "permission_error",

@@ -146,13 +146,16 @@ pub fn read_request(
     let mut messages = Chat::new(model, target);
     match body.get("instructions") {
         None | Some(Value::Null) => {}
-        Some(Value::String(text)) => messages.add_system_text(text, "/instructions", &mut places),
+        Some(Value::String(text)) => messages.add_system_text(text, "/instructions"),
         Some(_) => return Err(Fault::new("/instructions", "must be a text")),
     }
     messages.read(body.get("input").unwrap_or(&Value::Null), &mut places)?;
     let beside = std::mem::take(&mut messages.beside);
     let left_out = std::mem::take(&mut messages.left_out);
-    chat.insert("messages".to_owned(), Value::Array(messages.finish()));
+    chat.insert(
+        "messages".to_owned(),
+        Value::Array(messages.finish(&mut places)),
+    );
     let mut tools = read_tools(body, &mut places)?;
     let choice = body.get("tool_choice").unwrap_or(&Value::Null);
     let choice = read_choice(choice, &mut tools.functions)?;

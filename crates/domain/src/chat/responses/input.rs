@@ -24,6 +24,8 @@ pub(super) struct Chat<'a> {
     /// The granted model.
     model: &'a str,
     target: ProviderApi,
+    /// System text with its first pointer.
+    system: Option<(String, String)>,
     messages: Vec<Value>,
     /// The assistant's turn that items may continue.
     turn: Option<AssistantTurn>,
@@ -53,6 +55,7 @@ impl<'a> Chat<'a> {
         Self {
             model,
             target,
+            system: None,
             messages: Vec::new(),
             turn: None,
             attached: Vec::new(),
@@ -62,20 +65,16 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Adds system text. System text at the start of a chat is merged into one message, because some templates
-    /// accept only one.
-    pub(super) fn add_system_text(&mut self, text: &str, pointer: &str, places: &mut PointerMap) {
-        self.close(places);
-        if let [first] = self.messages.as_mut_slice()
-            && first["role"] == "system"
-            && let Value::String(before) = &mut first["content"]
-        {
-            // In place, because repeated copies of a long prefix add up.
-            before.push_str("\n\n");
-            before.push_str(text);
-            return;
+    /// Adds system text. All system text becomes one message at the beginning, because many chat templates accept
+    /// no other.
+    pub(super) fn add_system_text(&mut self, text: &str, pointer: &str) {
+        match &mut self.system {
+            Some((before, _)) => {
+                before.push_str("\n\n");
+                before.push_str(text);
+            }
+            None => self.system = Some((text.to_owned(), pointer.to_owned())),
         }
-        self.push(json!({"role": "system", "content": text}), pointer, places);
     }
 
     /// Reads `input`. Pointers of faults refer to the request.
@@ -108,7 +107,13 @@ impl<'a> Chat<'a> {
     }
 
     /// Returns the messages.
-    pub(super) fn finish(self) -> Vec<Value> {
+    pub(super) fn finish(mut self, places: &mut PointerMap) -> Vec<Value> {
+        if let Some((text, pointer)) = self.system {
+            places.shift_messages();
+            places.add("/messages/0".to_owned(), pointer);
+            let message = json!({"role": "system", "content": text});
+            self.messages.insert(0, message);
+        }
         self.messages
     }
 
@@ -170,7 +175,7 @@ impl<'a> Chat<'a> {
         match item["role"].as_str().unwrap_or_default() {
             "system" | "developer" => {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
-                self.add_system_text(&text_of(&parts), pointer, places);
+                self.add_system_text(&text_of(&parts), pointer);
             }
             "assistant" => {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
@@ -199,33 +204,55 @@ impl<'a> Chat<'a> {
         pointer: &str,
         places: &mut PointerMap,
     ) {
-        let content = if let [(ContentPart::Text(text), _)] = parts.as_slice() {
-            json!(text)
-        } else {
-            let parts = parts.into_iter().map(|(part, place)| match part {
-                ContentPart::Text(text) => (json!({"type": "text", "text": text}), None),
-                ContentPart::Data(data) => (data, Some(place)),
-            });
-            self.place_parts(parts.collect(), places)
-        };
-        self.push(json!({"role": "user", "content": content}), pointer, places);
+        if let [(ContentPart::Text(text), _)] = parts.as_slice() {
+            return self.push_user_content(json!(text), pointer, places);
+        }
+        let parts = parts.into_iter().map(|(part, place)| match part {
+            ContentPart::Text(text) => (json!({"type": "text", "text": text}), None),
+            ContentPart::Data(data) => (data, Some(place)),
+        });
+        self.push_user_parts(parts.collect(), pointer, places);
     }
 
-    /// Records the source pointers of the media parts of the next message.
-    fn place_parts(
+    /// Adds parts of the user, and records the source pointers of the media parts.
+    fn push_user_parts(
         &mut self,
         parts: Vec<(Value, Option<String>)>,
+        pointer: &str,
         places: &mut PointerMap,
-    ) -> Value {
-        let message = self.messages.len();
+    ) {
+        let (message, before) = match self.messages.last() {
+            Some(last) if last["role"] == "user" => {
+                let content = last["content"].as_array();
+                (self.messages.len() - 1, content.map_or(1, Vec::len))
+            }
+            _ => (self.messages.len(), 0),
+        };
         let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
             if let Some(place) = place {
                 self.data += 1;
-                places.add(format!("/messages/{message}/content/{n}"), place);
+                places.add(format!("/messages/{message}/content/{}", before + n), place);
             }
             part
         };
-        parts.into_iter().enumerate().map(place).collect()
+        let content = parts.into_iter().enumerate().map(place).collect();
+        self.push_user_content(content, pointer, places);
+    }
+
+    /// Adds content of the user. Consecutive messages become one, because many chat templates demand turns.
+    fn push_user_content(&mut self, content: Value, pointer: &str, places: &mut PointerMap) {
+        let Some(last) = self
+            .messages
+            .last_mut()
+            .filter(|last| last["role"] == "user")
+        else {
+            let message = json!({"role": "user", "content": content});
+            return self.push(message, pointer, places);
+        };
+        last["content"] = match (last["content"].take(), content) {
+            (Value::String(before), Value::String(text)) => json!(format!("{before}\n\n{text}")),
+            (before, content) => parts_of(before).chain(parts_of(content)).collect(),
+        };
     }
 
     fn add_call(
@@ -338,9 +365,7 @@ impl<'a> Chat<'a> {
             return;
         }
         let attached = std::mem::take(&mut self.attached);
-        let content = self.place_parts(attached, places);
-        self.messages
-            .push(json!({"role": "user", "content": content}));
+        self.push_user_parts(attached, "/input", places);
     }
 
     fn push(&mut self, message: Value, pointer: &str, places: &mut PointerMap) {
@@ -378,6 +403,15 @@ impl AssistantTurn {
     }
 }
 
+/// Returns content as parts.
+fn parts_of(content: Value) -> impl Iterator<Item = Value> {
+    let parts = match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": text})],
+    };
+    parts.into_iter()
+}
+
 fn text_at<'a>(item: &'a Value, member: &str, pointer: &str) -> Result<&'a str, Fault> {
     let text = item[member].as_str();
     text.ok_or_else(|| Fault::new(format!("{pointer}/{member}"), "must be a text"))
@@ -392,7 +426,7 @@ mod tests {
         let mut places = PointerMap::default();
         let mut messages = Chat::new("m", target);
         messages.read(&items, &mut places)?;
-        Ok((messages.finish(), places))
+        Ok((messages.finish(&mut places), places))
     }
 
     #[test]
@@ -411,8 +445,20 @@ mod tests {
                     text("user", "c"),
                     text("developer", "d")
                 ]),
-                json!([{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "c"},
-                    {"role": "system", "content": "d"}]),
+                json!([{"role": "system", "content": "a\n\nb\n\nd"}, {"role": "user", "content": "c"}]),
+            ),
+            (
+                json!([
+                    text("user", "a"),
+                    text("assistant", "b"),
+                    text("developer", "s"),
+                    text("assistant", "c"),
+                    text("user", "d"),
+                    text("system", "t"),
+                    text("user", "e")
+                ]),
+                json!([{"role": "system", "content": "s\n\nt"}, {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "b\n\nc"}, {"role": "user", "content": "d\n\ne"}]),
             ),
             (
                 json!([text("user", "go"), text("assistant", "first"), {"type": "reasoning", "summary": []},
@@ -451,7 +497,9 @@ mod tests {
             {"role": "user", "content": "and?"}]);
         let (messages, places) = read(items, ProviderApi::Chat).unwrap();
         let roles: Vec<_> = messages.iter().map(|message| &message["role"]).collect();
-        assert_eq!(roles, ["assistant", "tool", "tool", "user", "user"]);
+        assert_eq!(roles, ["assistant", "tool", "tool", "user"]);
+        let last = json!({"type": "text", "text": "and?"});
+        assert_eq!(messages[3]["content"][2], last);
         assert_eq!(messages[3]["content"][1]["image_url"]["url"], "artifact:a");
         let place = places.of("/messages/3/content/1/image_url/url");
         assert_eq!(place, "/input/2/output/0/image_url");
@@ -484,8 +532,7 @@ mod tests {
             {"type": "agent_message", "content": [{"type": "input_text", "text": "b"}]},
             {"type": "additional_tools", "tools": []}, {"type": "compaction", "encrypted_content": "x"}]);
         let (messages, _) = read(items, ProviderApi::Chat).unwrap();
-        let said = |text: &str| json!({"role": "user", "content": text});
-        assert_eq!(messages, [said("a"), said("b")]);
+        assert_eq!(messages, [json!({"role": "user", "content": "a\n\nb"})]);
     }
 
     #[test]

@@ -10,6 +10,22 @@ impl PointerMap {
         self.0.push((chat, request));
     }
 
+    /// Moves all messages back by one, for a message that comes first.
+    pub(super) fn shift_messages(&mut self) {
+        for (chat, _) in &mut self.0 {
+            let Some(place) = chat.strip_prefix("/messages/") else {
+                continue;
+            };
+            let (n, rest) = match place.split_once('/') {
+                Some((n, rest)) => (n, format!("/{rest}")),
+                None => (place, String::new()),
+            };
+            if let Ok(n) = n.parse::<usize>() {
+                *chat = format!("/messages/{}{rest}", n + 1);
+            }
+        }
+    }
+
     /// Returns the request pointer for a chat pointer. An unmapped pointer stays unchanged.
     pub(super) fn of(&self, pointer: &str) -> String {
         let leads = |(chat, request): &(String, String)| {
