@@ -90,7 +90,7 @@ impl Anthropic {
                         vec![Ok(CompletionPiece::End)]
                     }
                     None => {
-                        let chunk = reader.read(&Value::Object(data));
+                        let chunk = reader.read(&Value::Object(data), has_halves);
                         let said =
                             chunk.map(|chunk| Ok(CompletionPiece::Chunk { chunk, has_halves }));
                         said.into_iter().collect()

@@ -3,11 +3,27 @@
 use std::collections::BTreeMap;
 
 use domain::chat::count;
+use domain::json_repair::SurrogateJoiner;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use crate::object;
 use egress::upstream::UpstreamError;
+
+/// Member of a completion's message with the signed reasoning blocks, which return with the results of its calls.
+pub(super) const DETAILS: &str = "reasoning_details";
+/// Maximum bytes of one streamed reasoning block that returns to the model.
+const BLOCK_BYTES: usize = 128 * 1024;
+
+/// Returns true for a reasoning block that the API takes back.
+pub(super) fn is_signed(block: &Value) -> bool {
+    let has = |name: &str| block[name].as_str().is_some_and(|text| !text.is_empty());
+    match block["type"].as_str() {
+        Some("thinking") => has("signature") && block["thinking"].is_string(),
+        Some("redacted_thinking") => has("data"),
+        _ => false,
+    }
+}
 
 /// Translates a whole message.
 pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamError> {
@@ -15,6 +31,7 @@ pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamErr
     let blocks =
         blocks.ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
     let (mut text, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+    let signed: Vec<_> = blocks.iter().filter(|block| is_signed(block)).collect();
     for block in blocks {
         match block["type"].as_str() {
             Some("text") => text.push_str(block["text"].as_str().unwrap_or_default()),
@@ -27,6 +44,9 @@ pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamErr
     let mut said = json!({"role": "assistant", "content": text});
     if !thinking.is_empty() {
         said["reasoning_content"] = json!(thinking);
+    }
+    if !signed.is_empty() {
+        said[DETAILS] = json!(signed);
     }
     if !calls.is_empty() {
         said["tool_calls"] = json!(calls);
@@ -65,11 +85,42 @@ pub(super) struct EventReader {
     usage: JsonObject,
     /// Index among the tool calls, by block index.
     calls: BTreeMap<u64, usize>,
+    thinking: ThinkingBlock,
+}
+
+/// The reasoning block that is arriving.
+#[derive(Default)]
+struct ThinkingBlock {
+    text: String,
+    signature: String,
+    halves: SurrogateJoiner,
+}
+
+impl ThinkingBlock {
+    fn add(&mut self, delta: &Value, has_halves: bool) {
+        let mut text = delta["thinking"].as_str().unwrap_or_default().to_owned();
+        self.halves.push(&mut text, has_halves);
+        if self.text.len() <= BLOCK_BYTES {
+            self.text.push_str(&text);
+        }
+        if let Some(signature) = delta["signature"].as_str()
+            && self.signature.len() <= BLOCK_BYTES
+        {
+            self.signature.push_str(signature);
+        }
+    }
+
+    /// The whole block. `None`: it is unsigned or too large.
+    fn finish(self) -> Option<Value> {
+        let is_bounded = self.text.len() + self.signature.len() <= BLOCK_BYTES;
+        let block = json!({"type": "thinking", "thinking": self.text, "signature": self.signature});
+        (is_bounded && is_signed(&block)).then_some(block)
+    }
 }
 
 impl EventReader {
-    /// The chunk of an event; `None` if the event adds nothing to a completion.
-    pub(super) fn read(&mut self, event: &Value) -> Option<JsonObject> {
+    /// The chunk of an event; `None` if the event adds nothing to a completion. `has_halves`: see `JsonPart`.
+    pub(super) fn read(&mut self, event: &Value, has_halves: bool) -> Option<JsonObject> {
         match event["type"].as_str()? {
             "message_start" => {
                 let message = &event["message"];
@@ -88,7 +139,21 @@ impl EventReader {
                     "function": {"name": block["name"], "arguments": ""}}),
                 ))
             }
-            "content_block_delta" => self.delta(event),
+            "content_block_start" => {
+                let block = &event["content_block"];
+                self.thinking = ThinkingBlock::default();
+                self.thinking.add(block, has_halves);
+                let is_redacted = block["type"] == "redacted_thinking" && is_signed(block);
+                is_redacted.then(|| self.details(block))
+            }
+            "content_block_delta" => {
+                self.thinking.add(&event["delta"], has_halves);
+                self.delta(event)
+            }
+            "content_block_stop" => {
+                let block = std::mem::take(&mut self.thinking).finish()?;
+                Some(self.details(&block))
+            }
             "message_delta" => {
                 self.count(&event["usage"]);
                 let stop_reason = json!({"finish_reason": event["delta"]["stop_reason"]});
@@ -119,6 +184,10 @@ impl EventReader {
             }
             _ => None,
         }
+    }
+
+    fn details(&self, block: &Value) -> JsonObject {
+        self.chunk(&json!({DETAILS: [block]}), None)
     }
 
     fn call(&self, place: usize, call: &Value) -> JsonObject {
@@ -171,6 +240,39 @@ mod tests {
     }
 
     #[test]
+    fn signed_reasoning_returns_before_its_calls() {
+        let signed = json!({"type": "thinking", "thinking": "hm", "signature": "EqMD"});
+        let redacted = json!({"type": "redacted_thinking", "data": "x"});
+        let call = json!({"type": "tool_use", "id": "t1", "name": "f", "input": {}});
+        let unsigned = json!({"type": "thinking", "thinking": "a"});
+        let message = json!({"content": [signed, redacted, unsigned, call]});
+        let whole = completion(message.as_object().unwrap()).unwrap();
+        let said = &whole["choices"][0]["message"];
+        assert_eq!(said[DETAILS], json!([signed, redacted]));
+
+        let delta =
+            |delta: Value| json!({"type": "content_block_delta", "index": 0, "delta": delta});
+        let start = |block: &Value| json!({"type": "content_block_start", "index": 0, "content_block": block});
+        let stop = json!({"type": "content_block_stop", "index": 0});
+        let mut reader = EventReader::default();
+        let events = [
+            start(&json!({"type": "thinking", "thinking": ""})),
+            delta(json!({"type": "thinking_delta", "thinking": "h"})),
+            delta(json!({"type": "thinking_delta", "thinking": "m"})),
+            delta(json!({"type": "signature_delta", "signature": "EqMD"})),
+            stop.clone(),
+            start(&redacted),
+            stop.clone(),
+            start(&json!({"type": "text", "text": ""})),
+            stop,
+        ];
+        let chunks = events.iter().filter_map(|event| reader.read(event, false));
+        let details = chunks.filter_map(|chunk| chunk["choices"][0]["delta"].get(DETAILS).cloned());
+        let details: Vec<_> = details.collect();
+        assert_eq!(details, [json!([signed]), json!([redacted])]);
+    }
+
+    #[test]
     fn translates_events_to_chunks() {
         let events = [
             json!({"type": "message_start", "message": {"id": "m1", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 1}}}),
@@ -183,7 +285,9 @@ mod tests {
             json!({"type": "message_stop"}),
         ];
         let (mut events_in, mut reader) = (EventReader::default(), ChunkReader::new(false));
-        let chunks = events.iter().filter_map(|event| events_in.read(event));
+        let chunks = events
+            .iter()
+            .filter_map(|event| events_in.read(event, false));
         let said: Vec<_> = chunks.filter_map(|chunk| reader.read(&chunk)).collect();
         assert_eq!(said[0].content.as_ref().unwrap().plain_text(), "hi");
         let call = &said[1].tool_calls.as_ref().unwrap()[0];

@@ -3,6 +3,7 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::answer::{DETAILS, is_signed};
 use super::schema;
 use super::thinking::Thinking;
 use crate::{BOUNDS, UNSAID_TOKENS};
@@ -207,7 +208,9 @@ fn tool_result(message: &Value) -> Result<Value, UpstreamError> {
 }
 
 fn assistant_blocks(message: &Value) -> Result<Vec<Value>, UpstreamError> {
-    let mut all = blocks(&message["content"])?;
+    let details = list(message.get(DETAILS)).iter();
+    let mut all: Vec<_> = details.filter(|block| is_signed(block)).cloned().collect();
+    all.extend(blocks(&message["content"])?);
     for call in list(message.get("tool_calls")) {
         let function = &call["function"];
         let input = call_input(function["arguments"].as_str().unwrap_or_default());
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn disables_thinking_after_tool_calls() {
+    fn disables_thinking_after_calls_without_signed_reasoning() {
         let asked_of = |thinking, messages_of: &Value, more: &Value| {
             let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
                 "tools": [{"function": {"name": "f"}}]});
@@ -330,6 +333,14 @@ mod tests {
             assert_eq!(adapts["output_config"], json!({"effort": "high"}));
             assert_eq!(adapts.get("temperature").or(adapts.get("top_k")), None);
         }
+        let signed = json!({"type": "thinking", "thinking": "hm", "signature": "EqMD"});
+        let mut thought = behind_a_call.clone();
+        thought[1]["reasoning_details"] =
+            json!([signed, {"type": "reasoning.text", "text": "of another"}]);
+        let goes_on = asked(&thought, &json!({}));
+        assert_eq!(goes_on["thinking"]["budget_tokens"], 4096);
+        assert_eq!(goes_on["messages"][1]["content"][0], signed);
+        assert_eq!(goes_on["messages"][1]["content"][1]["type"], "tool_use");
         let never = asked_of(Thinking::None, &first, &json!({}));
         assert_eq!(never.get("thinking"), None);
         assert_eq!(never["top_k"], 5);

@@ -3,6 +3,7 @@
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::answer::is_signed;
 use super::ask::list;
 
 /// Minimum number of tokens that thinking leaves for the answer.
@@ -82,15 +83,17 @@ fn budget(effort: &str, most: u64) -> Option<u64> {
     Some(budget.min(room))
 }
 
-/// The API refuses a budget with a forced tool, and after a turn with tool calls: that turn would need its
-/// signed thoughts, which completions lack.
+/// The API refuses a budget with a forced tool, and after a turn with tool calls that does not begin with its signed
+/// reasoning.
 fn may_think(asked: &JsonObject) -> bool {
     let choice = asked.get("tool_choice").map(|choice| &choice["type"]);
     let is_forced = choice.is_some_and(|kind| kind == "any" || kind == "tool");
     let turns = list(asked.get("messages"));
     let last = turns.iter().rfind(|turn| turn["role"] == "assistant");
-    let mut said = last.into_iter().flat_map(|turn| list(turn.get("content")));
-    !is_forced && !said.any(|block| block["type"] == "tool_use")
+    let said = last.map_or(&[][..], |turn| list(turn.get("content")));
+    let is_thought = said.first().is_some_and(is_signed);
+    let has_calls = said.iter().any(|block| block["type"] == "tool_use");
+    !is_forced && (is_thought || !has_calls)
 }
 
 /// Forced tools and turns without thoughts are allowed here. Not all models support efforts above `high`.

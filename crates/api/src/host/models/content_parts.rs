@@ -13,8 +13,15 @@ const INLINE_CHARS: usize = 9;
 /// Schemes that URL parsers accept without slashes, as in `http:10.0.0.1`.
 const SCHEMES: [&str; 6] = ["http", "https", "file", "ftp", "ws", "wss"];
 /// Fields of a part with plain text, which is not fetched.
-const PART_TEXT_FIELDS: [&str; 7] = [
-    "text", "refusal", "thinking", "name", "filename", "title", "context",
+const PART_TEXT_FIELDS: [&str; 8] = [
+    "text",
+    "refusal",
+    "thinking",
+    "signature",
+    "name",
+    "filename",
+    "title",
+    "context",
 ];
 /// Fields of a message that are plain text if they are strings.
 const MESSAGE_TEXT_FIELDS: [&str; 6] = [
