@@ -1,5 +1,7 @@
 //! JSON request bodies. Errors carry a JSON pointer to the fault.
 
+mod absent_nulls;
+
 use std::time::Duration;
 
 use axum::Extension;
@@ -266,7 +268,10 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
     // Tracking the path is slower, so parse again for it only after a failure.
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
-        Err(_) => parse_with_pointers(bytes),
+        Err(_) => match absent_nulls::parse(bytes) {
+            Some(parsed) => parsed.map_err(|error| data_fault(&error)),
+            None => parse_with_pointers(bytes),
+        },
     }
 }
 
@@ -276,11 +281,15 @@ fn parse_with_pointers<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
         if !error.inner().is_data() {
             return syntax_fault(error.inner());
         }
-        let message = plain_message(error.inner());
-        Fault::new(pointer(error.path(), &message), message)
+        data_fault(&error)
     })?;
     deserializer.end().map_err(|error| syntax_fault(&error))?;
     Ok(value)
+}
+
+fn data_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> Fault {
+    let message = plain_message(error.inner());
+    Fault::new(pointer(error.path(), &message), message)
 }
 
 /// A fault of the text itself, with its line and column. Malformed text has no pointer.

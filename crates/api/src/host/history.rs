@@ -33,8 +33,8 @@ pub(crate) struct OwnHistoryQuery {
     #[serde(default)]
     #[param(inline)]
     direction: Direction,
-    /// Include `attachment_refs`; otherwise they are empty.
-    #[serde(default)]
+    /// Include `attachment_refs`; otherwise they are empty. Alias: `include_artifacts`.
+    #[serde(default, alias = "include_artifacts")]
     include_attachments: bool,
 }
 
