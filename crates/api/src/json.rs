@@ -260,11 +260,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 
 /// Parses a part that must be an object. Pointers of faults are relative to the part.
 pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    // serde would fill a struct from an array by position.
-    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(Fault::new("", "must be a JSON object"));
-    }
-    check_json_text(bytes).map_err(|fault| Fault::new("", fault.to_string()))?;
+    check_object(bytes)?;
     // Tracking the path is slower, so parse again for it only after a failure.
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
@@ -273,6 +269,20 @@ pub(super) fn parse_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> 
             None => parse_with_pointers(bytes),
         },
     }
+}
+
+/// Like `parse`, for a type with raw JSON. Its nulls stay.
+pub(super) fn parse_raw<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let parsed = check_object(bytes).and_then(|()| parse_with_pointers(bytes));
+    parsed.map_err(|fault| ApiError::faults(&[fault]))
+}
+
+fn check_object(bytes: &[u8]) -> Result<(), Fault> {
+    // serde would fill a struct from an array by position.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Fault::new("", "must be a JSON object"));
+    }
+    check_json_text(bytes).map_err(|fault| Fault::new("", fault.to_string()))
 }
 
 fn parse_with_pointers<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {

@@ -19,7 +19,7 @@ use crate::error::appended::{
     append_limit_exceeded, not_deferred, sequence_conflict, sequence_gap,
 };
 use crate::error::{ApiError, ApiResult};
-use crate::json::{json_bytes_of, parse};
+use crate::json::{json_bytes_of, parse_raw};
 use crate::state::ApiState;
 use telemetry::tolerance::{Peer, tolerated};
 
@@ -139,9 +139,9 @@ pub(crate) fn sequenced_results(
 fn read(body: &Bytes) -> ApiResult<AppendBody> {
     let repaired = repair_json_text(body);
     if matches!(repaired, Cow::Borrowed(_)) {
-        return parse(body);
+        return parse_raw(body);
     }
-    let sound: AppendBody = parse(&repaired)?;
+    let sound: AppendBody = parse_raw(&repaired)?;
     tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
     Ok(serde_json::from_slice(body).unwrap_or(sound))
 }

@@ -14,8 +14,8 @@ use serde_path_to_error::Segment;
 /// Maximum number of members, by path, that may be null where their type has no null.
 const MEMBERS: usize = 64;
 
-/// Parses a document without the nulls that its types refuse, or returns its next fault. `None`: it has no such null,
-/// and its faults are its own.
+/// Parses a document without the nulls that its types refuse, or returns its next fault. `None`: it has no nulls, or
+/// it is not well formed.
 pub(super) fn parse<T: DeserializeOwned>(
     bytes: &[u8],
 ) -> Option<Result<T, serde_path_to_error::Error<serde_json::Error>>> {
@@ -23,14 +23,14 @@ pub(super) fn parse<T: DeserializeOwned>(
         return None;
     }
     let UniqueMembers(mut value) = serde_json::from_slice(bytes).ok()?;
-    for n in 0..MEMBERS {
+    for _ in 0..MEMBERS {
         let parsed = serde_path_to_error::deserialize(&value);
         let Err(fault) = &parsed else {
             return Some(parsed);
         };
         let path: Vec<_> = fault.path().iter().collect();
         if !remove_nulls(&mut value, &path) {
-            return (n > 0).then_some(parsed);
+            return Some(parsed);
         }
     }
     None

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use protocol::JsonObject;
 use protocol::interaction::{INTERACTION_REQUESTED, InteractionRequest};
 use protocol::message::{Message, MessageContent, ToolCall};
 use protocol::resources::StateScope;
@@ -10,6 +11,7 @@ use protocol::result::{
     RunCompletedPayload, RunFailedPayload, RunOutcome,
 };
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -105,7 +107,7 @@ pub(super) fn check<'r>(
         ResultType::RunFailed => run_failed(data),
         ResultType::ActionRequested => action_requested(data, snapshot, now),
         ResultType::ProcessorLog => {
-            let log: ProcessorLogPayload = parse(data, "processor.log needs a text")?;
+            let log: ProcessorLogPayload = parse_owned(data, "processor.log needs a text")?;
             if log.text.chars().count() > 65_536 {
                 return Err(invalid("processor.log holds more than 65,536 characters"));
             }
@@ -129,6 +131,19 @@ fn check_message(role: &str, content: Option<&MessageContent>) -> Result<(), Pay
 
 fn parse<'a, T: Deserialize<'a>>(data: &'a str, message: &'static str) -> Result<T, PayloadFault> {
     serde_json::from_str(data).map_err(|_| invalid(message))
+}
+
+/// Parses a payload whose unset members may be null: null counts as absent in it and in its message.
+fn parse_owned<T: DeserializeOwned>(data: &str, message: &'static str) -> Result<T, PayloadFault> {
+    if let Ok(payload) = serde_json::from_str(data) {
+        return Ok(payload);
+    }
+    let mut payload: JsonObject = parse(data, message)?;
+    payload.retain(|_, value| !value.is_null());
+    if let Some(Value::Object(said)) = payload.get_mut("message") {
+        said.retain(|_, value| !value.is_null());
+    }
+    serde_json::from_value(Value::Object(payload)).map_err(|_| invalid(message))
 }
 
 #[derive(Deserialize)]
@@ -179,7 +194,7 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
 
 fn message_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
-    let payload: MessageCompletedPayload = parse(data, MESSAGE)?;
+    let payload: MessageCompletedPayload = parse_owned(data, MESSAGE)?;
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }
@@ -268,7 +283,7 @@ fn action_requested(
     snapshot: &AuthorizationSnapshot,
     now: Option<i64>,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
-    let asked: ActionRequestedPayload = parse(data, "action.requested needs an action")?;
+    let asked: ActionRequestedPayload = parse_owned(data, "action.requested needs an action")?;
     if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
         return Ok(CheckedPayload::Plain);
     }
@@ -289,7 +304,7 @@ fn action_requested(
 
 fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "run.completed needs a finish_reason that is text, and a message with role and content, where it has them";
-    let payload: RunCompletedPayload = parse(data, MESSAGE)?;
+    let payload: RunCompletedPayload = parse_owned(data, MESSAGE)?;
     let RunCompletedPayload {
         finish_reason,
         message,
@@ -307,11 +322,37 @@ fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
 
 fn run_failed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "run.failed needs a message or an error, as text; its code is text, its retryable true or false";
-    let payload: RunFailedPayload = parse(data, MESSAGE)?;
+    let payload: RunFailedPayload = parse_owned(data, MESSAGE)?;
     let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;
     Ok(CheckedPayload::Failed {
         code: payload.code,
         message,
         retryable: payload.retryable,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_absent_in_payloads() {
+        let failed: Result<RunFailedPayload, _> =
+            parse_owned(r#"{"code":null,"error":"x","retryable":null}"#, "");
+        assert_eq!(
+            failed.ok().map(|failed| failed.code).as_deref(),
+            Some("runner.error")
+        );
+        for data in [
+            r#"{"finish_reason":null,"message":null}"#,
+            r#"{"finish_reason":null,"message":{"role":"assistant","content":"a","name":null}}"#,
+        ] {
+            assert!(run_completed(data).is_ok(), "{data}");
+        }
+        assert!(
+            message_completed(r#"{"message":{"role":"assistant","content":"a"},"file_ids":null}"#)
+                .is_ok()
+        );
+        assert!(message_completed(r#"{"message":null}"#).is_err());
+    }
 }
