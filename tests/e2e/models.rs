@@ -4,6 +4,10 @@
 mod bounds;
 #[path = "models/disconnects.rs"]
 mod disconnects;
+#[path = "models/face_errors.rs"]
+mod face_errors;
+#[path = "models/histories.rs"]
+mod histories;
 #[path = "models/images.rs"]
 mod images;
 #[path = "models/memory_budget.rs"]

@@ -3,6 +3,7 @@
 
 mod answer;
 mod ask;
+mod assistant_turn;
 mod envelope;
 mod head;
 mod input;

@@ -181,7 +181,7 @@ fn check_client(got: &Value, asked: &ClientRun) {
             [
                 "BadRequestError",
                 400,
-                "invalid_argument",
+                "previous_response_not_found",
                 "/previous_response_id"
             ],
             ["BadRequestError", 400, "invalid_argument", "/tools/0/type"],

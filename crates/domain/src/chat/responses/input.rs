@@ -1,18 +1,17 @@
 //! Converts the items of a request to chat messages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
 use super::ProviderApi;
+use super::assistant_turn::AssistantTurn;
 use super::envelope::{ReasoningEnvelope, is_sealed};
 use super::parts::{AllowedContent, ContentPart, read_parts, text_of};
 use super::places::PointerMap;
 use super::tools::{custom_arguments, function_name};
 use super::unknown::{is_unknown, kind_of, logged_kind, message_of};
-use crate::chat::carried::put_back;
 
 /// Maximum items of one request.
 const MAX_ITEMS: usize = 10_000;
@@ -38,16 +37,6 @@ pub(super) struct Chat<'a> {
     pub(super) beside: Vec<String>,
     /// Types of items without text that are left out.
     pub(super) left_out: BTreeSet<String>,
-}
-
-/// Consecutive text and calls of the assistant: one message.
-#[derive(Default)]
-struct AssistantTurn {
-    pointer: String,
-    texts: Vec<String>,
-    calls: Vec<Value>,
-    thoughts: JsonObject,
-    carried: BTreeMap<String, JsonObject>,
 }
 
 impl<'a> Chat<'a> {
@@ -152,7 +141,7 @@ impl<'a> Chat<'a> {
             "item_reference" => {
                 let message = "names an item that this gateway does not hold for the run: it is not of one of the \
                     run's own newest responses; send the item itself";
-                Err(Fault::new(format!("{pointer}/id"), message))
+                Err(Fault::new(pointer, message))
             }
             "" => Err(Fault::new(
                 format!("{pointer}/type"),
@@ -377,32 +366,6 @@ impl<'a> Chat<'a> {
     }
 }
 
-impl AssistantTurn {
-    fn message(mut self) -> Value {
-        let text = self.texts.join("\n\n");
-        let mut message = JsonObject::new();
-        message.insert("role".to_owned(), json!("assistant"));
-        let content = if text.is_empty() {
-            Value::Null
-        } else {
-            json!(text)
-        };
-        message.insert("content".to_owned(), content);
-        if !self.calls.is_empty() {
-            for call in &mut self.calls {
-                let id = call["id"].as_str().unwrap_or_default();
-                if let Some(members) = self.carried.remove(id) {
-                    put_back(call, &members);
-                }
-            }
-            message.insert("tool_calls".to_owned(), Value::Array(self.calls));
-            // As with protocol messages, reasoning returns only with calls.
-            message.extend(self.thoughts);
-        }
-        Value::Object(message)
-    }
-}
-
 /// Returns content as parts.
 fn parts_of(content: Value) -> impl Iterator<Item = Value> {
     let parts = match content {
@@ -419,6 +382,10 @@ fn text_at<'a>(item: &'a Value, member: &str, pointer: &str) -> Result<&'a str, 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::JsonObject;
+
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
@@ -538,7 +505,7 @@ mod tests {
     #[test]
     fn rejects_malformed_items_by_pointer() {
         for (item, pointer) in [
-            (json!({"type": "item_reference", "id": "i"}), "/input/0/id"),
+            (json!({"type": "item_reference", "id": "i"}), "/input/0"),
             (json!({"content": "x"}), "/input/0/type"),
             (json!({"role": "tool", "content": "x"}), "/input/0/role"),
             (json!({"role": "user"}), "/input/0/content"),

@@ -1,0 +1,44 @@
+//! One turn of the assistant, built from several items.
+
+use std::collections::BTreeMap;
+
+use protocol::JsonObject;
+use serde_json::{Value, json};
+
+use crate::chat::carried::put_back;
+
+/// Consecutive text and calls of the assistant: one message.
+#[derive(Default)]
+pub(super) struct AssistantTurn {
+    pub(super) pointer: String,
+    pub(super) texts: Vec<String>,
+    pub(super) calls: Vec<Value>,
+    pub(super) thoughts: JsonObject,
+    pub(super) carried: BTreeMap<String, JsonObject>,
+}
+
+impl AssistantTurn {
+    pub(super) fn message(mut self) -> Value {
+        let text = self.texts.join("\n\n");
+        let mut message = JsonObject::new();
+        message.insert("role".to_owned(), json!("assistant"));
+        let content = if text.is_empty() {
+            Value::Null
+        } else {
+            json!(text)
+        };
+        message.insert("content".to_owned(), content);
+        if !self.calls.is_empty() {
+            for call in &mut self.calls {
+                let id = call["id"].as_str().unwrap_or_default();
+                if let Some(members) = self.carried.remove(id) {
+                    put_back(call, &members);
+                }
+            }
+            message.insert("tool_calls".to_owned(), Value::Array(self.calls));
+            // As with protocol messages, reasoning returns only with calls.
+            message.extend(self.thoughts);
+        }
+        Value::Object(message)
+    }
+}
