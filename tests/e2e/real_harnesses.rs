@@ -222,7 +222,7 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
 }
 
 /// The harness, if `RUNNEL_TEST_HARNESSES` selects it.
-async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
+pub(crate) async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
     static SKIPPED: Once = Once::new();
     let wanted = std::env::var("RUNNEL_TEST_HARNESSES").unwrap_or_default();
     if !wanted.split_whitespace().any(|wanted| wanted == name) {

@@ -2,6 +2,8 @@
 
 #[path = "responses/clients.rs"]
 mod clients;
+#[path = "responses/codex.rs"]
+mod codex;
 #[path = "responses/passthrough.rs"]
 mod passthrough;
 

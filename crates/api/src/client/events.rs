@@ -47,8 +47,9 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
 /// `POST /v1/artifacts` first. Refer to it by `artifact_id` of an attachment, or by `artifact:ID` in place of a
 /// URL. Files over 64 KiB become artifacts, which the event's runs read without a grant.
 ///
-/// **JSON limits.** On all routes, JSON has at most 64 levels and 100,000 values, without U+0000 and unpaired
-/// surrogates. A body with a `Content-Encoding` is refused.
+/// **JSON limits.** On all routes, JSON has at most 64 levels and 100,000 values. U+0000 and unpaired surrogates
+/// are refused; in requests to models and in results they become U+FFFD. Null counts as absent, except where any
+/// value is allowed. A body with a `Content-Encoding` is refused.
 #[utoipa::path(post, path = "/v1/events", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),

@@ -186,19 +186,32 @@ async fn failures_after_first_byte_are_error_events() {
     let overloaded =
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "later"}});
     let hello = chunk(&json!({"content": "hello"}));
-    for (model, reply, words) in [
+    let cut = "ended before";
+    for (model, reply, kind, words) in [
         (
             "claude",
             UpstreamReply::Events(vec![begun.clone(), event(&overloaded)]),
+            "overloaded_error",
             "later",
         ),
-        ("claude", UpstreamReply::Events(vec![begun]), "ended before"),
+        (
+            "claude",
+            UpstreamReply::Events(vec![begun]),
+            "api_error",
+            cut,
+        ),
         (
             "remote",
             UpstreamReply::Events(vec![hello.clone()]),
-            "ended before",
+            "api_error",
+            cut,
         ),
-        ("remote", UpstreamReply::Cut(vec![hello]), "broke"),
+        (
+            "remote",
+            UpstreamReply::Cut(vec![hello]),
+            "api_error",
+            "broke",
+        ),
     ] {
         upstream.reply(reply);
         let events = stream_events(&run, &streams(asks(model, "hi"))).await;
@@ -209,7 +222,7 @@ async fn failures_after_first_byte_are_error_events() {
             "{events:?}"
         );
         let last = events.last().unwrap();
-        assert_eq!(kind_of(last), "api_error");
+        assert_eq!(kind_of(last), kind);
         assert!(last.to_string().contains(words), "{last}");
     }
 }

@@ -111,12 +111,14 @@ fn passed_item(mut item: Value) -> Option<Value> {
     (!is_reasoning || encrypted.is_some() || has_content).then_some(item)
 }
 
-/// Sets the granted model name and `store: false` in a response.
+/// Sets the granted model name, `store: false` and the client's reference in a response.
 pub fn rewrite_response(response: &mut Value, head: &ResponseHead) {
     if let Some(members) = response.as_object_mut() {
         members.insert("model".to_owned(), json!(head.model));
         members.insert("store".to_owned(), json!(false));
-        members.insert("previous_response_id".to_owned(), json!(head.previous));
+        if let Some(previous) = &head.previous {
+            members.insert("previous_response_id".to_owned(), json!(previous));
+        }
     }
 }
 
