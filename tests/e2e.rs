@@ -86,6 +86,8 @@ mod examples;
 mod facts;
 #[path = "e2e/failing_disk.rs"]
 mod failing_disk;
+#[path = "e2e/failover.rs"]
+mod failover;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/forged_tokens.rs"]

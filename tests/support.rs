@@ -22,6 +22,7 @@ pub mod node;
 pub mod paused_request;
 pub mod peer;
 pub mod playground;
+pub mod postgres_servers;
 pub mod programs;
 pub mod proxy;
 pub mod python;

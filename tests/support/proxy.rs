@@ -60,7 +60,7 @@ pub struct Proxy {
 }
 
 struct ProxyState {
-    target: SocketAddr,
+    target: Mutex<SocketAddr>,
     wire: watch::Sender<NetworkFault>,
     /// Counts calls of `silence`.
     silences: watch::Sender<usize>,
@@ -82,7 +82,7 @@ impl Proxy {
         let listener = TcpListener::bind(format!("127.{a}.{b}.2:0")).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(ProxyState {
-            target: target.unwrap(),
+            target: Mutex::new(target.unwrap()),
             wire: watch::Sender::default(),
             silences: watch::Sender::default(),
             cuts: watch::Sender::default(),
@@ -102,6 +102,11 @@ impl Proxy {
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Forwards new connections to `target`; open ones stay.
+    pub fn retarget(&self, target: SocketAddr) {
+        *self.shared.target.lock().unwrap() = target;
     }
 
     pub fn set(&self, wire: NetworkFault) {
@@ -222,7 +227,8 @@ async fn listen(listener: TcpListener, address: SocketAddr, shared: Arc<ProxySta
 async fn connect(mut caller: TcpStream, shared: Arc<ProxyState>) {
     let mut cuts = shared.cuts.subscribe();
     cuts.borrow_and_update();
-    let Ok(mut callee) = TcpStream::connect(shared.target).await else {
+    let target = *shared.target.lock().unwrap();
+    let Ok(mut callee) = TcpStream::connect(target).await else {
         let _ = caller.set_zero_linger();
         return;
     };

@@ -13,7 +13,8 @@ use crate::state::ApiState;
 /// The result of a health check.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes` (for example, the disk is full).
+    /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes` (for example, the disk is
+    /// full, or PostgreSQL is a standby).
     status: &'static str,
 }
 

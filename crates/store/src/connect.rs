@@ -10,12 +10,13 @@ use sea_orm::{ConnectOptions, ConnectionTrait, Database, DatabaseConnection};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Sqlite};
+use sqlx::{Connection, Sqlite};
 
 use crate::database_server::{probe_file, probe_server, wait_for_server};
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::part_cache::PartCache;
+use crate::postgres_sessions::{apply_session_settings, replace_unusable_sessions};
 use crate::readers::{PointReads, Readers};
 use crate::signing_keys::{self, SigningKeyRecord};
 use crate::sqlite_direct::SqliteDirect;
@@ -29,8 +30,6 @@ const WRITE_CONNECTIONS: u32 = 3;
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the liveness check when the pool releases or acquires a connection.
-const LIVENESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum silence within a transaction, however long a lease is.
 pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(15);
 /// Minimum silence: a disk may be slow.
@@ -247,7 +246,7 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
         options
             .test_before_acquire(false)
             .map_sqlx_postgres_pool_opts(move |pool| {
-                apply_session_settings(drop_dead_connections(pool), session.clone())
+                apply_session_settings(replace_unusable_sessions(pool), session.clone())
             })
             .map_sqlx_postgres_opts(|postgres| postgres.statement_cache_capacity(STATEMENTS));
     }
@@ -264,31 +263,6 @@ fn drop_broken_connections(pool: PoolOptions<Sqlite>) -> PoolOptions<Sqlite> {
             Ok(!connection.is_in_transaction())
         })
     })
-}
-
-/// A dead connection would occupy its slot for about 15 minutes, and its next user would wait for the whole
-/// timeout.
-fn drop_dead_connections(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
-    pool.after_release(|connection, _| Box::pin(is_alive(connection)))
-        .before_acquire(|connection, _| Box::pin(is_alive(connection)))
-}
-
-/// By statements: a connection pooler accepts settings within a session, but few startup parameters.
-fn apply_session_settings(pool: PoolOptions<Postgres>, session: String) -> PoolOptions<Postgres> {
-    pool.after_connect(move |connection, _| {
-        let telling = sqlx::raw_sql(AssertSqlSafe(session.clone()));
-        Box::pin(async move {
-            let told = tokio::time::timeout(LIVENESS_TIMEOUT, telling.execute(connection)).await;
-            told.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(drop)
-        })
-    })
-}
-
-async fn is_alive(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match tokio::time::timeout(LIVENESS_TIMEOUT, connection.ping()).await {
-        Ok(alive) => alive.map(|()| true),
-        Err(_) => Err(sqlx::Error::PoolTimedOut),
-    }
 }
 
 /// The file opened by the pool, which decodes percent signs as in URLs.

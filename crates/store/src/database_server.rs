@@ -6,12 +6,17 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 
 use crate::error::StoreError;
+use crate::postgres_sessions::takes_writes;
 
 /// Timeout of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+const POOLED: &str = "it shares its sessions between clients, as a connection pooler in transaction or statement \
+    mode does: set pool_mode = session in PgBouncer, or connect to the server directly";
+const READ_ONLY: &str = "it accepts no writes: it is a standby, or default_transaction_read_only is on; name the \
+    primary in database.url";
 /// First bytes of a database file.
 const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
 
@@ -19,7 +24,8 @@ const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
 pub(crate) async fn probe_server(url: &str) -> Result<String, StoreError> {
     let options = options(url)?;
     let why = match tokio::time::timeout(PROBE_TIMEOUT, describe(&options)).await {
-        Ok(Ok(version)) => return Ok(format!("PostgreSQL {version}")),
+        Ok(Ok((Session::Usable, version))) => return Ok(format!("PostgreSQL {version}")),
+        Ok(Ok((session, _))) => session.fault().to_owned(),
         Ok(Err(error)) => reason(&error),
         Err(_) => "it does not answer".to_owned(),
     };
@@ -29,12 +35,76 @@ pub(crate) async fn probe_server(url: &str) -> Result<String, StoreError> {
     })
 }
 
-async fn describe(options: &PgConnectOptions) -> Result<String, sqlx::Error> {
+async fn describe(options: &PgConnectOptions) -> Result<(Session, String), sqlx::Error> {
+    let session = session_of(options).await?;
     let mut connection = PgConnection::connect_with(options).await?;
-    let version = sqlx::query_scalar("SELECT current_setting('server_version')");
-    let version = version.fetch_one(&mut connection).await;
+    let version = text_of(&mut connection, "SHOW server_version").await;
     let _ = connection.close().await;
-    version
+    Ok((session, version?))
+}
+
+/// Use of the sessions behind an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Session {
+    Usable,
+    /// Session settings, LISTEN, advisory locks and prepared statements do not work.
+    Pooled,
+    ReadOnly,
+}
+
+impl Session {
+    fn fault(self) -> &'static str {
+        match self {
+            Self::Usable => "",
+            Self::Pooled => POOLED,
+            Self::ReadOnly => READ_ONLY,
+        }
+    }
+}
+
+async fn session_of(options: &PgConnectOptions) -> Result<Session, sqlx::Error> {
+    let mut first = PgConnection::connect_with(options).await?;
+    let mut second = PgConnection::connect_with(options).await?;
+    let session = if is_pooled(&mut first, &mut second).await? {
+        Session::Pooled
+    } else if takes_writes(&mut first).await? {
+        Session::Usable
+    } else {
+        Session::ReadOnly
+    };
+    let _ = tokio::join!(first.close(), second.close());
+    Ok(session)
+}
+
+/// True when two connections share a server session: the second one sees the setting of the first one, or the
+/// first one loses it while a transaction of the second one holds the session.
+async fn is_pooled(
+    first: &mut PgConnection,
+    second: &mut PgConnection,
+) -> Result<bool, sqlx::Error> {
+    // Simple queries only: a pooler may separate the messages of a prepared statement.
+    const READ: &str = "SELECT coalesce(current_setting('runnel.session', true), '')";
+    let mark = uuid::Uuid::new_v4().to_string();
+    let set = format!("SELECT set_config('runnel.session', '{mark}', false)");
+    first.execute(sqlx::raw_sql(AssertSqlSafe(set))).await?;
+    let lost_before = text_of(&mut *first, READ).await? != mark;
+    let mut held = match second.begin().await {
+        Ok(held) => held,
+        // Statement mode refuses transactions.
+        Err(sqlx::Error::Database(error)) if error.message().contains("statement pooling") => {
+            return Ok(true);
+        }
+        Err(error) => return Err(error),
+    };
+    let seen = text_of(&mut held, READ).await? == mark;
+    let lost = lost_before || text_of(&mut *first, READ).await? != mark;
+    held.rollback().await?;
+    Ok(seen || lost)
+}
+
+async fn text_of(connection: &mut PgConnection, sql: &'static str) -> Result<String, sqlx::Error> {
+    let row = sqlx::raw_sql(sql).fetch_one(connection).await?;
+    row.try_get(0)
 }
 
 /// Reads the head of a database file and describes it.
@@ -79,11 +149,14 @@ pub(crate) async fn wait_for_server(url: &str, patience: Duration) -> Result<(),
     let give_up = Instant::now() + patience;
     let mut why = "it does not answer".to_owned();
     while Instant::now() < give_up {
-        let connecting = PgConnection::connect_with(&options);
-        match tokio::time::timeout_at(give_up.into(), connecting).await {
-            Ok(Ok(connection)) => {
-                let _ = connection.close().await;
-                return Ok(());
+        match tokio::time::timeout_at(give_up.into(), session_of(&options)).await {
+            Ok(Ok(Session::Usable)) => return Ok(()),
+            Ok(Ok(session)) => {
+                session.fault().clone_into(&mut why);
+                // A failover ends by itself, a pooler's mode does not.
+                if session == Session::Pooled {
+                    break;
+                }
             }
             Ok(Err(error)) => {
                 why = reason(&error);
@@ -117,6 +190,10 @@ fn place(options: &PgConnectOptions) -> String {
 /// The cause alone, without the driver's preamble.
 fn reason(error: &sqlx::Error) -> String {
     match error {
+        sqlx::Error::Database(error) if error.message().contains("extra_float_digits") => format!(
+            "{}: set ignore_startup_parameters = extra_float_digits in PgBouncer",
+            error.message()
+        ),
         sqlx::Error::Database(error) => error.message().to_owned(),
         sqlx::Error::Io(error) => error.to_string(),
         error => error.to_string(),

@@ -36,6 +36,7 @@ mod notifier;
 mod page;
 mod part_cache;
 mod part_text;
+mod postgres_sessions;
 mod probe;
 mod readers;
 mod repositories;

@@ -18,7 +18,7 @@ type ProbeResult<T> = Arc<Mutex<Option<(Instant, T)>>>;
 /// Last results of the probes.
 #[derive(Clone, Default)]
 pub(crate) struct DatabaseProbes {
-    answered: ProbeResult<bool>,
+    answered: ProbeResult<Reached>,
     write_probe: ProbeResult<DatabaseCondition>,
 }
 
@@ -26,28 +26,46 @@ impl DatabaseProbes {
     /// See `Store::condition`.
     pub(crate) async fn condition(&self, db: &StoreEngine) -> DatabaseCondition {
         // Boxed, like the other probe: the future is large, and every waiting handler embeds it.
-        if !db.writer.is_open() || !probed(&self.answered, Box::pin(answers(db))).await {
+        if !db.writer.is_open() {
             return DatabaseCondition::Unreachable;
         }
-        if !db.writer.is_failing() {
-            return DatabaseCondition::Healthy;
+        match probed(&self.answered, Box::pin(reach(db))).await {
+            Reached::No => return DatabaseCondition::Unreachable,
+            Reached::Yes if !db.writer.is_failing() => return DatabaseCondition::Healthy,
+            // The session may be older than the present state of the server.
+            Reached::Yes | Reached::ReadOnly => {}
         }
         let proving = async {
             if probe_write(db).await {
                 DatabaseCondition::Healthy
-            } else if answers(db).await {
-                DatabaseCondition::WritesFail
-            } else {
+            } else if reach(db).await == Reached::No {
                 // The database went away since the last probe.
                 DatabaseCondition::Unreachable
+            } else {
+                DatabaseCondition::WritesFail
             }
         };
         probed(&self.write_probe, Box::pin(proving)).await
     }
 }
 
-async fn answers(db: &StoreEngine) -> bool {
-    db.readers.ping().await.is_ok()
+/// Result of a read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    Yes,
+    ReadOnly,
+    No,
+}
+
+async fn reach(db: &StoreEngine) -> Reached {
+    if db.readers.ping().await.is_err() {
+        return Reached::No;
+    }
+    match db.readers.is_read_only().await {
+        Ok(false) => Reached::Yes,
+        Ok(true) => Reached::ReadOnly,
+        Err(_) => Reached::No,
+    }
 }
 
 /// Commits a small write; true on success.
@@ -63,7 +81,7 @@ async fn probe_write(db: &StoreEngine) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseCondition {
     Healthy,
-    /// Reads work and writes fail, for example on a full or broken disk.
+    /// Reads work and writes fail, for example on a full or broken disk, or on a demoted primary.
     WritesFail,
     /// The database does not answer, or the store is closed.
     Unreachable,
@@ -93,7 +111,10 @@ impl Mutation for WriteProbe {
             // A header field that SQLite leaves to applications; nothing else sets it.
             tx.execute_unprepared("PRAGMA user_version = 1").await?;
         } else {
-            tx.execute_unprepared("SELECT pg_current_xact_id()").await?;
+            // The lock fails where a write fails: a read-only session still assigns transaction ids.
+            let sql =
+                "SELECT 1 FROM workspaces WHERE false FOR UPDATE; SELECT pg_current_xact_id()";
+            tx.execute_unprepared(sql).await?;
         }
         Ok(())
     }
