@@ -6,6 +6,7 @@ mod rejection;
 mod replay;
 pub mod serve;
 mod signed;
+mod unverified;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use rejection::RequestRejection;
 use replay::SeenIds;
 use serve::ShutdownSignal;
 use signed::SignedAt;
+use unverified::UnverifiedBytes;
 
 /// Server options; the defaults suit a runner behind any gateway.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +46,8 @@ pub struct RouterOptions {
     /// Limit of concurrent runs. Beyond it the server responds 503 with `Retry-After`, which the gateway obeys.
     pub live_runs: usize,
     /// Limit of a request body, in bytes. The gateway accepts events of 1 MiB and repeats their text; state,
-    /// tool schemas and configuration are added.
+    /// tool schemas and configuration are added. All bodies before their signature is verified hold 32 MiB in
+    /// the process; above that the oldest are refused with 503.
     pub body_bytes: usize,
 }
 
@@ -69,7 +72,11 @@ pub fn router_with(
     secret: SigningSecret,
     options: RouterOptions,
 ) -> Router {
-    let server = Arc::new(KitServer::new(runners, secret, options));
+    router_of(KitServer::new(runners, secret, options))
+}
+
+fn router_of(server: KitServer) -> Router {
+    let server = Arc::new(server);
     Router::new()
         .route("/", post(call_single_url))
         .route("/runners", get(list_runners))
@@ -93,6 +100,7 @@ struct KitServer {
     secret: SigningSecret,
     options: RouterOptions,
     seen: SeenIds,
+    unverified: Arc<UnverifiedBytes>,
     live: Arc<RunRegistry>,
     host: HostClient,
 }
@@ -119,6 +127,7 @@ impl KitServer {
             secret,
             options,
             seen,
+            unverified: UnverifiedBytes::of_process(),
             live,
             host,
         }

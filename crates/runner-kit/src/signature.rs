@@ -25,6 +25,8 @@ pub struct InvalidSecret;
 pub enum SignatureError {
     #[error("header {0} is missing or not text")]
     MissingHeader(&'static str),
+    #[error("header {0} is repeated")]
+    RepeatedHeader(&'static str),
     #[error("header webhook-id is empty or holds a dot")]
     InvalidId,
     #[error("header webhook-timestamp is not a number of seconds")]
@@ -74,8 +76,13 @@ impl<'a> SignedHeaders<'a> {
     /// Reads the three headers of a request.
     pub fn of(headers: &'a HeaderMap) -> Result<Self, SignatureError> {
         let text = |name| {
-            let value = headers.get(name).and_then(|value| value.to_str().ok());
-            value.ok_or(SignatureError::MissingHeader(name))
+            // A proxy or another reader may take the other one.
+            let mut values = headers.get_all(name).iter();
+            let value = values.next().and_then(|value| value.to_str().ok());
+            match values.next() {
+                Some(_) => Err(SignatureError::RepeatedHeader(name)),
+                None => value.ok_or(SignatureError::MissingHeader(name)),
+            }
         };
         Ok(Self {
             id: text("webhook-id")?,
@@ -92,10 +99,10 @@ impl<'a> SignedHeaders<'a> {
         if self.id.is_empty() || self.id.contains('.') {
             return Err(SignatureError::InvalidId);
         }
-        let timestamp: i64 = self
-            .timestamp
-            .parse()
-            .map_err(|_| SignatureError::InvalidTimestamp)?;
+        // The parser also accepts a sign.
+        let digits = self.timestamp.bytes().all(|byte| byte.is_ascii_digit());
+        let timestamp = digits.then(|| self.timestamp.parse::<i64>().ok()).flatten();
+        let timestamp = timestamp.ok_or(SignatureError::InvalidTimestamp)?;
         if timestamp.abs_diff(now_seconds) > TOLERANCE_SECONDS {
             return Err(SignatureError::OutsideTolerance);
         }
@@ -211,15 +218,6 @@ mod tests {
             NOW,
             wrong,
         );
-        check(
-            SignedHeaders {
-                timestamp: "+1795291200",
-                ..SIGNED
-            },
-            BODY,
-            NOW,
-            wrong,
-        );
         for signature in [
             "",
             "v1,",
@@ -256,7 +254,15 @@ mod tests {
             NOW - 301,
             Err(SignatureError::OutsideTolerance),
         );
-        for timestamp in ["", "soon", "1795291200.5", "99999999999999999999"] {
+        for timestamp in [
+            "",
+            "soon",
+            "1795291200.5",
+            "99999999999999999999",
+            "+1795291200",
+            "-1",
+            " 1795291200",
+        ] {
             let headers = SignedHeaders {
                 timestamp,
                 ..SIGNED

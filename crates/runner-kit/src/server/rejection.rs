@@ -20,6 +20,8 @@ pub(super) enum RequestRejection {
     TooLarge(usize),
     #[error("the body did not arrive")]
     Unread,
+    #[error("too many unfinished requests; send the body at once")]
+    Crowded,
     #[error("the body is not what this call takes: {0}")]
     InvalidBody(String),
     #[error("there is no such route")]
@@ -48,7 +50,7 @@ impl RequestRejection {
             Self::NoRoute | Self::NoRunner(_) | Self::NoRun(_) => {
                 (StatusCode::NOT_FOUND, "not_found")
             }
-            Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "rate_limited"),
+            Self::Busy | Self::Crowded => (StatusCode::SERVICE_UNAVAILABLE, "rate_limited"),
         }
     }
 }
@@ -56,7 +58,7 @@ impl RequestRejection {
 impl IntoResponse for RequestRejection {
     fn into_response(self) -> Response {
         let (status, code) = self.status_and_code();
-        let retryable = matches!(self, Self::Busy | Self::Unread);
+        let retryable = matches!(self, Self::Busy | Self::Crowded | Self::Unread);
         let error = AgentApiError {
             code: code.to_owned(),
             message: self.to_string(),
@@ -64,7 +66,7 @@ impl IntoResponse for RequestRejection {
             details: JsonObject::new(),
         };
         let answer = (status, Json(ErrorBody { error }));
-        if matches!(self, Self::Busy) {
+        if matches!(self, Self::Busy | Self::Crowded) {
             ([(RETRY_AFTER, "1")], answer).into_response()
         } else {
             answer.into_response()

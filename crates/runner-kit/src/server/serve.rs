@@ -19,6 +19,8 @@ const CONNECTIONS: usize = 4096;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Grace period of live runs after the stop signal.
 const GRACE: Duration = Duration::from_secs(5);
+/// Buffer of a connection: the largest request head, and the unread part of a body.
+const BUFFER_BYTES: usize = 32 * 1024;
 /// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -69,6 +71,7 @@ async fn serve_connection(socket: TcpStream, router: Router, stop: CancellationT
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use crate::clock::now_seconds;
 use crate::server::KitServer;
 use crate::server::rejection::RequestRejection;
+use crate::server::unverified::UnverifiedBody;
 use crate::signature::SignedHeaders;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,9 +31,14 @@ pub(super) async fn require_signature(
     let (parts, body) = request.into_parts();
     let headers = SignedHeaders::of(&parts.headers)?;
     let timestamp = headers.fresh_timestamp(now_seconds())?;
-    let body = read(body, server.options.body_bytes).await?;
+    let counted = server.unverified.begin();
+    let body = tokio::select! {
+        body = read(body, server.options.body_bytes, &counted) => body?,
+        () = counted.dropped() => return Err(RequestRejection::Crowded),
+    };
     let now = now_seconds();
     server.secret.verify(headers, &body, now)?;
+    drop(counted);
     if !server.seen.insert(headers.id, timestamp, now) {
         return Err(RequestRejection::Replayed);
     }
@@ -41,7 +47,11 @@ pub(super) async fn require_signature(
     Ok(next.run(request).await)
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, RequestRejection> {
+async fn read(
+    body: Body,
+    limit: usize,
+    counted: &UnverifiedBody,
+) -> Result<Bytes, RequestRejection> {
     let reading = async {
         let mut chunks = body.into_data_stream();
         let mut whole = BytesMut::new();
@@ -51,6 +61,7 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, RequestRejection> {
                 return Err(RequestRejection::TooLarge(limit));
             }
             whole.extend_from_slice(&chunk);
+            counted.grow_to(whole.capacity());
         }
         Ok(whole.freeze())
     };

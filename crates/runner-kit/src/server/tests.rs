@@ -153,6 +153,13 @@ async fn rejects_tampered_replayed_and_expired_requests() {
     check_refused(router.clone(), old, 401, "unauthenticated").await;
 
     let now = now_seconds();
+    for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+        let mut repeated = signed_as("GET", "/runners", b"", "repeated", now);
+        repeated
+            .headers_mut()
+            .append(name, "other".parse().unwrap());
+        check_refused(router.clone(), repeated, 401, "unauthenticated").await;
+    }
     let mut forged = signed_as("GET", "/runners", b"", "twice", now);
     forged
         .headers_mut()
@@ -398,6 +405,41 @@ async fn start_over_socket(served: &Served) -> reqwest::Response {
         .headers(parts.headers)
         .body(body);
     request.send().await.unwrap()
+}
+
+#[tokio::test]
+async fn bounds_unverified_bodies_of_stalled_senders() {
+    const PIECE: usize = 64 * 1024;
+    let server = KitServer {
+        unverified: UnverifiedBytes::new(4 * PIECE),
+        ..KitServer::new(Vec::new(), secret(), RouterOptions::default())
+    };
+    let router = router_of(server);
+    let (answered, mut answers) = tokio::sync::mpsc::channel(8);
+    let mut stalled = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let mut request = signed("POST", "/runs", b"another body");
+        let piece = Ok::<_, std::io::Error>(Bytes::from(vec![b' '; PIECE]));
+        *request.body_mut() = Body::from_stream(stream::iter([piece]).chain(stream::pending()));
+        let (router, answered) = (router.clone(), answered.clone());
+        stalled.spawn(async move {
+            let response = router.oneshot(request).await.unwrap();
+            answered.send(response).await.unwrap();
+        });
+    }
+    for _ in 0..2 {
+        let response = tokio::time::timeout(PATIENCE, answers.recv()).await;
+        let response = response.unwrap().unwrap();
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+    check_refused(
+        router,
+        signed("POST", "/runs", &vec![b' '; 2 * PIECE]),
+        400,
+        "invalid_argument",
+    )
+    .await;
 }
 
 #[tokio::test]
