@@ -62,6 +62,7 @@ const WRITE_SETTINGS: [(&str, &str); 3] = [
 pub(crate) async fn open(
     url: &str,
     lease: Duration,
+    migrations: Migrations,
 ) -> Result<(StoreEngine, impl Future<Output = ()> + Send + use<>), StoreError> {
     let backend = backend_of(url)?;
     let silence = (lease / 3).clamp(MIN_SILENCE, MAX_SILENCE);
@@ -77,13 +78,13 @@ pub(crate) async fn open(
     let writes = match backend {
         Backend::Sqlite => {
             let writes = Database::connect(options(1)).await?;
-            migrate(&writes, backend).await?;
+            migrate(&writes, backend, migrations).await?;
             writes
         }
         Backend::Postgres => {
             wait_for_server(url, ACQUIRE_TIMEOUT).await?;
             let alone = Database::connect(options(1)).await?;
-            migrate(&alone, backend).await?;
+            migrate(&alone, backend, migrations).await?;
             alone.close().await?;
             Database::connect(options(WRITE_CONNECTIONS)).await?
         }
@@ -118,7 +119,11 @@ pub(crate) async fn open(
 
 /// Migrates. An advisory lock serialises replicas; it belongs to the connection, so the pool must have exactly
 /// one.
-async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), StoreError> {
+async fn migrate(
+    writes: &DatabaseConnection,
+    backend: Backend,
+    migrations: Migrations,
+) -> Result<(), StoreError> {
     let (lock, unlock) = (
         "SELECT pg_advisory_lock(7245736)",
         "SELECT pg_advisory_unlock(7245736)",
@@ -128,11 +133,29 @@ async fn migrate(writes: &DatabaseConnection, backend: Backend) -> Result<(), St
         let patiently = format!("BEGIN; SET LOCAL lock_timeout = 0; {lock}; COMMIT");
         writes.execute_unprepared(&patiently).await?;
     }
-    let migrated = Migrator::up(writes, None).await;
+    let migrated = match migrations {
+        Migrations::New if is_older(writes).await? => return Err(StoreError::OlderDatabase),
+        Migrations::New | Migrations::All => Migrator::up(writes, None).await,
+    };
     if backend == Backend::Postgres {
         writes.execute_unprepared(unlock).await?;
     }
     Ok(migrated?)
+}
+
+/// True for a database that an earlier version has created.
+async fn is_older(database: &DatabaseConnection) -> Result<bool, StoreError> {
+    let applied = Migrator::get_applied_migrations_read_only(database).await?;
+    let pending = Migrator::get_pending_migrations_read_only(database).await?;
+    Ok(!applied.is_empty() && !pending.is_empty())
+}
+
+/// Databases that are migrated when they are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migrations {
+    All,
+    /// New databases only. Migrating an older one stops the replicas of its version from restarting.
+    New,
 }
 
 /// Reaches the database without a change and describes it.

@@ -1,8 +1,9 @@
 //! Discovery claims: one replica checks an endpoint at a time.
 
+use protocol::id::EndpointId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+    ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter, QueryOrder, QuerySelect,
 };
 
 use crate::endpoints::{EndpointRecord, endpoint_record};
@@ -36,6 +37,36 @@ impl Mutation for ClaimCheck {
             .exec(tx)
             .await?;
         Ok(claimed.rows_affected == 1)
+    }
+}
+
+/// Minimum time from a check to one that a failed run requests.
+const CHECK_PAUSE_MS: i64 = 5_000;
+
+/// Makes the check of a healthy endpoint due soon, after a run could not be posted to it at `at`.
+#[derive(Clone, Debug)]
+pub struct CheckSoon {
+    pub endpoint_id: EndpointId,
+    pub at: i64,
+}
+
+impl Mutation for CheckSoon {
+    type Output = ();
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let is_old = runner_endpoints::Column::AskedAt.lt(self.at - CHECK_PAUSE_MS);
+        let after_pause = Expr::col(runner_endpoints::Column::AskedAt).add(CHECK_PAUSE_MS);
+        let due = Expr::case(is_old, self.at).finally(after_pause);
+        runner_endpoints::Entity::update_many()
+            .col_expr(runner_endpoints::Column::NextCheckAt, due.into())
+            .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
+            .filter(runner_endpoints::Column::Health.eq("healthy"))
+            .filter(runner_endpoints::Column::NextCheckAt.gt(self.at + CHECK_PAUSE_MS))
+            // Registered manifests are never discovered.
+            .filter(runner_endpoints::Column::Manifests.is_null())
+            .exec(tx)
+            .await?;
+        Ok(())
     }
 }
 

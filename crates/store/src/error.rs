@@ -39,6 +39,10 @@ pub enum StoreError {
     /// The server or file of the URL cannot be used.
     #[error("{place}: {why}")]
     Server { place: String, why: String },
+    #[error(
+        "the database is of an older version; back it up, then start `runnel serve` of this version, which migrates it"
+    )]
+    OlderDatabase,
     /// The URL of the database is not valid.
     #[error("{0}")]
     Address(String),

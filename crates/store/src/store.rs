@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::connect::{self, MAX_SILENCE};
+use crate::connect::{self, MAX_SILENCE, Migrations};
 use crate::database_clock;
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
@@ -38,7 +38,16 @@ impl Store {
         url: &str,
         lease: Duration,
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
-        let (db, work) = connect::open(url, lease).await?;
+        Self::open_with(url, lease, Migrations::All).await
+    }
+
+    /// [`Store::open_for_leases`], which migrates these databases only.
+    pub async fn open_with(
+        url: &str,
+        lease: Duration,
+        migrations: Migrations,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
+        let (db, work) = connect::open(url, lease, migrations).await?;
         let probes = DatabaseProbes::default();
         Ok((Self { db, probes }, work))
     }

@@ -14,8 +14,8 @@ use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::value::RawValue;
 use store::{
     AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest,
-    IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd, StateAccess,
-    StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
+    IngestPlan, Ingested, LeaseFilter, LinkInteraction, Migrations, NewInteraction, RunEnd,
+    StateAccess, StateWritten, Store, StoreError, TranscriptWrite, Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -739,6 +739,34 @@ async fn up_and_down(url: &str) {
     Migrator::up(&db, None).await.unwrap();
     Migrator::down(&db, None).await.unwrap();
     Migrator::up(&db, None).await.unwrap();
+    db.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn commands_migrate_new_databases_only() {
+    let sqlite = sqlite_url();
+    check_command_migrations(&sqlite, "?mode=rwc").await;
+    if let Some(database) = create_database().await {
+        check_command_migrations(&database.url(), "").await;
+        database.drop().await;
+    }
+}
+
+async fn check_command_migrations(url: &str, create: &str) {
+    let lease = Duration::from_secs(30);
+    let db = Database::connect(format!("{url}{create}")).await.unwrap();
+    Migrator::up(&db, Some(20)).await.unwrap();
+    let refused = Store::open_with(url, lease, Migrations::New).await;
+    let refused = refused.map(drop).unwrap_err();
+    assert!(matches!(refused, StoreError::OlderDatabase), "{refused}");
+    let applied = Migrator::get_applied_migrations(&db).await.unwrap();
+    assert_eq!(applied.len(), 20);
+    Migrator::down(&db, None).await.unwrap();
+    // A new database, then a current one.
+    for _ in 0..2 {
+        let opened = Store::open_with(url, lease, Migrations::New).await;
+        drop(opened.unwrap());
+    }
     db.close().await.unwrap();
 }
 

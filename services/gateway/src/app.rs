@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use futures_util::FutureExt as _;
-use store::Store;
+use store::{Migrations, Store};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -91,7 +91,7 @@ impl App {
         let tasks = TaskTracker::new();
         let builtin = BuiltinServers::start(&config.builtin_runners, &mut declared).await?;
         let database_lock = database::lock(&config.database.url)?;
-        let store = open_store(config, &tasks).await?;
+        let store = open_store(config, &tasks, Migrations::All).await?;
         let clock = Clock::system();
         let master_key = Arc::new(master_key);
         let (sealed, age) = (Arc::clone(&master_key), config.auth.signing_key_age);

@@ -142,6 +142,7 @@ impl From<StoreError> for ApiError {
             StoreError::Db(_)
             | StoreError::Sqlite(_)
             | StoreError::Server { .. }
+            | StoreError::OlderDatabase
             | StoreError::Address(_)
             | StoreError::Closed
             | StoreError::Unreachable => {

@@ -6,18 +6,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use percent_encoding::percent_decode_str;
-use store::Store;
+use store::{Migrations, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 
 /// Opens the database and runs its writer in `tasks`. Files that it creates have mode 0600.
-pub(crate) async fn open_store(config: &Config, tasks: &TaskTracker) -> anyhow::Result<Store> {
+pub(crate) async fn open_store(
+    config: &Config,
+    tasks: &TaskTracker,
+    migrations: Migrations,
+) -> anyhow::Result<Store> {
     let url = &config.database.url;
     if let Some(path) = embedded_file(url) {
         make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
     }
-    let (store, writer) = Store::open_for_leases(url, config.runs.lease)
+    let (store, writer) = Store::open_with(url, config.runs.lease, migrations)
         .await
         .context("database.url cannot be opened")?;
     tasks.spawn(writer);

@@ -9,7 +9,7 @@ use domain::signing_key::{
     KeyPurpose, KeyTimes, MAX_KEYS, RotationCause, RotationPlan, key_phases,
 };
 use serde_json::{Value, json};
-use store::Store;
+use store::{Migrations, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
@@ -70,7 +70,7 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
         KeysCommand::List { .. } => None,
         KeysCommand::Rotate { .. } => Some(master_key(&settings)?),
     };
-    let store = open_store(&settings, &TaskTracker::new()).await?;
+    let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
     let done = match (command, sealed_by) {
         (KeysCommand::Rotate { purpose, now, .. }, Some(master_key)) => {
             let purposes = purpose.map_or(KeyPurpose::ALL.to_vec(), |purpose| vec![purpose]);

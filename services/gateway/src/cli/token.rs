@@ -11,7 +11,7 @@ use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
 use secrecy::ExposeSecret;
 use serde_json::json;
-use store::{ApiKeyRecord, LastAdmin, RevokeApiKey, Revoked, Store};
+use store::{ApiKeyRecord, LastAdmin, Migrations, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
@@ -124,7 +124,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
             "a key of role owner belongs to no workspace: leave --workspace out"
         );
     }
-    let store = open_store(&settings, &TaskTracker::new()).await?;
+    let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
     let done = run(&store, &workspace, command, json).await;
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use protocol::workspace::WorkspaceSpec;
 use serde_json::json;
-use store::{Store, WorkspaceRecord};
+use store::{Migrations, Store, WorkspaceRecord};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
@@ -54,7 +54,7 @@ pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::
             pointer.trim_start_matches('/')
         );
     }
-    let store = open_store(&settings, &TaskTracker::new()).await?;
+    let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
     let done = match spec {
         Some(spec) => create(&store, &spec, json).await,
         None => list(&store, json).await,
