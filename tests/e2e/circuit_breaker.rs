@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
+use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::runner::{RecordedRequest, StubRunner, manifest};
 use crate::support::script::{Gate, Run, RunScript, ScriptStep, answer, sse};
-use crate::support::{Stage, until};
+use crate::support::{Sqlite, Stage, until};
 
 const SECOND: &str = "plugin:test/second/default";
 
@@ -116,6 +117,63 @@ async fn consecutive_failures_open_breaker_of_that_endpoint_only() {
     let run_id = stage.client.post(&event).await.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
     assert_eq!(breaker(&admin, "second").await["state"], "closed");
+}
+
+#[tokio::test]
+async fn successful_refresh_half_opens_the_breaker() {
+    let stage = Stage::with(breaker_after_three(3600.0)).await;
+    for _ in 0..3 {
+        stage.play(broken).await;
+    }
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    outcome.assert("failed runner.circuit_open", &["run.failed"]);
+    let message = outcome.run["error"]["message"].as_str().unwrap();
+    let seconds = message.split(" again in ").nth(1).unwrap();
+    let seconds: u32 = seconds.strip_suffix(" s").unwrap().parse().unwrap();
+    assert!((1790..=3600).contains(&seconds), "{message}");
+
+    let endpoints = stage.admin.get("/v1/runner-endpoints").await.body;
+    let id = endpoints["items"][0]["id"].as_str().unwrap();
+    let path = format!("/v1/runner-endpoints/{id}/refresh");
+    let refreshed = stage.admin.create(&path, &json!({})).await.body;
+    assert_eq!(refreshed["breaker"]["state"], "half_open", "{refreshed}");
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    assert_eq!(outcome.ending(), "completed");
+}
+
+#[tokio::test]
+async fn failed_dispatch_checks_the_endpoint_at_once() {
+    let runner = StubRunner::start().await;
+    let between = Proxy::to(runner.url.trim_start_matches("http://")).await;
+    let url = between.url();
+    let stage = Stage::of(Sqlite, runner, |config| {
+        breaker_after_three(3600.0)(config);
+        config.set_runner_url(&url);
+    });
+    let stage = stage.await.unwrap();
+    let health = async || {
+        let endpoints = stage.admin.get("/v1/runner-endpoints").await.body;
+        endpoints["items"][0].clone()
+    };
+    until("the first check", async || {
+        health().await["health"] == "healthy"
+    })
+    .await;
+    between.set(NetworkFault::Refusing);
+    for _ in 0..3 {
+        let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+        assert_eq!(outcome.ending(), "failed runner.unreachable");
+    }
+    until("a check", async || {
+        health().await["health"] == "unreachable"
+    })
+    .await;
+    assert_eq!(health().await["breaker"]["state"], "open");
+    // The check of an endpoint that comes back lets a run pass.
+    between.set(NetworkFault::Whole);
+    until("a check", async || health().await["health"] == "healthy").await;
+    let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
+    assert_eq!(outcome.ending(), "completed");
 }
 
 #[tokio::test]

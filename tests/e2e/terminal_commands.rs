@@ -9,7 +9,7 @@ use crate::dev::sending;
 use crate::interactions::{ask, asking_event, question, stage as asking_stage};
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
-use crate::support::script::sse;
+use crate::support::script::{Run, answer, sse};
 use crate::support::{CommandOutput, OwnStage, Sqlite, Stage, TempDirectory, run};
 
 async fn echoing() -> (Playground, TempDirectory) {
@@ -149,6 +149,45 @@ async fn failed_run_is_retried_and_followed() {
     for (name, value) in [("retry of", id), ("API key", key)] {
         let is_shown = |line: &str| line.starts_with(name) && line.ends_with(value);
         assert!(shown.stdout.lines().any(is_shown), "{name}: {shown:?}");
+    }
+}
+
+#[tokio::test]
+async fn run_shows_error_response_to_admins() {
+    let stage = OwnStage::new().await;
+    let trace = format!(
+        "{{\"detail\": \"KeyError: 'FOO_TOKEN' in handler\"}}\n{}",
+        "x".repeat(300)
+    );
+    for (head, content_type, message) in [
+        (
+            "500 Internal Server Error",
+            "",
+            "the runner answered HTTP 500",
+        ),
+        (
+            "200 OK",
+            "content-type: text/html\r\n",
+            "not with an event stream",
+        ),
+    ] {
+        let body = trace.clone();
+        let script = move |_: &Run| answer(head, content_type, &body);
+        let run_id = stage.start(script).await;
+        stage.outcome(&run_id).await;
+        let shown = on_stage(&stage, &["runs", "show", &run_id]).await;
+        assert_printed(
+            &shown,
+            "{\"detail\": \"KeyError: 'FOO_TOKEN' in handler\"} xxx",
+        );
+        let admin = stage.admin.rejections(&run_id).await;
+        let client = stage.client.rejections(&run_id).await;
+        for (rejections, excerpt) in [(admin, &trace[..200]), (client, "")] {
+            assert_eq!(rejections.len(), 1, "{rejections:?}");
+            assert_eq!(rejections[0]["reason"], "error_response");
+            assert_eq!(rejections[0]["excerpt"], excerpt);
+            assert!(rejections[0]["message"].as_str().unwrap().contains(message));
+        }
     }
 }
 

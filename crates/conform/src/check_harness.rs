@@ -268,13 +268,15 @@ impl CheckHarness {
         if !matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
             return DispatchResult::Refused(self.refused(response).await);
         }
-        match classify_response(response) {
+        match classify_response(response).await {
             Ok(Answer::Started(started)) => DispatchResult::Started { started, after },
             Ok(Answer::Deferred(aside)) => {
                 self.host.defer(&opened.token);
                 DispatchResult::Deferred { aside, after }
             }
-            Err(StartError::BadContentType(told)) => DispatchResult::BadContentType(told),
+            Err(StartError::BadContentType { content_type, .. }) => {
+                DispatchResult::BadContentType(content_type)
+            }
             Err(error) => DispatchResult::Broken(in_words(&error)),
         }
     }

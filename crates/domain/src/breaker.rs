@@ -140,6 +140,13 @@ impl EndpointBreaker {
         }
     }
 
+    /// Ends the wait for the next probe: the endpoint has answered another request.
+    pub fn allow_probe(&mut self, now: i64) {
+        if let Some(opened) = &mut self.opened {
+            opened.retry_at = opened.retry_at.min(now);
+        }
+    }
+
     /// Returns the state of the circuit.
     pub fn circuit(&self, now: i64) -> Circuit {
         match self.opened {
@@ -240,6 +247,31 @@ mod tests {
         assert_eq!(breaker.circuit(7), Circuit::Open);
         assert_eq!((breaker.failures(), breaker.opened_at()), (3, Some(7)));
         assert_eq!(breaker.acquire(8), BreakerPermit::Blocked(1_007));
+    }
+
+    #[test]
+    fn allowed_probe_does_not_wait() {
+        let mut breaker = opened();
+        breaker.allow_probe(10);
+        assert_eq!(breaker.circuit(10), Circuit::HalfOpen);
+        assert_eq!(breaker.acquire(10), BreakerPermit::Probe);
+        breaker.allow_probe(11);
+        assert_eq!(
+            breaker.acquire(11),
+            BreakerPermit::Blocked(11),
+            "one at a time"
+        );
+        breaker.note(
+            BreakerPermit::Probe,
+            RequestEvidence::Failure,
+            12,
+            1.0,
+            &POLICY,
+        );
+        assert_eq!(breaker.retry_at(), Some(2_012));
+        let mut closed = EndpointBreaker::default();
+        closed.allow_probe(10);
+        assert!(closed.is_idle());
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod verdict;
 pub use announced::{announced_artifact, is_result, is_terminal_result, reports_failure};
 pub use bounds::TruncatedPart;
 pub use payload::{RunQuestion, StateUpdate};
-pub use rejection::{Reason, Rejection, unknown_type_advice};
+pub use rejection::{ERROR_RESPONSE, Reason, Rejection, unknown_type_advice};
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 

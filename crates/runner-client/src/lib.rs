@@ -31,6 +31,9 @@ use egress::{Egress, EgressError, read_at_most};
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a list of runners.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
+/// Start of an error response that is kept for operators.
+const EXCERPT_BYTES: usize = 200;
+const EXCERPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of bytes read of an unused body.
 const TRAILING_BODY_BYTES: usize = 4 * 1024;
 
@@ -235,7 +238,7 @@ pub enum StartError {
     #[error("the runner sent no answer in time")]
     Silent,
     /// Not sent: the endpoint's circuit is open for at least `wait`.
-    #[error("the runner's endpoint failed too often; its circuit is open for a while")]
+    #[error("the runner's endpoint failed too often; its circuit is open, and runs are posted again in {} s", seconds_of(*wait))]
     CircuitOpen { wait: Duration },
     /// Not sent: an internal error.
     #[error("the run could not be posted: {0}")]
@@ -244,9 +247,32 @@ pub enum StartError {
     Refused {
         status: StatusCode,
         retry_after: Option<Duration>,
+        /// The first 200 bytes of the body.
+        excerpt: Vec<u8>,
     },
-    #[error("the runner answered with {0}, not with an event stream")]
-    BadContentType(String),
+    #[error("the runner answered with {content_type}, not with an event stream")]
+    BadContentType {
+        content_type: String,
+        /// The first 200 bytes of the body.
+        excerpt: Vec<u8>,
+    },
+}
+
+impl StartError {
+    /// The start of the response that was no stream of results.
+    pub fn excerpt(&self) -> Option<&[u8]> {
+        match self {
+            Self::Refused { excerpt, .. } | Self::BadContentType { excerpt, .. } => Some(excerpt),
+            _ => None,
+        }
+        .filter(|excerpt| !excerpt.is_empty())
+        .map(Vec::as_slice)
+    }
+}
+
+/// Rounded up, at least one.
+fn seconds_of(wait: Duration) -> u128 {
+    wait.as_millis().div_ceil(1000).max(1)
 }
 
 /// Failure to list runners.
@@ -318,7 +344,7 @@ impl RunnerClient {
                 }
                 EgressError::Timeout | EgressError::Io(_) => StartError::Broken(error),
             })?;
-        classify_response(response)
+        classify_response(response).await
     }
 
     /// Notifies a runner that its run is cancelled. Best effort: the runner may not support the call.
@@ -354,29 +380,43 @@ fn with_action(action: &str, body: &str) -> String {
 }
 
 /// Checks status, content type and encoding of a response to a run.
-pub fn classify_response(response: Response) -> Result<Answer, StartError> {
-    if response.status() == StatusCode::ACCEPTED {
+pub async fn classify_response(response: Response) -> Result<Answer, StartError> {
+    let status = response.status();
+    if status == StatusCode::ACCEPTED {
         return Ok(Answer::Deferred(TrailingBody(response)));
     }
-    classify_head(response).map(Answer::Started)
-}
-
-fn classify_head(response: Response) -> Result<Started, StartError> {
-    let status = response.status();
     if status != StatusCode::OK {
-        let retry_after = retry_after(response.headers());
         return Err(StartError::Refused {
             status,
-            retry_after,
+            retry_after: retry_after(response.headers()),
+            excerpt: excerpt_of(response).await,
         });
     }
-    if let Some(encoding) = response.headers().get(CONTENT_ENCODING)
+    match format_of(response.headers()) {
+        Ok(format) => Ok(Answer::Started(Started { response, format })),
+        Err(content_type) => Err(StartError::BadContentType {
+            content_type,
+            excerpt: excerpt_of(response).await,
+        }),
+    }
+}
+
+async fn excerpt_of(response: Response) -> Vec<u8> {
+    let reading = read_at_most(response, EXCERPT_BYTES);
+    match tokio::time::timeout(EXCERPT_TIMEOUT, reading).await {
+        Ok(Ok(excerpt)) => excerpt,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+/// The framing, or the unusable content type.
+fn format_of(headers: &HeaderMap) -> Result<ResultFormat, String> {
+    if let Some(encoding) = headers.get(CONTENT_ENCODING)
         && encoding != "identity"
     {
-        return Err(StartError::BadContentType("a content encoding".to_owned()));
+        return Err("a content encoding".to_owned());
     }
-    let content_type = response
-        .headers()
+    let content_type = headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
     let essence = content_type
@@ -385,16 +425,13 @@ fn classify_head(response: Response) -> Result<Started, StartError> {
         .next()
         .unwrap_or_default()
         .trim();
-    let format = match essence.to_ascii_lowercase().as_str() {
-        "text/event-stream" => ResultFormat::EventStream,
-        "application/x-ndjson" => ResultFormat::JsonLines,
-        "application/json" => ResultFormat::Json,
-        "" => return Err(StartError::BadContentType("no content type".to_owned())),
-        other => {
-            return Err(StartError::BadContentType(shown(other)));
-        }
-    };
-    Ok(Started { response, format })
+    match essence.to_ascii_lowercase().as_str() {
+        "text/event-stream" => Ok(ResultFormat::EventStream),
+        "application/x-ndjson" => Ok(ResultFormat::JsonLines),
+        "application/json" => Ok(ResultFormat::Json),
+        "" => Err("no content type".to_owned()),
+        other => Err(shown(other)),
+    }
 }
 
 #[cfg(test)]

@@ -125,12 +125,21 @@ impl Breakers {
             .retain(|_, known| known.used_at > before || is_waited_for(known));
     }
 
-    fn note(&self, endpoint: EndpointId, passage: BreakerPermit, sign: RequestEvidence) {
+    /// Lets the next run pass as a probe: the endpoint has just listed its runners.
+    pub(super) fn allow_probe(&self, endpoint: EndpointId) {
+        let now = self.0.now_ms();
+        if let Some(mut known) = self.0.endpoints.get_mut(&endpoint) {
+            known.breaker.allow_probe(now);
+        }
+    }
+
+    /// True for the first failure after an answer.
+    fn note(&self, endpoint: EndpointId, passage: BreakerPermit, sign: RequestEvidence) -> bool {
         let now = self.0.now_ms();
         let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
         // The common case makes no entry.
         if sign != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
-            return;
+            return false;
         }
         let mut known = self.0.endpoints.entry(endpoint).or_default();
         known.used_at = now;
@@ -145,19 +154,21 @@ impl Breakers {
             }
             None => {}
         }
+        let is_first = sign == RequestEvidence::Failure && breaker.failures() == 1;
         drop(known);
         self.0
             .endpoints
             .remove_if(&endpoint, |_, known| known.breaker.is_idle());
+        is_first
     }
 }
 
 impl PostPermit {
-    /// Notes the outcome of the POST.
-    pub(super) fn note(mut self, posted: &Result<Answer, StartError>) {
+    /// Notes the outcome of the POST. True for the first failure after an answer.
+    pub(super) fn note(mut self, posted: &Result<Answer, StartError>) -> bool {
         self.told = true;
         self.breakers
-            .note(self.endpoint, self.passage, sign_of(posted));
+            .note(self.endpoint, self.passage, sign_of(posted))
     }
 }
 
@@ -176,8 +187,9 @@ fn sign_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
         Err(StartError::Refused {
             status,
             retry_after: None,
+            ..
         }) if status.is_server_error() => RequestEvidence::Failure,
-        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType(_)) => {
+        Ok(_) | Err(StartError::Refused { .. } | StartError::BadContentType { .. }) => {
             RequestEvidence::Answered
         }
         Err(StartError::Unreachable(_) | StartError::Broken(_) | StartError::Silent) => {

@@ -15,6 +15,7 @@ use protocol::admin::{DeltaMode, EndpointMode};
 use serde_json::Value;
 use store::Store;
 
+use crate::breakers::Breakers;
 use crate::limits::RunLimits;
 use base::clock::Clock;
 use base::seal::MasterKey;
@@ -34,6 +35,7 @@ pub struct Endpoints {
     pub(super) client: RunnerClient,
     pub(super) master_key: Arc<MasterKey>,
     pub(super) limits: Arc<RunLimits>,
+    pub(super) breakers: Breakers,
 }
 
 /// Mode and delta mode of a configured endpoint.

@@ -6,13 +6,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use domain::normalize::Rejection;
 use domain::retry::{RetryDecision, after_failure};
 use domain::run::{Failure, Run};
 use futures_util::FutureExt as _;
-use protocol::id::{RunId, RunnerId};
+use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::request::HostAccess;
 use serde_json::value::RawValue;
-use store::{Dispatch, Dispatched, STARTED, StartAsyncRun, Store, StoreError, failpoint};
+use store::{
+    CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, Store, StoreError, failpoint,
+};
 use tokio::time::Instant;
 
 use crate::breakers::Breakers;
@@ -23,7 +26,7 @@ use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
 use crate::live::LiveRun;
 use base::clock::Clock;
-use failure::{class_of, describe, log_retry};
+use failure::{class_of, describe, log_retry, rejection_of};
 use keys::keyring::Keyring;
 use runner_client::{Answer, RunnerClient, StartError};
 use telemetry::metrics;
@@ -33,8 +36,8 @@ use telemetry::spans::Spans;
 pub(super) enum DispatchOutcome {
     /// The runner has answered: the run with its rights, and the source of its results.
     Started(Arc<Grant>, Answer),
-    /// The run ends with this failure.
-    Failed(Box<Run>, Failure),
+    /// The run ends with this failure. The rejection holds the response of its runner.
+    Failed(Box<Run>, Failure, Option<Rejection>),
     /// Another process owns the run, or it has ended.
     Lost,
 }
@@ -101,10 +104,8 @@ impl Dispatcher {
                 posted = self.post(live, prepared, &grant) => posted,
             };
             let Some(posted) = posted else {
-                return Ok(DispatchOutcome::Failed(
-                    run,
-                    self.interrupts.interruption(live),
-                ));
+                let failure = self.interrupts.interruption(live);
+                return Ok(DispatchOutcome::Failed(run, failure, None));
             };
             failpoint::pass("post.after_send").await?;
             let error = match posted {
@@ -122,21 +123,22 @@ impl Dispatcher {
             };
             let (failure, status) = describe(&error);
             metrics::dispatch_attempted(failure.code.as_str());
-            let code = failure.code.as_str();
-            self.record(run.id, attempt, code, status).await?;
+            self.record(run.id, attempt, failure.code.as_str(), status)
+                .await?;
             let left = self.interrupts.time_left(&run);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
             let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
             let RetryDecision::RetryAfter(wait) = decision else {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
-                return Ok(DispatchOutcome::Failed(run, failure));
+                return Ok(DispatchOutcome::Failed(run, failure, rejection_of(&error)));
             };
             log_retry(&self.store, &run, attempt, (&error, wait)).await;
             tokio::select! {
                 biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
                 () = self.interrupts.interrupted(live, &run) => {
-                    return Ok(DispatchOutcome::Failed(run, self.interrupts.interruption(live)));
+                    let failure = self.interrupts.interruption(live);
+                    return Ok(DispatchOutcome::Failed(run, failure, None));
                 }
                 () = tokio::time::sleep(wait) => {}
             }
@@ -291,7 +293,9 @@ impl Dispatcher {
             biased;
             () = self.interrupts.interrupted(live, run) => {}
             posted = &mut posting => {
-                permit.note(&posted);
+                if permit.note(&posted) {
+                    self.check_endpoint(run.endpoint_id).await;
+                }
                 return Some(posted);
             }
         }
@@ -307,6 +311,16 @@ impl Dispatcher {
                 permit.note(&posted);
                 Some(posted)
             }
+        }
+    }
+
+    /// Discovers the endpoint at once: its health in the lists is up to five minutes old.
+    async fn check_endpoint(&self, endpoint_id: EndpointId) {
+        let at = self.clock.now_ms();
+        let queued = self.store.write_later(CheckSoon { endpoint_id, at }).await;
+        if let Err(error) = queued {
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(error, "endpoint {endpoint_id} is checked on schedule");
         }
     }
 

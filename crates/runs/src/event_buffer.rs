@@ -195,6 +195,11 @@ impl EventBuffer {
         }
     }
 
+    /// Adds the response of a runner that did not take the run. It is no result, so no metric counts it.
+    pub(super) fn record_response(&mut self, response: Option<Rejection>) {
+        self.rejections.extend(response);
+    }
+
     /// Adds an audit row.
     pub(super) fn audit(&mut self, entry: AuditEntry) {
         self.audits.push(entry);

@@ -114,6 +114,7 @@ impl Services {
             client: client.clone(),
             master_key: Arc::clone(&master_key),
             limits: Arc::clone(&limits),
+            breakers: shared.breakers.clone(),
         });
         let context = shared.context(&catalog);
         let opened = Arc::new(EndpointCache::new(master_key));
@@ -123,10 +124,8 @@ impl Services {
         let rates = Arc::new(EventRates::new(limits.workspace_events));
         let intake = shared.intake(&rates, &artifacts, &decider, &executor, &unconfirmed);
         let cancellation = shared.cancellation(&executor);
-        let calls = Arc::new(CallLimits {
-            counts: CallCounts::default(),
-            clock,
-        });
+        let counts = CallCounts::default();
+        let calls = Arc::new(CallLimits { counts, clock });
         let aborts = shared.aborts();
         let usage = shared.usage(Arc::clone(&budgets));
         Self {

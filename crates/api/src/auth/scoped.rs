@@ -25,6 +25,7 @@ pub(crate) struct ScopedCaller {
     scope: AgentReach,
     pub(crate) key: ApiKeyId,
     pub(crate) answer: ResponseMemory,
+    pub(crate) role: KeyRole,
 }
 
 /// An event with the response to its sender.
@@ -45,6 +46,7 @@ impl FromRequestParts<ApiState> for ScopedCaller {
                 scope: AgentReach::of(record.agents),
                 key: record.id,
                 answer: ResponseMemory::of(&parts.extensions)?,
+                role: record.role,
             }),
             KeyRole::Owner => Err(needs("client or admin")),
         }

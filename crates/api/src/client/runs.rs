@@ -6,8 +6,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::authorization::Decision;
+use domain::normalize::ERROR_RESPONSE;
 use domain::run::Run;
 use http::{HeaderMap, StatusCode};
+use protocol::api_key::KeyRole;
 use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
 use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
@@ -221,14 +223,16 @@ pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64>
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct RunRejection {
     n: u64,
-    /// Reason code, for example `invalid_payload` or `after_terminal`.
+    /// Reason code, for example `invalid_payload` or `after_terminal`. `error_response`: the runner answered the
+    /// run with an HTTP error, or not with results.
     reason: String,
     /// Description of the fault. Absent in records of older gateways.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     runner_sequence: Option<u64>,
     bytes: u64,
-    /// The first bytes of the event, at most 4 KiB.
+    /// The first bytes of the event, at most 4 KiB. Of an `error_response` the first 200 bytes, for keys of role
+    /// `admin` only.
     excerpt: String,
 }
 
@@ -264,16 +268,22 @@ pub(crate) async fn list_run_rejections(
         .last()
         .filter(|_| has_more)
         .map(|record| record.n.to_string());
+    // An error page may show the code and the environment of the runner.
+    let is_hidden = |reason: &str| reason == ERROR_RESPONSE && caller.role != KeyRole::Admin;
     let items = found
         .items
         .into_iter()
         .map(|record| RunRejection {
+            excerpt: if is_hidden(&record.reason) {
+                String::new()
+            } else {
+                record.excerpt
+            },
             n: record.n,
             reason: record.reason,
             message: record.message,
             runner_sequence: record.runner_sequence,
             bytes: record.bytes,
-            excerpt: record.excerpt,
         })
         .collect();
     Ok(Json(Page {

@@ -14,6 +14,9 @@ const EXCERPT_BYTES: usize = 4096;
 /// Maximum characters of an excerpt in the failure of a run.
 const EXCERPT_CHARS: usize = 200;
 
+/// Name of [`Reason::ErrorResponse`].
+pub const ERROR_RESPONSE: &str = "error_response";
+
 /// Reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -32,6 +35,8 @@ pub enum Reason {
     UnknownArtifact,
     /// The result was accepted without this part, or with a truncated part.
     PartTooLarge,
+    /// The runner answered the run with an error, or not with results.
+    ErrorResponse,
 }
 
 impl Reason {
@@ -52,6 +57,7 @@ impl Reason {
             Self::NoOutput => "no_output",
             Self::UnknownArtifact => "unknown_artifact",
             Self::PartTooLarge => "part_too_large",
+            Self::ErrorResponse => ERROR_RESPONSE,
         }
     }
 }

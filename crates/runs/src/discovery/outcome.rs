@@ -35,6 +35,13 @@ pub(super) struct DiscoveryResult {
     pub(super) latency_ms: Option<i64>,
 }
 
+impl DiscoveryResult {
+    /// True when the endpoint itself has listed its runners.
+    pub(super) fn has_answer(&self) -> bool {
+        self.latency_ms.is_some() && matches!(self.outcome, ListOutcome::Found(_))
+    }
+}
+
 pub(super) enum ListOutcome {
     Found(Discovered),
     /// No list: the runners of the last list stay.

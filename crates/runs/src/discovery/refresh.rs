@@ -20,6 +20,9 @@ impl Endpoints {
     /// Without a list, the runners of the last list stay.
     pub async fn refresh_endpoint(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
+        if discovery.has_answer() {
+            self.breakers.allow_probe(record.id);
+        }
         self.save_discovery(record, discovery, IdClaims::All).await
     }
 
@@ -27,6 +30,10 @@ impl Endpoints {
     /// out as well. New endpoints without an answer so far and configured endpoints may claim them.
     pub(super) async fn refresh_when_due(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
+        // The list of a healthy endpoint proves nothing: it may work while runs fail.
+        if discovery.has_answer() && record.health != "healthy" {
+            self.breakers.allow_probe(record.id);
+        }
         let age = self.clock.now_ms() - record.created_at;
         let is_new = record.discovered_at.is_none() && age < NEW_FOR_MS;
         let is_wanted = is_new || record.origin == "config";

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use domain::normalize::{Reason, Rejection};
 use domain::retry::AttemptFailure;
 use domain::run::{Failure, FailureCode, Run};
 use http::StatusCode;
@@ -37,9 +38,22 @@ pub(super) fn class_of(error: &StartError) -> AttemptFailure {
         StartError::Refused {
             status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
             retry_after: Some(wait),
+            ..
         } => AttemptFailure::Throttled(*wait),
         _ => AttemptFailure::Uncertain,
     }
+}
+
+/// The response of a runner that did not take the run, for operators.
+pub(super) fn rejection_of(error: &StartError) -> Option<Rejection> {
+    let excerpt = error.excerpt()?;
+    let message = error.to_string();
+    Some(Rejection::new(
+        Reason::ErrorResponse,
+        None,
+        excerpt,
+        message,
+    ))
 }
 
 /// Whether the runner may accept a later attempt.
@@ -56,7 +70,7 @@ pub(super) fn describe(error: &StartError) -> (Failure, Option<u16>) {
         StartError::CircuitOpen { .. } => (FailureCode::RunnerCircuitOpen, None),
         StartError::Unprepared(_) => (FailureCode::HostInternal, None),
         StartError::Refused { status, .. } => (FailureCode::RunnerHttpError, Some(status.as_u16())),
-        StartError::BadContentType(_) => (FailureCode::RunnerBadContentType, Some(200)),
+        StartError::BadContentType { .. } => (FailureCode::RunnerBadContentType, Some(200)),
     };
     let failure = Failure::new(code, error.to_string());
     let failure = match status.filter(|_| code == FailureCode::RunnerHttpError) {

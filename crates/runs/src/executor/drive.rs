@@ -56,12 +56,13 @@ impl RunExecutor {
         let (grant, started) = match Box::pin(self.dispatcher.dispatch(live, run, &prepared)).await
         {
             Ok(DispatchOutcome::Started(grant, started)) => (grant, started),
-            Ok(DispatchOutcome::Failed(run, failure)) => {
+            Ok(DispatchOutcome::Failed(run, failure, rejection)) => {
                 let ending = EndCause::Gateway {
                     failure,
                     said: RunMessages::default(),
                 };
-                let buffer = EventBuffer::new(&run);
+                let mut buffer = EventBuffer::new(&run);
+                buffer.record_response(rejection);
                 let settled = self.finish(live, &run, buffer, ResultCounts::default(), ending);
                 // Recovery ends the run if this fails.
                 return drop(Box::pin(settled).await);

@@ -85,11 +85,16 @@ fn list(endpoints: &[Value], json: bool) {
         return;
     }
     let row = |endpoint: &Value| TableRow {
-        style: style_of(text(endpoint, "health")),
+        style: match text(&endpoint["breaker"], "state") {
+            "closed" => style_of(text(endpoint, "health")),
+            _ => output::RED,
+        },
         cells: vec![
             tail(text(endpoint, "id")).to_owned(),
             text(endpoint, "name").to_owned(),
             text(endpoint, "health").to_owned(),
+            text(&endpoint["breaker"], "state").to_owned(),
+            endpoint["breaker"]["failures"].to_string(),
             age(endpoint, "discovered_at"),
             elements(endpoint, "accepted").len().to_string(),
             text(endpoint, "base_url").to_owned(),
@@ -97,7 +102,9 @@ fn list(endpoints: &[Value], json: bool) {
         ],
     };
     print_table(
-        &["id", "name", "health", "seen", "runners", "url", "reason"],
+        &[
+            "id", "name", "health", "breaker", "failures", "seen", "runners", "url", "reason",
+        ],
         endpoints.iter().map(row).collect(),
     );
 }

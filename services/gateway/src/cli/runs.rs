@@ -180,6 +180,7 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
         return Ok(());
     }
     let usage = gateway.get(&format!("{path}/usage")).await?;
+    let response = error_response(gateway, &path, &run).await;
     let mut facts = vec![("run", text(&run, "run_id").to_owned())];
     let mut add = |name, value: Option<String>| {
         facts.extend(
@@ -206,6 +207,7 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
     add("usage", usage_of(&usage));
     add("rejected", rejected_of(&run));
     add("error", error_of(&run));
+    add("response", response);
     add("input", member("input_preview"));
     print_facts(&facts);
     let answer = answer_of(&run["output"]);
@@ -251,6 +253,21 @@ fn error_of(run: &Value) -> Option<String> {
     let error = &run["error"];
     let message = error["message"].as_str()?;
     Some(format!("{}: {message}", text(error, "code")))
+}
+
+/// Start of the response of a runner that did not take the run. Only keys of role `admin` read it.
+async fn error_response(gateway: &Gateway, path: &str, run: &Value) -> Option<String> {
+    let code = text(&run["error"], "code");
+    if !["runner.http_error", "runner.bad_content_type"].contains(&code) {
+        return None;
+    }
+    // Retention may have deleted it.
+    let rejections = gateway
+        .get(&format!("{path}/rejections?limit=1"))
+        .await
+        .ok()?;
+    let excerpt = text(elements(&rejections, "items").first()?, "excerpt");
+    Some(excerpt.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// The text of a message.
