@@ -168,7 +168,11 @@ async fn failed_dispatch_checks_the_endpoint_at_once() {
         health().await["health"] == "unreachable"
     })
     .await;
-    assert_eq!(health().await["breaker"]["state"], "open");
+    let shown = health().await;
+    assert_eq!(shown["breaker"]["state"], "open");
+    let reason =
+        format!("the endpoint cannot be reached: could not connect: connection refused ({url}/)");
+    assert_eq!(shown["health_reason"], reason);
     // The check of an endpoint that comes back lets a run pass.
     between.set(NetworkFault::Whole);
     until("a check", async || health().await["health"] == "healthy").await;

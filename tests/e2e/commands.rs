@@ -216,7 +216,7 @@ async fn rejects_unusable_trace_collector_with_remedy() {
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     for fault in [
         "telemetry.otlp_endpoint: ",
-        "list its host:port in egress.allow",
+        "it needs `egress.allow = [\"127.0.0.1:4318\"]`",
         "telemetry.headers.authorization: the variable of env:SURELY_NOT_SET is not set",
     ] {
         assert!(printed.stderr.contains(fault), "{fault}: {printed:?}");
@@ -423,7 +423,12 @@ async fn reports_unreachable_database_server_with_reason() {
 async fn reports_all_configuration_faults_at_once() {
     let wrong = VALID
         .replace("127.0.0.1:0", "everywhere")
-        .replace("E2E_SECRET", "E2E_UNSET")
+        .replace("E2E_SECRET", "E2E_UNSET\"\nmax_run = \"5")
+        .replace("E2E_MASTER_KEY", "E2E_UNSET")
+        .replace(
+            "[egress]",
+            "[[models]]\nmodel_id = \"m\"\nprovider = \"none\"\ntype = \"chat\"\n[egress]",
+        )
         .replace(
             "[database]",
             "[limits]\nline_bytes = 1\nstorage_area_bytes = 1024\nslow = 1\n[database]",
@@ -432,23 +437,35 @@ async fn reports_all_configuration_faults_at_once() {
             "name = \"hello\"",
             "name = \"\"\nconfig = { timeout = \"5m\" }",
         );
+    // In the order of the file.
     let places = [
         "server.listen",
-        "runner_endpoints[0].secret",
+        "auth.master_key",
         "limits.line_bytes",
         "limits.storage_area_bytes",
         "limits.slow",
+        "models[0].provider",
+        "models[0].type",
+        "runner_endpoints[0].secret",
+        "runner_endpoints[0].max_run",
         "agents[0].name",
         "agents[0].config.timeout",
     ];
     let printed = with_config("check-config", &wrong, &[]).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    for place in places {
-        let told = printed
-            .stderr
-            .lines()
-            .any(|line| line.starts_with(&format!("{place}: ")));
-        assert!(told, "{place}: {printed:?}");
+    let served = with_config("serve", &wrong, &[]).await;
+    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    for printed in [&printed, &served] {
+        let lines = || printed.stderr.lines();
+        let found = places.map(|place| {
+            let is_told = |line: &str| {
+                line.trim_start_matches("error: ")
+                    .starts_with(&format!("{place}: "))
+            };
+            let at = lines().position(is_told);
+            at.unwrap_or_else(|| panic!("{place}: {printed:?}"))
+        });
+        assert!(found.is_sorted(), "{printed:?}");
     }
 
     let printed = with_config("check-config", &wrong, &["--json"]).await;

@@ -16,6 +16,7 @@ mod tool_url;
 pub mod upstream;
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,16 +52,53 @@ pub enum EgressError {
     Blocked { reason: Refusal },
     /// Name resolution, connection or TLS failed: nothing was sent.
     #[error("could not connect")]
-    Connect(#[source] reqwest::Error),
+    Connect(#[source] ExchangeCause),
     /// The caller's timeout expired.
     #[error("no response in time")]
     Timeout,
     /// The connection broke, or the response was not HTTP.
     #[error("the exchange failed")]
-    Io(#[source] reqwest::Error),
+    Io(#[source] ExchangeCause),
+}
+
+/// Innermost cause of a failed exchange. The layers between repeat each other.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct ExchangeCause {
+    text: String,
+    pub kind: Option<ErrorKind>,
+}
+
+impl ExchangeCause {
+    fn of(error: &reqwest::Error) -> Self {
+        let first: &(dyn Error + 'static) = error;
+        let causes = || std::iter::successors(Some(first), |cause| (*cause).source());
+        let kind = causes()
+            .find_map(|cause| cause.downcast_ref::<std::io::Error>())
+            .map(std::io::Error::kind);
+        let kind = match kind {
+            None if error.is_timeout() => Some(ErrorKind::TimedOut),
+            kind => kind,
+        };
+        let text = match kind {
+            Some(ErrorKind::ConnectionRefused) => "connection refused".to_owned(),
+            Some(ErrorKind::ConnectionReset) => "connection reset".to_owned(),
+            Some(ErrorKind::TimedOut) => "no answer in time".to_owned(),
+            _ => causes().last().map(ToString::to_string).unwrap_or_default(),
+        };
+        Self { text, kind }
+    }
 }
 
 impl EgressError {
+    /// The error and its cause as one text.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Connect(cause) | Self::Io(cause) => format!("{self}: {cause}"),
+            Self::Blocked { .. } | Self::Timeout => self.to_string(),
+        }
+    }
+
     /// True when no connection was established, so that nothing was sent.
     pub fn is_connect(&self) -> bool {
         matches!(self, Self::Connect(_))
@@ -80,11 +118,11 @@ impl From<reqwest::Error> for EgressError {
         }
         let error = error.without_url();
         if error.is_connect() {
-            Self::Connect(error)
+            Self::Connect(ExchangeCause::of(&error))
         } else if error.is_timeout() {
             Self::Timeout
         } else {
-            Self::Io(error)
+            Self::Io(ExchangeCause::of(&error))
         }
     }
 }

@@ -15,13 +15,13 @@ const HTTPS_PORT: u16 = 443;
 pub enum Refusal {
     #[error("the url {0}")]
     Url(PlainUrlError),
-    #[error("plain http needs `{0}` in egress.allow")]
+    #[error("plain http needs `egress.allow = [\"{0}\"]`; or serve it by https")]
     PlainHttp(String),
-    #[error("a port other than 443 needs `{0}` in egress.allow")]
+    #[error("a port other than 443 needs `egress.allow = [\"{0}\"]`")]
     Port(String),
-    #[error("the address is not public; it needs `{0}` in egress.allow")]
+    #[error("the address is not public; it needs `egress.allow = [\"{0}\"]`")]
     Address(String),
-    #[error("the name stands for this machine; it needs `{0}` in egress.allow")]
+    #[error("the name stands for this machine; it needs `egress.allow = [\"{0}\"]`")]
     LocalName(String),
     #[error("egress.allow opens this name at other ports only; it needs `{0}` too")]
     OtherPort(String),

@@ -107,25 +107,26 @@ impl Config {
         Self::load_with(path, None)
     }
 
-    /// The settings without the sections of these faults, so that the rest can be checked further. `None` if other
-    /// sections depend on one of them.
+    /// The settings without the keys or sections of these faults, so that the rest can be checked further. `None`
+    /// if a required setting is among them.
     pub fn load_rest(path: Option<&Path>, faults: &[ConfigFault]) -> Option<Self> {
         let MergedSources {
             mut tree,
             locations,
         } = source::merge(path, None).ok()?;
         let defaults = parse_toml(Path::new("default.toml"), DEFAULT_TOML).ok()?;
-        let sections = tree.as_object_mut()?;
         for fault in faults {
             let section = fault.pointer.split(['.', '[']).next()?;
-            let is_unknown = section == fault.pointer && defaults.get(section).is_none();
-            if !is_unknown && !INDEPENDENT.contains(&section) {
+            // Every address depends on its rules.
+            if section == "egress" {
                 return None;
             }
-            match defaults.get(section) {
-                Some(default) => sections.insert(section.to_owned(), default.clone()),
-                None => sections.remove(section),
+            let pointer = if INDEPENDENT.contains(&section) {
+                section
+            } else {
+                &fault.pointer
             };
+            reset(&mut tree, &defaults, pointer)?;
         }
         let rest = Self::judge(tree).ok()?;
         Some(Self { locations, ..rest })
@@ -224,6 +225,30 @@ impl Config {
             locations: Locations::default(),
         })
     }
+}
+
+/// Sets what `pointer` names, such as `models[0].kind`, to its default, or removes it.
+fn reset(tree: &mut Value, defaults: &Value, pointer: &str) -> Option<()> {
+    let (parent, key) = pointer.rsplit_once('.').unwrap_or(("", pointer));
+    let segments = parent
+        .split(['.', '['])
+        .filter(|segment| !segment.is_empty());
+    let (mut table, mut default) = (tree, Some(defaults));
+    for segment in segments {
+        if let Some(index) = segment.strip_suffix(']') {
+            table = table.get_mut(index.parse::<usize>().ok()?)?;
+            default = None;
+        } else {
+            table = table.get_mut(segment)?;
+            default = default.and_then(|default| default.get(segment));
+        }
+    }
+    let table = table.as_object_mut()?;
+    match default.and_then(|default| default.get(key)) {
+        Some(default) => table.insert(key.to_owned(), default.clone()),
+        None => table.remove(key),
+    };
+    Some(())
 }
 
 /// Two listeners need different addresses, unless the port is 0.

@@ -75,7 +75,7 @@ impl ListOutcome {
             Err(ListError::Egress(error)) => Self::Failed {
                 health: "unreachable",
                 reason: UNREACHABLE.to_owned(),
-                cause: Some(error.to_string()),
+                cause: Some(error.in_words()),
             },
             Err(error) => Self::unhealthy(error.to_string()),
         }

@@ -27,6 +27,9 @@ pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Disco
     };
     match ListOutcome::of(client.list_runners(&endpoint).await) {
         ListOutcome::Found(discovered) => Ok(discovered),
-        ListOutcome::Failed { reason, cause, .. } => Err(cause.unwrap_or(reason)),
+        ListOutcome::Failed { reason, cause, .. } => Err(match cause {
+            Some(cause) => format!("{cause} ({})", spec.base_url),
+            None => reason,
+        }),
     }
 }

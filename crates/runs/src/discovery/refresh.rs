@@ -93,6 +93,16 @@ impl Endpoints {
                 reason,
                 cause,
             } => {
+                // The operator chose the address, so its cause scans no network.
+                let reason = match cause {
+                    Some(ref cause) if record.origin == "config" => {
+                        format!(
+                            "the endpoint cannot be reached: {cause} ({})",
+                            record.base_url
+                        )
+                    }
+                    _ => reason,
+                };
                 report_failure(record, health, &reason, cause.as_deref());
                 let failure = SaveFailure {
                     endpoint_id: record.id,

@@ -138,11 +138,7 @@ fn endpoint(
 /// Checks that the egress rules permit `url`.
 fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Vec<ConfigFault>) {
     if let Some(Err(error)) = egress.map(|egress| egress.check_url(url.as_str())) {
-        let advice = "list its host:port in egress.allow, or serve it by https";
-        faults.push(ConfigFault::new(
-            place.to_owned(),
-            format!("{error}; {advice}"),
-        ));
+        faults.push(ConfigFault::new(place.to_owned(), error));
     }
 }
 

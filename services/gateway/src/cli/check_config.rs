@@ -5,6 +5,7 @@ mod probe_table;
 mod providers;
 mod runners;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::cli::output::{self, OutputPart};
 use crate::cli::serve::master_key;
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
 use base::clock::Clock;
+use base::seal::MasterKey;
 use egress::Egress;
 use models::ProviderProbe;
 use runner_client::RunnerClient;
@@ -67,23 +69,16 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
     let path = arguments.config.path();
     let config = match Config::load(path.as_deref()) {
         Ok(config) => config,
-        Err(ConfigErrors(found)) => {
-            let rest = Config::load_rest(path.as_deref(), &found);
+        Err(errors) => {
+            let ConfigErrors(found) = with_further_faults(path.as_deref(), errors);
             checked.faults = found;
-            if let Some(rest) = rest {
-                checked.faults.extend(further_faults(&rest));
-            }
             return Ok(checked);
         }
     };
-    let declared = declared(&config);
-    if let Err(ConfigErrors(found)) = master_key(&config) {
-        checked.faults = found;
-    }
-    let declared = match declared {
-        Ok(declared) => declared,
+    let declared = match check_references(&config) {
+        Ok((declared, _)) => declared,
         Err(ConfigErrors(found)) => {
-            checked.faults.splice(0..0, found);
+            checked.faults = found;
             return Ok(checked);
         }
     };
@@ -116,11 +111,31 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
     Ok(checked)
 }
 
-/// Faults of secrets, addresses and references, beside those of the form.
-fn further_faults(config: &Config) -> Vec<ConfigFault> {
-    let errors = declared(config).err().into_iter();
-    let errors = errors.chain(master_key(config).err());
-    errors.flat_map(|ConfigErrors(faults)| faults).collect()
+/// Adds the faults of secrets, addresses and references to those of the form.
+pub(super) fn with_further_faults(path: Option<&Path>, found: ConfigErrors) -> ConfigErrors {
+    let ConfigErrors(mut faults) = found;
+    let Some(rest) = Config::load_rest(path, &faults) else {
+        return ConfigErrors(faults);
+    };
+    if let Err(ConfigErrors(further)) = check_references(&rest) {
+        // A reset key may miss.
+        let is_new = |fault: &ConfigFault| faults.iter().all(|one| one.pointer != fault.pointer);
+        let further: Vec<_> = further.into_iter().filter(is_new).collect();
+        faults.extend(further);
+    }
+    ConfigErrors(faults).located(&rest.locations)
+}
+
+/// The declared objects and the master key, or the faults of both in the order of the file.
+pub(super) fn check_references(config: &Config) -> Result<(Declared, MasterKey), ConfigErrors> {
+    match (declared(config), master_key(config)) {
+        (Ok(declared), Ok(master_key)) => Ok((declared, master_key)),
+        (declared, master_key) => {
+            let errors = declared.err().into_iter().chain(master_key.err());
+            let faults = errors.flat_map(|ConfigErrors(faults)| faults).collect();
+            Err(ConfigErrors(faults).located(&config.locations))
+        }
+    }
 }
 
 /// Names of tools that agents may be granted: these, and those that come with skills.

@@ -1,6 +1,5 @@
 //! HTTP client of commands for a running gateway.
 
-use std::error::Error;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -238,11 +237,15 @@ impl Unreachable {
     /// One sentence from the chain of causes.
     fn new(base: &Url, error: &EgressError) -> Self {
         let base = base.as_str().trim_end_matches('/');
-        let first: &(dyn Error + 'static) = error;
-        let causes = || std::iter::successors(Some(first), |cause| (*cause).source());
-        let kind = causes().find_map(|cause| cause.downcast_ref::<std::io::Error>());
-        let deepest = causes().last().map(ToString::to_string).unwrap_or_default();
-        Self(match (error, kind.map(std::io::Error::kind)) {
+        let cause = match error {
+            EgressError::Connect(cause) | EgressError::Io(cause) => Some(cause),
+            EgressError::Blocked { .. } | EgressError::Timeout => None,
+        };
+        let deepest = match error {
+            EgressError::Blocked { reason } => reason.to_string(),
+            _ => cause.map(ToString::to_string).unwrap_or_default(),
+        };
+        Self(match (error, cause.and_then(|cause| cause.kind)) {
             (_, Some(ErrorKind::ConnectionRefused)) => {
                 format!("connection refused at {base}: is the gateway running?")
             }

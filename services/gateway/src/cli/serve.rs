@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::app::{App, MetricsServer, declared};
+use crate::app::{App, MetricsServer};
+use crate::cli::check_config::{check_references, with_further_faults};
 use crate::cli::{ConfigArgument, output, process_hardening};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
@@ -43,9 +44,10 @@ impl ServeArguments {
 
 /// Serves until a stop signal. All faults are reported before a port is bound.
 pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Result<ExitCode> {
-    let config = Config::load(arguments.config.path().as_deref())?;
-    let declared = declared(&config)?;
-    let master_key = master_key(&config)?;
+    let path = arguments.config.path();
+    let config = Config::load(path.as_deref())
+        .map_err(|errors| with_further_faults(path.as_deref(), errors))?;
+    let (declared, master_key) = check_references(&config)?;
     let filter = if arguments.quiet { "warn" } else { "info" };
     telemetry::init(arguments.log_format(), filter);
     process_hardening::harden();

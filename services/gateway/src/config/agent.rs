@@ -5,7 +5,7 @@ use protocol::admin::AgentSpec;
 use serde_json::{Map, Value, json};
 
 use super::fault::ConfigFault;
-use super::suggestion::instead;
+use super::suggestion::{instead, must_be_one_of};
 use super::table::{Reported, Table, name};
 
 /// Replaces an invalid name, so that the other keys are still validated.
@@ -107,8 +107,8 @@ fn reworded(message: &str) -> String {
         [written, known @ ..] if message.starts_with("unknown field") => {
             format!("is not known here; {}", instead(written, known))
         }
-        [_, known @ ..] if message.starts_with("unknown variant") => {
-            format!("must be one of {}", known.join(", "))
+        [written, known @ ..] if message.starts_with("unknown variant") => {
+            must_be_one_of(written, known)
         }
         _ => match message.rsplit_once(", expected ") {
             Some((_, expected)) => format!("must be {}", type_name(expected)),

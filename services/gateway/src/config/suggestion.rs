@@ -22,6 +22,13 @@ pub(super) fn instead(written: &str, known: &[&str]) -> String {
     }
 }
 
+/// Fault of a value that is none of `choices`.
+pub(super) fn must_be_one_of(written: &str, choices: &[&str]) -> String {
+    let meant = closest(written, choices.iter().copied());
+    let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+    format!("must be one of {}{meant}", choices.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +49,10 @@ mod tests {
         }
         assert_eq!(instead("agent", &known), "did you mean agents?");
         assert_eq!(instead("x", &["a", "b"]), "known are a, b");
+        let choices = ["openai", "anthropic"];
+        for (written, meant) in [("opneai", "; did you mean openai?"), ("x", "")] {
+            let expected = format!("must be one of openai, anthropic{meant}");
+            assert_eq!(must_be_one_of(written, &choices), expected);
+        }
     }
 }

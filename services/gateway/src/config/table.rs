@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::fault::ConfigFault;
-use super::suggestion::instead;
+use super::suggestion::{instead, must_be_one_of};
 
 /// The fault is in the list already; there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,6 +282,7 @@ pub(super) fn seconds(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Du
 pub(super) fn one_of(choices: &'static [&'static str]) -> impl Fn(Value) -> Result<String, String> {
     move |value| match value {
         Value::String(choice) if choices.contains(&choice.as_str()) => Ok(choice),
+        Value::String(written) => Err(must_be_one_of(&written, choices)),
         _ => Err(format!("must be one of {}", choices.join(", "))),
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use egress::parse_plain_url;
 use langbot::migrate::toml_text;
 use protocol::id::RunnerId;
@@ -101,9 +101,9 @@ impl OwnRunners {
             serde_json::from_slice(&memory).unwrap_or_default();
         let mut endpoints: Vec<OwnEndpoint> = Vec::new();
         for (index, text) in urls.iter().enumerate() {
-            let url = parse_plain_url(text)
-                .map_err(|error| anyhow::anyhow!("--runner {error}"))
-                .context("--runner needs a URL like http://127.0.0.1:9100")?;
+            let url = parse_plain_url(text).map_err(|error| {
+                anyhow!("--runner {error}; give one like http://127.0.0.1:9100")
+            })?;
             ensure!(url.query().is_none(), "--runner {url} must have no query");
             ensure!(
                 endpoints.iter().all(|other| other.url != url),

@@ -89,8 +89,7 @@ fn bucket(
         .zip(artifacts.endpoint.as_ref())
         .map(|(egress, endpoint)| egress.check_url(endpoint.as_str()));
     if let Some(Err(error)) = checked {
-        let message = format!("{error}; list its host:port in egress.allow, or serve it by https");
-        faults.push(ConfigFault::new("artifacts.endpoint", message));
+        faults.push(ConfigFault::new("artifacts.endpoint", error));
     }
     let mut secret = |key: &str, reference: Option<&SecretRef>| {
         let place = format!("artifacts.{key}");

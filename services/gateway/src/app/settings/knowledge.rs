@@ -58,11 +58,7 @@ fn base(
     let egress = egress?;
     let before = faults.len();
     if let Err(error) = egress.check_url(base_url.as_str()) {
-        let advice = "list its host:port in egress.allow, or serve it by https";
-        faults.push(ConfigFault::new(
-            format!("{place}.base_url"),
-            format!("{error}; {advice}"),
-        ));
+        faults.push(ConfigFault::new(format!("{place}.base_url"), error));
     }
     let at = format!("{place}.api_key");
     let address = RemoteAddress {

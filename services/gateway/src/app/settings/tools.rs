@@ -179,8 +179,7 @@ impl ToolReader<'_> {
 
     fn check_url(&mut self, url: &str, place: &str) {
         if let Some(Err(error)) = self.egress.map(|egress| egress.check_url(url)) {
-            let advice = "list its host:port in egress.allow, or serve it by https";
-            self.fault(format!("{place}.url"), format!("{error}; {advice}"));
+            self.fault(format!("{place}.url"), error.to_string());
         }
     }
 
