@@ -112,9 +112,9 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
     // The next turn resumes the session, calls a tool of the run's MCP server, and its usage is counted.
     let told = completed(house.ask("what is the time").await);
     assert!(
-        !told.text().contains("could not be resumed"),
+        !told.logs().contains("could not be resumed"),
         "{}",
-        told.text()
+        told.logs()
     );
     assert!(told.text().contains("The tool said:"), "{}", told.text());
     let audit = house
@@ -157,7 +157,7 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
             "expired" => "nobody answered in time",
             _ => "",
         };
-        assert!(ended.text().contains(reason), "{}", ended.text());
+        assert!(ended.logs().contains(reason), "{}", ended.logs());
     }
 
     // A cancel during a turn leaves no process, and the conversation continues.

@@ -317,6 +317,13 @@ impl FinishedRun {
         texts.join("\n")
     }
 
+    /// The texts of `processor.log`.
+    pub fn logs(&self) -> String {
+        let texts = self.of("processor.log").into_iter();
+        let texts: Vec<_> = texts.filter_map(|data| data["text"].as_str()).collect();
+        texts.join("\n")
+    }
+
     /// The data of all results of this type.
     pub fn of(&self, kind: &str) -> Vec<&Value> {
         let results = self.results.iter().filter(|result| result["type"] == kind);

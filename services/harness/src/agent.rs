@@ -84,7 +84,7 @@ impl HarnessSession {
         };
         match opened {
             Ok(opened) => Ok((agent, opened)),
-            Err(failure) => Err(failure.with_last_line(&agent.end().await)),
+            Err(failure) => Err(failure.with_error_line(&agent.end().await)),
         }
     }
 

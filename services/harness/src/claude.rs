@@ -16,7 +16,7 @@ use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
 use crate::process::{HarnessProcess, Launch};
 use crate::rpc::{RpcReceiver, RpcSender, open};
 use crate::turn::{
-    OpenSession, REFUSED, SessionStart, TurnPrompt, TurnStage, sleep_until, stopped_or,
+    MAX_TURNS, OpenSession, REFUSED, SessionStart, TurnPrompt, TurnStage, sleep_until, stopped_or,
 };
 use events::TurnEvents;
 
@@ -136,11 +136,20 @@ impl Claude {
                     };
                     match message.get("type").and_then(Value::as_str).unwrap_or_default() {
                         "control_request" => self.ask(message, stage, &mut open).await?,
-                        "result" => return match stopping {
-                            Some((failure, _)) => Err(failure),
-                            None => ended(&message),
-                        },
-                        "system" => check_mcp(&message)?,
+                        "result" => {
+                            if let Some((failure, _)) = stopping {
+                                return Err(failure);
+                            }
+                            let reason = ended(&message)?;
+                            events.finish(&message, stage).await;
+                            return Ok(reason);
+                        }
+                        "system" => {
+                            check_mcp(&message)?;
+                            if let Some(retry) = events::retry(&Value::Object(message)) {
+                                stage.speaker.log(retry).await;
+                            }
+                        }
                         _ => events.show(&Value::Object(message), stage).await,
                     }
                 }
@@ -247,7 +256,13 @@ fn answer(request: &Value, decision: PermissionDecision) -> Value {
 
 fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
     let text = |name: &str| result.get(name).and_then(Value::as_str);
-    if result.get("is_error") == Some(&Value::Bool(true)) {
+    let kind = text("subtype").unwrap_or_default();
+    match kind {
+        "error_max_turns" => return Ok(MAX_TURNS.to_owned()),
+        "error_max_budget_usd" => return Ok("max_budget".to_owned()),
+        _ => {}
+    }
+    if result.get("is_error") == Some(&Value::Bool(true)) || kind.starts_with("error") {
         let errors = result
             .get("errors")
             .and_then(Value::as_array)
@@ -255,13 +270,15 @@ fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
             .flatten();
         let errors: Vec<_> = errors.filter_map(Value::as_str).collect();
         let reason = text("result").map_or_else(|| errors.join("; "), str::to_owned);
-        let kind = text("subtype").unwrap_or("error");
+        // Failed requests to the model come with the subtype `success`.
+        let kind = match kind {
+            "" | "success" => String::new(),
+            kind => format!(" ({kind})"),
+        };
+        let reason = crate::speaker::cut(&reason, 2_000);
         return Err(HarnessFailure::new(
             TURN_FAILED,
-            format!(
-                "the turn failed ({kind}): {}",
-                crate::speaker::cut(&reason, 2_000)
-            ),
+            format!("the turn failed{kind}: {reason}"),
         ));
     }
     Ok(match text("stop_reason") {
@@ -300,5 +317,43 @@ mod tests {
         assert!(check_mcp(init("connected").as_object().unwrap()).is_ok());
         let failure = check_mcp(init("failed").as_object().unwrap()).unwrap_err();
         assert_eq!(failure.code, MCP_FAILED);
+    }
+
+    #[test]
+    fn limits_of_turns_are_no_stop() {
+        let of = |result: Value| ended(result.as_object().unwrap());
+        for (result, reason) in [
+            (json!({"subtype": "success", "is_error": false}), "stop"),
+            (
+                json!({"subtype": "error_max_turns", "is_error": false}),
+                MAX_TURNS,
+            ),
+            (
+                json!({"subtype": "error_max_turns", "is_error": true}),
+                MAX_TURNS,
+            ),
+            (
+                json!({"subtype": "error_max_budget_usd", "is_error": false}),
+                "max_budget",
+            ),
+            (
+                json!({"subtype": "success", "stop_reason": "max_tokens"}),
+                "length",
+            ),
+        ] {
+            assert_eq!(of(result.clone()).unwrap(), reason, "{result}");
+        }
+        for (result, message) in [
+            (
+                json!({"subtype": "success", "is_error": true, "result": "API Error: 400"}),
+                "the turn failed: API Error: 400",
+            ),
+            (
+                json!({"subtype": "error_during_execution", "is_error": false, "errors": ["it broke"]}),
+                "the turn failed (error_during_execution): it broke",
+            ),
+        ] {
+            assert_eq!(of(result).unwrap_err().message, message);
+        }
     }
 }

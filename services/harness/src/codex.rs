@@ -17,6 +17,9 @@ use crate::turn::{
 };
 use items::TurnItems;
 
+/// The id of a request, and the permissions that it asks for by name.
+type CodexRequest = (Value, Option<Value>);
+
 /// A running app server.
 pub(crate) struct Codex {
     peer: HarnessPeer,
@@ -116,7 +119,7 @@ impl Codex {
             .await?;
         let mut items = TurnItems::default();
         let mut turn = Value::Null;
-        let mut open = OpenPermissions::<Value>::new();
+        let mut open = OpenPermissions::<CodexRequest>::new();
         let mut stopping: Option<(HarnessFailure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
@@ -146,7 +149,8 @@ impl Codex {
                     Some(RpcMessage::Request { id, method, params }) => {
                         match items.permission(&method, &params) {
                             Some(permission) => {
-                                if let Some(decided) = open.ask(id, permission, &stage.permissions) {
+                                let request = (id, items::granted(&method, &params));
+                                if let Some(decided) = open.ask(request, permission, &stage.permissions) {
                                     self.answer(&decided, stage).await?;
                                 }
                             }
@@ -178,14 +182,13 @@ impl Codex {
 
     async fn answer(
         &self,
-        decided: &Decided<Value>,
+        decided: &Decided<CodexRequest>,
         stage: &mut TurnStage,
     ) -> Result<(), HarnessFailure> {
         stage.note_refusal(decided);
-        let is_allowed = decided.decision.is_allowed();
-        let answer = if is_allowed { "accept" } else { "decline" };
-        let answer = json!({"decision": answer});
-        self.peer.outbox.answer(&decided.request, answer).await
+        let (id, asked) = &decided.request;
+        let answer = items::answer(asked.as_ref(), decided.decision.is_allowed());
+        self.peer.outbox.answer(id, answer).await
     }
 
     /// See [`HarnessProcess::stop`](crate::process::Process::stop).

@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) instructions: String,
     pub(crate) approval: Duration,
     pub(crate) shows_thoughts: bool,
+    /// Deltas carry the text so far (`all_content`) beside the new part.
+    pub(crate) repeats_text: bool,
     /// Names and values.
     pub(crate) env: Vec<(String, String)>,
 }
@@ -105,6 +107,7 @@ impl Config {
                 seconds("approval-seconds").unwrap_or(1800).clamp(1, 86_400),
             ),
             shows_thoughts: flag("show-thoughts", false),
+            repeats_text: flag("repeat-text", false),
             env: env
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
@@ -147,6 +150,7 @@ pub(crate) fn form(settings: &HarnessFile) -> Vec<FormItem> {
         json!({"type": "text", "name": "instructions", "label": {"en_US": "Instructions"}, "description": {"en_US": "Told to the harness at the start of a session"}, "default": ""}),
         json!({"type": "integer", "name": "approval-seconds", "label": {"en_US": "Time for approvals"}, "description": {"en_US": "Seconds, 1 to 86,400, before a permission that was not answered counts as refused"}, "default": 1800}),
         json!({"type": "boolean", "name": "show-thoughts", "label": {"en_US": "Show thoughts"}, "description": {"en_US": "Adds the model's thoughts to the ledger as x.harness.thought"}, "default": false}),
+        json!({"type": "boolean", "name": "repeat-text", "label": {"en_US": "Repeat the text"}, "description": {"en_US": "Some deltas carry the text so far as all_content, which multiplies the events of a long answer"}, "default": false}),
     ];
     items.extend(settings.env.keys().map(|name| {
         json!({"type": "boolean", "name": format!("{ENV}{name}"), "label": {"en_US": name}, "description": {"en_US": format!("Gives the harness the operator's variable {name}")}, "default": false})

@@ -62,13 +62,20 @@ impl HarnessFailure {
         }
     }
 
-    /// Adds the last of these lines, which a process wrote to standard error. A cancelled run needs no reason.
+    /// Adds the line of standard error that names the cause, where the code alone does not tell it.
     #[must_use]
-    pub(crate) fn with_last_line(mut self, lines: &[String]) -> Self {
-        if let Some(last) = lines.last().filter(|_| !self.is_cancelled()) {
-            self.message
-                .push_str("; the last line of its standard error: ");
-            self.message.push_str(&cut(last, 300));
+    pub(crate) fn with_error_line(mut self, lines: &[String]) -> Self {
+        let is_unclear = [
+            EXITED,
+            COMMAND_NOT_FOUND,
+            START_TIMEOUT,
+            PROTOCOL_ERROR,
+            EMPTY_RESPONSE,
+        ];
+        let is_needed = is_unclear.contains(&self.code);
+        if let Some(line) = error_line(lines).filter(|_| is_needed) {
+            self.message.push_str("; from its standard error: ");
+            self.message.push_str(&cut(line, 300));
         }
         self
     }
@@ -81,6 +88,28 @@ impl HarnessFailure {
     pub(crate) fn cancelled() -> Self {
         Self::new(runner_kit::runner::CANCELLED, "the run was cancelled")
     }
+}
+
+/// The first line that reports an error: stack traces and advice follow it. Otherwise the last line with words.
+pub(crate) fn error_line(lines: &[String]) -> Option<&str> {
+    let is_error = |line: &&String| {
+        let line = line.to_ascii_lowercase();
+        let reports = [
+            "error",
+            "fatal",
+            "panicked",
+            "cannot",
+            "not found",
+            "no such file",
+            "denied",
+        ];
+        reports.iter().any(|word| line.contains(word)) && !line.contains("warn")
+    };
+    let has_words = |line: &&String| line.chars().filter(|char| char.is_alphanumeric()).count() > 2;
+    let first = lines.iter().find(is_error);
+    first
+        .or_else(|| lines.iter().rfind(has_words))
+        .map(String::as_str)
 }
 
 impl From<HarnessFailure> for RunError {
@@ -107,5 +136,50 @@ impl From<HostError> for HarnessFailure {
             retryable: error.retryable,
             message: format!("a call of the host API failed: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn names_first_error_line() {
+        for (text, line) in [
+            (
+                "/x/cli.js:3\nimport a from 'b'\n^^^\nSyntaxError: no export 'a'\n    at run (x.js:1)\nNode.js v18.0.0",
+                "SyntaxError: no export 'a'",
+            ),
+            (
+                "WARN deprecated, an error later\nError: no key\n{\n  code: 1\n}",
+                "Error: no key",
+            ),
+            (
+                "/usr/bin/env: 'node': No such file or directory",
+                "/usr/bin/env: 'node': No such file or directory",
+            ),
+            ("starting\nbye now\n}", "bye now"),
+        ] {
+            assert_eq!(error_line(&lines(text)), Some(line));
+        }
+        assert_eq!(error_line(&[]), None);
+    }
+
+    #[test]
+    fn reported_reasons_need_no_standard_error() {
+        let lines = lines("Codex could not find bubblewrap\n}");
+        for clear in [
+            HarnessFailure::new(TURN_FAILED, "400"),
+            HarnessFailure::cancelled(),
+        ] {
+            let message = clear.message.clone();
+            assert_eq!(clear.with_error_line(&lines).message, message);
+        }
+        let exited = HarnessFailure::new(EXITED, "it exited").with_error_line(&lines);
+        assert!(exited.message.ends_with("could not find bubblewrap"));
     }
 }

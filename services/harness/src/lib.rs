@@ -35,5 +35,6 @@ mod process;
 mod rpc;
 mod run;
 mod speaker;
+mod streamed_text;
 mod turn;
 mod usage;

@@ -197,6 +197,7 @@ pub(crate) mod testing {
             instructions: String::new(),
             approval: std::time::Duration::from_mins(30),
             shows_thoughts: false,
+            repeats_text: false,
             env: Vec::new(),
         }
     }

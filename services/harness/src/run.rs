@@ -21,7 +21,9 @@ use crate::relay::RelayKey;
 use crate::service::Harness;
 use crate::speaker::{TurnWriter, cut};
 use crate::supervisor::GRACE;
-use crate::turn::{OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage};
+use crate::turn::{
+    MAX_TURNS, OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage,
+};
 use crate::usage::Usage;
 use crate::workspace::RunWorkspace;
 
@@ -85,11 +87,10 @@ pub(crate) async fn run(
             .timeout
             .map_or(GRACE, |timeout| ending_time(timeout) / 2),
     };
-    let mut speaker = TurnWriter::new(out.clone(), &run.context);
+    let speaker = TurnWriter::new(out.clone(), &run.context, &config);
     for name in aside {
-        speaker.note(format!(
-            "({name} in the workspace was renamed: settings there are not read.)"
-        ));
+        let renamed = format!("{name} in the workspace was renamed: settings there are not read");
+        speaker.log(renamed).await;
     }
     let stage = TurnStage {
         speaker,
@@ -171,9 +172,9 @@ impl HarnessRun {
             Err(failure) if !failure.is_cancelled() => {
                 if !lines.is_empty() {
                     let text = cut(&lines.join("\n"), 16_000);
-                    self.stage.speaker.out().send(results::log(text)).await;
+                    self.stage.speaker.log(text).await;
                 }
-                Err(failure.with_last_line(&lines))
+                Err(failure.with_error_line(&lines))
             }
             ended => ended,
         }
@@ -250,7 +251,8 @@ impl HarnessRun {
                 before.push_str("\n\n");
                 before.push_str(&history);
             }
-            self.stage.speaker.note("(The earlier session of this conversation could not be resumed; a new one was opened.)".to_owned());
+            let lost = "the earlier session of this conversation could not be resumed; a new one was opened";
+            self.stage.speaker.log(lost).await;
         }
         prompt.text = format!("{before}\n\nThe user writes:\n{}", prompt.text);
         Ok(())
@@ -277,9 +279,18 @@ impl HarnessRun {
             ));
         }
         let files = self.deliver(began).await;
-        if reason == REFUSED && !self.stage.speaker.has_answered() {
-            let note = "(The model refused to answer.)".to_owned();
-            self.stage.speaker.answer_with_note(note);
+        if !self.stage.speaker.has_answered() {
+            match reason.as_str() {
+                REFUSED => self
+                    .stage
+                    .speaker
+                    .note("(The model refused to answer.)".to_owned()),
+                MAX_TURNS => self
+                    .stage
+                    .speaker
+                    .note("(The agent reached its limit of turns.)".to_owned()),
+                _ => {}
+            }
         }
         if !self.stage.speaker.complete(files).await {
             let message = "the harness ended its turn without an answer";
@@ -311,7 +322,8 @@ impl HarnessRun {
                 run.id = self.context.run_id,
                 "some files of an answer are not delivered, it names them"
             );
-            self.stage.speaker.answer_with_note(note);
+            self.stage.speaker.new_paragraph();
+            self.stage.speaker.append(&note).await;
         }
         ids
     }

@@ -11,6 +11,8 @@ use runner_kit::{ResultSender, results};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::config::Config;
+
 /// A result of a gateway that tells no bounds, in bytes.
 const RESULT_BYTES: u64 = 256 * 1024;
 /// A delta repeats the whole text once that much of it, as a part, is new.
@@ -21,7 +23,9 @@ pub(crate) struct TurnWriter {
     out: ResultSender,
     /// Bytes that the data of one result may take.
     most: usize,
-    streams: bool,
+    deltas: DeltaMode,
+    /// The next delta repeats the text so far, of which a part was removed.
+    replaces: bool,
     /// The text of the message that is not complete.
     said: String,
     /// Its bytes as JSON.
@@ -31,14 +35,32 @@ pub(crate) struct TurnWriter {
     sequence: i64,
     /// The next piece begins a paragraph.
     breaks: bool,
-    /// Sentences that are added at the end of the turn.
+    /// Sentences that are the answer of a turn without text.
     notes: Vec<String>,
-    /// Whether the turn has an answer, if only in a note.
-    has_answered: bool,
+    /// Completed messages of the turn that were full.
+    full_messages: usize,
+}
+
+/// Deltas of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeltaMode {
+    /// The surface does not stream.
+    None,
+    /// The new part alone.
+    Parts,
+    /// The new part, and at times the text so far.
+    Repeating,
+}
+
+/// A position in the text of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextMark {
+    full_messages: usize,
+    bytes: usize,
 }
 
 impl TurnWriter {
-    pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
+    pub(crate) fn new(out: ResultSender, context: &AgentRunContext, config: &Config) -> Self {
         let limits = &context.runtime.metadata.get("limits");
         let told = ["line_bytes", "event_bytes"]
             .into_iter()
@@ -51,20 +73,20 @@ impl TurnWriter {
         Self {
             out,
             most: most - most / 8,
-            streams: context.delivery.supports_streaming,
+            deltas: match context.delivery.supports_streaming {
+                true if config.repeats_text => DeltaMode::Repeating,
+                true => DeltaMode::Parts,
+                false => DeltaMode::None,
+            },
+            replaces: false,
             said: String::new(),
             said_bytes: 0,
             repeated: 0,
             sequence: 0,
             breaks: false,
             notes: Vec::new(),
-            has_answered: false,
+            full_messages: 0,
         }
-    }
-
-    /// The results beside those of messages.
-    pub(crate) fn out(&self) -> &ResultSender {
-        &self.out
     }
 
     /// Bytes that one part of a result may take, such as the output of a tool.
@@ -82,7 +104,6 @@ impl TurnWriter {
         if text.is_empty() {
             return;
         }
-        self.has_answered |= !text.trim().is_empty();
         let breaks = std::mem::take(&mut self.breaks);
         if breaks && !self.said.is_empty() && !self.said.ends_with('\n') {
             self.say_pieces("\n\n").await;
@@ -96,15 +117,18 @@ impl TurnWriter {
             let bytes = piece.chars().map(json_bytes).sum::<usize>();
             if self.said_bytes + bytes > self.most / 4 * 3 {
                 self.end_message(Vec::new()).await;
+                self.full_messages += 1;
             }
             self.said.push_str(piece);
             self.said_bytes += bytes;
             self.sequence += 1;
-            if !self.streams {
+            if self.deltas == DeltaMode::None {
                 continue;
             }
             let is_much_new = (self.said.len() - self.repeated) * REPEATS >= self.said.len();
-            let repeats = is_much_new && self.said_bytes <= self.most / 4;
+            let replaces = std::mem::take(&mut self.replaces);
+            let repeats = (replaces || self.deltas == DeltaMode::Repeating && is_much_new)
+                && self.said_bytes <= self.most / 4;
             if repeats {
                 self.repeated = self.said.len();
             }
@@ -120,36 +144,62 @@ impl TurnWriter {
         }
     }
 
-    /// Adds a sentence to the end of this turn's message.
+    /// The end of the text so far.
+    pub(crate) fn mark(&self) -> TextMark {
+        TextMark {
+            full_messages: self.full_messages,
+            bytes: self.said.len(),
+        }
+    }
+
+    /// Removes the text behind a mark, as far as its message is not complete. The next delta repeats the text so far.
+    pub(crate) fn retract_to(&mut self, mark: TextMark) {
+        let is_here = mark.full_messages == self.full_messages;
+        let end = if is_here { mark.bytes } else { 0 };
+        if end < self.said.len() {
+            self.said.truncate(self.said.floor_char_boundary(end));
+            self.said_bytes = self.said.chars().map(json_bytes).sum();
+            (self.repeated, self.replaces) = (0, true);
+        }
+    }
+
+    /// `processor.log`: for the ledger, not for the conversation.
+    pub(crate) async fn log(&self, text: impl Into<String>) {
+        self.out.send(results::log(text)).await;
+    }
+
+    /// Notes a sentence, such as a refusal, that is the answer of a turn without text. Beside a text it is logged: the
+    /// answer becomes history, and models repeat what they find there.
     pub(crate) fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) && self.notes.len() < 20 {
             self.notes.push(sentence);
         }
     }
 
-    /// Adds a sentence that is an answer by itself, such as a refusal.
-    pub(crate) fn answer_with_note(&mut self, sentence: String) {
-        self.has_answered = true;
-        self.note(sentence);
-    }
-
     /// Whether the turn has an answer so far, its files aside.
     pub(crate) fn has_answered(&self) -> bool {
-        self.has_answered
+        self.has_text() || !self.notes.is_empty()
     }
 
-    /// Ends the turn with a `message.completed` of the rest of its text, the notes and the files. Whether the turn has
-    /// an answer: text, a note that is one, or a file.
+    fn has_text(&self) -> bool {
+        self.full_messages > 0 || !self.said.trim().is_empty()
+    }
+
+    /// Ends the turn with a `message.completed` of the rest of its text, or of its notes, and the files. Whether the turn
+    /// has an answer: text, a note, or a file.
     pub(crate) async fn complete(&mut self, file_ids: Vec<String>) -> bool {
-        let has_answered = std::mem::take(&mut self.has_answered) || !file_ids.is_empty();
-        for note in std::mem::take(&mut self.notes) {
-            let gap = if self.said.is_empty() { "" } else { "\n\n" };
-            self.say_pieces(&format!("{gap}{note}")).await;
+        let has_answered = self.has_answered() || !file_ids.is_empty();
+        let notes = std::mem::take(&mut self.notes).join("\n\n");
+        if self.has_text() && !notes.is_empty() {
+            self.log(notes).await;
+        } else if !notes.is_empty() {
+            self.said.clear();
+            self.say_pieces(&notes).await;
         }
         if !self.said.is_empty() || !file_ids.is_empty() {
             self.end_message(file_ids).await;
         }
-        self.breaks = false;
+        (self.breaks, self.replaces, self.full_messages) = (false, false, 0);
         has_answered
     }
 
@@ -271,14 +321,16 @@ mod tests {
     use super::*;
 
     /// The results of a turn that says the text and has one file.
-    async fn results_of(text: String, streams: bool) -> Vec<AgentRunResult> {
+    async fn results_of(text: String, streams: bool, repeats: bool) -> Vec<AgentRunResult> {
         let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
         let access = serde_json::from_value(access).unwrap();
         let request = runner_kit::testing::run_request("plugin:a/b/c", "hi", &access).unwrap();
         let mut context = request.context;
         context.delivery.supports_streaming = streams;
         let results = runner_kit::stream(move |out| async move {
-            let mut speaker = TurnWriter::new(out, &context);
+            let mut config = crate::preset::testing::config(crate::config::PermissionMode::Ask);
+            config.repeats_text = repeats;
+            let mut speaker = TurnWriter::new(out, &context, &config);
             speaker.append(&text).await;
             assert!(speaker.complete(vec!["file".to_owned()]).await);
             Ok(())
@@ -289,8 +341,13 @@ mod tests {
     #[tokio::test]
     async fn long_answers_keep_their_text_and_files() {
         let long = "\u{1}\"long\" line\n".repeat(50_000);
-        for (text, streams) in [(&long, true), (&long, false), (&String::new(), true)] {
-            let results = results_of(text.clone(), streams).await;
+        for (text, streams, repeats) in [
+            (&long, true, true),
+            (&long, true, false),
+            (&long, false, true),
+            (&String::new(), true, true),
+        ] {
+            let results = results_of(text.clone(), streams, repeats).await;
             let of = |kind: &str| {
                 results
                     .iter()
@@ -307,7 +364,17 @@ mod tests {
             assert!(others.iter().all(|it| it.data["file_ids"] == json!([])));
             let size = |it: &AgentRunResult| serde_json::to_vec(it).unwrap().len() as u64;
             assert!(results.iter().all(|it| size(it) < RESULT_BYTES));
-            assert_eq!(of("message.delta").is_empty(), text.is_empty() || !streams);
+            let deltas = of("message.delta");
+            assert_eq!(deltas.is_empty(), text.is_empty() || !streams);
+            let has_repeats = deltas
+                .iter()
+                .any(|it| !it.data["chunk"]["all_content"].is_null());
+            assert_eq!(has_repeats, !deltas.is_empty() && repeats);
+            if !repeats {
+                // The events are about as large as the text.
+                let bytes: u64 = deltas.iter().map(|it| size(it)).sum();
+                assert!(bytes < long.len() as u64 * 8, "{bytes}");
+            }
         }
     }
 

@@ -13,6 +13,8 @@ use crate::usage::Spent;
 
 /// Why a turn ended whose model refused to answer.
 pub(crate) const REFUSED: &str = "content_filter";
+/// Why a turn ended that reached its limit of model calls, in ACP's word.
+pub(crate) const MAX_TURNS: &str = "max_turn_requests";
 
 /// The content of one prompt.
 #[derive(Clone, Debug, Default)]
@@ -52,13 +54,13 @@ pub(crate) struct StopSignal {
 }
 
 impl TurnStage {
-    /// Tells the user at the end of the turn that a permission was not given, and why.
+    /// Notes that a permission was not given, and why.
     pub(crate) fn note_refusal<Request>(&mut self, decided: &Decided<Request>) {
         let Some(reason) = decided.decision.reason() else {
             return;
         };
         let title = crate::speaker::cut(&decided.title, 200);
-        self.speaker.answer_with_note(format!(
+        self.speaker.note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
     }
@@ -123,4 +125,61 @@ pub(crate) fn stopped_or(
     failure: HarnessFailure,
 ) -> HarnessFailure {
     stopping.map_or(failure, |(failure, _)| failure)
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::path::Path;
+
+    use futures_util::StreamExt as _;
+    use protocol::result::AgentRunResult;
+    use runner_kit::ResultSender;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::PermissionMode;
+
+    /// A stage of a run in this mode that streams.
+    pub(crate) fn stage(out: &ResultSender, mode: PermissionMode) -> TurnStage {
+        let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
+        let access: protocol::request::HostAccess = serde_json::from_value(access).unwrap();
+        let request = runner_kit::testing::run_request("plugin:a/b/c", "hi", &access).unwrap();
+        let mut context = request.context;
+        context.delivery.supports_streaming = true;
+        let host = runner_kit::host::HostClient::new().host(access, None, 0);
+        let config = crate::preset::testing::config(mode);
+        let asks = (host, out.clone());
+        TurnStage {
+            speaker: TurnWriter::new(out.clone(), &context, &config),
+            permissions: PermissionDecider::new(&config, Path::new("/tmp"), &context, asks),
+            shows_thoughts: false,
+            stop: StopSignal {
+                cancel: CancellationToken::new(),
+                until: None,
+                spent: Spent::default(),
+                grace: Duration::ZERO,
+            },
+        }
+    }
+
+    /// The results of a turn.
+    pub(crate) async fn results_of<Turn>(
+        turn: impl FnOnce(ResultSender) -> Turn + Send + 'static,
+    ) -> Vec<AgentRunResult>
+    where
+        Turn: Future<Output = ()> + Send + 'static,
+    {
+        let results = runner_kit::stream(move |out| async move {
+            turn(out).await;
+            Ok(())
+        });
+        results.map(Result::unwrap).collect().await
+    }
+
+    /// The text of the completed messages.
+    pub(crate) fn completed(results: &[AgentRunResult]) -> String {
+        let messages = results.iter().filter(|it| it.kind == "message.completed");
+        let texts = messages.map(|it| it.data["message"]["content"].as_str().unwrap());
+        texts.collect()
+    }
 }

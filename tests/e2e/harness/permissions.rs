@@ -28,9 +28,9 @@ async fn allowed_permission_covers_one_request() {
     let ended = house.ended(&run).await;
     assert!(!house.workspace().join("again.txt").exists());
     assert!(
-        ended.text().contains("was not given: refused"),
+        ended.logs().contains("was not given: refused"),
         "{}",
-        ended.text()
+        ended.logs()
     );
 }
 
@@ -56,9 +56,9 @@ async fn expired_permission_differs_from_a_rejected_one() {
     let ended = house.ask("permit made.txt").await;
     assert_eq!(ended.ending(), "completed");
     assert!(
-        ended.text().contains("nobody answered in time"),
+        ended.logs().contains("nobody answered in time"),
         "{}",
-        ended.text()
+        ended.logs()
     );
     assert!(!house.workspace().join("made.txt").exists());
 }
@@ -74,9 +74,9 @@ async fn surface_without_interactions_rejects_permissions_at_once() {
     let ended = house.ended(&run).await;
     assert_eq!(ended.ending(), "completed");
     assert!(
-        ended.text().contains("this surface cannot ask"),
+        ended.logs().contains("this surface cannot ask"),
         "{}",
-        ended.text()
+        ended.logs()
     );
     assert!(!house.workspace().join("made.txt").exists());
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::permission::{ActionKind, Permission};
 use crate::speaker::{bounded, cut};
+use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
 /// Tool calls of one turn that are kept.
@@ -20,7 +21,15 @@ pub(super) struct TurnEvents {
     /// Names by id.
     calls: HashMap<String, String>,
     ended: HashSet<String>,
+    text: StreamedText,
+    /// The id of the model's message.
+    message: Option<String>,
+    /// Whether its thoughts came in deltas.
+    has_streamed_thoughts: bool,
 }
+
+/// The model that Claude Code names for messages of its own, such as errors of requests. The result repeats them.
+const SYNTHETIC: &str = "<synthetic>";
 
 impl TurnEvents {
     /// Shows one message. Those of subagents are left out.
@@ -29,22 +38,80 @@ impl TurnEvents {
             return;
         }
         match message["type"].as_str().unwrap_or_default() {
-            "stream_event" => show_delta(&message["event"], stage).await,
-            "assistant" => {
-                for block in blocks(message) {
-                    if block["type"] == "tool_use" {
-                        self.start(block, stage).await;
-                    }
-                }
+            "stream_event" => self.show_event(&message["event"], stage).await,
+            "assistant" if message["message"]["model"] != SYNTHETIC => {
+                self.show_message(&message["message"], stage).await;
             }
             "user" => {
-                for block in blocks(message) {
+                self.text.keep();
+                for block in blocks(&message["message"]) {
                     if block["type"] == "tool_result" {
                         self.end(block, stage).await;
                     }
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Shows the answer of the result where the messages of the turn did not have it.
+    pub(super) async fn finish(&mut self, result: &Map<String, Value>, stage: &mut TurnStage) {
+        let answer = result.get("result").and_then(Value::as_str);
+        let answer = answer.unwrap_or_default();
+        self.text.finish(answer, &mut stage.speaker).await;
+    }
+
+    async fn show_event(&mut self, event: &Value, stage: &mut TurnStage) {
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" => {
+                self.text.begin(&mut stage.speaker);
+                self.message = event["message"]["id"].as_str().map(str::to_owned);
+                self.has_streamed_thoughts = false;
+            }
+            "message_stop" => self.text.end(),
+            _ => self.show_delta(&event["delta"], stage).await,
+        }
+    }
+
+    async fn show_delta(&mut self, delta: &Value, stage: &mut TurnStage) {
+        match delta["type"].as_str().unwrap_or_default() {
+            "text_delta" => {
+                let text = delta["text"].as_str().unwrap_or_default();
+                self.text.add_delta(text, &mut stage.speaker).await;
+            }
+            "thinking_delta" if stage.shows_thoughts => {
+                self.has_streamed_thoughts = true;
+                tell_thought(&delta["thinking"], stage).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Shows a whole message, of which deltas may have told a part. Claude Code asks again without streaming after a
+    /// stream that broke off.
+    async fn show_message(&mut self, message: &Value, stage: &mut TurnStage) {
+        let id = message["id"].as_str();
+        if id.is_some() && self.message.is_some() && id != self.message.as_deref() {
+            self.text.begin(&mut stage.speaker);
+            self.text.end();
+            self.has_streamed_thoughts = false;
+        }
+        self.message = id.map(str::to_owned).or(self.message.take());
+        if let Some(text) = message["content"].as_str() {
+            self.text.add_whole(text, &mut stage.speaker).await;
+        }
+        for block in blocks(message) {
+            match block["type"].as_str().unwrap_or_default() {
+                "text" => {
+                    let text = block["text"].as_str().unwrap_or_default();
+                    self.text.add_whole(text, &mut stage.speaker).await;
+                }
+                "thinking" if stage.shows_thoughts && !self.has_streamed_thoughts => {
+                    tell_thought(&block["thinking"], stage).await;
+                }
+                "tool_use" => self.start(block, stage).await,
+                _ => {}
+            }
         }
     }
 
@@ -84,29 +151,16 @@ impl TurnEvents {
     }
 }
 
-async fn show_delta(event: &Value, stage: &mut TurnStage) {
-    let delta = &event["delta"];
-    match delta["type"].as_str().unwrap_or_default() {
-        "text_delta" => {
-            let text = delta["text"].as_str().unwrap_or_default();
-            stage.speaker.append(text).await;
-        }
-        "thinking_delta" if stage.shows_thoughts => {
-            let text = cut(
-                delta["thinking"].as_str().unwrap_or_default(),
-                stage.speaker.part_bytes(),
-            );
-            stage.speaker.tell("thought", json!({"text": text})).await;
-        }
-        _ => {}
-    }
+async fn tell_thought(text: &Value, stage: &mut TurnStage) {
+    let text = cut(
+        text.as_str().unwrap_or_default(),
+        stage.speaker.part_bytes(),
+    );
+    stage.speaker.tell("thought", json!({"text": text})).await;
 }
 
 fn blocks(message: &Value) -> impl Iterator<Item = &Value> {
-    message["message"]["content"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    message["content"].as_array().into_iter().flatten()
 }
 
 fn shown_text(content: &Value) -> String {
@@ -116,6 +170,22 @@ fn shown_text(content: &Value) -> String {
     let parts = content.as_array().into_iter().flatten();
     let texts: Vec<_> = parts.filter_map(|part| part["text"].as_str()).collect();
     texts.join("\n")
+}
+
+/// Next request to the model after a failed one, as Claude Code announces it.
+pub(super) fn retry(message: &Value) -> Option<String> {
+    if message["subtype"] != "api_retry" {
+        return None;
+    }
+    let status = message["error_status"].as_u64();
+    let error = message["error"].as_str().unwrap_or("no answer");
+    let reason = status.map_or_else(|| error.to_owned(), |status| status.to_string());
+    let seconds = message["retry_delay_ms"].as_f64().unwrap_or_default() / 1_000.0;
+    let (attempt, most) = (&message["attempt"], &message["max_retries"]);
+    Some(format!(
+        "the provider answers {}, next try in {seconds:.0} s (attempt {attempt} of {most})",
+        cut(&reason, 200)
+    ))
 }
 
 /// The permission that `can_use_tool` asks for.
@@ -183,6 +253,8 @@ pub(super) fn content(prompt: &TurnPrompt) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PermissionMode;
+    use crate::turn::testing::{completed, results_of, stage};
 
     #[test]
     fn permission_shows_exact_action() {
@@ -200,5 +272,116 @@ mod tests {
         );
         assert!(edit.detail.contains("+y"));
         assert_eq!(edit.paths, [PathBuf::from("/w/a")]);
+    }
+
+    fn said(text: &str) -> Value {
+        json!({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}, "parent_tool_use_id": null})
+    }
+
+    fn message(id: &str, text: &str) -> Value {
+        let mut said = said(text);
+        said["message"]["id"] = id.into();
+        said
+    }
+
+    fn begin(id: &str) -> Value {
+        let event = json!({"type": "message_start", "message": {"id": id}});
+        json!({"type": "stream_event", "event": event, "parent_tool_use_id": null})
+    }
+
+    fn delta(text: &str) -> Value {
+        let event =
+            json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}});
+        json!({"type": "stream_event", "event": event, "parent_tool_use_id": null})
+    }
+
+    /// The completed text of a turn.
+    async fn text_of(messages: Vec<Value>, answer: &'static str) -> String {
+        let results = results_of(move |out| async move {
+            let mut stage = stage(&out, PermissionMode::Ask);
+            let mut events = TurnEvents::default();
+            for message in &messages {
+                events.show(message, &mut stage).await;
+            }
+            let result = json!({"result": answer});
+            events.finish(result.as_object().unwrap(), &mut stage).await;
+            stage.speaker.complete(Vec::new()).await;
+        });
+        completed(&results.await)
+    }
+
+    const WHOLE: &str = "The whole answer.";
+
+    fn stop() -> Value {
+        json!({"type": "stream_event", "event": {"type": "message_stop"}, "parent_tool_use_id": null})
+    }
+
+    #[tokio::test]
+    async fn keeps_text_that_was_not_streamed() {
+        let mut subagent = said("Not shown.");
+        subagent["parent_tool_use_id"] = "t".into();
+        let mut synthetic = said("API Error: 500");
+        synthetic["message"]["model"] = SYNTHETIC.into();
+        let streamed = [begin("a"), delta("The whole "), delta("answer.")];
+        let whole = [message("a", WHOLE), stop()];
+        for (name, messages) in [
+            ("a message", vec![said(WHOLE)]),
+            ("the result alone", vec![subagent]),
+            ("an error, then the result", vec![synthetic]),
+            ("deltas and message", [&streamed[..], &whole].concat()),
+            ("deltas alone", [&streamed[..], &[stop()]].concat()),
+        ] {
+            assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn replaces_text_of_broken_streams() {
+        for (name, messages) in [
+            (
+                "a beginning",
+                vec![begin("a"), delta("The wh"), message("b", WHOLE)],
+            ),
+            ("then the result", vec![begin("a"), delta("The wh")]),
+            (
+                "another text",
+                vec![begin("a"), delta("Let me"), message("b", WHOLE)],
+            ),
+            ("no ids", vec![delta("Let me"), said(WHOLE)]),
+            (
+                "streamed again",
+                vec![begin("a"), delta("The wh"), begin("b"), delta(WHOLE)],
+            ),
+        ] {
+            assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");
+        }
+        let first = [begin("a"), delta("One."), message("a", "One.")];
+        let again = [delta("Tw"), message("b", "One."), message("b", "Two.")];
+        let blocks = [&first[..], &again].concat();
+        assert_eq!(text_of(blocks, "Two.").await, "One.\n\nTwo.");
+        let done = json!({"type": "user", "message": {"content": []}, "parent_tool_use_id": null});
+        let next = [done, begin("b"), delta("Tw"), message("c", "Two.")];
+        let steps = [&first[..], &next].concat();
+        assert_eq!(text_of(steps, "Two.").await, "One.\n\nTwo.");
+    }
+
+    #[test]
+    fn names_status_and_delay_of_retries() {
+        let retry = |message: Value| super::retry(&message);
+        let limited = json!({"subtype": "api_retry", "attempt": 2, "max_retries": 10, "retry_delay_ms": 38_600.5, "error_status": 429, "error": "rate_limit"});
+        let cut = json!({"subtype": "api_retry", "attempt": 1, "max_retries": 10, "retry_delay_ms": 500, "error_status": null, "error": "unknown"});
+        for (message, text) in [
+            (
+                limited,
+                "the provider answers 429, next try in 39 s (attempt 2 of 10)",
+            ),
+            (
+                cut,
+                "the provider answers unknown, next try in 0 s (attempt 1 of 10)",
+            ),
+        ] {
+            assert_eq!(retry(message).as_deref(), Some(text));
+        }
+        assert_eq!(retry(json!({"subtype": "init"})), None);
     }
 }

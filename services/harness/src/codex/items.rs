@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::permission::{ActionKind, Permission};
 use crate::speaker::{bounded, cut};
+use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
 /// Items of one turn that are kept.
@@ -16,6 +17,7 @@ const MOST_ITEMS: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct TurnItems {
     items: HashMap<String, Value>,
+    text: StreamedText,
 }
 
 impl TurnItems {
@@ -23,10 +25,8 @@ impl TurnItems {
     pub(super) async fn show(&mut self, method: &str, params: &Value, stage: &mut TurnStage) {
         match method {
             "item/agentMessage/delta" => {
-                stage
-                    .speaker
-                    .append(params["delta"].as_str().unwrap_or_default())
-                    .await;
+                let delta = params["delta"].as_str().unwrap_or_default();
+                self.text.add_delta(delta, &mut stage.speaker).await;
             }
             "item/reasoning/summaryTextDelta" if stage.shows_thoughts => {
                 let text = cut(
@@ -34,6 +34,22 @@ impl TurnItems {
                     stage.speaker.part_bytes(),
                 );
                 stage.speaker.tell("thought", json!({"text": text})).await;
+            }
+            "item/started" if params["item"]["type"] == "agentMessage" => {
+                self.text.begin(&mut stage.speaker);
+            }
+            "item/completed" if params["item"]["type"] == "agentMessage" => {
+                let text = params["item"]["text"].as_str().unwrap_or_default();
+                self.text.add_whole(text, &mut stage.speaker).await;
+                self.text.keep();
+            }
+            "error" if params["willRetry"] == true => {
+                let reason = params["error"]["message"].as_str().unwrap_or("no reason");
+                let reason = cut(reason, 1_000);
+                stage
+                    .speaker
+                    .log(format!("Codex tries again: {reason}"))
+                    .await;
             }
             "item/started" => self.start(&params["item"], stage).await,
             "item/completed" => self.end(&params["item"], stage).await,
@@ -136,8 +152,35 @@ impl TurnItems {
                     paths: paths.into_iter().map(PathBuf::from).collect(),
                 })
             }
+            "item/permissions/requestApproval" => {
+                let asked = &params["permissions"];
+                let detail = serde_json::to_string_pretty(asked).unwrap_or_default();
+                Some(Permission {
+                    kind: ActionKind::Other,
+                    title: "use more permissions".to_owned(),
+                    detail: format!("{detail}{reason}"),
+                    paths: Vec::new(),
+                })
+            }
             _ => None,
         }
+    }
+}
+
+/// The permissions that a request asks for by name, which its answer repeats.
+pub(super) fn granted(method: &str, params: &Value) -> Option<Value> {
+    let names = method == "item/permissions/requestApproval";
+    let permissions = params["permissions"].as_object();
+    names.then(|| Value::Object(permissions.cloned().unwrap_or_default()))
+}
+
+/// The answer to a request for a permission. Named permissions are granted for the turn, or none of them.
+pub(super) fn answer(asked: Option<&Value>, is_allowed: bool) -> Value {
+    match asked {
+        Some(permissions) if is_allowed => json!({"permissions": permissions, "scope": "turn"}),
+        Some(_) => json!({"permissions": {}, "scope": "turn"}),
+        None if is_allowed => json!({"decision": "accept"}),
+        None => json!({"decision": "decline"}),
     }
 }
 
@@ -175,6 +218,8 @@ pub(super) fn input(prompt: &TurnPrompt) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PermissionMode;
+    use crate::turn::testing::{completed, results_of, stage};
 
     #[test]
     fn permission_for_edit_shows_diff() {
@@ -190,5 +235,60 @@ mod tests {
         );
         assert!(edit.detail.contains("+y"));
         assert!(items.permission("account/other", &json!({})).is_none());
+    }
+
+    #[test]
+    fn grants_named_permissions_or_none() {
+        let method = "item/permissions/requestApproval";
+        let params =
+            json!({"permissions": {"network": {"enabled": true}}, "reason": "to fetch a page"});
+        let permission = TurnItems::default().permission(method, &params).unwrap();
+        assert_eq!(permission.kind, ActionKind::Other);
+        assert!(permission.detail.contains("network") && permission.detail.contains("to fetch"));
+        let asked = granted(method, &params);
+        let allowed = json!({"permissions": {"network": {"enabled": true}}, "scope": "turn"});
+        assert_eq!(answer(asked.as_ref(), true), allowed);
+        let nothing = json!({"permissions": {}, "scope": "turn"});
+        assert_eq!(answer(asked.as_ref(), false), nothing);
+        let other = granted("item/fileChange/requestApproval", &params);
+        assert_eq!(
+            answer(other.as_ref(), false),
+            json!({"decision": "decline"})
+        );
+    }
+
+    #[tokio::test]
+    async fn whole_messages_complete_and_replace_deltas() {
+        let item = |text: &str| json!({"item": {"type": "agentMessage", "id": "m", "text": text}});
+        let delta = |text: &str| ("item/agentMessage/delta", json!({"delta": text}));
+        for notifications in [
+            vec![("item/completed", item("All of it."))],
+            vec![
+                ("item/started", item("")),
+                delta("All of it."),
+                ("item/completed", item("All of it.")),
+            ],
+            vec![
+                ("item/started", item("")),
+                delta("All"),
+                ("item/completed", item("All of it.")),
+            ],
+            vec![
+                ("item/started", item("")),
+                delta("Some"),
+                ("item/started", item("")),
+                delta("All of it."),
+            ],
+        ] {
+            let results = results_of(move |out| async move {
+                let mut stage = stage(&out, PermissionMode::Ask);
+                let mut items = TurnItems::default();
+                for (method, params) in &notifications {
+                    items.show(method, params, &mut stage).await;
+                }
+                stage.speaker.complete(Vec::new()).await;
+            });
+            assert_eq!(completed(&results.await), "All of it.");
+        }
     }
 }
