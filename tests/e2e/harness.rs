@@ -4,6 +4,8 @@
 mod faults;
 #[path = "harness/kills.rs"]
 mod kills;
+#[path = "harness/model_faults.rs"]
+mod model_faults;
 #[path = "harness/permissions.rs"]
 mod permissions;
 #[path = "harness/users.rs"]

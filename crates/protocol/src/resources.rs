@@ -36,6 +36,10 @@ operations!(
     ModelOperation { Invoke = "invoke", Stream = "stream", Rerank = "rerank", CountTokens = "count_tokens" }
 );
 operations!(
+    /// Kinds of input of a model.
+    InputModality { Text = "text", Image = "image" }
+);
+operations!(
     /// Operations on a tool.
     ToolOperation { Detail = "detail", Call = "call" }
 );
@@ -112,6 +116,16 @@ pub struct ModelResource {
     pub provider: Option<String>,
     #[serde(default)]
     pub operations: Vec<ModelOperation>,
+    /// Kinds of input that the model accepts. Empty: unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_modalities: Vec<InputModality>,
+}
+
+impl ModelResource {
+    /// Whether the model accepts images. True if unknown.
+    pub fn accepts_images(&self) -> bool {
+        self.input_modalities.is_empty() || self.input_modalities.contains(&InputModality::Image)
+    }
 }
 
 /// A tool, its inlined JSON schema, and the operations granted on it.
@@ -257,6 +271,7 @@ mod tests {
     fn operation_names_match_in_json_and_code() {
         check!(
             ModelOperation,
+            InputModality,
             ToolOperation,
             KnowledgeOperation,
             HistoryOperation,

@@ -155,7 +155,7 @@ impl Codex {
                                 }
                             }
                             None if method == "mcpServer/elicitation/request" => {
-                                // Tools of the run's own server are the gateway's to allow.
+                                // The relay asks for calls of the run's own server.
                                 let is_ours = params["serverName"] == "runnel";
                                 let action = if is_ours { "accept" } else { "decline" };
                                 self.peer.outbox.answer(&id, json!({"action": action, "content": {}})).await?;

@@ -39,6 +39,8 @@ pub(crate) enum PermissionMode {
 pub(crate) struct Config {
     pub(crate) model: String,
     pub(crate) small_model: String,
+    /// Granted models that accept text alone.
+    pub(crate) text_models: Vec<String>,
     pub(crate) mode: PermissionMode,
     /// `None`: the conversation's own.
     pub(crate) directory: Option<PathBuf>,
@@ -93,9 +95,12 @@ impl Config {
             .env
             .iter()
             .filter(|(name, _)| flag(&format!("{ENV}{name}"), false));
+        let text_models = resources.models.iter();
+        let text_models = text_models.filter(|model| !model.accepts_images());
         Ok(Self {
             model,
             small_model,
+            text_models: text_models.map(|model| model.model_id.clone()).collect(),
             mode,
             directory,
             timeout: seconds("timeout")
@@ -112,6 +117,25 @@ impl Config {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         })
+    }
+}
+
+impl Config {
+    /// Whether this model accepts images.
+    pub(crate) fn accepts_images(&self, model: &str) -> bool {
+        !self
+            .text_models
+            .iter()
+            .any(|text_model| text_model == model)
+    }
+
+    /// Kinds of input of this model, by their usual names.
+    pub(crate) fn input_modalities(&self, model: &str) -> Value {
+        if self.accepts_images(model) {
+            json!(["text", "image"])
+        } else {
+            json!(["text"])
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod files;
 mod hash;
 mod input;
 mod launch;
+mod model_faults;
 mod peer;
 mod permission;
 
@@ -36,5 +37,6 @@ mod rpc;
 mod run;
 mod speaker;
 mod streamed_text;
+mod tool_gate;
 mod turn;
 mod usage;

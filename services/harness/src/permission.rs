@@ -135,7 +135,7 @@ impl PermissionDecider {
 
     /// Decides; may wait for a person.
     pub(crate) async fn decide(self, permission: Permission) -> PermissionDecision {
-        // The gateway allows and records each call of a granted tool by itself.
+        // The relay asks for calls of granted tools, and the gateway records them.
         if permission.kind == ActionKind::Other && self.0.granted.contains(&permission.title) {
             return PermissionDecision::Allowed;
         }

@@ -15,6 +15,9 @@ use crate::config::{Config, PermissionMode};
 
 pub(crate) use claude_code::{GRANTED as CLAUDE_GRANTED, READING as CLAUDE_READING};
 
+/// Time for a call of an MCP tool itself.
+const TOOL_TIME: std::time::Duration = std::time::Duration::from_mins(10);
+
 /// A harness that is known by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -174,6 +177,11 @@ fn generic(access: &Access<'_>) -> PresetAdditions {
     }
 }
 
+/// Time for one call of an MCP tool: a person may be asked first.
+fn tool_time(access: &Access<'_>) -> std::time::Duration {
+    access.config.approval + TOOL_TIME
+}
+
 /// Whether tools that write are taken away from the harness itself, where it lets itself be told.
 fn is_read_only(access: &Access<'_>) -> bool {
     access.config.mode == PermissionMode::ReadOnly
@@ -190,6 +198,7 @@ pub(crate) mod testing {
         Config {
             model: "big/one".to_owned(),
             small_model: "small".to_owned(),
+            text_models: vec!["small".to_owned()],
             mode,
             directory: None,
             timeout: None,

@@ -11,16 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING,
+};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use runner_kit::host::Host;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::model_faults::ModelFaults;
+use crate::tool_gate::ToolGate;
 use crate::usage::{Spent, Usage, UsageReader};
 
 /// Paths of the host API that a key opens, and the folders below which it opens everything.
@@ -28,6 +33,8 @@ const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
 const MCP: &str = "/mcp";
 /// Headers of one connection, or that this relay sets.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
+/// A message of MCP.
+const MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// The part of a refusal that is looked at.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -48,6 +55,8 @@ struct OpenRun {
     host: Host,
     usage: Usage,
     spent: Spent,
+    faults: ModelFaults,
+    gate: ToolGate,
 }
 
 /// A key of one run. Dropping it closes the key.
@@ -88,13 +97,15 @@ impl CredentialRelay {
     }
 
     /// Opens a key for the run of this host.
-    pub(crate) fn open(&self, host: Host) -> RelayKey {
+    pub(crate) fn open(&self, host: Host, faults: ModelFaults, gate: ToolGate) -> RelayKey {
         let key = format!("rk_{}", Uuid::new_v4().simple());
         let (usage, spent) = (Usage::default(), Spent::default());
         let run = OpenRun {
             host,
             usage: usage.clone(),
             spent: spent.clone(),
+            faults,
+            gate,
         };
         self.runs().insert(key.clone(), run);
         RelayKey {
@@ -141,7 +152,7 @@ impl Drop for RelayKey {
 
 async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Response {
     let run = key_of(request.headers()).and_then(|key| relay.runs().get(key).cloned());
-    let Some(OpenRun { host, usage, spent }) = run else {
+    let Some(run) = run else {
         return refusal(
             StatusCode::UNAUTHORIZED,
             "the key opens nothing: its run is over",
@@ -161,21 +172,63 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
             "a harness reaches model faces and the MCP server alone",
         );
     }
-    let is_mcp = path == MCP;
-    let path = request
-        .uri()
-        .path_and_query()
-        .map_or(path, |path| path.as_str());
-    let url = format!("{}{path}", host.base_url());
-    let token = host.token().await;
+    let is_call = path == MCP && request.method() == Method::POST;
     let (parts, body) = request.into_parts();
-    let mut headers = passed(&parts.headers);
+    if is_call {
+        return call_tool(relay, run, parts, body).await;
+    }
     let length = body.size_hint().exact();
+    let body = reqwest::Body::wrap_stream(body.into_data_stream());
+    pass(relay, run, parts, (length, body)).await
+}
+
+/// Passes a message of MCP on, after the permission that its tool needs.
+async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Body) -> Response {
+    let Ok(bytes) = axum::body::to_bytes(body, MESSAGE_BYTES).await else {
+        return refusal(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "a message of MCP has at most 16 MiB",
+        );
+    };
+    let message = serde_json::from_slice::<Value>(&bytes);
+    let Ok(message @ Value::Object(_)) = message else {
+        return refusal(StatusCode::BAD_REQUEST, "a message of MCP is a JSON object");
+    };
+    let gated = run.gate.gated(&message);
+    if gated.is_some() {
+        run.usage.see_tools();
+    }
+    let gate = run.gate.clone();
+    // The message as it was checked: a doubled member counts once.
+    let bytes = message.to_string().into_bytes();
+    let length = Some(bytes.len() as u64);
+    let passing = pass(relay, run, parts, (length, bytes.into()));
+    match gated {
+        Some(call) => gate.answer(call, passing.boxed()).await,
+        None => passing.await,
+    }
+}
+
+/// Passes a request on with the run token, its body of this length or in chunks.
+async fn pass(
+    relay: CredentialRelay,
+    run: OpenRun,
+    parts: Parts,
+    (length, body): (Option<u64>, reqwest::Body),
+) -> Response {
+    let is_mcp = parts.uri.path() == MCP;
+    let path = parts
+        .uri
+        .path_and_query()
+        .map_or(parts.uri.path(), |path| path.as_str());
+    let url = format!("{}{path}", run.host.base_url());
+    let token = run.host.token().await;
+    let mut headers = passed(&parts.headers);
     let sent = relay.0.client.request(parts.method, url);
     let sent = if length == Some(0) {
         sent
     } else {
-        sent.body(reqwest::Body::wrap_stream(body.into_data_stream()))
+        sent.body(body)
     };
     // A body of known length goes on with it, any other in chunks.
     if let Some(length) = length.filter(|length| *length > 0) {
@@ -187,13 +240,16 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
             if let Some(length) = answer.headers().get(CONTENT_LENGTH) {
                 headers.insert(CONTENT_LENGTH, length.clone());
             }
-            if status == StatusCode::TOO_MANY_REQUESTS {
-                return refused((status, headers), answer, &spent).await;
+            let is_fault = !is_mcp && (status.is_client_error() || status.is_server_error());
+            if is_fault || status == StatusCode::TOO_MANY_REQUESTS {
+                return refused((status, headers), answer, &run).await;
             }
             if is_mcp && status.is_success() {
-                usage.see_tools();
+                run.usage.see_tools();
+            } else if status.is_success() {
+                run.faults.see_answer();
             }
-            let mut reader = UsageReader::new(usage);
+            let mut reader = UsageReader::new(run.usage);
             let bytes = answer
                 .bytes_stream()
                 .inspect_ok(move |bytes| reader.read(bytes));
@@ -207,12 +263,14 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
     }
 }
 
-/// Passes a refusal on; a budget that is used up ends the run, for harnesses ask again and again.
+/// Passes a refusal on, and logs that of a model; a budget that is used up ends the run, for harnesses ask again and
+/// again.
 async fn refused(
     (status, headers): (StatusCode, HeaderMap),
     answer: reqwest::Response,
-    spent: &Spent,
+    run: &OpenRun,
 ) -> Response {
+    let is_mcp = answer.url().path().ends_with(MCP);
     let (mut seen, mut parts) = (Vec::new(), Vec::new());
     let mut rest = answer.bytes_stream();
     while seen.len() < REFUSAL_BYTES
@@ -227,7 +285,14 @@ async fn refused(
             break;
         }
     }
-    spent.see(&seen);
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        run.spent.see(&seen);
+    }
+    if !is_mcp {
+        let wait = headers.get(RETRY_AFTER);
+        let wait = wait.and_then(|value| value.to_str().ok());
+        run.faults.see_failure(status, wait, &seen).await;
+    }
     // The whole body, and the error that cut it, so that the harness does not take a part for the whole.
     let body = futures_util::stream::iter(parts).chain(rest);
     (status, headers, Body::from_stream(body)).into_response()
@@ -260,11 +325,14 @@ fn refusal(status: StatusCode, message: &str) -> Response {
 mod tests {
     use std::time::Duration;
 
+    use protocol::resources::AgentResources;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::task::JoinSet;
 
     use super::*;
+    use crate::config::PermissionMode;
+    use crate::turn::testing::{results_of, stage};
 
     /// A relay, and a gateway of one canned answer behind it.
     struct RelayTest {
@@ -285,8 +353,16 @@ mod tests {
             let access = json!({"base_url": base_url, "token": "t", "token_expires_at": 4_000});
             let access = serde_json::from_value(access).unwrap();
             let host = runner_kit::host::HostClient::new().host(access, None, 0);
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            results_of(|out| async move {
+                let permissions = stage(&out, PermissionMode::ReadOnly).permissions;
+                let gate = ToolGate::new(permissions, &AgentResources::default(), out.clone());
+                assert!(sender.send((ModelFaults::new(out), gate)).is_ok());
+            })
+            .await;
+            let (faults, gate) = receiver.await.unwrap();
             Self {
-                opened: relay.open(host),
+                opened: relay.open(host, faults, gate),
                 gateway,
                 _relaying: tasks,
             }

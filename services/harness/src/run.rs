@@ -12,15 +12,19 @@ use tokio::time::Instant;
 
 use crate::agent::{HarnessSession, Opening};
 use crate::config::Config;
-use crate::failure::{EMPTY_INPUT, EMPTY_RESPONSE, HarnessFailure, MCP_FAILED, WORKSPACE_FAILED};
+use crate::failure::{
+    EMPTY_INPUT, EMPTY_RESPONSE, HarnessFailure, MCP_FAILED, TURN_FAILED, WORKSPACE_FAILED,
+};
 use crate::files::{self, AnswerFiles, Outgoing};
 use crate::input;
 use crate::launch::{self, PreparedLaunch};
+use crate::model_faults::ModelFaults;
 use crate::permission::PermissionDecider;
 use crate::relay::RelayKey;
 use crate::service::Harness;
 use crate::speaker::{TurnWriter, cut};
 use crate::supervisor::GRACE;
+use crate::tool_gate::ToolGate;
 use crate::turn::{
     MAX_TURNS, OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage,
 };
@@ -43,6 +47,7 @@ struct HarnessRun {
     stage: TurnStage,
     harness: Harness,
     usage: Usage,
+    faults: ModelFaults,
 }
 
 /// Runs a harness for one event.
@@ -69,14 +74,16 @@ pub(crate) async fn run(
         Some(_) => Vec::new(),
         None => files::set_settings_aside(&workspace.directory).map_err(unusable)?,
     };
-    let opened = service.relay.open(run.host.clone());
-    let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let permissions = PermissionDecider::new(
         &config,
         &workspace.path,
         &run.context,
         (run.host.clone(), out.clone()),
     );
+    let faults = ModelFaults::new(out.clone());
+    let gate = ToolGate::new(permissions.clone(), &run.context.resources, out.clone());
+    let opened = service.relay.open(run.host.clone(), faults.clone(), gate);
+    let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let stop = StopSignal {
         cancel: run.cancel.clone(),
         until: config
@@ -106,6 +113,7 @@ pub(crate) async fn run(
         stage,
         harness,
         usage: opened.usage().clone(),
+        faults,
     };
     let ended = work.work(prepared, &opened).await;
     let usage = opened.usage().total();
@@ -262,7 +270,11 @@ impl HarnessRun {
         &self,
         input: &protocol::context::AgentInput,
     ) -> Result<TurnPrompt, HarnessFailure> {
-        input::prompt(input, &self.host, &self.workspace.directory).await
+        let mut prompt = input::prompt(input, &self.host, &self.workspace.directory).await?;
+        if !self.config.accepts_images(&self.config.model) {
+            prompt.name_images();
+        }
+        Ok(prompt)
     }
 
     async fn turn(
@@ -271,7 +283,11 @@ impl HarnessRun {
         prompt: &TurnPrompt,
     ) -> Result<String, HarnessFailure> {
         let began = crate::clock::now();
+        self.faults.begin_turn();
         let reason = agent.turn(prompt, &mut self.stage).await?;
+        if let Some(failure) = self.faults.explain(self.stage.speaker.text()) {
+            return Err(HarnessFailure::new(TURN_FAILED, failure));
+        }
         if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
             return Err(HarnessFailure::new(
                 MCP_FAILED,

@@ -176,6 +176,11 @@ impl TurnWriter {
         }
     }
 
+    /// The text of the message that is not complete.
+    pub(crate) fn text(&self) -> &str {
+        &self.said
+    }
+
     /// Whether the turn has an answer so far, its files aside.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_text() || !self.notes.is_empty()

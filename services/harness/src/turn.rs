@@ -66,6 +66,16 @@ impl TurnStage {
     }
 }
 
+impl TurnPrompt {
+    /// Names images by their paths alone, for a model that accepts text.
+    pub(crate) fn name_images(&mut self) {
+        let is_image = |file: &mut PromptFile| file.mime_type.starts_with("image/");
+        for file in self.files.extract_if(.., is_image) {
+            self.text.push_str(&file.line());
+        }
+    }
+}
+
 impl PromptFile {
     /// A line that names the file for a harness.
     pub(crate) fn line(&self) -> String {

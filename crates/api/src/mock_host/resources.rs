@@ -51,6 +51,7 @@ pub fn mock_model(model_id: &str) -> ModelResource {
             ModelOperation::Stream,
             ModelOperation::CountTokens,
         ],
+        input_modalities: Vec::new(),
     }
 }
 

@@ -19,7 +19,8 @@ use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
 use protocol::admin::{AgentSpec, EndpointSpec, IdList};
 use protocol::resources::{
-    KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource, SkillResource,
+    InputModality, KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource,
+    SkillResource,
 };
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -162,6 +163,7 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
                 model_type: Some(entry.model_type.clone()),
                 provider: Some(entry.provider.clone()),
                 operations: known(&entry.operations, ModelOperation::parse),
+                input_modalities: known(&entry.input_modalities, InputModality::parse),
             })
             .collect(),
         tools: Vec::new(),

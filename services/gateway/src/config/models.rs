@@ -199,6 +199,8 @@ pub struct ModelEntry {
     /// The provider's name for the model.
     pub upstream_model: Option<String>,
     pub operations: Vec<String>,
+    /// Kinds of input that the model accepts. Empty: unknown.
+    pub input_modalities: Vec<String>,
     pub context_window_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     /// `budget`, `adaptive` or `none`, for kind `anthropic`. `None`: derived from the model name.
@@ -224,6 +226,7 @@ impl ModelEntry {
             "operations",
             some_of(&["invoke", "stream", "count_tokens", "rerank"]),
         );
+        let input_modalities = table.optional("input_modalities", some_of(&["text", "image"]));
         let tokens = || whole(1..=1_000_000_000);
         let context_window_tokens = table.optional("context_window_tokens", tokens());
         let max_output_tokens = table.optional("max_output_tokens", tokens());
@@ -240,6 +243,7 @@ impl ModelEntry {
             provider: provider?,
             upstream_model: upstream_model?,
             operations: operations?.unwrap_or_else(|| CHAT.map(str::to_owned).to_vec()),
+            input_modalities: input_modalities?.unwrap_or_default(),
             context_window_tokens: context_window_tokens?,
             max_output_tokens: max_output_tokens?,
             thinking: thinking?,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, json};
 
-use super::{Access, PresetAdditions, is_read_only};
+use super::{Access, PresetAdditions, is_read_only, tool_time};
 
 /// Tools that work outside the workspace or beyond the run.
 const WITHHELD: [&str; 9] = [
@@ -18,7 +18,7 @@ const WITHHELD: [&str; 9] = [
 ];
 /// Tools that write nothing.
 pub(crate) const READING: [&str; 3] = ["Read", "Grep", "Glob"];
-/// Tools of the MCP server, which are the gateway's to allow.
+/// Tools of the MCP server: the relay asks for their calls.
 pub(crate) const GRANTED: &str = "mcp__runnel";
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
@@ -42,6 +42,10 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             (
                 "CLAUDE_CONFIG_DIR",
                 access.home.join(".claude").to_string_lossy().into_owned(),
+            ),
+            (
+                "MCP_TOOL_TIMEOUT",
+                tool_time(access).as_millis().to_string(),
             ),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", on()),
             ("DISABLE_AUTOUPDATER", on()),

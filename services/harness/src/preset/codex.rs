@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::{Access, PresetAdditions};
+use super::{Access, PresetAdditions, tool_time};
+use crate::config::Config;
 
 const HOME: &str = ".codex";
 
@@ -25,10 +26,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
                 ".codex/config.toml",
                 config(access, &catalog.to_string_lossy()),
             ),
-            (
-                ".codex/catalog.json",
-                catalog_of(&access.config.model).to_string(),
-            ),
+            (".codex/catalog.json", catalog_of(access.config).to_string()),
         ],
         ..PresetAdditions::default()
     }
@@ -51,6 +49,7 @@ fn config(access: &Access<'_>, catalog: &str) -> String {
         }},
         "mcp_servers": {"runnel": {
             "url": access.mcp, "bearer_token_env_var": "RUNNEL_KEY", "default_tools_approval_mode": "approve",
+            "tool_timeout_sec": tool_time(access).as_secs(),
         }},
     });
     let table = serde_json::from_value::<Table>(config).unwrap_or_default();
@@ -58,12 +57,13 @@ fn config(access: &Access<'_>, catalog: &str) -> String {
 }
 
 /// The entry of the model catalog, without which Codex warns of the model and has no tool for patches.
-fn catalog_of(model: &str) -> Value {
+fn catalog_of(config: &Config) -> Value {
     let mut catalog: Value = serde_json::from_str(include_str!("codex_catalog.json"))
         .expect("the embedded catalog is JSON");
     for name in ["slug", "display_name"] {
-        catalog["models"][0][name] = model.into();
+        catalog["models"][0][name] = config.model.as_str().into();
     }
+    catalog["models"][0]["input_modalities"] = config.input_modalities(&config.model);
     catalog
 }
 
@@ -85,5 +85,10 @@ mod tests {
         );
         assert_eq!(read["model"].as_str(), Some("big/one"));
         assert!(!text.contains("rk_secret"));
+        let catalog = catalog_of(&agent);
+        assert_eq!(
+            catalog["models"][0]["input_modalities"],
+            json!(["text", "image"])
+        );
     }
 }

@@ -1,8 +1,13 @@
 //! Kimi Code (npm `@moonshot-ai/kimi-code`): configured by variables. It asks for every write in its default mode.
 
-use super::{Access, PresetAdditions};
+use super::{Access, PresetAdditions, tool_time};
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
+    let capabilities = if access.config.accepts_images(&access.config.model) {
+        "image_in,thinking"
+    } else {
+        "thinking"
+    };
     let home = access.home.join(".kimi-code");
     PresetAdditions {
         env: vec![
@@ -12,6 +17,11 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             ("KIMI_MODEL_BASE_URL", access.openai.clone()),
             ("KIMI_MODEL_API_KEY", access.key.to_owned()),
             ("KIMI_MODEL_MAX_CONTEXT_SIZE", "128000".to_owned()),
+            ("KIMI_MODEL_CAPABILITIES", capabilities.to_owned()),
+            (
+                "KIMI_MCP_TOOL_TIMEOUT_MS",
+                tool_time(access).as_millis().to_string(),
+            ),
             ("KIMI_CODE_NO_AUTO_UPDATE", "1".to_owned()),
             ("KIMI_DISABLE_TELEMETRY", "1".to_owned()),
         ],

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Access, PresetAdditions, is_read_only};
+use super::{Access, PresetAdditions, is_read_only, tool_time};
 
 /// Tokens that the model is said to take and to give where the grant says nothing of it.
 const CONTEXT: u64 = 128_000;
@@ -15,7 +15,14 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     } else {
         ("ask", "ask")
     };
-    let model = |id: &str| json!({"name": id, "tool_call": true, "limit": {"context": CONTEXT, "output": OUTPUT}});
+    let model = |id: &str| {
+        json!({
+            "name": id, "tool_call": true, "limit": {"context": CONTEXT, "output": OUTPUT},
+            // Without them, images are left out.
+            "attachment": config.accepts_images(id),
+            "modalities": {"input": config.input_modalities(id), "output": ["text"]},
+        })
+    };
     let content = json!({
         "autoupdate": false, "share": "disabled",
         "model": format!("runnel/{}", config.model), "small_model": format!("runnel/{}", config.small_model),
@@ -25,7 +32,8 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             "options": {"baseURL": access.openai, "apiKey": "{env:RUNNEL_KEY}"},
             "models": {config.model.as_str(): model(&config.model), config.small_model.as_str(): model(&config.small_model)},
         }},
-        // Tools of the MCP server are the gateway's to allow.
+        "experimental": {"mcp_timeout": tool_time(access).as_millis()},
+        // The relay asks for calls of tools of the MCP server.
         "permission": {
             "edit": writes, "bash": commands, "webfetch": "ask", "websearch": "deny",
             "external_directory": "ask", "runnel_*": "allow",
@@ -78,6 +86,12 @@ mod tests {
             assert_eq!(content["permission"]["edit"], expected);
             assert_eq!(content["permission"]["bash"], expected);
             assert_eq!(content["model"], "runnel/big/one");
+            let models = &content["provider"]["runnel"]["models"];
+            assert_eq!(
+                models["big/one"]["modalities"]["input"],
+                json!(["text", "image"])
+            );
+            assert_eq!(models["small"]["modalities"]["input"], json!(["text"]));
             assert!(
                 !prepared.env[0].1.contains("rk_secret"),
                 "the key stands in the configuration"

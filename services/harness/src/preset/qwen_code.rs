@@ -8,7 +8,11 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let settings = serde_json::json!({
         "security": {"auth": {"selectedType": "openai"}, "folderTrust": {"enabled": false}},
         "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
-        "general": {"enableAutoUpdate": false}, "model": {"name": access.config.model},
+        "general": {"enableAutoUpdate": false}, "model": {
+            "name": access.config.model,
+            // By its own table of model names, others take text alone.
+            "generationConfig": {"modalities": {"image": access.config.accepts_images(&access.config.model)}},
+        },
     });
     let system = serde_json::json!({
         "mcp": {"allowed": ["runnel"]}, "permissions": {"ask": ["Bash", "Edit", "Write"]},
