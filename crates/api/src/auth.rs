@@ -3,6 +3,7 @@
 pub(super) mod run_token;
 mod scoped;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -216,15 +217,15 @@ impl RunCaller {
     }
 
     /// Checks a call against the authorization snapshot and audits the decision.
-    pub(super) async fn granted<T>(
+    pub(super) async fn granted<T, E: Display + Into<ApiError>>(
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<T, NotGranted>,
+        asked: Result<T, E>,
     ) -> ApiResult<T> {
         let refusal = asked.as_ref().err().map(ToString::to_string);
         self.record(state, call, refusal.as_deref()).await?;
-        Ok(asked?)
+        asked.map_err(Into::into)
     }
 
     /// Returns the granted conversation. If the caller names one, it must be the run's own.

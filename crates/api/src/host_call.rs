@@ -1,9 +1,9 @@
 //! Host calls to external services. A call is authorized, audited from begin to end, and aborted when its run
 //! ends.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
-use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
 use store::{AuditEntry, AuditOutcome};
@@ -46,16 +46,16 @@ pub(super) struct HostCall {
 
 impl RunCaller {
     /// Begins a call if the snapshot grants it, and audits the decision.
-    pub(super) async fn begin<T>(
+    pub(super) async fn begin<T, E: Display + Into<ApiError>>(
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<T, NotGranted>,
+        asked: Result<T, E>,
     ) -> ApiResult<(HostCall, T)> {
         let refusal = asked.as_ref().err().map(ToString::to_string);
         let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
         let begun = self.begun(state, entry).await?;
-        Ok((begun, asked?))
+        Ok((begun, asked.map_err(Into::into)?))
     }
 
     /// Begins a call that a rule allows without a grant, and audits the rule.

@@ -171,6 +171,22 @@ pub struct NotGranted {
     pub operation: &'static str,
 }
 
+/// A model that the snapshot does not grant for an operation, with those that it does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this run was not granted {operation} of the model `{model}`; {}", granted_models(.granted))]
+pub struct ModelNotGranted {
+    pub operation: &'static str,
+    pub model: String,
+    pub granted: Vec<String>,
+}
+
+fn granted_models(granted: &[String]) -> String {
+    if granted.is_empty() {
+        return "it was granted no model for it: name one in resource_policy.models".to_owned();
+    }
+    format!("granted: {}", granted.join(", "))
+}
+
 impl AuthorizationSnapshot {
     /// Returns the owner of a state scope.
     pub fn state_scope(&self, scope: StateScope) -> Result<&str, NotGranted> {

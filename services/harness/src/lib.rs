@@ -27,6 +27,7 @@ mod failure;
 mod files;
 mod hash;
 mod input;
+mod interpreter;
 mod launch;
 mod model_faults;
 mod peer;

@@ -32,6 +32,17 @@ pub enum Preset {
     QwenCode,
 }
 
+/// Members of an agent's `config` that select a granted model.
+pub const MODEL_SELECTORS: [&str; 2] = ["model", "small-model"];
+
+/// Whether a runner is a harness of this service.
+pub fn is_runner(id: &protocol::id::RunnerId) -> bool {
+    let presets = Preset::NAMED.into_iter().chain([Preset::Acp]);
+    let mut prefixes = presets.map(|preset| format!("plugin:runnel/{}/", preset.name()));
+    let id = id.to_string();
+    prefixes.any(|prefix| id.starts_with(&prefix))
+}
+
 /// How a harness reaches the models of its run.
 pub(crate) struct Access<'a> {
     /// The base URL of the OpenAI faces.

@@ -16,6 +16,7 @@ use runner_kit::{ResultStream, RunHandle, Runner, stream};
 use serde_json::{Value, json};
 
 use crate::config;
+use crate::interpreter;
 use crate::launch::find;
 use crate::relay::CredentialRelay;
 use crate::run;
@@ -57,6 +58,7 @@ impl HarnessService {
         let mut confinement = self.settings.confinement();
         confinement.read_write = vec![workspace.path.clone(), workspace.home_path.clone()];
         confinement.read_only.extend(installed_at(command));
+        confinement.read_only.extend(interpreter::files_of(command));
         confinement.connect.push(self.relay.port());
         confinement.connect.extend(port);
         confinement.bind.extend(port);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -10,6 +11,7 @@ use protocol::id::RunnerId;
 use runner_kit::SigningSecret;
 use serde::Deserialize;
 
+use crate::interpreter::unfit_node;
 use crate::launch::find;
 use crate::preset::Preset;
 use crate::sandbox::{self, Confinement};
@@ -67,6 +69,9 @@ pub struct HarnessSettings {
     /// others have ACP.
     #[serde(default)]
     pub native: Option<bool>,
+    /// Why the installed command cannot run, once it was checked.
+    #[serde(skip)]
+    unfit: OnceLock<Option<String>>,
 }
 
 /// Whether harnesses are confined by Landlock.
@@ -254,7 +259,8 @@ impl HarnessSettings {
             .unwrap_or_default()
     }
 
-    /// The missing command, and how to install it: one clause without a full stop. `None` where the command is there.
+    /// The missing command, and how to install it, or why it does not fit: one clause without a full stop. `None` where the
+    /// command can run.
     pub(crate) fn missing(&self) -> Option<String> {
         let command = self.command();
         let advice = || {
@@ -263,7 +269,11 @@ impl HarnessSettings {
                 self.advice()
             )
         };
-        find(command).is_none().then(advice)
+        let Some(found) = find(command) else {
+            return Some(advice());
+        };
+        let unfit = self.unfit.get_or_init(|| unfit_node(&found)).as_ref();
+        unfit.map(|reason| format!("the command `{command}` does not fit: {reason}"))
     }
 
     /// How to install the command.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::authorization::NotGranted;
+use domain::authorization::{ModelNotGranted, NotGranted};
 use http::StatusCode;
 use serde_json::json;
 use store::{ChildRefused, StoreError};
@@ -59,6 +59,15 @@ fn seconds_of(wait: Option<Duration>) -> u32 {
 impl From<NotGranted> for ApiError {
     fn from(error: NotGranted) -> Self {
         Self::unauthorized(error.to_string()).with("operation", json!(error.operation))
+    }
+}
+
+impl From<ModelNotGranted> for ApiError {
+    fn from(error: ModelNotGranted) -> Self {
+        Self::unauthorized(error.to_string())
+            .with("operation", json!(error.operation))
+            .with("model", json!(error.model))
+            .with("granted", json!(error.granted))
     }
 }
 

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
+use domain::authorization::NotGranted;
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
@@ -81,7 +82,7 @@ pub(super) async fn find(
     };
     let granted = caller.grant.snapshot.artifacts(operation);
     if let Some(file) = state.runs.artifacts.granted_file(&caller.grant, id) {
-        let (host_call, ()) = caller.begin(state, call, Ok(())).await?;
+        let (host_call, ()) = caller.begin(state, call, Ok::<_, NotGranted>(())).await?;
         return Ok((host_call, file));
     }
     if granted.is_err()

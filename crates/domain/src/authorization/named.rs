@@ -5,20 +5,35 @@ use protocol::resources::{
     ModelResource, SkillResource, ToolOperation, ToolResource,
 };
 
-use super::{AuthorizationSnapshot, NotGranted};
+use super::{AuthorizationSnapshot, ModelNotGranted, NotGranted};
+
+/// Characters of a refused name that an error repeats.
+const SHOWN_CHARS: usize = 100;
+/// Granted models that an error names.
+const SHOWN_MODELS: usize = 20;
 
 impl AuthorizationSnapshot {
     /// Returns a granted model for one operation. The error does not reveal whether the model exists.
-    pub fn model(&self, id: &str, operation: ModelOperation) -> Result<&ModelResource, NotGranted> {
-        let found = self.resources.models.iter().find(|one| one.model_id == id);
-        let granted = found.filter(|one| one.operations.contains(&operation));
-        granted.ok_or(NotGranted {
+    pub fn model(
+        &self,
+        id: &str,
+        operation: ModelOperation,
+    ) -> Result<&ModelResource, ModelNotGranted> {
+        let models = self.resources.models.iter();
+        let granted = models.filter(|one| one.operations.contains(&operation));
+        let found = granted.clone().find(|one| one.model_id == id);
+        found.ok_or_else(|| ModelNotGranted {
             operation: match operation {
                 ModelOperation::Invoke => "models:invoke",
                 ModelOperation::Stream => "models:stream",
                 ModelOperation::Rerank => "models:rerank",
                 ModelOperation::CountTokens => "models:count_tokens",
             },
+            model: id.chars().take(SHOWN_CHARS).collect(),
+            granted: granted
+                .take(SHOWN_MODELS)
+                .map(|one| one.model_id.clone())
+                .collect(),
         })
     }
 

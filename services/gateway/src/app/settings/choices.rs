@@ -1,9 +1,11 @@
-//! Models and knowledge bases that the `config` of a Local Agent names, and that its runs do not get.
+//! Models and knowledge bases that the `config` of an agent names, and that its runs do not get.
 
 use domain::authorization::ResourceCatalog;
 use domain::form::selected;
 use protocol::admin::{AgentSpec, IdList};
 use protocol::id::RunnerId;
+use protocol::manifest::FormItem;
+use serde_json::{Value, json};
 
 use super::PolicyWarning;
 use crate::config::closest;
@@ -22,10 +24,14 @@ pub(crate) fn ungranted_choices<'a>(
     let bases = catalog.knowledge_bases.iter();
     let bases: Vec<_> = bases.map(|base| base.kb_id.as_str()).collect();
     let mut found = Vec::new();
-    let local = |(_, agent): &(usize, &AgentSpec)| agent.enabled && agent.runner_id == id;
-    for (index, agent) in agents.iter().enumerate().filter(local) {
+    for (index, agent) in agents.iter().enumerate().filter(|(_, agent)| agent.enabled) {
         let policy = &agent.resource_policy;
-        for item in &form {
+        let selectors = if agent.runner_id == id {
+            form.clone()
+        } else {
+            model_selectors(agent, &models)
+        };
+        for item in &selectors {
             let chosen = selected(std::slice::from_ref(item), &agent.config);
             let chosen_models = chosen.models.into_iter().flatten();
             let chosen_models = chosen_models.map(|model| model.model_id).collect();
@@ -56,6 +62,21 @@ pub(crate) fn ungranted_choices<'a>(
         }
     }
     found
+}
+
+/// Selectors of a runner whose form is unknown here: those of coding agents, and members that name a declared model.
+fn model_selectors(agent: &AgentSpec, models: &[&str]) -> Vec<FormItem> {
+    let names_model = |(name, value): &(&String, &Value)| {
+        let value = value.as_str().unwrap_or_default();
+        let is_of_harness = harness::preset::is_runner(&agent.runner_id)
+            && harness::preset::MODEL_SELECTORS.contains(&name.as_str());
+        is_of_harness && !value.trim().is_empty()
+            || name.contains("model") && models.contains(&value)
+    };
+    let named = agent.config.iter().filter(names_model);
+    let items = named.map(|(name, _)| json!({"type": "llm-model-selector", "name": name}));
+    let items = items.filter_map(|item| serde_json::from_value(item).ok());
+    items.collect()
 }
 
 /// `None`: runs get the resource, or the policy itself names it wrongly.
