@@ -146,6 +146,50 @@ kb_id = "handbook"
 }
 
 #[tokio::test]
+async fn warns_about_ungranted_models_of_other_runners() {
+    let agent = |name: &str, runner: &str, config: &str| {
+        format!(
+            "[[agents]]\nname = \"{name}\"\nevent_types = [\"message.received\"]\nrunner_id = \"plugin:{runner}\"\n\
+             resource_policy = {{ models = [\"large\"] }}\nconfig = {config}\n"
+        )
+    };
+    let agents = [
+        agent(
+            "coder",
+            "runnel/claude-code/default",
+            "{ model = \"larg\", small-model = \"small\" }",
+        ),
+        agent(
+            "own",
+            "me/bot/default",
+            "{ chat_model = \"small\", model = \"of-its-own\" }",
+        ),
+        agent(
+            "fine",
+            "runnel/codex/default",
+            "{ model = \"large\", small-model = \"\" }",
+        ),
+    ];
+    let models = "[[model_providers]]\nname = \"script\"\nkind = \"scripted\"\n\
+                  [[models]]\nmodel_id = \"large\"\nprovider = \"script\"\n\
+                  [[models]]\nmodel_id = \"small\"\nprovider = \"script\"\n";
+    let config = format!("{VALID}\n{}{models}", agents.concat());
+    let printed = with_config("check-config", &config, &["--json"]).await;
+    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let names = |agent: &str, model: &str| {
+        format!(
+            "the config of agent {agent} names the model {model}, which its resource_policy.models does not grant"
+        )
+    };
+    let expected = [
+        names("coder", "larg"),
+        names("coder", "small"),
+        names("own", "small"),
+    ];
+    assert_eq!(answer["remarks"], json!(expected), "{printed:?}");
+}
+
+#[tokio::test]
 async fn token_create_without_configuration_names_its_database() {
     let directory = TempDirectory::new();
     let make = ["token", "create", "--role", "client", "--name", "x"];

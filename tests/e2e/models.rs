@@ -279,8 +279,12 @@ async fn ungranted_models_answer_like_unknown_ones() {
         let refused = run.call(&format!("/models/{id}/{path}"), &body).await;
         assert_eq!(refused.status, 403, "{id} {path}");
         assert_eq!(refused.error("code"), "unauthorized");
+        // It names the model as requested and the granted ones, not whether others exist.
         let message = refused.error("message").to_string();
-        assert!(!message.contains(id), "{message}");
+        assert!(message.contains(&format!("`{id}`")), "{message}");
+        let granted = &refused.body["error"]["details"]["granted"];
+        assert!(!granted.to_string().contains(id), "{granted}");
+        assert!(!granted.to_string().contains("nowhere"), "{granted}");
     }
     let mut body = chat_request("hi");
     body["model"] = json!("forbidden");
