@@ -13,13 +13,15 @@ mod assembled;
 mod calls;
 mod carried;
 mod counted;
+mod parts;
 pub mod responses;
 mod stream;
 
 pub use assembled::Assembler;
 pub use calls::{CallTracker, assign_call_ids};
 pub use carried::{mark_model, merge_provider_members, provider_member_texts};
-pub use counted::{add_usage, count, usage, usage_of};
+pub use counted::{add_usage, count, merge_usage, usage, usage_of};
+pub use parts::TokenParts;
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
 

@@ -4,6 +4,8 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
+use super::parts::{add_chat_details, cached_beside, reasoning};
+
 /// Reads a whole count. Some providers send `1200.0`, or a text.
 #[expect(
     clippy::cast_possible_truncation,
@@ -34,18 +36,48 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
         further.remove(name);
     }
-    let read = LlmTokenUsage {
-        prompt_tokens: of(["prompt_tokens", "input_tokens"]),
-        completion_tokens: of(["completion_tokens", "output_tokens"]),
-        total_tokens: of(["total_tokens", "total_tokens"]),
+    let total_tokens = of(["total_tokens", "total_tokens"]);
+    let prompt_tokens = whole_prompt(told, of(["prompt_tokens", "input_tokens"]));
+    let completion_tokens = of(["completion_tokens", "output_tokens"]);
+    let mut read = LlmTokenUsage {
+        prompt_tokens,
+        completion_tokens: whole_completion(told, prompt_tokens, completion_tokens, total_tokens),
+        total_tokens,
         further,
     };
+    add_chat_details(&mut read);
     let counts = [
         read.prompt_tokens,
         read.completion_tokens,
         read.total_tokens,
     ];
     counts.iter().any(Option::is_some).then_some(read)
+}
+
+/// All prompt tokens. Anthropic counts cached ones beside `input_tokens`, and so do some servers under OpenAI's
+/// names.
+fn whole_prompt(told: &JsonObject, prompt: Option<i64>) -> Option<i64> {
+    let cached = cached_beside(told);
+    let is_beside = !told.contains_key("prompt_tokens") || cached > prompt;
+    match (prompt, cached) {
+        (Some(prompt), Some(cached)) if is_beside => Some(prompt.saturating_add(cached)),
+        (prompt, cached) => prompt.or(cached),
+    }
+}
+
+/// All completion tokens. Some providers count reasoning beside the completion, which only the total shows.
+fn whole_completion(
+    told: &JsonObject,
+    prompt: Option<i64>,
+    completion: Option<i64>,
+    total: Option<i64>,
+) -> Option<i64> {
+    let completion = completion?;
+    let with_reasoning = completion.saturating_add(reasoning(told));
+    let rest = total
+        .unwrap_or(0)
+        .saturating_sub(prompt.unwrap_or(i64::MAX));
+    Some(completion.max(rest.min(with_reasoning)))
 }
 
 /// Reads the token usage of a completion or chunk from all its known positions.
@@ -76,6 +108,13 @@ pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
     known.total_tokens = total.map(|total| total.max(sum));
     for (name, value) in told.further {
         merge_details(&mut known.further, name, value);
+    }
+}
+
+/// Merges a provider's later usage of the same answer. Smaller numbers are ignored.
+pub fn merge_usage(known: &mut JsonObject, told: &Value) {
+    for (name, value) in told.as_object().into_iter().flatten() {
+        merge_details(known, name.clone(), value.clone());
     }
 }
 

@@ -16,6 +16,8 @@ mod unknown;
 
 use serde_json::{Value, json};
 
+use super::TokenParts;
+
 pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
 pub use ask::{ProviderApi, ResponsesRequest, keeps_items, read_request, wants_stream};
 pub use head::ResponseHead;
@@ -28,28 +30,21 @@ fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {
     let Some(told) = told else {
         return Value::Null;
     };
-    let prompt = told.prompt_tokens.unwrap_or(0);
-    let completion = told.completion_tokens.unwrap_or(0);
-    let detail = |names: [&str; 2], name: &str| {
-        let mut details = names.iter().filter_map(|of| told.further.get(*of));
-        let count = details.find_map(|details| super::count(details.get(name)?));
-        count.unwrap_or(0)
-    };
-    let of_input = ["prompt_tokens_details", "input_tokens_details"];
-    let of_output = ["completion_tokens_details", "output_tokens_details"];
-    let mut input = json!({"cached_tokens": detail(of_input, "cached_tokens")});
-    for name in ["cache_write_tokens", "cache_creation_tokens"] {
-        let written = detail(of_input, name);
-        if written > 0 {
-            input["cache_write_tokens"] = json!(written);
-        }
+    let parts = TokenParts::of(Some(told));
+    let (prompt, completion) = (parts.prompt(), parts.completion());
+    let mut input = json!({"cached_tokens": parts.cache_read});
+    if parts.cache_write() > 0 {
+        input["cache_write_tokens"] = json!(parts.cache_write());
     }
+    let total = told
+        .total_tokens
+        .and_then(|total| u64::try_from(total).ok());
     json!({
         "input_tokens": prompt,
         "input_tokens_details": input,
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": detail(of_output, "reasoning_tokens")},
-        "total_tokens": told.total_tokens.unwrap_or(prompt.saturating_add(completion)),
+        "output_tokens_details": {"reasoning_tokens": parts.reasoning},
+        "total_tokens": total.unwrap_or(prompt.saturating_add(completion)),
     })
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::visible_text::visible_text;
 use super::{list, own_signature, text};
 use crate::chat::{
-    arguments_of, call_input, count, finish_reason, is_id, reasoning, text_or_refusal, usage_of,
+    TokenParts, arguments_of, call_input, finish_reason, is_id, reasoning, text_or_refusal,
+    usage_of,
 };
 
 /// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
@@ -102,37 +103,15 @@ pub(super) fn stop_of(
 
 /// Converts token usage to the names of this API, which counts cached tokens separately.
 pub(super) fn usage_json(usage: Option<&LlmTokenUsage>) -> Value {
-    let further = |pointer: &str| {
-        let (member, rest) = pointer.split_once('/').unwrap_or((pointer, ""));
-        let value = usage?.further.get(member)?;
-        let value = if rest.is_empty() {
-            value
-        } else {
-            value.get(rest)?
-        };
-        count(value)
-    };
-    let first = |pointers: &[&str]| {
-        pointers
-            .iter()
-            .find_map(|pointer| further(pointer))
-            .unwrap_or(0)
-    };
-    let prompt = usage.and_then(|usage| usage.prompt_tokens).unwrap_or(0);
-    let read = first(&[
-        "prompt_tokens_details/cached_tokens",
-        "cache_read_input_tokens",
-        "prompt_cache_hit_tokens",
-    ]);
-    let read = read.min(prompt);
-    let written = first(&[
-        "prompt_tokens_details/cache_write_tokens",
-        "cache_creation_input_tokens",
-    ]);
-    let written = written.min(prompt - read);
-    let output = usage.and_then(|usage| usage.completion_tokens).unwrap_or(0);
-    json!({"input_tokens": prompt - read - written, "cache_creation_input_tokens": written,
-        "cache_read_input_tokens": read, "output_tokens": output})
+    let parts = TokenParts::of(usage);
+    let written = parts.cache_write();
+    let mut shown = json!({"input_tokens": parts.input, "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": parts.cache_read, "output_tokens": parts.completion()});
+    if written > 0 {
+        shown["cache_creation"] = json!({"ephemeral_5m_input_tokens": parts.cache_write_5m,
+            "ephemeral_1h_input_tokens": parts.cache_write_1h});
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -234,12 +213,13 @@ mod tests {
             (json!(null), [0; 4]),
         ] {
             let [input, written, read, output] = expected;
-            assert_eq!(
-                of(&told),
-                json!({"input_tokens": input, "cache_creation_input_tokens": written,
-                    "cache_read_input_tokens": read, "output_tokens": output}),
-                "{told}"
-            );
+            let mut shown = json!({"input_tokens": input, "cache_creation_input_tokens": written,
+                "cache_read_input_tokens": read, "output_tokens": output});
+            if written > 0 {
+                shown["cache_creation"] =
+                    json!({"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0});
+            }
+            assert_eq!(of(&told), shown, "{told}");
         }
     }
 }

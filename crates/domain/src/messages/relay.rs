@@ -5,7 +5,7 @@ use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
 use super::list;
-use crate::chat::count;
+use crate::chat;
 
 /// Relays one answer, complete or as events. Members between client and provider stay unchanged.
 #[derive(Debug)]
@@ -80,34 +80,15 @@ impl MessageRelay {
 
     /// Returns the token usage so far, including cached input tokens. `None`: the provider reported none.
     pub fn usage(&self) -> Option<LlmTokenUsage> {
-        let of = |name: &str| self.usage.get(name).and_then(count);
-        let input = [
-            "input_tokens",
-            "cache_creation_input_tokens",
-            "cache_read_input_tokens",
-        ];
-        let counted: Vec<_> = input.iter().filter_map(|name| of(name)).collect();
-        let prompt = counted
-            .iter()
-            .fold(0_i64, |sum, count| sum.saturating_add(*count));
-        let output = of("output_tokens");
-        let has_prompt = !counted.is_empty();
-        (has_prompt || output.is_some()).then(|| LlmTokenUsage {
-            prompt_tokens: has_prompt.then_some(prompt),
-            completion_tokens: output,
-            total_tokens: Some(prompt.saturating_add(output.unwrap_or(0))),
-            further: JsonObject::new(),
-        })
+        let mut usage = chat::usage(&Value::Object(self.usage.clone()))?;
+        let (prompt, output) = (usage.prompt_tokens, usage.completion_tokens);
+        usage.total_tokens = Some(prompt.unwrap_or(0).saturating_add(output.unwrap_or(0)));
+        Some(usage)
     }
 
-    /// Later counts are totals. Smaller numbers are ignored.
+    /// Later counts are totals.
     fn count(&mut self, usage: Option<&Value>) {
-        for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
-            let told = count(value);
-            if told > self.usage.get(name).and_then(count) {
-                self.usage.insert(name.clone(), json!(told));
-            }
-        }
+        chat::merge_usage(&mut self.usage, usage.unwrap_or(&Value::Null));
     }
 }
 

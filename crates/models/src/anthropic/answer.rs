@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::chat::count;
+use domain::chat::{TokenParts, merge_usage};
 use domain::json_repair::SurrogateJoiner;
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -68,13 +68,21 @@ fn finish_reason(reason: &Value) -> &'static str {
 }
 
 /// Cached tokens count as prompt tokens.
-fn usage(usage: &Value) -> Value {
-    let of = |key: &str| count(&usage[key]).unwrap_or(0);
-    let cached = of("cache_read_input_tokens");
-    let prompt = of("input_tokens") + cached + of("cache_creation_input_tokens");
-    let completion = of("output_tokens");
-    json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached}})
+fn usage(told: &Value) -> Value {
+    let read = domain::chat::usage(told).unwrap_or_default();
+    let parts = TokenParts::of(Some(&read));
+    let (prompt, completion) = (parts.prompt(), parts.completion());
+    let mut usage = json!({"prompt_tokens": prompt, "completion_tokens": completion,
+        "total_tokens": prompt.saturating_add(completion),
+        "prompt_tokens_details": {"cached_tokens": parts.cache_read, "cache_write_tokens": parts.cache_write()}});
+    if parts.cache_write_1h > 0 {
+        usage["cache_creation"] = json!({"ephemeral_5m_input_tokens": parts.cache_write_5m,
+            "ephemeral_1h_input_tokens": parts.cache_write_1h});
+    }
+    if parts.reasoning > 0 {
+        usage["completion_tokens_details"] = json!({"reasoning_tokens": parts.reasoning});
+    }
+    usage
 }
 
 /// Translates the events of one streamed message.
@@ -204,12 +212,7 @@ impl EventReader {
 
     /// The first event counts the prompt, the last the answer. Smaller later counts are ignored.
     fn count(&mut self, usage: &Value) {
-        for (key, value) in usage.as_object().into_iter().flatten() {
-            let told = count(value);
-            if told > self.usage.get(key).and_then(count) {
-                self.usage.insert(key.clone(), json!(told));
-            }
-        }
+        merge_usage(&mut self.usage, usage);
     }
 }
 
