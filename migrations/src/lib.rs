@@ -53,6 +53,7 @@ mod m20261127_000065_stream_links;
 mod m20261128_000066_key_expiry;
 mod m20261128_000067_key_agents;
 mod m20261128_000068_posted_by;
+mod m20261128_000069_token_parts;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -108,6 +109,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261128_000066_key_expiry::Migration),
             Box::new(m20261128_000067_key_agents::Migration),
             Box::new(m20261128_000068_posted_by::Migration),
+            Box::new(m20261128_000069_token_parts::Migration),
         ]
     }
 }

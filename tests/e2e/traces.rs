@@ -231,7 +231,7 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
         if search.is_error {
             assert_eq!(told["error.type"], "invalid_argument");
         } else {
-            assert_eq!(told["gen_ai.request.top_k"], 3);
+            assert_eq!(told["gen_ai.retrieval.top_k"], 3);
             assert_eq!(told["runnel.retrieval.passages"], 1);
         }
     }

@@ -201,8 +201,7 @@ impl HostCall {
         let used = self.spending.take().map(|spending| spending.settle(ended));
         let of_model = used.as_ref().map(|used| &used.call);
         let of_model = of_model.filter(|call| call.kind == "model");
-        let counted =
-            of_model.map(|call| (call.prompt_tokens, call.completion_tokens, call.is_estimate));
+        let counted = of_model.map(|call| (call.tokens, call.is_estimate));
         self.export(outcome, counted);
         let outcome = AuditOutcome {
             id: self.id,

@@ -6,6 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+use domain::chat::TokenParts;
 use egress::upstream::UpstreamError;
 use models::{Model, Models, Payment};
 use telemetry::metrics;
@@ -54,8 +55,14 @@ async fn counted(
     until: Instant,
     paid: &Payment,
 ) -> Result<Vec<Vec<f32>>, UpstreamError> {
-    let price = model.price.unwrap_or_default();
-    let of = |tokens| (tokens, price.cost(tokens, 0));
+    let price = model.price.clone().unwrap_or_default();
+    let of = |input| {
+        let tokens = TokenParts {
+            input,
+            ..TokenParts::default()
+        };
+        (tokens, price.cost(tokens))
+    };
     // The provider may bill a request even without a response.
     let call = metrics::ModelCallCounter::begin(id, of(model.count.of_texts(texts.iter())));
     let before = prompt_of(paid);
@@ -76,7 +83,7 @@ async fn counted(
                     | UpstreamError::Malformed(_)
                     | UpstreamError::TooLarge { .. }
             );
-            call.end(error.reason(), (!took_it).then_some((0, 0)));
+            call.end(error.reason(), (!took_it).then_some(Default::default()));
             Err(error)
         }
     }

@@ -21,6 +21,7 @@ mod embeddings;
 mod exchange;
 mod openai;
 mod payment;
+mod price;
 mod provider_health;
 mod refused_parts;
 mod scripted;
@@ -39,6 +40,7 @@ pub use embeddings::{ProviderEmbeddings, TextVector};
 pub use exchange::ProviderAddress;
 pub use openai::OpenAi;
 pub use payment::Payment;
+pub use price::{Price, PriceTier, TokenRates};
 pub use provider_health::{MonitoredProvider, ProviderProbe};
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
@@ -102,26 +104,6 @@ pub trait Provider: Send + Sync {
     }
 }
 
-/// Price of a million tokens in the operator's currency, which equals millionths of it per token.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Price {
-    pub input: f64,
-    pub output: f64,
-}
-
-impl Price {
-    /// Cost of these tokens, in millionths of the currency.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "prices and counts are far below what a double counts exactly"
-    )]
-    pub fn cost(self, prompt: u64, completion: u64) -> u64 {
-        (prompt as f64 * self.input + completion as f64 * self.output).ceil() as u64
-    }
-}
-
 /// A model of the catalog and its provider.
 #[derive(Clone)]
 pub struct Model {
@@ -132,7 +114,10 @@ pub struct Model {
     pub max_output_tokens: Option<u64>,
     /// Further request parameters that the provider receives.
     pub extra_members: Arc<[String]>,
+    /// `None`: unknown. A budget of cost refuses calls of this model.
     pub price: Option<Price>,
+    /// Maximum completion tokens that a call reserves of its budgets. `None`: its upper bound.
+    pub reserved_tokens: Option<u64>,
     pub count: TokenCount,
     pub batch_size: BatchSize,
     /// Validates URLs that a provider may fetch.
@@ -252,6 +237,7 @@ mod tests {
             max_output_tokens: None,
             extra_members: Arc::new([]),
             price: None,
+            reserved_tokens: None,
             count: TokenCount {
                 vocabulary: Vocabulary::O200k,
                 margin: 1.0,

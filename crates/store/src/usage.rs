@@ -6,6 +6,7 @@ mod reserved;
 use std::collections::HashMap;
 
 use domain::budget::{Amount, Budget, BudgetScope};
+use domain::chat::TokenParts;
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{
@@ -47,8 +48,7 @@ pub struct UsedCall {
     pub kind: &'static str,
     pub resource: String,
     pub outcome: &'static str,
-    pub prompt_tokens: u64,
-    pub completion_tokens: u64,
+    pub tokens: TokenParts,
     /// The gateway counted the tokens, because the provider did not.
     pub is_estimate: bool,
     pub cost_micros: u64,
@@ -70,8 +70,7 @@ pub struct UsageOfRun {
     pub kind: String,
     pub resource: String,
     pub calls: u64,
-    pub prompt_tokens: u64,
-    pub completion_tokens: u64,
+    pub tokens: TokenParts,
     /// Number of calls with estimated tokens.
     pub estimated_calls: u64,
     pub cost_micros: u64,
@@ -100,7 +99,7 @@ impl UsedCall {
     fn amount(&self) -> Amount {
         Amount {
             calls: 1,
-            tokens: self.prompt_tokens + self.completion_tokens,
+            tokens: self.tokens.prompt() + self.tokens.completion(),
             cost_micros: self.cost_micros,
             wall_ms: self.wall_ms,
         }
@@ -129,8 +128,12 @@ impl Mutation for SettleUsage {
             kind: Set(call.kind.to_owned()),
             resource: Set(call.resource.clone()),
             outcome: Set(call.outcome.to_owned()),
-            prompt_tokens: Set(signed(call.prompt_tokens)),
-            completion_tokens: Set(signed(call.completion_tokens)),
+            prompt_tokens: Set(signed(call.tokens.prompt())),
+            completion_tokens: Set(signed(call.tokens.completion())),
+            cache_read_tokens: Set(signed(call.tokens.cache_read)),
+            cache_write_5m_tokens: Set(signed(call.tokens.cache_write_5m)),
+            cache_write_1h_tokens: Set(signed(call.tokens.cache_write_1h)),
+            reasoning_tokens: Set(signed(call.tokens.reasoning)),
             is_estimate: Set(i64::from(call.is_estimate)),
             cost_micros: Set(signed(call.cost_micros)),
             wall_ms: Set(signed(call.wall_ms)),
@@ -202,12 +205,46 @@ async fn add(
 }
 
 #[derive(FromQueryResult)]
+#[expect(clippy::struct_field_names, reason = "columns of usage_calls")]
+struct TokenSums {
+    prompt_tokens: i64,
+    completion_tokens: i64,
+    cache_read_tokens: i64,
+    cache_write_5m_tokens: i64,
+    cache_write_1h_tokens: i64,
+    reasoning_tokens: i64,
+}
+
+impl TokenSums {
+    fn parts(&self, of: &str) -> Result<TokenParts, StoreError> {
+        let read = |value| unsigned("usage_calls", of, value);
+        let (cache_read, reasoning) = (self.cache_read_tokens, self.reasoning_tokens);
+        let (short, long) = (self.cache_write_5m_tokens, self.cache_write_1h_tokens);
+        Ok(TokenParts {
+            input: read(self.prompt_tokens - cache_read - short - long)?,
+            cache_read: read(cache_read)?,
+            cache_write_5m: read(short)?,
+            cache_write_1h: read(long)?,
+            output: read(self.completion_tokens - reasoning)?,
+            reasoning: read(reasoning)?,
+        })
+    }
+}
+
+#[derive(FromQueryResult)]
+struct CallTokens {
+    id: String,
+    #[sea_orm(nested)]
+    tokens: TokenSums,
+}
+
+#[derive(FromQueryResult)]
 struct UsageSums {
     kind: String,
     resource: String,
     calls: i64,
-    prompt_tokens: i64,
-    completion_tokens: i64,
+    #[sea_orm(nested)]
+    tokens: TokenSums,
     estimated_calls: i64,
     cost_micros: i64,
     wall_ms: i64,
@@ -225,6 +262,10 @@ impl UsageRepository<'_> {
             .column_as(Column::Id.count(), "calls")
             .column_as(sum(Column::PromptTokens), "prompt_tokens")
             .column_as(sum(Column::CompletionTokens), "completion_tokens")
+            .column_as(sum(Column::CacheReadTokens), "cache_read_tokens")
+            .column_as(sum(Column::CacheWrite5mTokens), "cache_write_5m_tokens")
+            .column_as(sum(Column::CacheWrite1hTokens), "cache_write_1h_tokens")
+            .column_as(sum(Column::ReasoningTokens), "reasoning_tokens")
             .column_as(sum(Column::IsEstimate), "estimated_calls")
             .column_as(sum(Column::CostMicros), "cost_micros")
             .column_as(sum(Column::WallMs), "wall_ms")
@@ -240,8 +281,7 @@ impl UsageRepository<'_> {
             let sum = |value| unsigned("usage_calls", &sums.resource, value);
             Ok(UsageOfRun {
                 calls: sum(sums.calls)?,
-                prompt_tokens: sum(sums.prompt_tokens)?,
-                completion_tokens: sum(sums.completion_tokens)?,
+                tokens: sums.tokens.parts(&sums.resource)?,
                 estimated_calls: sum(sums.estimated_calls)?,
                 cost_micros: sum(sums.cost_micros)?,
                 wall_ms: sum(sums.wall_ms)?,
@@ -249,6 +289,24 @@ impl UsageRepository<'_> {
                 resource: sums.resource.clone(),
             })
         };
+        rows.into_iter().map(read).collect()
+    }
+
+    /// Tokens of these model calls of a run, by their id.
+    pub async fn tokens_of_calls(
+        self,
+        run: RunId,
+        ids: impl Iterator<Item = &str>,
+    ) -> Result<HashMap<String, TokenParts>, StoreError> {
+        use usage_calls::Column;
+        let rows = usage_calls::Entity::find()
+            .filter(Column::RunId.eq(run.to_string()))
+            .filter(Column::Kind.eq("model"))
+            .filter(Column::Id.is_in(ids))
+            .into_model::<CallTokens>()
+            .all(&self.db.readers)
+            .await?;
+        let read = |row: CallTokens| Ok((row.id.clone(), row.tokens.parts(&row.id)?));
         rows.into_iter().map(read).collect()
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::support::{StoreFixture, TestRng, on_both};
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
+use domain::chat::TokenParts;
 use domain::run::Run;
 use protocol::id::WorkspaceId;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
@@ -83,8 +84,11 @@ impl BudgetCalls {
             kind: "model",
             resource: "m".to_owned(),
             outcome: "ok",
-            prompt_tokens: used,
-            completion_tokens: 0,
+            tokens: TokenParts {
+                cache_read: used / 2,
+                output: used - used / 2,
+                ..TokenParts::default()
+            },
             is_estimate: false,
             cost_micros: 0,
             wall_ms: 0,

@@ -44,6 +44,7 @@ const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const MODEL_CALLS: &str = "runnel_model_calls_total";
 const MODEL_TOKENS: &str = "runnel_model_tokens_total";
+const MODEL_TOKEN_PARTS: &str = "runnel_model_token_parts_total";
 const MODEL_COST: &str = "runnel_model_cost_total";
 const TOOL_CALLS: &str = "runnel_tool_calls_total";
 const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use domain::chat::TokenParts;
 use domain::run::Run;
 use domain::trace::{RunTrace, SpanId, TraceId, TraceParent};
 use tokio::sync::mpsc;
@@ -243,7 +244,7 @@ impl CallSpan {
             ("gen_ai.data_source.id", text(kb_id)),
         ];
         if let Some(top_k) = top_k {
-            attributes.push(("gen_ai.request.top_k", SpanAttribute::Number(top_k)));
+            attributes.push(("gen_ai.retrieval.top_k", SpanAttribute::Number(top_k)));
         }
         Self {
             kind: SpanKind::Client,
@@ -258,14 +259,25 @@ impl CallSpan {
         self.attributes.push(found);
     }
 
-    /// Sets the token usage, as counted by the provider or estimated here.
-    pub fn count(&mut self, input_tokens: u64, output_tokens: u64, is_estimate: bool) {
-        let (input, output) = (
-            SpanAttribute::Number(input_tokens),
-            SpanAttribute::Number(output_tokens),
-        );
-        self.attributes.push(("gen_ai.usage.input_tokens", input));
-        self.attributes.push(("gen_ai.usage.output_tokens", output));
+    /// Sets the token usage, as counted by the provider or estimated here. Cached and reasoning tokens are part of
+    /// the input and output counts, as the conventions say.
+    pub fn count(&mut self, tokens: TokenParts, is_estimate: bool) {
+        let counts = [
+            ("gen_ai.usage.input_tokens", tokens.prompt()),
+            ("gen_ai.usage.output_tokens", tokens.completion()),
+        ];
+        let details = [
+            ("gen_ai.usage.cache_read.input_tokens", tokens.cache_read),
+            (
+                "gen_ai.usage.cache_creation.input_tokens",
+                tokens.cache_write(),
+            ),
+            ("gen_ai.usage.reasoning.output_tokens", tokens.reasoning),
+        ];
+        let details = details.into_iter().filter(|(_, count)| *count > 0);
+        for (name, count) in counts.into_iter().chain(details) {
+            self.attributes.push((name, SpanAttribute::Number(count)));
+        }
         if is_estimate {
             let flag = ("runnel.usage.is_estimate", SpanAttribute::Flag(true));
             self.attributes.push(flag);

@@ -42,8 +42,8 @@ pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
 pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
 pub(crate) use settings::{
-    Declared, KnownNames, PolicyWarning, artifact_directory, declared, run_limits,
-    ungranted_choices, unknown_policy_names,
+    Declared, DerivedPrices, KnownNames, PolicyWarning, artifact_directory, declared,
+    derived_prices, run_limits, ungranted_choices, unknown_policy_names, unpriced_models,
 };
 
 /// A gateway that is ready to serve.

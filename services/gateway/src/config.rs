@@ -16,6 +16,7 @@ mod locations;
 mod mcp_server;
 mod models;
 mod paths;
+mod prices;
 mod reachable;
 mod secret_ref;
 mod sections;
@@ -36,6 +37,7 @@ use serde_json::{Value, json};
 
 pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
+pub use self::prices::{ModelPrices, PriceEntry};
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use builtin_runners::BuiltinRunner;

@@ -7,6 +7,7 @@ use protocol::id::RunId;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 
+use super::usage::TokensByPrice;
 use crate::auth::ScopedCaller;
 use crate::error::ApiResult;
 use crate::query::{PathOf, QueryOf, page_limit};
@@ -45,6 +46,9 @@ pub(crate) struct AuditEntryView {
     /// Duration of an external call in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<i64>,
+    /// Tokens of a model call, known after its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokensByPrice>,
     /// Number of denied calls in this entry. Absent: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
@@ -93,10 +97,14 @@ pub(crate) async fn list_run_audit(
         .last()
         .filter(|_| has_more)
         .map(|record| cursors.encode(CursorKind::Names, &list, record.id.as_bytes()));
+    let ids = found.items.iter().map(|record| record.id.as_str());
+    let usage = state.runs.store().usage();
+    let tokens = usage.tokens_of_calls(run.id, ids).await?;
     let items = found
         .items
         .into_iter()
         .map(|record| AuditEntryView {
+            tokens: tokens.get(&record.id).copied().map(Into::into),
             id: record.id,
             action: record.action,
             resource: record.resource,

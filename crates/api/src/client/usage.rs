@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use domain::chat::TokenParts;
 use protocol::error::ErrorBody;
 use protocol::id::RunId;
 use serde::Serialize;
@@ -23,15 +24,33 @@ pub(crate) struct RunUsage {
 }
 
 /// Counts and sums of calls.
-#[derive(Clone, Copy, Default, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Serialize, utoipa::ToSchema)]
 pub(crate) struct Used {
     calls: u64,
     prompt_tokens: u64,
     completion_tokens: u64,
+    /// The same tokens by price.
+    tokens: TokensByPrice,
     /// In the currency of the configured prices.
     cost: f64,
     /// Sum of the calls' durations.
     seconds: f64,
+}
+
+/// Disjoint token counts. The first four sum to the prompt, the last two to the completion.
+#[derive(Clone, Copy, Serialize, utoipa::ToSchema)]
+pub(crate) struct TokensByPrice {
+    /// Prompt tokens that the provider's cache neither served nor stored.
+    input: u64,
+    /// Prompt tokens that the cache served.
+    cache_read: u64,
+    /// Prompt tokens that the cache stored for five minutes, or for an unknown time.
+    cache_write_5m: u64,
+    /// Prompt tokens that the cache stored for an hour.
+    cache_write_1h: u64,
+    /// Completion tokens without reasoning.
+    output: u64,
+    reasoning: u64,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -50,20 +69,39 @@ impl Used {
     fn of(usage: &UsageOfRun) -> Self {
         Self {
             calls: usage.calls,
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
+            prompt_tokens: usage.tokens.prompt(),
+            completion_tokens: usage.tokens.completion(),
+            tokens: usage.tokens.into(),
             cost: micros(usage.cost_micros),
             seconds: micros(usage.wall_ms.saturating_mul(1000)),
         }
     }
+}
 
-    fn plus(self, other: Self) -> Self {
+/// Sum over all resources.
+fn sum_of(usage: &[UsageOfRun]) -> Used {
+    let sum = |of: fn(&UsageOfRun) -> u64| usage.iter().map(of).sum::<u64>();
+    let tokens = usage.iter().map(|usage| usage.tokens);
+    let tokens = tokens.fold(TokenParts::default(), TokenParts::plus);
+    Used {
+        calls: sum(|usage| usage.calls),
+        prompt_tokens: tokens.prompt(),
+        completion_tokens: tokens.completion(),
+        tokens: tokens.into(),
+        cost: micros(sum(|usage| usage.cost_micros)),
+        seconds: micros(sum(|usage| usage.wall_ms).saturating_mul(1000)),
+    }
+}
+
+impl From<TokenParts> for TokensByPrice {
+    fn from(parts: TokenParts) -> Self {
         Self {
-            calls: self.calls + other.calls,
-            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
-            completion_tokens: self.completion_tokens + other.completion_tokens,
-            cost: self.cost + other.cost,
-            seconds: self.seconds + other.seconds,
+            input: parts.input,
+            cache_read: parts.cache_read,
+            cache_write_5m: parts.cache_write_5m,
+            cache_write_1h: parts.cache_write_1h,
+            output: parts.output,
+            reasoning: parts.reasoning,
         }
     }
 }
@@ -82,7 +120,7 @@ pub(crate) async fn get_run_usage(
     let store = state.runs.store();
     let run = caller.find_run(&state, id).await?;
     let usage = store.usage().usage_of_run(run.id).await?;
-    let total = usage.iter().map(Used::of).fold(Used::default(), Used::plus);
+    let total = sum_of(&usage);
     let items = usage
         .into_iter()
         .map(|usage| UsedResource {

@@ -40,3 +40,14 @@ pub(crate) fn over_budget(message: String, seconds: Option<u32>) -> ApiError {
         None => refused,
     }
 }
+
+/// A budget limits cost, and this model has no price.
+pub(crate) fn without_price(model: &str, budget: &str) -> ApiError {
+    let message = format!(
+        "{model} has no price, so the budget {budget} cannot count its cost; the operator sets input_price and \
+         output_price in its [[models]], or unpriced = \"free\""
+    );
+    ApiError::new(StatusCode::FORBIDDEN, "unauthorized", message)
+        .with("reason", json!("unpriced"))
+        .with("budget", json!(budget))
+}

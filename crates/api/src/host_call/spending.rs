@@ -2,13 +2,14 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};
+use domain::chat::TokenParts;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
 use serde_json::json;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
-use crate::error::limits::over_budget;
+use crate::error::limits::{over_budget, without_price};
 use crate::error::{ApiError, BillingOutcome};
 use models::{Model, Price};
 use runs::grant::Grant;
@@ -64,12 +65,20 @@ impl Spending {
         spend: Spend,
     ) -> Result<Self, ApiError> {
         let lines = runs.usage.budgets_of(grant);
+        let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
+        if let Some(line) = of_cost.filter(|_| spend.is_unpriced()) {
+            return Err(unpriced(&spend, &line.budget.name));
+        }
         let reserved = Amount {
             calls: 1,
             tokens: spend
                 .prompt_tokens
                 .saturating_add(spend.max_completion_tokens),
-            cost_micros: spend.cost(spend.prompt_tokens, spend.max_completion_tokens),
+            cost_micros: spend.cost(TokenParts::split(
+                spend.prompt_tokens,
+                spend.max_completion_tokens,
+                None,
+            )),
             wall_ms: 0,
         };
         let mut reservation = None;
@@ -121,9 +130,9 @@ impl Spending {
     /// Builds the settlement of the ended call.
     pub(super) fn settle(self, ended: EndedCall) -> SettleUsage {
         let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
-        let cost_micros = self.spend.cost(prompt_tokens, completion_tokens);
+        let tokens = TokenParts::split(prompt_tokens, completion_tokens, self.counted.as_ref());
+        let cost_micros = self.spend.cost(tokens);
         if self.spend.kind == "model" {
-            let tokens = (prompt_tokens, completion_tokens);
             metrics::model_called(&self.spend.resource, ended.outcome, tokens, cost_micros);
         }
         SettleUsage {
@@ -134,8 +143,7 @@ impl Spending {
                 kind: self.spend.kind,
                 resource: self.spend.resource,
                 outcome: ended.outcome,
-                prompt_tokens,
-                completion_tokens,
+                tokens,
                 is_estimate,
                 cost_micros,
                 wall_ms: ended.wall_ms,
@@ -203,7 +211,7 @@ impl Spend {
         let of_query = |model: &Model| model.count.of_texts([query].into_iter());
         Self {
             prompt_tokens: embedding.map_or(0, of_query),
-            price: embedding.and_then(|model| model.price),
+            price: embedding.and_then(|model| model.price.clone()),
             ..Self::without_tokens("knowledge", kb_id)
         }
     }
@@ -218,9 +226,24 @@ impl Spend {
         }
     }
 
-    fn cost(&self, prompt: u64, completion: u64) -> u64 {
-        self.price.unwrap_or_default().cost(prompt, completion)
+    fn cost(&self, tokens: TokenParts) -> u64 {
+        self.price.as_ref().map_or(0, |price| price.cost(tokens))
     }
+
+    /// Whether the call has a cost that the configuration does not tell.
+    fn is_unpriced(&self) -> bool {
+        self.price.is_none() && (self.kind == "model" || self.prompt_tokens > 0)
+    }
+}
+
+fn unpriced(spend: &Spend, budget: &str) -> ApiError {
+    let Spend { kind, resource, .. } = spend;
+    let model = if *kind == "model" {
+        format!("the model {resource}")
+    } else {
+        format!("the embedding model of {resource}")
+    };
+    without_price(&model, budget)
 }
 
 fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
@@ -266,6 +289,16 @@ pub(crate) fn micros(number: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use models::TokenRates;
+
+    const RATES: TokenRates = TokenRates {
+        input: 2.5,
+        cache_read: 0.25,
+        cache_write_5m: 3.0,
+        cache_write_1h: 5.0,
+        output: 10.0,
+        reasoning: 12.0,
+    };
 
     fn spending(counted: Option<LlmTokenUsage>, said: u64) -> Spending {
         Spending {
@@ -274,10 +307,7 @@ mod tests {
                 resource: "m".to_owned(),
                 prompt_tokens: 100,
                 max_completion_tokens: 50,
-                price: Some(Price {
-                    input: 2.5,
-                    output: 10.0,
-                }),
+                price: Some(Price::new(RATES, Vec::new())),
             },
             lines: Vec::new(),
             reserved: Amount::default(),
@@ -320,8 +350,8 @@ mod tests {
                 .settle(ended(outcome, billing_outcome))
                 .call;
             (
-                call.prompt_tokens,
-                call.completion_tokens,
+                call.tokens.prompt(),
+                call.tokens.completion(),
                 call.is_estimate,
                 call.cost_micros,
             )

@@ -1,5 +1,6 @@
 //! Trace spans of host calls.
 
+use domain::chat::TokenParts;
 use domain::trace::TraceParent;
 
 use super::HostCall;
@@ -58,12 +59,12 @@ impl HostCall {
     }
 
     /// Exports the span, once.
-    pub(super) fn export(&mut self, outcome: &'static str, used: Option<(u64, u64, bool)>) {
+    pub(super) fn export(&mut self, outcome: &'static str, used: Option<(TokenParts, bool)>) {
         let Some(mut span) = self.traced.span.take() else {
             return;
         };
-        if let Some((input, output, is_estimate)) = used {
-            span.count(input, output, is_estimate);
+        if let Some((tokens, is_estimate)) = used {
+            span.count(tokens, is_estimate);
         }
         let error = (outcome != "ok").then_some(outcome);
         let error = error.or(self.traced.fault);

@@ -103,6 +103,7 @@ pub(super) fn model(clock: Clock, egress: Egress) -> Model {
         max_output_tokens: None,
         extra_members: Arc::new([]),
         price: None,
+        reserved_tokens: None,
         count: TokenCount {
             vocabulary: Vocabulary::O200k,
             margin: 1.0,

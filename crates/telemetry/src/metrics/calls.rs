@@ -4,14 +4,31 @@ use std::time::Instant;
 
 use ::metrics::{counter, histogram};
 
-use super::{MODEL_CALLS, MODEL_COST, MODEL_TOKENS, TOOL_CALL_SECONDS, TOOL_CALLS};
+use domain::chat::TokenParts;
 
-/// A model call. The id is configured; `tokens`: prompt, completion; `cost` in millionths.
-pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost: u64) {
+use super::{
+    MODEL_CALLS, MODEL_COST, MODEL_TOKEN_PARTS, MODEL_TOKENS, TOOL_CALL_SECONDS, TOOL_CALLS,
+};
+
+/// A model call. The id is configured; `cost` in millionths.
+pub fn model_called(model: &str, outcome: &'static str, tokens: TokenParts, cost: u64) {
     let model = model.to_owned();
     counter!(MODEL_CALLS, "model" => model.clone(), "outcome" => outcome).increment(1);
-    for (direction, count) in [("prompt", tokens.0), ("completion", tokens.1)] {
+    for (direction, count) in [
+        ("prompt", tokens.prompt()),
+        ("completion", tokens.completion()),
+    ] {
         counter!(MODEL_TOKENS, "model" => model.clone(), "direction" => direction).increment(count);
+    }
+    for (part, count) in [
+        ("input", tokens.input),
+        ("cache_read", tokens.cache_read),
+        ("cache_write_5m", tokens.cache_write_5m),
+        ("cache_write_1h", tokens.cache_write_1h),
+        ("output", tokens.output),
+        ("reasoning", tokens.reasoning),
+    ] {
+        counter!(MODEL_TOKEN_PARTS, "model" => model.clone(), "part" => part).increment(count);
     }
     counter!(MODEL_COST, "model" => model).increment(cost);
 }
@@ -20,13 +37,13 @@ pub fn model_called(model: &str, outcome: &'static str, tokens: (u64, u64), cost
 pub struct ModelCallCounter<'a> {
     model: &'a str,
     outcome: &'static str,
-    used: (u64, u64),
+    used: (TokenParts, u64),
 }
 
 impl<'a> ModelCallCounter<'a> {
-    /// `model`: its id in the catalog; `used`: prompt tokens and their cost in millionths, unless `end` replaces
+    /// `model`: its id in the catalog; `used`: tokens and their cost in millionths, unless `end` replaces
     /// them.
-    pub fn begin(model: &'a str, used: (u64, u64)) -> Self {
+    pub fn begin(model: &'a str, used: (TokenParts, u64)) -> Self {
         Self {
             model,
             outcome: "abandoned",
@@ -35,7 +52,7 @@ impl<'a> ModelCallCounter<'a> {
     }
 
     /// `outcome`: `ok` or the error code.
-    pub fn end(mut self, outcome: &'static str, used: Option<(u64, u64)>) {
+    pub fn end(mut self, outcome: &'static str, used: Option<(TokenParts, u64)>) {
         self.outcome = outcome;
         self.used = used.unwrap_or(self.used);
     }
@@ -44,7 +61,7 @@ impl<'a> ModelCallCounter<'a> {
 impl Drop for ModelCallCounter<'_> {
     fn drop(&mut self) {
         let (tokens, cost) = self.used;
-        model_called(self.model, self.outcome, (tokens, 0), cost);
+        model_called(self.model, self.outcome, tokens, cost);
     }
 }
 

@@ -111,6 +111,8 @@ metrics!(
         "Model calls: ok, abandoned, or the error code";
     Counter super::MODEL_TOKENS, ["model", "direction"],
         "Prompt and completion tokens of models, counted by the provider or estimated here";
+    Counter super::MODEL_TOKEN_PARTS, ["model", "part"],
+        "Tokens of models by price: input, cache_read, cache_write_5m, cache_write_1h, output, reasoning";
     Counter super::MODEL_COST, ["model"],
         "Cost of models by the configured prices, in millionths of the currency";
     Counter super::TOOL_CALLS, ["source", "outcome"],

@@ -5,6 +5,7 @@ mod bus;
 mod choices;
 mod knowledge;
 mod models;
+mod prices;
 mod secrets;
 mod skills;
 mod telemetry;
@@ -28,6 +29,7 @@ use url::Url;
 pub(crate) use self::artifacts::artifact_directory;
 pub(crate) use self::choices::ungranted_choices;
 pub(crate) use self::models::DeclaredModels;
+pub(crate) use self::prices::{DerivedPrices, derived_prices, unpriced_models};
 
 use crate::config::{
     Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, closest,

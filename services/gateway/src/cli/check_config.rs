@@ -19,8 +19,8 @@ use runners::Runners;
 use serde_json::{Value, json};
 
 use crate::app::{
-    BuiltinServers, Declared, KnownNames, PolicyWarning, declared, ungranted_choices,
-    unknown_policy_names,
+    BuiltinServers, Declared, DerivedPrices, KnownNames, PolicyWarning, declared, derived_prices,
+    ungranted_choices, unknown_policy_names, unpriced_models,
 };
 use crate::cli::ConfigArgument;
 use crate::cli::output::{self, OutputPart};
@@ -101,13 +101,15 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
     let found = unknown_policy_names(&agents, &known).into_iter();
     checked.warnings = found
         .chain(ungranted_choices(&agents, &catalog))
-        .map(|PolicyWarning { pointer, text, .. }| {
-            let ConfigErrors(located) =
-                ConfigErrors(vec![ConfigFault::new(pointer, text)]).located(&config.locations);
+        .map(|PolicyWarning { pointer, text, .. }| ConfigFault::new(pointer, text))
+        .chain(unpriced_models(&config))
+        .map(|warning| {
+            let ConfigErrors(located) = ConfigErrors(vec![warning]).located(&config.locations);
             located
         })
         .collect::<Vec<_>>()
         .concat();
+    checked.prices = derived_prices(&config);
     Ok(checked)
 }
 
@@ -154,6 +156,7 @@ struct CheckedConfig {
     faults: Vec<ConfigFault>,
     /// Valid settings that are probably mistakes.
     warnings: Vec<ConfigFault>,
+    prices: Vec<DerivedPrices>,
     probed: Option<ProbeResults>,
 }
 
@@ -173,6 +176,12 @@ impl CheckedConfig {
         let remarks: Vec<_> = self.warnings.iter().map(|one| &one.message).collect();
         let mut answer =
             json!({"valid": self.faults.is_empty(), "faults": faults, "remarks": remarks});
+        if !self.prices.is_empty() {
+            let prices = self.prices.iter();
+            answer["derived_prices"] = prices
+                .map(|of| json!({"model_id": of.model, "prices": of.text}))
+                .collect();
+        }
         if let Some(probed) = &self.probed {
             let result = |result: &Result<String, String>| match result {
                 Ok(detail) => json!({"ok": true, "detail": detail}),
@@ -201,6 +210,11 @@ impl CheckedConfig {
         }
         for warning in &self.warnings {
             print_fault(output::YELLOW, "warning", warning);
+        }
+        for DerivedPrices { model, text } in &self.prices {
+            output::line(&format!(
+                "model {model} has no own price for these, so it counts {text}"
+            ));
         }
         if let Some(probed) = &self.probed {
             probe_table::print(&probed.rows());

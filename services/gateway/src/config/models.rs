@@ -10,6 +10,7 @@ use url::Url;
 
 use super::endpoint::read_headers;
 use super::fault::ConfigFault;
+use super::prices::PriceEntry;
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, seconds, some_of, text, whole};
 use egress::parse_plain_url;
@@ -211,9 +212,9 @@ pub struct ModelEntry {
     pub token_margin: Option<f64>,
     /// Maximum number of texts in one embedding request. `None`: adapts to the provider.
     pub embedding_batch: Option<u64>,
-    /// Price of a million tokens, in the operator's currency.
-    pub input_price: Option<f64>,
-    pub output_price: Option<f64>,
+    pub price: PriceEntry,
+    /// Calls reserve the upper bound of their completion tokens.
+    pub reserves_worst: bool,
 }
 
 impl ModelEntry {
@@ -234,8 +235,8 @@ impl ModelEntry {
         let vocabulary = table.optional("vocabulary", one_of(&["o200k", "cl100k"]));
         let token_margin = table.optional("token_margin", number(1.0, 10.0));
         let embedding_batch = table.optional("embedding_batch", whole(1..=2048));
-        let input_price = table.optional("input_price", number(0.0, 1e6));
-        let output_price = table.optional("output_price", number(0.0, 1e6));
+        let price = PriceEntry::read(&mut table);
+        let reserve = table.optional("reserve", one_of(&["bounded", "worst"]));
         table.close()?;
         Ok(Self {
             model_id: model_id?,
@@ -250,8 +251,8 @@ impl ModelEntry {
             vocabulary: vocabulary?.unwrap_or_else(|| "o200k".to_owned()),
             token_margin: token_margin?,
             embedding_batch: embedding_batch?,
-            input_price: input_price?,
-            output_price: output_price?,
+            price: price?,
+            reserves_worst: reserve?.is_some_and(|reserve| reserve == "worst"),
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::allowed_parameters::check_parameters;
 use crate::host::models::images::Images;
-use crate::host::models::token_bounds::chat_spend;
+use crate::host::models::token_bounds::{chat_spend, reserved};
 use crate::host_call::{HostCall, Spend};
 use crate::memory_budget::MemoryPermit;
 use crate::state::ApiState;
@@ -102,8 +102,8 @@ impl MessagesInvocation<'_> {
             kind: "model",
             resource: self.id.to_owned(),
             prompt_tokens: prompt_tokens.max(window),
-            max_completion_tokens: max_tokens.saturating_add(beside),
-            price: self.model.price,
+            max_completion_tokens: reserved(self.model, max_tokens.saturating_add(beside)),
+            price: self.model.price.clone(),
         };
         let betas = self.betas.clone();
         (WireRequest { body, betas }, spend)

@@ -145,7 +145,7 @@ fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a St
         resource: id.to_owned(),
         prompt_tokens: model.count.of_texts(texts),
         max_completion_tokens: 0,
-        price: model.price,
+        price: model.price.clone(),
     }
 }
 

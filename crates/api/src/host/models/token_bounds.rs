@@ -97,13 +97,18 @@ pub(in crate::host) fn chat_spend(
         kind: "model",
         resource: id.to_owned(),
         prompt_tokens: prompt_tokens.max(window),
-        max_completion_tokens: completion_bound(
-            body,
-            model.provider.bound(),
-            model.provider.thought_count(),
+        max_completion_tokens: reserved(
+            model,
+            completion_bound(body, model.provider.bound(), model.provider.thought_count()),
         ),
-        price: model.price,
+        price: model.price.clone(),
     }
+}
+
+/// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so
+/// upper bounds of concurrent calls would fill a budget of which nothing is spent.
+pub(in crate::host) fn reserved(model: &Model, upper_bound: u64) -> u64 {
+    model.reserved_tokens.unwrap_or(u64::MAX).min(upper_bound)
 }
 
 /// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.

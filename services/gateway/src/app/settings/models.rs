@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use url::Url;
 
+use super::prices::price_of;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
 use base::clock::Clock;
 use egress::Egress;
 use models::{
-    Anthropic, BOUNDS, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi, Price,
-    Provider, ProviderAddress, Script, Scripted, Thinking, TokenCount, Vocabulary,
+    Anthropic, BOUNDS, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi,
+    Provider, ProviderAddress, Script, Scripted, Thinking, TokenCount, UNSAID_TOKENS, Vocabulary,
 };
 
 /// Maximum size of a script; it is read into memory.
@@ -170,10 +171,6 @@ impl DeclaredModels {
             .collect();
         let model = |entry: &ModelEntry| {
             let (provider, declared) = opened.get(entry.provider.as_str())?;
-            let price = Price {
-                input: entry.input_price.unwrap_or(0.0),
-                output: entry.output_price.unwrap_or(0.0),
-            };
             let model = Model {
                 provider: Arc::clone(provider),
                 upstream: upstream(entry).to_owned(),
@@ -187,8 +184,8 @@ impl DeclaredModels {
                         .embedding_batch
                         .and_then(|most| usize::try_from(most).ok()),
                 ),
-                price: (entry.input_price.is_some() || entry.output_price.is_some())
-                    .then_some(price),
+                price: price_of(&entry.price, declared.kind()),
+                reserved_tokens: (!entry.reserves_worst).then_some(UNSAID_TOKENS),
                 count: TokenCount {
                     vocabulary: match entry.vocabulary.as_str() {
                         "cl100k" => Vocabulary::Cl100k,
