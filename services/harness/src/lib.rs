@@ -29,7 +29,6 @@ mod hash;
 mod input;
 mod interpreter;
 mod launch;
-mod model_faults;
 mod peer;
 mod permission;
 
@@ -38,6 +37,5 @@ mod rpc;
 mod run;
 mod speaker;
 mod streamed_text;
-mod tool_gate;
 mod turn;
 mod usage;

@@ -3,6 +3,9 @@
 //! A harness holds a key of this relay, not the run token. The key opens the model faces and the MCP face alone, and
 //! ends with the run. The relay puts the run token in its place, renewed as often as a long turn needs it.
 
+pub(crate) mod model_faults;
+pub(crate) mod tool_gate;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,9 +27,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::model_faults::ModelFaults;
-use crate::tool_gate::ToolGate;
 use crate::usage::{Spent, Usage, UsageReader};
+use model_faults::ModelFaults;
+use tool_gate::ToolGate;
 
 /// Paths of the host API that a key opens, and the folders below which it opens everything.
 const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];

@@ -18,13 +18,13 @@ use crate::failure::{
 use crate::files::{self, AnswerFiles, Outgoing};
 use crate::input;
 use crate::launch::{self, PreparedLaunch};
-use crate::model_faults::ModelFaults;
 use crate::permission::PermissionDecider;
 use crate::relay::RelayKey;
+use crate::relay::model_faults::ModelFaults;
+use crate::relay::tool_gate::ToolGate;
 use crate::service::Harness;
 use crate::speaker::{TurnWriter, cut};
 use crate::supervisor::GRACE;
-use crate::tool_gate::ToolGate;
 use crate::turn::{
     MAX_TURNS, OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage,
 };

@@ -23,7 +23,7 @@ pub(crate) struct TurnWriter {
     out: ResultSender,
     /// Bytes that the data of one result may take.
     most: usize,
-    deltas: DeltaMode,
+    deltas: DeltaContent,
     /// The next delta repeats the text so far, of which a part was removed.
     replaces: bool,
     /// The text of the message that is not complete.
@@ -43,7 +43,7 @@ pub(crate) struct TurnWriter {
 
 /// Deltas of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DeltaMode {
+enum DeltaContent {
     /// The surface does not stream.
     None,
     /// The new part alone.
@@ -74,9 +74,9 @@ impl TurnWriter {
             out,
             most: most - most / 8,
             deltas: match context.delivery.supports_streaming {
-                true if config.repeats_text => DeltaMode::Repeating,
-                true => DeltaMode::Parts,
-                false => DeltaMode::None,
+                true if config.repeats_text => DeltaContent::Repeating,
+                true => DeltaContent::Parts,
+                false => DeltaContent::None,
             },
             replaces: false,
             said: String::new(),
@@ -122,12 +122,12 @@ impl TurnWriter {
             self.said.push_str(piece);
             self.said_bytes += bytes;
             self.sequence += 1;
-            if self.deltas == DeltaMode::None {
+            if self.deltas == DeltaContent::None {
                 continue;
             }
             let is_much_new = (self.said.len() - self.repeated) * REPEATS >= self.said.len();
             let replaces = std::mem::take(&mut self.replaces);
-            let repeats = (replaces || self.deltas == DeltaMode::Repeating && is_much_new)
+            let repeats = (replaces || self.deltas == DeltaContent::Repeating && is_much_new)
                 && self.said_bytes <= self.most / 4;
             if repeats {
                 self.repeated = self.said.len();
