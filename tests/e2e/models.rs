@@ -16,6 +16,8 @@ mod memory_budget;
 mod messages;
 #[path = "models/parameters.rs"]
 mod parameters;
+#[path = "models/prices.rs"]
+mod prices;
 #[path = "models/reservations.rs"]
 mod reservations;
 #[path = "models/responses.rs"]

@@ -65,7 +65,8 @@ impl Price {
             .iter()
             .map(|(count, rate)| *count as f64 * rate)
             .sum();
-        cost.ceil() as u64
+        // A tenth of a price is not exact in binary, so a sum may lie just above a whole number.
+        ((cost * 1e3).round() / 1e3).ceil() as u64
     }
 }
 

@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 
 pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
-pub use self::prices::{ModelPrices, PriceEntry};
+pub use self::prices::{ModelPrices, PriceEntry, PriceTierEntry};
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use builtin_runners::BuiltinRunner;

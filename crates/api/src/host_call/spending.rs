@@ -344,6 +344,42 @@ mod tests {
     }
 
     #[test]
+    fn settles_cached_tokens_at_their_price() {
+        let further = serde_json::json!({"prompt_tokens_details": {"cached_tokens": 900, "cache_write_tokens": 60},
+            "completion_tokens_details": {"reasoning_tokens": 5}});
+        let counted = LlmTokenUsage {
+            prompt_tokens: Some(1000),
+            completion_tokens: Some(15),
+            further: further.as_object().unwrap().clone(),
+            ..LlmTokenUsage::default()
+        };
+        let ended = ended("ok", BillingOutcome::Received);
+        let call = spending(Some(counted), 99).settle(ended).call;
+        assert_eq!(
+            (
+                call.tokens.input,
+                call.tokens.cache_read,
+                call.tokens.cache_write_5m
+            ),
+            (40, 900, 60)
+        );
+        // 40 at 2.5, 900 at 0.25, 60 at 3, 10 at 10, 5 at 12.
+        assert_eq!(call.cost_micros, 100 + 225 + 180 + 100 + 60);
+    }
+
+    #[test]
+    fn only_free_and_priced_models_have_known_cost() {
+        let spend = |price| Spend {
+            price,
+            ..spending(None, 0).spend
+        };
+        assert!(spend(None).is_unpriced());
+        assert!(!spend(Some(Price::default())).is_unpriced());
+        assert!(!Spend::of_tool("t").is_unpriced());
+        assert!(!Spend::of_retrieval("kb", &"query".to_owned(), None).is_unpriced());
+    }
+
+    #[test]
     fn settles_by_provider_count_or_received_text() {
         let of_consumed = |counted, outcome, said, billing_outcome| {
             let call = spending(counted, said)

@@ -102,7 +102,10 @@ impl MessagesInvocation<'_> {
             kind: "model",
             resource: self.id.to_owned(),
             prompt_tokens: prompt_tokens.max(window),
-            max_completion_tokens: reserved(self.model, max_tokens.saturating_add(beside)),
+            max_completion_tokens: reserved(
+                self.model.reserved_tokens,
+                max_tokens.saturating_add(beside),
+            ),
             price: self.model.price.clone(),
         };
         let betas = self.betas.clone();

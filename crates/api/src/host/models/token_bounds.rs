@@ -98,7 +98,7 @@ pub(in crate::host) fn chat_spend(
         resource: id.to_owned(),
         prompt_tokens: prompt_tokens.max(window),
         max_completion_tokens: reserved(
-            model,
+            model.reserved_tokens,
             completion_bound(body, model.provider.bound(), model.provider.thought_count()),
         ),
         price: model.price.clone(),
@@ -107,8 +107,8 @@ pub(in crate::host) fn chat_spend(
 
 /// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so
 /// upper bounds of concurrent calls would fill a budget of which nothing is spent.
-pub(in crate::host) fn reserved(model: &Model, upper_bound: u64) -> u64 {
-    model.reserved_tokens.unwrap_or(u64::MAX).min(upper_bound)
+pub(in crate::host) fn reserved(of_model: Option<u64>, upper_bound: u64) -> u64 {
+    of_model.unwrap_or(u64::MAX).min(upper_bound)
 }
 
 /// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
@@ -133,6 +133,7 @@ fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
     use serde_json::json;
 
     use super::*;
@@ -153,6 +154,40 @@ mod tests {
         // An unknown limit field bounds nothing.
         let other = json!({"max_completion_tokens": 1});
         assert_eq!(most(&other), UNSAID_TOKENS);
+    }
+
+    /// 64 agents with the prices of Claude Sonnet, which ask for 32,000 tokens, and $10.
+    #[test]
+    fn parallel_agents_share_a_budget() {
+        let budget = Budget {
+            name: "b".to_owned(),
+            scope: BudgetScope::Workspace,
+            only: None,
+            window: BudgetWindow::Whole,
+            calls: None,
+            tokens: None,
+            cost_micros: Some(10_000_000),
+            wall_ms: None,
+        };
+        let asked = body(&json!({"max_tokens": 32_000}));
+        let bound = completion_bound(&asked, "max_tokens", ThoughtCount::Within);
+        let fitting = |of_model| {
+            let call = Amount {
+                calls: 1,
+                cost_micros: 10_000 * 3 + reserved(of_model, bound) * 15,
+                ..Amount::default()
+            };
+            let mut used = Amount::default();
+            let mut calls = 0;
+            while calls < 64 && budget.check(used, call, None).is_ok() {
+                used = used.plus(call);
+                calls += 1;
+            }
+            calls
+        };
+        assert_eq!(fitting(Some(UNSAID_TOKENS)), 64);
+        // Upper bounds fill it with nothing spent.
+        assert_eq!(fitting(None), 19);
     }
 
     #[test]
