@@ -770,6 +770,7 @@ const ENGINE_SPECIFIC_FILES: [&str; 16] = [
     "database_clock.rs",
     "engine.rs",
     "notifier.rs",
+    "postgres_sessions.rs",
     "history_search.rs",
     "knowledge/chunks.rs",
     "knowledge/removal.rs",

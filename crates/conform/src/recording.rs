@@ -370,15 +370,14 @@ impl RunReader<'_> {
     fn reject(&mut self, rejection: &Rejection, failure: Option<&str>, raw: &[u8]) {
         let kind = match rejection.reason {
             Reason::LineTooLong | Reason::EventTooLarge | Reason::PartTooLarge => FaultKind::Limit,
-            Reason::InvalidUtf8
-            | Reason::InvalidJson
-            | Reason::InvalidEnvelope
-            | Reason::ErrorResponse => FaultKind::Result,
+            Reason::InvalidUtf8 | Reason::InvalidJson | Reason::InvalidEnvelope => {
+                FaultKind::Result
+            }
             Reason::SequenceConflict | Reason::SequenceBackward => FaultKind::Sequence,
             Reason::InvalidPayload | Reason::UnknownArtifact => FaultKind::Payload,
             Reason::Unauthorized => FaultKind::StateKey,
             Reason::WrongRunId => FaultKind::RunId,
-            Reason::NoOutput => FaultKind::NoOutput,
+            Reason::NoOutput | Reason::ErrorResponse => FaultKind::NoOutput,
             Reason::AfterTerminal if says_terminal(raw) => FaultKind::SecondTerminal,
             Reason::AfterTerminal => FaultKind::AfterTerminal,
         };

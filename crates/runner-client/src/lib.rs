@@ -1,5 +1,6 @@
 //! Client of the Runner API (protocol §1): list, run, cancel. Every request is signed.
 
+mod error;
 pub mod signature;
 
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::json_text::{JsonTextFault, check_json_text};
+use domain::json_text::check_json_text;
 use domain::trace::TraceParent;
 use egress::{Body, RequestBuilder, Response};
 use futures_util::stream::BoxStream;
@@ -21,6 +22,8 @@ use protocol::peer_text::shown;
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
+
+pub use error::{ListError, StartError};
 
 use crate::signature::EndpointSecret;
 use base::clock::Clock;
@@ -225,69 +228,6 @@ pub enum ResultFormat {
     JsonLines,
     /// `{"results": […]}`.
     Json,
-}
-
-/// Failure to start a run.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("the runner cannot be reached")]
-    Unreachable(#[source] EgressError),
-    /// The request was sent without a response, so the runner may have started the run.
-    #[error("the connection to the runner broke before it answered")]
-    Broken(#[source] EgressError),
-    #[error("the runner sent no answer in time")]
-    Silent,
-    /// Not sent: the endpoint's circuit is open for at least `wait`.
-    #[error("the runner's endpoint failed too often; its circuit is open, and runs are posted again in {} s", seconds_of(*wait))]
-    CircuitOpen { wait: Duration },
-    /// Not sent: an internal error.
-    #[error("the run could not be posted: {0}")]
-    Unprepared(&'static str),
-    #[error("the runner answered HTTP {status}")]
-    Refused {
-        status: StatusCode,
-        retry_after: Option<Duration>,
-        /// The first 200 bytes of the body.
-        excerpt: Vec<u8>,
-    },
-    #[error("the runner answered with {content_type}, not with an event stream")]
-    BadContentType {
-        content_type: String,
-        /// The first 200 bytes of the body.
-        excerpt: Vec<u8>,
-    },
-}
-
-impl StartError {
-    /// The start of the response that was no stream of results.
-    pub fn excerpt(&self) -> Option<&[u8]> {
-        match self {
-            Self::Refused { excerpt, .. } | Self::BadContentType { excerpt, .. } => Some(excerpt),
-            _ => None,
-        }
-        .filter(|excerpt| !excerpt.is_empty())
-        .map(Vec::as_slice)
-    }
-}
-
-/// Rounded up, at least one.
-fn seconds_of(wait: Duration) -> u128 {
-    wait.as_millis().div_ceil(1000).max(1)
-}
-
-/// Failure to list runners.
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    #[error("the endpoint cannot be reached")]
-    Egress(#[from] EgressError),
-    #[error("the endpoint answered HTTP {0}")]
-    Status(StatusCode),
-    #[error("the endpoint's answer is larger than 4 MiB")]
-    TooLarge,
-    #[error("the endpoint's answer is not JSON")]
-    NotJson,
-    #[error("the endpoint's answer {0}")]
-    Bent(JsonTextFault),
 }
 
 impl RunnerClient {

@@ -36,11 +36,12 @@ impl Readers {
 
     /// True on a standby, and while the server or the database is set to read-only. Never on `SQLite`.
     pub(crate) async fn is_read_only(&self) -> Result<bool, DbErr> {
-        if self.get_database_backend() != DbBackend::Postgres {
+        let backend = self.get_database_backend();
+        if backend == DbBackend::Sqlite {
             return Ok(false);
         }
         let sql = "SELECT current_setting('transaction_read_only')";
-        let row = self.query_one_raw(Statement::from_string(DbBackend::Postgres, sql));
+        let row = self.query_one_raw(Statement::from_string(backend, sql));
         let setting: Option<String> = row.await?.map(|row| row.try_get_by_index(0)).transpose()?;
         Ok(setting.as_deref() != Some("off"))
     }

@@ -12,11 +12,11 @@ const PROCESS_BYTES: usize = 32 * 1024 * 1024;
 /// do not lock out the gateway, whose bodies arrive at once.
 pub(super) struct UnverifiedBytes {
     limit: usize,
-    bodies: Mutex<Bodies>,
+    bodies: Mutex<UnfinishedBodies>,
 }
 
 #[derive(Default)]
-struct Bodies {
+struct UnfinishedBodies {
     total: usize,
     next: u64,
     /// Oldest first.
@@ -50,7 +50,7 @@ impl UnverifiedBytes {
         }
     }
 
-    fn bodies(&self) -> MutexGuard<'_, Bodies> {
+    fn bodies(&self) -> MutexGuard<'_, UnfinishedBodies> {
         self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,7 +92,7 @@ impl Drop for UnverifiedBody {
     }
 }
 
-impl Bodies {
+impl UnfinishedBodies {
     fn remove(&mut self, age: u64) {
         if let Some((bytes, dropped)) = self.by_age.remove(&age) {
             self.total -= bytes;
