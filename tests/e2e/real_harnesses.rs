@@ -221,6 +221,42 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
     house.wait_for_no_process().await;
 }
 
+#[rstest]
+#[case("opencode")]
+#[case("kimi-code")]
+#[case("claude-code")]
+#[case("codex")]
+#[tokio::test]
+async fn provider_error_fails_turn_of_harness(#[case] name: &str) {
+    let Some((command, directory)) = installed(name).await else {
+        return;
+    };
+    let runner = format!("{name}/default");
+    let house = HarnessFixture::open(HarnessSetup {
+        harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
+        readable: vec![directory],
+        config: "timeout = 50",
+        runner: &runner,
+        script: "[[turns]]\nstatus = 400\nmessage = \"the model takes no such parameter\"\n",
+        ..HarnessSetup::default()
+    })
+    .await;
+    let ended = house.ask("begin").await;
+    assert_eq!(
+        ended.ending(),
+        "failed harness.turn_failed",
+        "{}",
+        ended.run
+    );
+    let message = ended.run["error"]["message"].to_string();
+    assert!(message.contains("no such parameter"), "{message}");
+    assert!(
+        ended.logs().contains("the provider answers 400: "),
+        "{}",
+        ended.logs()
+    );
+}
+
 /// The harness, if `RUNNEL_TEST_HARNESSES` selects it.
 pub(crate) async fn installed(name: &str) -> Option<(PathBuf, PathBuf)> {
     static SKIPPED: Once = Once::new();
