@@ -104,6 +104,7 @@ impl MessagesInvocation<'_> {
             prompt_tokens: prompt_tokens.max(window),
             max_completion_tokens: reserved(
                 self.model.reserved_tokens,
+                1,
                 max_tokens.saturating_add(beside),
             ),
             price: self.model.price.clone(),

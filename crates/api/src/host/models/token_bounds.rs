@@ -99,6 +99,7 @@ pub(in crate::host) fn chat_spend(
         prompt_tokens: prompt_tokens.max(window),
         max_completion_tokens: reserved(
             model.reserved_tokens,
+            answers_of(body),
             completion_bound(body, model.provider.bound(), model.provider.thought_count()),
         ),
         price: model.price.clone(),
@@ -107,20 +108,27 @@ pub(in crate::host) fn chat_spend(
 
 /// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so
 /// upper bounds of concurrent calls would fill a budget of which nothing is spent.
-pub(in crate::host) fn reserved(of_model: Option<u64>, upper_bound: u64) -> u64 {
-    of_model.unwrap_or(u64::MAX).min(upper_bound)
+pub(in crate::host) fn reserved(of_model: Option<u64>, answers: u64, upper_bound: u64) -> u64 {
+    let most = of_model.unwrap_or(u64::MAX).saturating_mul(answers);
+    most.min(upper_bound)
+}
+
+/// Number of answers that the request asks for.
+fn answers_of(body: &JsonObject) -> u64 {
+    let answers = ANSWERS.into_iter();
+    let answers = answers.filter_map(|key| body.get(key).and_then(Value::as_u64));
+    answers.max().unwrap_or(1)
 }
 
 /// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
 fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
     let number = |key: &str| body.get(key).and_then(Value::as_u64);
-    let answers = ANSWERS.into_iter().filter_map(number).max();
     let said = number(bound).unwrap_or(UNSAID_TOKENS);
     let each = match thoughts {
         ThoughtCount::Within => said,
         ThoughtCount::Beside => with_reasoning(body, said),
     };
-    each.saturating_mul(answers.unwrap_or(1))
+    each.saturating_mul(answers_of(body))
 }
 
 /// Maximum of one answer if minimum length and reasoning are not within the limit.
@@ -174,7 +182,7 @@ mod tests {
         let fitting = |of_model| {
             let call = Amount {
                 calls: 1,
-                cost_micros: 10_000 * 3 + reserved(of_model, bound) * 15,
+                cost_micros: 10_000 * 3 + reserved(of_model, 1, bound) * 15,
                 ..Amount::default()
             };
             let mut used = Amount::default();
@@ -186,6 +194,10 @@ mod tests {
             calls
         };
         assert_eq!(fitting(Some(UNSAID_TOKENS)), 64);
+        assert_eq!(
+            reserved(Some(UNSAID_TOKENS), 3, 3 * bound),
+            3 * UNSAID_TOKENS
+        );
         // Upper bounds fill it with nothing spent.
         assert_eq!(fitting(None), 19);
     }
