@@ -32,7 +32,7 @@ const TURNS: usize = 50;
 const REPEATS: usize = 200;
 
 /// One path with its times in microseconds.
-struct PathTimes {
+pub(crate) struct PathTimes {
     name: &'static str,
     target_us: f64,
     times: Vec<f64>,
@@ -65,11 +65,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             });
         }
     }
-    print_figures(options, &figures)
+    print_figures(options, "graph", &figures)
 }
 
 impl PathTimes {
-    fn new(name: &'static str, target_us: f64) -> Self {
+    pub(crate) fn new(name: &'static str, target_us: f64) -> Self {
         Self {
             name,
             target_us,
@@ -77,7 +77,7 @@ impl PathTimes {
         }
     }
 
-    fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let done = work();
         self.times.push(begin.elapsed().as_secs_f64() * 1e6);
@@ -200,7 +200,11 @@ fn play(mut graph: Graph, mut step: impl FnMut(&mut Graph, GraphEvent) -> Vec<Co
     graph
 }
 
-fn print_figures(options: &Options, figures: &[PathTimes]) -> anyhow::Result<()> {
+pub(crate) fn print_figures(
+    options: &Options,
+    name: &str,
+    figures: &[PathTimes],
+) -> anyhow::Result<()> {
     println!("{}; {} rounds", machine(), options.rounds);
     for figure in figures {
         let verdict = if figure.is_within() {
@@ -221,7 +225,7 @@ fn print_figures(options: &Options, figures: &[PathTimes]) -> anyhow::Result<()>
             "at_most_us": figure.target_us, "count": figure.times.len()})
     });
     let figures_json = figures_json.collect::<Vec<_>>();
-    write(options, &json!({"graph": figures_json}))?;
+    write(options, &json!({name: figures_json}))?;
     let slow: Vec<_> = figures.iter().filter(|one| !one.is_within()).collect();
     match slow.first() {
         Some(figure) => bail!("{} is slower than its target", figure.name),

@@ -23,6 +23,7 @@ mod load;
 mod model;
 mod passthrough;
 mod process;
+mod rights;
 mod rounds;
 mod runner_binary;
 mod stage;
@@ -100,6 +101,8 @@ enum Command {
     Fresh,
     /// Action graphs: parse and validate, a scheduler step, a rendered transcript. Runs without a gateway.
     Graph,
+    /// The rule check of a host call among many grants. Runs without a gateway.
+    Rights,
     /// Memory per held stream alone.
     Held,
     /// Requests of the Local Agent to the gateway, and the latency that both add to model and tool.
@@ -127,6 +130,7 @@ fn main() -> anyhow::Result<()> {
         Command::Ingest => one_thread(ingest::run(&options)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
+        Command::Rights => rights::run(&options),
         Command::Host => one_thread(host::run(&options)),
         Command::Harness { sessions } => one_thread(harness::run(&options, sessions)),
         Command::Compare(args) => many_threads(compare::run(&options, &args)),
