@@ -763,7 +763,7 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const ENGINE_SPECIFIC_FILES: [&str; 16] = [
+const ENGINE_SPECIFIC_FILES: [&str; 17] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",

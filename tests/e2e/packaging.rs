@@ -529,6 +529,18 @@ async fn packaged_configurations_are_valid() {
     let container = &documents[2]["spec"]["template"]["spec"]["containers"][0];
     let arguments = texts(&container["args"]).join(" ");
     assert_eq!(arguments, "serve --config /etc/runnel/runnel.toml");
+    // A migration at the first start takes longer than the liveness probe waits.
+    let startup = &container["startupProbe"];
+    let [period, failures] = ["periodSeconds", "failureThreshold"].map(|key| startup[key].as_u64());
+    assert!(period.unwrap() * failures.unwrap() >= 1800, "{startup:?}");
+    let headless = documents
+        .iter()
+        .filter(|one| one["spec"]["clusterIP"] == "None");
+    let names: Vec<_> = headless
+        .map(|one| one["metadata"]["name"].clone())
+        .collect();
+    assert_eq!(names, [documents[2]["spec"]["serviceName"].clone()]);
+    assert!(mapped.contains("local_agent = true"));
     for (port, said) in [
         (0, "listen = \"0.0.0.0:8700\""),
         (1, "listen = \"0.0.0.0:9464\""),
