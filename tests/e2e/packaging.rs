@@ -80,6 +80,10 @@ fn services_drop_privileges_and_declare_dependencies() {
     for (name, service) in services {
         let name = name.as_str().unwrap();
         assert!(!service["healthcheck"]["test"].is_null(), "{name}");
+        assert!(
+            !service["logging"]["options"]["max-size"].is_null(),
+            "{name}"
+        );
         for (needed, how) in service["depends_on"].as_mapping().into_iter().flatten() {
             assert_eq!(how["condition"].as_str(), Some("service_healthy"), "{name}");
             assert!(services.contains_key(needed), "{name} needs {needed:?}");
@@ -205,7 +209,13 @@ async fn mounted_configuration_is_valid_for_services() {
     let compose = compose();
     let services = &compose["services"];
     // One image for all programs in Rust that need no other program.
-    for service in ["gateway-1", "gateway-2", "local-agent", "connectors"] {
+    for service in [
+        "gateway-1",
+        "gateway-2",
+        "local-agent",
+        "protocol-agent",
+        "connectors",
+    ] {
         let image = services[service]["image"].as_str();
         assert_eq!(image, Some("runnel:local"), "{service}");
     }
