@@ -49,7 +49,9 @@ pub(super) static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
 /// points, so that the visible text is the actual text.
 fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
+    let mut before = ' ';
     for character in text.replace("\r\n", "\n").chars() {
+        let previous = std::mem::replace(&mut before, character);
         match character {
             '&' => html.push_str("&amp;"),
             '<' => html.push_str("&lt;"),
@@ -57,8 +59,9 @@ fn escaped(text: &str) -> String {
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
             '\n' | '\t' => html.push(character),
-            hidden if is_hidden(hidden) => {
+            hidden if is_hidden(hidden) || is_joiner(hidden) && !takes_joiner(previous) => {
                 let _ = write!(html, "[U+{:04X}]", u32::from(hidden));
+                before = ' ';
             }
             shown => html.push(shown),
         }
@@ -80,13 +83,32 @@ fn exact(text: &str) -> String {
     html
 }
 
+/// Characters without a picture: `Default_Ignorable_Code_Point` of Unicode without joiners, line separators, and the
+/// braille blank.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
-            '\u{061C}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
-                | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{E0000}'..='\u{E007F}'
+            '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}'
+                | '\u{180B}'..='\u{180F}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
+                | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FE00}'..='\u{FE0D}' | '\u{FEFF}'
+                | '\u{FFA0}' | '\u{FFF0}'..='\u{FFF8}' | '\u{1BCA0}'..='\u{1BCA3}' | '\u{1D173}'..='\u{1D17A}'
+                | '\u{E0000}'..='\u{E0FFF}'
         )
+}
+
+/// Joiners, and the selectors of text and emoji style.
+fn is_joiner(character: char) -> bool {
+    matches!(character, '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}')
+}
+
+/// Characters whose picture a joiner changes: Arabic and Indic scripts, symbols and emoji. After others it is invisible.
+fn takes_joiner(character: char) -> bool {
+    matches!(
+        character,
+        '\u{0600}'..='\u{0DFF}' | '\u{2190}'..='\u{27FF}' | '\u{2900}'..='\u{2BFF}' | '\u{FE0F}'
+            | '\u{1F000}'..='\u{1FAFF}'
+    )
 }
 
 fn document(title: &str, body: &str) -> String {
@@ -343,6 +365,20 @@ mod tests {
             escaped("<b a=\"'&'\">\u{202E}x\u{200B}\r\n\t\r"),
             "&lt;b a=&quot;&#39;&amp;&#39;&quot;&gt;[U+202E]x[U+200B]\n\t[U+000D]"
         );
+        for (text, shown) in [
+            ("a\u{E0100}b", "a[U+E0100]b"),
+            ("a\u{3164}b", "a[U+3164]b"),
+            ("a\u{200D}b", "a[U+200D]b"),
+            ("a\u{FE0F}\u{200D}b", "a[U+FE0F][U+200D]b"),
+            (
+                "\u{2764}\u{FE0F}\u{200D}\u{1F525}",
+                "\u{2764}\u{FE0F}\u{200D}\u{1F525}",
+            ),
+            ("\u{0645}\u{06CC}\u{200C}", "\u{0645}\u{06CC}\u{200C}"),
+            ("a\u{AD}\u{2800}\u{FFA0}b", "a[U+00AD][U+2800][U+FFA0]b"),
+        ] {
+            assert_eq!(escaped(text), shown);
+        }
         assert_eq!(exact("<a>\u{202E}\r"), "&#60;a&#62;\u{202E}&#13;");
     }
 
