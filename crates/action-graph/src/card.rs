@@ -35,6 +35,9 @@ const REPEAT: &str = "- `\"repeat\": {\"max\": 3, \"until\": {\"ref\": \"own#/re
 the condition holds.";
 const REPORT: &str = "- `\"report\": {\"title\": \"T\", \"sections\": [{\"heading\": \"H\", \"ref\": \"action:ID.output\"}]}` in the \
 payload: these results are the answer, without a further reply.";
+const AUTHORITY: &str = "\nAn agent may use your tools, but for those that need an approval. The argument `authority` \
+restricts it: `{\"tools\": [\"NAME\"]}`, and `models`, `knowledge_bases`, `skills`, `agents` alike. A tool that needs an \
+approval is given only if it is listed; the user is asked first.\n";
 const OUTCOME: &str = " Set `outcome` to `not_done` when the work could not be done, and to `need_input` when a person \
 must answer first; you cannot ask the user.";
 const BLOCK: &str = "```json agent-protocol
@@ -92,6 +95,9 @@ pub fn system_message(prompt: &str, catalog: &Catalog, rules: &AgentRules) -> St
             let _ = write!(text, "\n# {title}\n\n");
             for entry in entries {
                 print_entry(entry, tools <= FULL_SCHEMAS, &mut text);
+            }
+            if kinds == [ExecutorKind::Agent] && tools > 0 {
+                text.push_str(AUTHORITY);
             }
         }
     }

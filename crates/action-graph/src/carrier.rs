@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::action::{Action, Executor, ExecutorKind};
 use crate::code::Code;
 use crate::declaration::{Declaration, DeclarationForm, Intent, Payload, ReplyOutcome};
+use crate::delegate::AUTHORITY;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fence;
 use crate::ids::is_action_id;
@@ -232,6 +233,7 @@ fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &Grap
     action.input = reader
         .object("args", Code::ArgsNotObject)
         .unwrap_or_default();
+    read_authority(reader, &mut action);
     action.depends_on = read_depends(reader, "depends", ids, limits);
     let results = RESULTS.map(|form| (form.as_str(), form));
     let result = reader.word("result", Code::BadEnum, &results);
@@ -240,6 +242,13 @@ fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &Grap
     action.title = title.unwrap_or_else(|| id.clone());
     action.description.clone_from(&action.title);
     action
+}
+
+/// The rights of an agent, where they stand beside its arguments: a misplaced restriction must not be lost.
+pub(crate) fn read_authority(reader: &mut FieldReader<'_>, action: &mut Action) {
+    if let Some(authority) = reader.take(AUTHORITY).filter(|one| !one.is_null()) {
+        action.input.entry(AUTHORITY).or_insert(authority);
+    }
 }
 
 /// The id of an action. A bad one is reported and kept, so that later gates can name it.

@@ -7,13 +7,18 @@ use serde_json::Value;
 
 use crate::graph::{Graph, Millis};
 use crate::ids::{ActionId, GraphId};
-use crate::json::pretty;
+use crate::json::{canonical, pretty};
 use crate::node::{Node, NodeState};
 use crate::policy::{ResultPolicy, Visibility};
 use crate::reference::{Reference, ResultPart};
 use crate::result::deliver::{policy_of, reference_of};
 use crate::result::summary::summary_of;
 use crate::result::tokens::{clip_head, estimate};
+use crate::sha256;
+
+/// Argument of an agent that restricts its rights: lists of `models`, `tools`, `knowledge_bases`, `skills` and
+/// `agents`. A tool whose effect needs an approval is given only if `tools` lists it.
+pub const AUTHORITY: &str = "authority";
 
 /// Tokens of one reference in a prompt; longer ones become a summary and the reference.
 const PER_REFERENCE: usize = 4_000;
@@ -31,7 +36,7 @@ pub struct Assignment {
     pub agent: String,
     /// The child run, once it is known.
     pub child_run: Option<String>,
-    /// Hash of the grant that the host computed.
+    /// Hash of the rights that the action names; `None`: it names none.
     pub authority: Option<String>,
     /// Reference to the node request.
     pub context_bundle_ref: String,
@@ -202,13 +207,14 @@ pub fn assignment(graph: &Graph, id: &ActionId) -> Option<Assignment> {
         .filter_map(Value::as_str)
         .map(str::to_owned);
     let artifacts = node.output.iter().flat_map(|output| &output.artifacts);
+    let authority = node.input.as_ref().and_then(|input| input.get(AUTHORITY));
     Some(Assignment {
         id: format!("{}.{id}.{}", graph.id, node.attempt),
         graph: graph.id.clone(),
         action: id.clone(),
         agent: node.target().to_owned(),
         child_run: node.child.clone(),
-        authority: None,
+        authority: authority.map(|named| sha256::hex(canonical(named))),
         context_bundle_ref: format!("runtime://runs/{}/actions/{id}/request", graph.id),
         expected: policy_of(graph, node),
         criteria: criteria.collect(),

@@ -8,7 +8,7 @@ use crate::action::{
     Action, ActionEnding, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy,
     ForEach, Repeat, Resources, Test,
 };
-use crate::carrier::{read_depends, read_id, read_kind};
+use crate::carrier::{read_authority, read_depends, read_id, read_kind};
 use crate::code::Code;
 use crate::ids::ActionId;
 use crate::limits::{FOR_EACH_MAX, GraphLimits, REPEAT_DELAY_MAX, REPEAT_MAX};
@@ -85,6 +85,7 @@ fn read_action(
     action.input = reader
         .object("input", Code::ArgsNotObject)
         .unwrap_or_default();
+    read_authority(reader, &mut action);
     action.depends_on = read_depends(reader, "depends_on", ids, limits);
     action.context_refs = read_references(reader, "context_refs");
     action.prompt_ref = read_reference(reader, "prompt_ref");

@@ -195,6 +195,15 @@ impl Default for AgentRules {
     }
 }
 
+impl AgentRules {
+    /// The effects among these that need an approval or are forbidden.
+    pub fn guarded(&self, effects: &BTreeSet<Effect>) -> BTreeSet<Effect> {
+        let is_guarded =
+            |effect: &&Effect| self.approve.contains(effect) || self.forbid.contains(effect);
+        effects.iter().filter(is_guarded).copied().collect()
+    }
+}
+
 /// Facts of the conversation and the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownFacts {

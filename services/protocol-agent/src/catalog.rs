@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use action_graph::action::{Effect, ExecutorKind, Idempotency};
 use action_graph::catalog::{Catalog, CatalogEntry};
+use action_graph::delegate::AUTHORITY;
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::context::AgentRunContext;
@@ -40,7 +41,8 @@ pub(crate) async fn open(
         entries.push(knowledge());
     }
     if config.delegation == Delegation::Host && context.context.available_apis.child_runs {
-        entries.extend(resources.agents.iter().filter_map(agent_entry));
+        let agents = resources.agents.iter();
+        entries.extend(agents.filter_map(agent_entry));
     }
     let has_tool = |remote: &Remote| {
         resources
@@ -85,11 +87,9 @@ async fn tool_entry(
         &description,
         Value::Object(parameters),
     );
-    (entry.effects, entry.idempotency) = host_facts(tool);
+    entry.effects = effects_of(tool, config);
+    entry.idempotency = idempotency_of(tool);
     if let Some(facts) = config.effects.get(name) {
-        if let Some(effects) = &facts.effects {
-            entry.effects.clone_from(effects);
-        }
         entry.idempotency = facts.idempotency.unwrap_or(entry.idempotency);
         entry.visibility = facts.visibility;
         entry.capabilities.clone_from(&facts.capabilities);
@@ -98,20 +98,40 @@ async fn tool_entry(
     Ok(Some(entry))
 }
 
-/// The host's word about a tool. An irreversible call is an effect on the outside world that needs an approval.
-fn host_facts(tool: &ToolResource) -> (BTreeSet<Effect>, Idempotency) {
-    let effects = match tool.effect {
+/// The effects of a tool: the operator's word, else the host's and those of the remotes that call it. An irreversible
+/// call is an effect on the outside world that needs an approval. Empty: unknown.
+fn effects_of(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
+    let facts = config.effects.get(&tool.tool_name);
+    if let Some(effects) = facts.and_then(|facts| facts.effects.as_ref()) {
+        return effects.clone();
+    }
+    let mut effects = match tool.effect {
         Some(ToolEffect::Read) => BTreeSet::from([Effect::Read]),
         Some(ToolEffect::Write) => BTreeSet::from([Effect::Write]),
         Some(ToolEffect::Irreversible) => BTreeSet::from([Effect::External]),
         None => BTreeSet::new(),
     };
-    let idempotency = match (tool.effect, tool.idempotent) {
+    let remotes = config.remotes.iter();
+    let behind = remotes.filter(|remote| remote.tool == tool.tool_name);
+    effects.extend(behind.flat_map(|remote| &remote.effects));
+    effects
+}
+
+/// The same, with the effect `unknown` if there is none.
+pub(crate) fn known_effects(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
+    let effects = effects_of(tool, config);
+    if effects.is_empty() {
+        return BTreeSet::from([Effect::Unknown]);
+    }
+    effects
+}
+
+fn idempotency_of(tool: &ToolResource) -> Idempotency {
+    match (tool.effect, tool.idempotent) {
         (Some(ToolEffect::Read), _) | (_, Some(true)) => Idempotency::Safe,
         (_, Some(false)) => Idempotency::Unsafe,
         (_, None) => Idempotency::Unknown,
-    };
-    (effects, idempotency)
+    }
 }
 
 fn knowledge() -> CatalogEntry {
@@ -142,7 +162,10 @@ fn agent_entry(agent: &AgentResource) -> Option<CatalogEntry> {
     }
     let schema = json!({
         "type": "object",
-        "properties": {"prompt": {"type": "string", "description": "The task, with all that the agent must know."}},
+        "properties": {
+            "prompt": {"type": "string", "description": "The task, with all that the agent must know."},
+            AUTHORITY: {"type": "object", "description": "All that it may use, by lists of names."},
+        },
     });
     let line = agent.description.as_deref().unwrap_or("An agent.");
     Some(CatalogEntry::new(

@@ -172,7 +172,7 @@ pub enum Suspension {
     },
 }
 
-/// Why an approval did not come: three outcomes, never one.
+/// Why an approval did not come: outcomes that are never one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Denial {
@@ -182,6 +182,8 @@ pub enum Denial {
     Expired,
     /// No surface can ask.
     Unavailable,
+    /// The arguments are longer than a question can show.
+    TooLong,
 }
 
 /// Source of a decision.

@@ -186,6 +186,10 @@ impl DecisionEvents<'_, '_> {
             Denial::Refused => (Code::ApprovalDenied, "the user refused it"),
             Denial::Expired => (Code::InteractionExpired, "the user did not answer in time"),
             Denial::Unavailable => (Code::ApprovalUnavailable, "no person can approve it"),
+            Denial::TooLong => (
+                Code::ApprovalUnavailable,
+                "its arguments are longer than a question can show: shorten them, or split the action",
+            ),
         };
         for id in ids {
             if let Some(position) = self.waiting_for_approval(id) {

@@ -1,25 +1,35 @@
 //! Effects: union of declared and known ones, retry class, approval and visibility.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use crate::action::{Action, Class, Effect, ExecutorKind, Idempotency};
+use crate::action::{Action, Class, Effect, ExecutorKind, Idempotency, Resolved};
 use crate::code::Code;
 use crate::declaration::Declaration;
+use crate::delegate::AUTHORITY;
 use crate::diagnostic::Diagnostics;
 use crate::rules::Conflicts;
-use crate::validate::Context;
+use crate::validate::{Context, fields};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
+    let input = fields(draft.source.origin).input;
     let asks = draft.policies.wants_approval();
     let visibility = draft.policies.visibility();
     for action in draft.actions_mut() {
         let declared = declared(action);
         let wants_approval = asks || action.policies.wants_approval();
         let own_visibility = action.policies.visibility();
+        let is_agent = |resolved: &Resolved| resolved.kind == ExecutorKind::Agent;
+        let delegated = match &action.resolved {
+            Some(resolved) if is_agent(resolved) => delegated(action, context, input, found),
+            _ => BTreeSet::new(),
+        };
         let Some(resolved) = &mut action.resolved else {
             continue;
         };
         resolved.effects.extend(declared);
+        resolved.effects.extend(delegated);
         if resolved.effects.len() > 1 {
             resolved.effects.remove(&Effect::None);
         }
@@ -63,6 +73,32 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
     if context.rules.conflicts == Conflicts::Refuse {
         check_conflicts(draft, found);
     }
+}
+
+/// Effects of the tools that a delegation names, as far as they need an approval or are forbidden. The delegation
+/// needs that approval itself, since the agent cannot ask.
+fn delegated(
+    action: &Action,
+    context: Context<'_>,
+    input: &str,
+    found: &mut Diagnostics,
+) -> BTreeSet<Effect> {
+    let rules = context.rules;
+    let tools = action.input.get(AUTHORITY).and_then(|all| all.get("tools"));
+    let tools = tools.and_then(Value::as_array).into_iter().flatten();
+    let mut effects = BTreeSet::new();
+    for (index, name) in tools.enumerate() {
+        let Some(name) = name.as_str() else { continue };
+        if let Some(entry) = context.catalog.find(ExecutorKind::Tool, name) {
+            effects.extend(rules.guarded(&entry.known_effects()));
+        } else {
+            let at = format!("{}/{input}/{AUTHORITY}/tools/{index}", action.pointer);
+            let shown: String = name.chars().take(64).collect();
+            let message = format!("there is no tool `{shown}` to give");
+            found.add(Code::UnknownTool, at, message);
+        }
+    }
+    effects
 }
 
 /// Effects that the model declares: `effects`, or the policy `side_effects`.

@@ -4,7 +4,9 @@ use action_graph::action::{Class, ExecutorKind};
 use action_graph::code::Code;
 use action_graph::node::{ActionOutput, Node, NodeState, Sent, Wait};
 use action_graph::policy::Visibility;
-use action_graph::schedule::{ApprovalRequest, Command, Execute};
+use action_graph::schedule::{
+    ActionOutcome, ApprovalRequest, Command, Denial, Execute, GraphEvent,
+};
 use action_graph::validate::check_bound;
 use protocol::interaction::InteractionRequest;
 use protocol::result::{ResultType, ToolCallStartedPayload};
@@ -124,12 +126,13 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             .rules
             .limits
             .timeout_ms(ExecutorKind::Agent, execute.timeout_ms);
-        let Some(request) = agent::request(&self.graphs.env, &live.graph, execute, most) else {
-            let message = "a reference of the request has no value, or the agent is not granted";
-            self.graphs
-                .work
-                .finish(&key, failed(Code::InputUnresolved, message, Sent::No));
-            return Ok(());
+        let request = match agent::request(&self.graphs.env, &live.graph, execute, most) {
+            Ok(request) => request,
+            Err(failure) => {
+                let outcome = ActionOutcome::Err(failure);
+                self.graphs.work.finish(&key, outcome);
+                return Ok(());
+            }
         };
         self.graphs.report_start(position, &key, execute).await;
         reach("effect.before_call").await;
@@ -191,14 +194,14 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 self.send_question(position, request, about).await
             }
             Err(failure) => {
-                self.work
-                    .finish(&key, action_graph::schedule::ActionOutcome::Err(failure));
+                self.work.finish(&key, ActionOutcome::Err(failure));
                 Ok(())
             }
         }
     }
 
-    /// Asks for approvals that wait together, in one question. Those that were given meanwhile are left out.
+    /// Asks for approvals that wait together. Those that were given meanwhile are left out; those that no question can
+    /// show are denied.
     async fn ask_approval(
         &mut self,
         position: usize,
@@ -209,17 +212,35 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             let node = graph.node(&one.id);
             node.is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval))
         });
-        let Some(first) = requests.first() else {
-            return Ok(());
-        };
-        let id = format!("{}.{}.approve.{}", graph.id, first.id, graph.seq);
+        let (id, seq) = (graph.id.clone(), graph.seq);
+        let questions = human::grouped(requests);
+        if !questions.too_long.is_empty() {
+            let (ids, why) = (questions.too_long, Denial::TooLong);
+            let event = GraphEvent::Denied { ids, why };
+            self.work.events.push_back((id.clone(), event));
+        }
+        for requests in questions.groups {
+            let id = format!("{id}.{}.approve.{seq}", requests[0].id);
+            self.ask_together(position, id, &requests).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the approvals of one question.
+    async fn ask_together(
+        &mut self,
+        position: usize,
+        id: String,
+        requests: &[ApprovalRequest],
+    ) -> Result<(), Halt> {
+        let graph = &self.live_graphs[position].graph;
         let about = requests.iter().map(|one| QuestionSubject {
             id: one.id.clone(),
             attempt: graph.node(&one.id).map_or(0, |node| node.attempt),
             hash: Some(one.hash.clone()),
         });
         let about = about.collect();
-        let request = human::approvals(id, &requests, self.env.until());
+        let request = human::approvals(id, requests, self.env.until());
         self.send_question(position, request, about).await
     }
 

@@ -3,21 +3,22 @@
 use std::time::Duration;
 
 use action_graph::code::Code;
-use action_graph::delegate::node_request;
+use action_graph::delegate::{AUTHORITY, node_request};
 use action_graph::graph::Graph;
-use action_graph::node::{ActionOutput, Sent};
+use action_graph::node::{ActionOutput, Node, Sent};
 use action_graph::result::deliver::policy_of;
 use action_graph::schedule::{ActionFailure, ActionOutcome, Execute};
-use protocol::child_run::{ChildRun, ChildRunRequest};
+use protocol::child_run::{ChildGrants, ChildRun, ChildRunRequest};
 use protocol::context::AgentInput;
 use protocol::id::RunId;
 use protocol::message::Message;
+use protocol::resources::ToolResource;
 use protocol::result::RunOutcome;
 use protocol::run::RunStatus;
 use runner_kit::HostError;
 use serde_json::{Value, json};
 
-use crate::catalog::agent_name;
+use crate::catalog::{agent_name, known_effects};
 use crate::execute::tool::failure_of;
 use crate::execute::{AttemptReport, ExecutorEnv, jitter};
 use crate::host::GraphAgentHost;
@@ -31,31 +32,78 @@ const PAUSE: Duration = Duration::from_secs(1);
 const NO_QUESTIONS: &str = "You cannot ask the user. If a person must answer first, say so with the outcome \
 need_input; if the work cannot be done, say why with the outcome not_done.";
 
-/// The request that starts the child run of an action; `None`: a reference of it has no value.
+/// The request that starts the child run of an action; a failure if a reference has no value, or a right may not be given.
 pub(crate) fn request(
     env: &ExecutorEnv<impl GraphAgentHost>,
     graph: &Graph,
     execute: &Execute,
     most_ms: u32,
-) -> Option<ChildRunRequest> {
-    let node = graph.node(&execute.id)?;
-    let task = node_request(graph, &execute.id)?;
+) -> Result<ChildRunRequest, ActionFailure> {
+    let unresolved = |message| ActionFailure::new(Code::InputUnresolved, message, Sent::No);
+    let node = graph.node(&execute.id);
+    let task = node_request(graph, &execute.id);
+    let (Some(node), Some(task)) = (node, task) else {
+        return Err(unresolved("a reference of the request has no value"));
+    };
     let form = policy_of(graph, node).return_to_model.as_str();
     let text = format!("{task}\nExpected result: {form}.\n{NO_QUESTIONS}\n");
     let mut agents = env.context.resources.agents.iter();
-    let agent = agents.find(|agent| agent_name(agent) == execute.target)?;
+    let agent = agents
+        .find(|agent| agent_name(agent) == execute.target)
+        .ok_or_else(|| unresolved("the agent is not granted"))?;
     let context = json!({"graph": graph.id, "action": execute.id, "attempt": execute.attempt});
-    Some(ChildRunRequest {
+    Ok(ChildRunRequest {
         agent_id: agent.agent_id.clone(),
         input: AgentInput {
             text: Some(text),
             ..AgentInput::default()
         },
         context: context.as_object().cloned().unwrap_or_default(),
-        grants: None,
+        grants: Some(grants(env, node, execute)?),
         deadline_seconds: Some(env.time_of(most_ms).as_secs().max(1)),
         idempotency_key: execute.key.clone(),
     })
+}
+
+/// The rights of the child run. A child cannot ask, so that a tool whose effect needs an approval is given only if the
+/// action named it and was approved with it.
+fn grants(
+    env: &ExecutorEnv<impl GraphAgentHost>,
+    node: &Node,
+    execute: &Execute,
+) -> Result<ChildGrants, ActionFailure> {
+    let refused = |code, message: String| Err(ActionFailure::new(code, &message, Sent::No));
+    let mut grants = match execute.input.get(AUTHORITY) {
+        None | Some(Value::Null) => ChildGrants::default(),
+        Some(named) => match serde_json::from_value(named.clone()) {
+            Ok(grants) => grants,
+            Err(error) => return refused(Code::ArgsSchema, format!("/{AUTHORITY}: {error}")),
+        },
+    };
+    let rules = &env.config.rules;
+    let guarded = |tool: &ToolResource| rules.guarded(&known_effects(tool, &env.config));
+    let tools = &env.context.resources.tools;
+    let Some(named) = &grants.tools else {
+        let open = tools.iter().filter(|tool| guarded(tool).is_empty());
+        grants.tools = Some(open.map(|tool| tool.tool_name.clone()).collect());
+        return Ok(grants);
+    };
+    let resolved = node.action.resolved.as_ref();
+    let approved = resolved.filter(|resolved| resolved.approval);
+    for tool in tools.iter().filter(|tool| named.contains(&tool.tool_name)) {
+        let effects = guarded(tool);
+        let is_allowed = effects.is_empty()
+            || effects.is_disjoint(&rules.forbid)
+                && approved.is_some_and(|resolved| effects.is_subset(&resolved.effects));
+        if !is_allowed {
+            let name = &tool.tool_name;
+            let message = format!(
+                "`{name}` needs an approval of this delegation: write its name into `{AUTHORITY}.tools`, without a reference"
+            );
+            return refused(Code::NotGranted, message);
+        }
+    }
+    Ok(grants)
 }
 
 /// Starts the child run. The same key finds the same run again.

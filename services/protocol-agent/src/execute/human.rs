@@ -16,13 +16,13 @@ use serde_json::Value;
 use crate::records::Submission;
 use crate::writer::known;
 
-pub(crate) use approval::{Consent, calls_of, consent_of, request as approvals};
+pub(crate) use approval::{Consent, calls_of, consent_of, grouped, request as approvals};
 pub(crate) use form::{outcome, request as question};
 
 /// Characters of a title.
 const TITLE: usize = 900;
 /// Characters of a description.
-const DESCRIPTION: usize = 9_000;
+const DESCRIPTION: usize = 9_900;
 /// Characters of a label.
 const LABEL: usize = 500;
 

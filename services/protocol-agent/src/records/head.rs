@@ -18,7 +18,7 @@ const RECENT: usize = 32;
 /// Observations that a head names.
 const OBSERVATIONS: usize = 16;
 /// Questions that a head names.
-const ASKS: usize = 16;
+const ASKS: usize = 128;
 /// Gateway runs that a head names.
 const RUNS: usize = 32;
 

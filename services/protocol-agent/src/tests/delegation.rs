@@ -151,3 +151,112 @@ async fn run_of_a_user_has_no_outcome() {
     let schema = serde_json::to_string(&script.requests[0].tools[0].parameters).unwrap();
     assert!(!schema.contains("outcome"), "{schema}");
 }
+
+/// A delegation to the writer with these arguments, and what the model, the person and the host see of it.
+async fn delegation_with(
+    authority: &Value,
+    config: &Value,
+) -> (GraphTestHost, Vec<protocol::result::AgentRunResult>) {
+    let host = GraphTestHost::new();
+    let mut arguments = json!({"prompt": "Write."});
+    if !authority.is_null() {
+        arguments["authority"] = authority.clone();
+    }
+    let text = call("text", "agent", "writer", &arguments, &[]);
+    let fate = json!({"status": "completed", "text": "Done."});
+    host.script().children.push_back(fate);
+    host.says([act("I delegate.", &[text]), answer("Done.")]);
+    let results = run(&host, context("write", config)).await;
+    (host, results)
+}
+
+#[tokio::test]
+async fn child_gets_no_tool_that_needs_approval() {
+    let remote =
+        json!([{"name": "booking", "type": "service", "tool": "mystery", "effects": ["purchase"]}]);
+    for (authority, config, tools) in [
+        (Value::Null, json!({}), json!(["look", "note", "mystery"])),
+        (
+            json!({"models": ["m"]}),
+            json!({}),
+            json!(["look", "note", "mystery"]),
+        ),
+        (json!({"tools": ["look"]}), json!({}), json!(["look"])),
+        (json!({"tools": []}), json!({}), json!([])),
+        (
+            Value::Null,
+            json!({"approve": ["write"]}),
+            json!(["look", "send", "mystery"]),
+        ),
+        (
+            Value::Null,
+            json!({"approve": [], "forbid": ["external"]}),
+            json!(["look", "note", "mystery"]),
+        ),
+        (
+            Value::Null,
+            json!({"effects": {"note": {"effects": ["publish"]}}}),
+            json!(["look", "mystery"]),
+        ),
+        // The same call under the name of a remote.
+        (
+            Value::Null,
+            json!({"remotes": remote}),
+            json!(["look", "note"]),
+        ),
+    ] {
+        let (host, results) = delegation_with(&authority, &config).await;
+        assert_eq!(said(&results), "Done.", "{authority} {config}");
+        let grants = host.script().spawned[0].0.grants.clone().unwrap();
+        assert_eq!(json!(grants.tools), tools, "{authority} {config}");
+    }
+}
+
+#[tokio::test]
+async fn approved_delegation_gives_named_tools() {
+    let authority = json!({"tools": ["send", "look"]});
+    let (host, results) = delegation_with(&authority, &json!({})).await;
+    assert_eq!(ending(&results), ("run.completed", "waiting_user"));
+    assert_eq!(host.script().spawned, []);
+    let question = &questions(&results)[0];
+    let text = question["description"].as_str().unwrap();
+    for part in ["`writer` (external, unknown)", "\"send\""] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let id = question["interaction_id"].as_str().unwrap();
+    let run_id = Uuid::new_v4().to_string();
+    let answer = submitted(
+        &context("", &json!({})),
+        &run_id,
+        id,
+        "allow_once",
+        &json!({}),
+    );
+    run(&host, answer).await;
+    let grants = host.script().spawned[0].0.grants.clone().unwrap();
+    assert_eq!(json!(grants.tools), authority["tools"]);
+}
+
+#[tokio::test]
+async fn forbidden_tools_are_never_given() {
+    let authority = json!({"tools": ["send"]});
+    let (host, _) = delegation_with(&authority, &json!({"forbid": ["external"]})).await;
+    assert_eq!(host.script().spawned, []);
+    let request = host.request(1);
+    assert!(request.contains("`effects_forbidden`"), "{request}");
+}
+
+#[tokio::test]
+async fn bound_names_of_tools_give_nothing() {
+    let host = GraphTestHost::new();
+    host.tool("look", [ToolReply::Says(json!(["send"]))]);
+    let bound =
+        json!({"prompt": "Write.", "authority": {"tools": {"$ref": "action:names.output"}}});
+    let names = call("names", "tool", "look", &json!({}), &[]);
+    let text = call("text", "agent", "writer", &bound, &["names"]);
+    host.says([act("I delegate.", &[names, text]), answer("Alone.")]);
+    run(&host, context("write", &json!({}))).await;
+    assert_eq!(host.script().spawned, []);
+    let request = host.request(1);
+    assert!(request.contains("Reason: not_granted"), "{request}");
+}

@@ -11,7 +11,7 @@ use protocol::interaction::{
 };
 use serde_json::Value;
 
-use super::{LABEL, button, clip};
+use super::{DESCRIPTION, LABEL, button, clip};
 use crate::records::{Submission, pattern};
 
 /// This call, once.
@@ -22,8 +22,12 @@ const CONVERSATION: &str = "allow_conversation";
 const REFUSE: &str = "refuse";
 /// The answers stand in the fields.
 const SUBMIT: &str = "submit";
-/// Bytes of arguments that a question shows.
+/// Bytes of arguments in a question about an effect of unknown outcome.
 const ARGUMENTS: usize = 3_000;
+/// Most actions of one question. With their labels its text stays below the gateway's bound.
+const TOGETHER: usize = 16;
+/// Between the texts of two actions.
+const GAP: &str = "\n\n";
 const LABELS: [(&str, &str); 3] = [
     (ONCE, "Allow once"),
     (CONVERSATION, "Allow for this conversation"),
@@ -39,6 +43,39 @@ pub(crate) enum Consent {
     Conversation,
     /// No.
     Refuse,
+}
+
+/// Approvals by the questions that ask for them.
+#[derive(Debug, Default)]
+pub(crate) struct GroupedApprovals {
+    pub(crate) groups: Vec<Vec<ApprovalRequest>>,
+    /// Actions that no question can show.
+    pub(crate) too_long: Vec<ActionId>,
+}
+
+/// Groups approvals so that each question shows all arguments of its actions: what is not shown cannot be allowed.
+pub(crate) fn grouped(requests: Vec<ApprovalRequest>) -> GroupedApprovals {
+    let mut grouped = GroupedApprovals::default();
+    let mut used = 0;
+    for request in requests {
+        let length = text(&request).chars().count();
+        if length > DESCRIPTION {
+            grouped.too_long.push(request.id);
+            continue;
+        }
+        let fits = used + GAP.len() + length <= DESCRIPTION;
+        match grouped.groups.last_mut() {
+            Some(group) if fits && group.len() < TOGETHER => {
+                group.push(request);
+                used += GAP.len() + length;
+            }
+            _ => {
+                grouped.groups.push(vec![request]);
+                used = length;
+            }
+        }
+    }
+    grouped
 }
 
 /// The question: buttons for one action, a field for each of several.
@@ -82,7 +119,7 @@ pub(crate) fn request(
         button(REFUSE, "Refuse all", InteractionActionStyle::Danger),
     ];
     let title = format!("Allow {} actions", requests.len());
-    let text = texts.join("\n\n");
+    let text = texts.join(GAP);
     super::request(
         id,
         InteractionKind::Form,
@@ -116,7 +153,7 @@ fn text(request: &ApprovalRequest) -> String {
         "{}: `{}` ({effects}), arguments {hash}\n\n{}\n\n{}",
         request.title,
         request.target,
-        arguments(Some(&request.input)),
+        block(&pretty(&request.input)),
         format_args!("For this conversation means: {}.", calls_of(&covered)),
     )
 }
@@ -142,6 +179,11 @@ pub(crate) fn calls_of(pattern: &StandingApproval) -> String {
     text
 }
 
+/// A block of JSON. A fence within it cannot end it.
+fn block(text: &str) -> String {
+    format!("```json\n{}\n```", text.replace("```", "'''"))
+}
+
 /// Arguments as a block of JSON, with a word where they are longer than shown.
 pub(super) fn arguments(input: Option<&Value>) -> String {
     let text = input.map(pretty).unwrap_or_default();
@@ -150,7 +192,7 @@ pub(super) fn arguments(input: Option<&Value>) -> String {
         0 => String::new(),
         more => format!("\n… {more} bytes more"),
     };
-    format!("```json\n{}\n```{more}", text[..end].replace("```", "'''"))
+    format!("{}{more}", block(&text[..end]))
 }
 
 /// The answer about one action. Anything that is not an approval is a refusal.
@@ -229,6 +271,39 @@ mod tests {
         let fields: Vec<_> = asked.fields.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(fields, ["a", "b"]);
         assert_eq!(asked.fields[0].options.len(), 3);
+    }
+
+    #[test]
+    fn questions_show_all_arguments_or_ask_nothing() {
+        let of = |id: &str, bytes: usize| ApprovalRequest {
+            input: json!({"text": "x\n".repeat(bytes / 3)}),
+            ..approval(id)
+        };
+        for (sizes, groups, too_long) in [
+            (vec![2_700; 5], vec![3, 2], 0),
+            (vec![10; 40], vec![16, 16, 8], 0),
+            (vec![9_000, 9_000, 10], vec![1, 2], 0),
+            (vec![10, 12_000, 10], vec![2], 1),
+            (vec![65_000], vec![], 1),
+        ] {
+            let requests = sizes.iter().enumerate();
+            let requests = requests.map(|(index, bytes)| of(&format!("a{index}"), *bytes));
+            let grouped = grouped(requests.collect());
+            let lengths: Vec<_> = grouped.groups.iter().map(Vec::len).collect();
+            assert_eq!(
+                (lengths, grouped.too_long.len()),
+                (groups, too_long),
+                "{sizes:?}"
+            );
+            for group in grouped.groups {
+                let asked = request("i".to_owned(), &group, 9_000);
+                assert!(asked.fallback_text.chars().count() <= 20_000);
+                let shown = asked.description.unwrap();
+                for one in &group {
+                    assert!(shown.contains(&pretty(&one.input)), "{}", one.id);
+                }
+            }
+        }
     }
 
     #[test]
