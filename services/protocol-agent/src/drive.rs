@@ -4,6 +4,7 @@ mod carry;
 mod words;
 
 use action_graph::code::Code;
+use action_graph::ids::GraphId;
 use action_graph::node::Sent;
 use action_graph::schedule::{
     ActionFailure, ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step,
@@ -21,8 +22,8 @@ use crate::work::AttemptKey;
 use crate::writer::known;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    /// Runs until nothing moves without the outside. A child run is waited for, unless a question is open: its answer
-    /// starts another run.
+    /// Runs until nothing moves without the outside. A child run is waited for, unless a question of its graph is open: the
+    /// answer starts another run. Questions of other graphs end no wait, because their answers may never come.
     pub(crate) async fn drive(&mut self) -> Result<(), Halt> {
         self.drive_until(self.graphs.env.end).await
     }
@@ -67,12 +68,13 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
         }
-        let is_asking = self
-            .graphs
-            .live_graphs
-            .iter()
-            .any(crate::live::LiveGraph::has_question);
-        self.graphs.work.is_following() && !is_asking && !self.graphs.is_closing
+        // The answer to a question of the child's own graph starts the run that goes on with both.
+        let is_asking = |graph: &GraphId| {
+            let position = self.graphs.position(graph);
+            position.is_some_and(|position| self.graphs.live_graphs[position].has_question())
+        };
+        let mut following = self.graphs.work.following();
+        following.any(|graph| !is_asking(graph)) && !self.graphs.is_closing
     }
 
     /// Applies all events and carries out all commands that wait.

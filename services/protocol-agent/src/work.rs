@@ -212,8 +212,8 @@ impl AttemptTasks {
         self.running.len() > self.followed.len()
     }
 
-    /// Whether a child run is waited for.
-    pub(crate) fn is_following(&self) -> bool {
-        !self.followed.is_empty()
+    /// Graphs whose child runs are waited for.
+    pub(crate) fn following(&self) -> impl Iterator<Item = &GraphId> {
+        self.followed.iter().map(|key| &key.graph)
     }
 }

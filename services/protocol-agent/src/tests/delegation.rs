@@ -4,6 +4,7 @@ use protocol::id::RunId;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::humans::{answers, asks};
 use crate::testing::*;
 
 fn delegate() -> Value {
@@ -104,6 +105,37 @@ async fn next_run_follows_earlier_child() {
         1,
         "the child is not started again"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_waits_for_its_child_beside_an_older_question() {
+    let host = GraphTestHost::new();
+    let asked = asks(
+        &host,
+        &[call("mail", "tool", "send", &json!({"x": 1}), &[])],
+    )
+    .await;
+    host.says([
+        act("I delegate.", &[delegate()]),
+        answer("A poem is there."),
+    ]);
+    let message = later(&asked.0, &Uuid::new_v4().to_string(), "e-2");
+    let child_ends = async {
+        let child = loop {
+            let spawned = host.script().spawned.first().map(|(_, run)| *run);
+            match spawned {
+                Some(run) => break run,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        host.end_child(child, json!({"status": "completed", "text": "A poem."}));
+    };
+    let (results, ()) = tokio::join!(run(&host, message), child_ends);
+    assert_eq!(said(&results), "A poem is there.");
+    assert_eq!(ending(&results), ("run.completed", "stop"));
+    host.says([answer("Sent.")]);
+    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    assert_eq!(said(&results), "Sent.", "the older question is still open");
 }
 
 #[tokio::test]

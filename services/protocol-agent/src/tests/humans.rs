@@ -14,7 +14,7 @@ fn ask(fields: &Value) -> Value {
 }
 
 /// A first run that asks, and what it asked.
-async fn asks(
+pub(super) async fn asks(
     host: &GraphTestHost,
     calls: &[Value],
 ) -> (protocol::context::AgentRunContext, Value) {
@@ -29,7 +29,7 @@ async fn asks(
 }
 
 /// The run that an answer starts.
-async fn answers(
+pub(super) async fn answers(
     host: &GraphTestHost,
     (context, question): &(protocol::context::AgentRunContext, Value),
     button: &str,
