@@ -9,7 +9,7 @@ struct ReasoningMarks {
     is_tag: bool,
 }
 
-const MARKS: [ReasoningMarks; 5] = [
+const MARKS: [ReasoningMarks; 9] = [
     ReasoningMarks {
         open: "<think",
         close: "</think>",
@@ -19,6 +19,26 @@ const MARKS: [ReasoningMarks; 5] = [
         open: "<thinking",
         close: "</thinking>",
         is_tag: true,
+    },
+    ReasoningMarks {
+        open: "<thought",
+        close: "</thought>",
+        is_tag: true,
+    },
+    ReasoningMarks {
+        open: "<thoughts",
+        close: "</thoughts>",
+        is_tag: true,
+    },
+    ReasoningMarks {
+        open: "<reasoning",
+        close: "</reasoning>",
+        is_tag: true,
+    },
+    ReasoningMarks {
+        open: "<|START_THINKING|>",
+        close: "<|END_THINKING|>",
+        is_tag: false,
     },
     ReasoningMarks {
         open: "<seed:think",
@@ -257,6 +277,12 @@ mod tests {
             ("<THINK>a</Think>b", "b"),
             ("<thinking>a</think>b</thinking>c", "c"),
             ("<seed:think>a</seed:think>b", "b"),
+            ("<thought>a</thought>\n\nb", "b"),
+            ("<Thought>a</thought>b", "b"),
+            ("<thoughts>a</thoughts>b", "b"),
+            ("<thoughtful>a", "<thoughtful>a"),
+            ("<reasoning effort='high'>a</reasoning>b", "b"),
+            ("<|START_THINKING|>a<|END_THINKING|>b", "b"),
             ("[think]a[/think]b", "b"),
             ("[a](b) [THIN", "[a](b) [THIN"),
         ] {
@@ -302,7 +328,7 @@ mod tests {
         #[test]
         fn chunk_boundaries_never_change_result(
             parts in prop::collection::vec(
-                "(<think>|</think>|<think |<thi|</THINKING>|<thinking>|\\[THINK\\]|\\[/THINK\\]|◁think▷|◁/think▷|a|>|\n|`|界)",
+                "(<think>|</think>|<think |<thi|</THINKING>|<thinking>|<thought>|</thought>|<thoughts>|</reasoning>|<reasoning |\\[THINK\\]|\\[/THINK\\]|◁think▷|◁/think▷|a|>|\n|`|界)",
                 0..20
             ),
             cuts in prop::collection::vec(0usize..200, 0..8),
