@@ -181,6 +181,15 @@ impl Egress {
         })
     }
 
+    /// The same client for public HTTPS alone.
+    pub fn without_rules(&self) -> Result<Self, EgressError> {
+        let public = Self::with_lookup(Vec::new(), self.connect_timeout, self.lookup.clone())?;
+        Ok(Self {
+            own: self.own.clone(),
+            ..public
+        })
+    }
+
     /// Blocks the process's own listen address regardless of `allow`, so that the gateway cannot call itself.
     /// May be called several times. An unspecified address stands for every address of the machine.
     #[must_use]

@@ -21,7 +21,7 @@ use crate::upstream::config::ConfigReader;
 use crate::upstream::conversation::{PlatformConversation, with_history};
 use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
 use crate::upstream::json::filled;
-use crate::upstream::question::{ANSWER, fields_of, question};
+use crate::upstream::question::{fields_of, question};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::results::cut;
 
@@ -65,6 +65,7 @@ fn start(
         is_answer: turn.submission.is_some(),
         messages: 0,
         checks: 0,
+        is_completed: false,
         turn,
         config,
     }))
@@ -87,6 +88,8 @@ struct A2a {
     is_answer: bool,
     messages: u32,
     checks: u32,
+    /// The task is complete without a text: its artifacts may follow, or are read.
+    is_completed: bool,
 }
 
 /// The call that is open, or the answer that is awaited.
@@ -118,6 +121,10 @@ impl Machine for A2a {
         }
     }
 
+    fn is_answered(&self) -> bool {
+        self.is_completed
+    }
+
     fn stop(&self) -> Option<PlatformRequest> {
         let task = self.progress.task_id.as_deref()?;
         let interface = self
@@ -137,7 +144,7 @@ impl A2a {
                     "the question that was answered is not known any more: send the message again";
                 return Err(ConnectorFailure::new(FailureKind::ApiError, message));
             }
-            self.text = answer_of(&answer.values);
+            self.text = request::answer_of(&answer.values);
         }
         if self.task.is_some() {
             out.remember(PENDING, Value::Null);
@@ -199,12 +206,24 @@ impl A2a {
         self.learn(told, out);
         match self.progress.event(told, out)? {
             A2aStep::Next => Ok(()),
-            A2aStep::Over => self.progress.complete(out),
+            A2aStep::Over => self.over(out),
             A2aStep::Ask(text) => {
                 self.ask(&text, out);
                 Ok(())
             }
         }
+    }
+
+    /// The final state. Agents send it before the artifact, or leave the artifact out of the stream.
+    fn over(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        let is_stream = matches!(self.stage, A2aStage::Sending | A2aStage::Subscribed);
+        if is_stream && self.progress.is_empty() && self.progress.task_id.is_some() {
+            self.is_completed = true;
+        }
+        if is_stream && self.is_completed {
+            return Ok(());
+        }
+        self.progress.complete(out)
     }
 
     fn learn(&mut self, told: &Value, out: &mut OutputQueue) {
@@ -232,7 +251,7 @@ impl A2a {
     ) -> Result<(), ConnectorFailure> {
         match answer {
             AwaitedInteraction::Submitted { values, .. } => {
-                self.text = answer_of(&values);
+                self.text = request::answer_of(&values);
                 self.is_answer = true;
                 self.history.clear();
                 out.remember(PENDING, Value::Null);
@@ -254,6 +273,7 @@ impl A2a {
     fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
             A2aStage::Sending | A2aStage::Subscribed => self.check(out),
+            A2aStage::Checking if self.is_completed => self.progress.complete(out),
             A2aStage::Checking => self.subscribe(out),
             A2aStage::Card | A2aStage::Asking => Err(ConnectorFailure::ended_early()),
         }
@@ -287,7 +307,12 @@ impl A2a {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         match (self.stage, error) {
-            (A2aStage::Sending | A2aStage::Subscribed, TransportError::Broken) => self.check(out),
+            (A2aStage::Sending | A2aStage::Subscribed, error)
+                if self.is_completed || error == TransportError::Broken =>
+            {
+                self.check(out)
+            }
+            (A2aStage::Checking, _) if self.is_completed => self.progress.complete(out),
             (A2aStage::Sending, TransportError::Connect) if self.is_cached => {
                 self.read_card_again(out)
             }
@@ -326,6 +351,7 @@ impl A2a {
         match self.stage {
             // A task that ended meanwhile takes no subscription.
             A2aStage::Subscribed => self.check(out),
+            A2aStage::Checking if self.is_completed => self.progress.complete(out),
             A2aStage::Sending if !self.progress.has_begun() => self.unsent(fault, failure, out),
             _ => Err(failure),
         }
@@ -367,9 +393,4 @@ impl A2a {
             _ => Err(failure),
         }
     }
-}
-
-fn answer_of(values: &protocol::JsonObject) -> String {
-    let answer = values.get(ANSWER).and_then(Value::as_str);
-    answer.unwrap_or_default().to_owned()
 }

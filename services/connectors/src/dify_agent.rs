@@ -3,6 +3,7 @@
 mod config;
 mod events;
 mod forms;
+mod outputs;
 mod request;
 
 use protocol::interaction::AwaitedInteraction;
@@ -115,6 +116,10 @@ impl Machine for Dify {
         event.name.as_deref() == Some("ping")
             || event.text.contains("\"ping\"")
                 && event.json().is_ok_and(|told| told["event"] == "ping")
+    }
+
+    fn is_answered(&self) -> bool {
+        self.progress.is_whole()
     }
 
     fn stop(&self) -> Option<PlatformRequest> {

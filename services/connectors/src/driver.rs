@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::clock;
-use crate::driver::exchange::ResponseExchange;
+use crate::driver::exchange::{PlatformEgress, ResponseExchange};
 use crate::machine::{Finished, MachineOutput, SavedFile};
 use crate::request::PlatformRequest;
 use crate::session::MachineSession;
@@ -35,6 +35,8 @@ pub use opening::open;
 const NOTIFY_TIME: Duration = Duration::from_secs(3);
 /// The time in which a file of the platform must come.
 const FILE_TIME: Duration = Duration::from_mins(1);
+/// The time for the usage behind a complete answer.
+const USAGE_TIME: Duration = Duration::from_secs(5);
 /// Files of one message.
 const MOST_SAVED: usize = 20;
 /// The longest time that a question stays open: a day without a minute, for clocks that differ.
@@ -64,10 +66,11 @@ pub async fn drive<H: RunHost>(
     let mut driver = Driver {
         idle: session.limits().idle,
         idle_until: Instant::now(),
+        usage_until: None,
         session,
         prefix,
         host,
-        egress,
+        egress: PlatformEgress::new(egress),
         queue: VecDeque::new(),
         next: NextInput::Read,
         exchange: None,
@@ -95,7 +98,7 @@ struct Driver<'a, H> {
     session: MachineSession,
     prefix: &'static str,
     host: &'a mut H,
-    egress: &'a Egress,
+    egress: PlatformEgress<'a>,
     /// Outputs that are not handled yet.
     queue: VecDeque<MachineOutput>,
     next: NextInput,
@@ -104,6 +107,8 @@ struct Driver<'a, H> {
     saved: Vec<String>,
     idle: Duration,
     idle_until: Instant,
+    /// Set once the answer is complete.
+    usage_until: Option<Instant>,
 }
 
 impl<H: RunHost> Driver<'_, H> {
@@ -159,7 +164,7 @@ impl<H: RunHost> Driver<'_, H> {
             MachineOutput::History(messages) => self.go_on(NextInput::History(messages)),
             MachineOutput::Ask(question) => self.go_on(NextInput::Ask(question)),
             MachineOutput::Notify(request) => {
-                let sent = timeout(NOTIFY_TIME, ResponseExchange::open(self.egress, request)).await;
+                let sent = timeout(NOTIFY_TIME, self.egress.open(request)).await;
                 if !matches!(sent, Ok(Ok(_))) {
                     tracing::debug!("a request that ends work on the platform brought no response");
                 }
@@ -198,7 +203,7 @@ impl<H: RunHost> Driver<'_, H> {
 
     async fn send(&mut self, request: PlatformRequest) -> Vec<MachineOutput> {
         self.idle_until = Instant::now() + self.idle;
-        let opening = ResponseExchange::open(self.egress, request);
+        let opening = self.egress.open(request);
         match timeout_at(self.idle_until, opening).await {
             Err(_) => self.session.failed(TransportError::Idle),
             Ok(Err(error)) => self.session.failed(error),
@@ -214,11 +219,16 @@ impl<H: RunHost> Driver<'_, H> {
         let Some(exchange) = &mut self.exchange else {
             return self.session.fail(ConnectorFailure::ended_early());
         };
+        let now = Instant::now();
+        let is_answered = self.session.is_answered();
+        self.usage_until = is_answered.then(|| self.usage_until.unwrap_or(now + USAGE_TIME));
+        let until = self
+            .usage_until
+            .map_or(self.idle_until, |until| until.min(self.idle_until));
         // A response that never pauses is checked as well.
-        let is_idle = Instant::now() >= self.idle_until;
-        match timeout_at(self.idle_until, exchange.next()).await {
+        match timeout_at(until, exchange.next()).await {
             Err(_) => self.lose(TransportError::Idle),
-            Ok(_) if is_idle => self.lose(TransportError::Idle),
+            Ok(_) if now >= until => self.lose(TransportError::Idle),
             Ok(Err(error)) => self.lose(error),
             Ok(Ok(Some(bytes))) => self.session.bytes(&bytes),
             Ok(Ok(None)) => {
@@ -271,7 +281,7 @@ impl<H: RunHost> Driver<'_, H> {
         let (bytes, declared) = match file.content {
             FileContent::Bytes(bytes) => (bytes.to_vec(), None),
             FileContent::Url(url) => {
-                let fetching = timeout(FILE_TIME, exchange::fetch(self.egress, &url)).await;
+                let fetching = timeout(FILE_TIME, self.egress.fetch(&url)).await;
                 fetching.map_err(|_| "it did not come in time".to_owned())??
             }
             FileContent::Artifact(_) => return Err("it is an artifact already".to_owned()),

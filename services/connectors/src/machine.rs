@@ -27,6 +27,12 @@ pub trait Machine: Send {
         false
     }
 
+    /// True once the answer is complete and only its usage can follow. The driver waits a few seconds for that, then hands over
+    /// [`TransportError::Idle`], which must complete the run.
+    fn is_answered(&self) -> bool {
+        false
+    }
+
     /// The call that stops the work upstream. Sent on cancellation, deadline and failure.
     fn stop(&self) -> Option<PlatformRequest> {
         None

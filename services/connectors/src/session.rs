@@ -79,6 +79,11 @@ impl MachineSession {
         std::mem::take(&mut self.has_progress)
     }
 
+    /// True once only the usage of a complete answer can follow.
+    pub fn is_answered(&self) -> bool {
+        matches!(self.phase, SessionPhase::Reading(_)) && self.machine.is_answered()
+    }
+
     /// Begins the run.
     pub fn begin(&mut self) -> Vec<MachineOutput> {
         match self.phase {

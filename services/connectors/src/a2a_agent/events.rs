@@ -64,6 +64,11 @@ impl A2aProgress {
         self.answer.has_begun() || !self.files.is_empty()
     }
 
+    /// True without text and files.
+    pub(super) fn is_empty(&self) -> bool {
+        self.answer.is_empty() && self.files.is_empty()
+    }
+
     /// Reads one event, or a task.
     pub(super) fn event(
         &mut self,

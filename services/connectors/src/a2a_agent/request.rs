@@ -13,6 +13,7 @@ use crate::request::{PlatformRequest, ResponseFraming, below};
 use crate::turn::{ConnectorTurn, FileContent, TurnFile};
 use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
+use crate::upstream::question::ANSWER;
 
 /// The text, the context, and the task that goes on.
 pub(super) struct A2aMessage<'a> {
@@ -131,4 +132,10 @@ fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
         _ => part["raw"] = json!(STANDARD.encode(file.bytes()?)),
     }
     Ok(part)
+}
+
+/// The text that answers a question.
+pub(super) fn answer_of(values: &JsonObject) -> String {
+    let answer = values.get(ANSWER).and_then(Value::as_str);
+    answer.unwrap_or_default().to_owned()
 }

@@ -292,9 +292,18 @@ fn last_answer(messages: &Value) -> Option<String> {
     let mut new = messages.take_while(|message| message["role"] != "user");
     new.find_map(|message| {
         let is_answer = message["role"] == "assistant" && message["subagentRunId"].is_null();
-        filled(&message["content"]).filter(|_| is_answer)
+        text_of(&message["content"]).filter(|_| is_answer)
     })
-    .map(str::to_owned)
+}
+
+/// A content: a text, or parts of which those of text count.
+fn text_of(content: &Value) -> Option<String> {
+    let parts = content.as_array().into_iter().flatten();
+    let parts = parts.filter_map(|part| part["text"].as_str().or_else(|| part.as_str()));
+    let text = content
+        .as_str()
+        .map_or_else(|| parts.collect(), str::to_owned);
+    Some(text).filter(|text| !text.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -306,6 +315,23 @@ mod tests {
     #[test]
     fn snapshots_hold_the_last_answer() {
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let parts = |parts: Value| json!([{"role": "assistant", "content": parts}]);
+        let image =
+            json!({"type": "image", "source": {"type": "url", "value": "https://a.example"}});
+        for (content, text) in [
+            (
+                json!([{"type": "text", "text": "All of it."}]),
+                Some("All of it."),
+            ),
+            (
+                json!([{"type": "text", "text": "All "}, image, {"type": "text", "text": "of it."}]),
+                Some("All of it."),
+            ),
+            (json!([image]), None),
+            (json!([]), None),
+        ] {
+            assert_eq!(last_answer(&parts(content)).as_deref(), text);
+        }
         let old = [message("assistant", "Old"), message("user", "Hi")];
         assert_eq!(last_answer(&json!(old)), None);
         let new = [

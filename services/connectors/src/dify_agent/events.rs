@@ -8,6 +8,7 @@ use url::Url;
 
 use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::forms::{self, DifyForm};
+use crate::dify_agent::outputs::DifyOutputs;
 use crate::machine::{MachineOutput, OutputQueue, SavedFile};
 use crate::turn::{ConnectorTurn, FileContent};
 use crate::upstream::answer::AnswerText;
@@ -18,8 +19,6 @@ use crate::upstream::usage::usage_in;
 
 /// Files of one answer; further ones are named in the log.
 const MOST_FILES: usize = 50;
-/// Outputs of a workflow that are its answer, the first that is there.
-const OUTPUTS: [&str; 5] = ["summary", "answer", "text", "result", "output"];
 
 /// The next step of the machine.
 pub(super) enum DifyStep {
@@ -43,8 +42,7 @@ pub(super) struct DifyProgress {
     is_workflow: bool,
     has_message_end: bool,
     has_finished: bool,
-    /// The answer where no text was streamed.
-    outputs: Option<String>,
+    outputs: DifyOutputs,
     files: BTreeSet<String>,
     forms: Vec<DifyForm>,
     /// Tokens of forms that were asked; replayed events name them again.
@@ -64,7 +62,7 @@ impl DifyProgress {
             is_workflow: config.app == DifyAppType::Workflow,
             has_message_end: false,
             has_finished: false,
-            outputs: None,
+            outputs: DifyOutputs::default(),
             files: BTreeSet::new(),
             forms: Vec::new(),
             asked: BTreeSet::new(),
@@ -79,13 +77,9 @@ impl DifyProgress {
             || !self.asked.is_empty()
     }
 
-    /// True once nothing of the answer can follow.
+    /// True once nothing of the answer can follow. Versions leave out either mark.
     pub(super) fn is_whole(&self) -> bool {
-        if self.is_workflow {
-            self.has_finished
-        } else {
-            self.has_message_end
-        }
+        (self.has_message_end || self.has_finished) && !self.has_form()
     }
 
     pub(super) fn has_form(&self) -> bool {
@@ -102,6 +96,7 @@ impl DifyProgress {
         self.asked.insert(form.token().to_owned());
         self.run_id = Some(form.run_id.clone());
         self.is_workflow = true;
+        (self.has_message_end, self.has_finished) = (false, false);
     }
 
     pub(super) fn event(
@@ -130,8 +125,8 @@ impl DifyProgress {
         match told["event"].as_str().unwrap_or_default() {
             "message" | "agent_message" => self.answer.append(text(&told["answer"]), out),
             "text_chunk" => self.answer.append(text(&data["text"]), out),
-            "message_replace" => self.answer.replace(text(&told["answer"]), out),
-            "text_replace" => self.answer.replace(text(&data["text"]), out),
+            "message_replace" => self.replace(text(&told["answer"]), out),
+            "text_replace" => self.replace(text(&data["text"]), out),
             "agent_thought" => self.thought(told, out),
             "message_file" if told["belongs_to"] != "user" => self.file(told, out),
             "workflow_started" => self.is_workflow = true,
@@ -150,16 +145,17 @@ impl DifyProgress {
     /// Completes the message and the run.
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.task_id = None;
-        if self.answer.is_empty()
-            && let Some(outputs) = self.outputs.take()
-        {
-            self.answer.append(&outputs, out);
-        }
+        self.outputs.add_missing(&mut self.answer, out);
         if !self.answer.complete_with_files(!self.files.is_empty(), out) {
             return Err(ConnectorFailure::empty());
         }
         out.finish("stop", self.usage.take());
         Ok(())
+    }
+
+    fn replace(&mut self, text: &str, out: &mut OutputQueue) {
+        self.outputs.is_replaced = true;
+        self.answer.replace(text, out);
     }
 
     fn message_end(&mut self, told: &Value, out: &mut OutputQueue) -> DifyStep {
@@ -190,7 +186,7 @@ impl DifyProgress {
         }
         self.has_finished = true;
         self.usage = self.usage.take().or_else(|| usage_in(data));
-        self.outputs = self.outputs.take().or_else(|| output_in(&data["outputs"]));
+        self.outputs.finished(self.app, &data["outputs"]);
         self.all_files(&data["files"], out);
         // Older chatflows end their message behind the workflow; its tokens stand there.
         let is_over = self.app == DifyAppType::Workflow || self.has_message_end || self.asked_any();
@@ -256,10 +252,7 @@ impl DifyProgress {
 
     fn node_finished(&mut self, data: &Value, out: &mut OutputQueue) {
         match data["node_type"].as_str() {
-            Some("answer") => {
-                let answer = output_text(&data["outputs"]["answer"]);
-                self.outputs = answer.or(self.outputs.take());
-            }
+            Some("answer") => self.outputs.node_finished(data),
             Some("tool") => {
                 let error = filled(&data["error"])
                     .or_else(|| (data["status"] == "failed").then_some("the tool failed"));
@@ -328,50 +321,4 @@ fn error(told: &Value) -> ConnectorFailure {
         .or_else(|| told["status"].as_str()?.parse().ok());
     let status = status.and_then(|status| u16::try_from(status).ok());
     ConnectorFailure::reported(status, filled(&told["code"]), text(&told["message"]))
-}
-
-/// The answer among the outputs of a workflow: the one of a usual name, the only one, or all as JSON.
-fn output_in(outputs: &Value) -> Option<String> {
-    let members = outputs.as_object().filter(|members| !members.is_empty())?;
-    let usual = OUTPUTS
-        .iter()
-        .find_map(|name| members.get(*name).filter(|value| !value.is_null()));
-    let only = (members.len() == 1)
-        .then(|| members.values().next())
-        .flatten();
-    output_text(usual.or(only).unwrap_or(outputs))
-}
-
-/// A text; of an object, or the JSON of one, its `content`.
-fn output_text(value: &Value) -> Option<String> {
-    let content = |value: &Value| filled(&value["content"]).map(str::to_owned);
-    let told = match value {
-        Value::String(text) => json::parse(text)
-            .as_ref()
-            .and_then(content)
-            .or_else(|| Some(text.clone())),
-        value => content(value).or_else(|| json::text_of(value)),
-    };
-    told.filter(|text| !text.trim().is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn outputs_hold_the_answer() {
-        for (outputs, answer) in [
-            (json!({"summary": "a", "b": 1}), Some("a")),
-            (json!({"anything": "{\"content\": \"b\"}"}), Some("b")),
-            (json!({"a": 1, "b": 2}), Some("{\"a\":1,\"b\":2}")),
-            (json!({"a": " "}), None),
-            (json!({}), None),
-            (Value::Null, None),
-        ] {
-            assert_eq!(output_in(&outputs).as_deref(), answer, "{outputs}");
-        }
-    }
 }

@@ -25,14 +25,17 @@ pub(super) fn chat(
     } else {
         &turn.text
     };
-    let body = json!({
+    let mut body = json!({
         "inputs": inputs(config, turn, JsonObject::new()),
         "query": with_history(history, text),
         "user": turn.user,
         "response_mode": "streaming",
-        "conversation_id": conversation.unwrap_or_default(),
         "files": files,
     });
+    // Some versions refuse an empty id.
+    if let Some(id) = conversation {
+        body["conversation_id"] = json!(id);
+    }
     post(config, &["chat-messages"], body).framed(ResponseFraming::Sse)
 }
 

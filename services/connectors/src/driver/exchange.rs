@@ -3,7 +3,7 @@
 use egress::{Egress, EgressError, Response};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
-use url::Url;
+use url::{Origin, Url};
 
 use crate::driver::multipart;
 use crate::machine::PlatformResponseHead;
@@ -24,10 +24,7 @@ pub(super) struct ResponseExchange {
 
 impl ResponseExchange {
     /// Sends a request and waits for the head of its response.
-    pub(super) async fn open(
-        egress: &Egress,
-        request: PlatformRequest,
-    ) -> Result<Self, TransportError> {
+    async fn open(egress: &Egress, request: PlatformRequest) -> Result<Self, TransportError> {
         let response = send(egress, request).await?;
         let refusal_left = (!response.status().is_success()).then_some(REFUSAL_BYTES);
         Ok(Self {
@@ -61,6 +58,54 @@ impl ResponseExchange {
             *left = left.saturating_sub(chunk.len());
         }
         Ok(chunk)
+    }
+}
+
+/// The clients of one run.
+pub(super) struct PlatformEgress<'a> {
+    egress: &'a Egress,
+    /// Origins that requests went to: the platform's own.
+    origins: Vec<Origin>,
+    /// Without the rules of `--allow`. Made for the first file of another origin.
+    public: Option<Egress>,
+}
+
+impl<'a> PlatformEgress<'a> {
+    pub(super) fn new(egress: &'a Egress) -> Self {
+        Self {
+            egress,
+            origins: Vec::new(),
+            public: None,
+        }
+    }
+
+    /// Sends a request and waits for the head of its response.
+    pub(super) async fn open(
+        &mut self,
+        request: PlatformRequest,
+    ) -> Result<ResponseExchange, TransportError> {
+        let origin = request.url.origin();
+        if !self.origins.contains(&origin) {
+            self.origins.push(origin);
+        }
+        ResponseExchange::open(self.egress, request).await
+    }
+
+    /// Fetches a file of the answer from the platform itself, or from public HTTPS: a platform must not read what `--allow`
+    /// opens for another one.
+    pub(super) async fn fetch(&mut self, url: &str) -> Result<(Vec<u8>, Option<String>), String> {
+        let url = Url::parse(url).map_err(|_| "its address is no URL".to_owned())?;
+        if self.origins.contains(&url.origin()) {
+            return fetch(self.egress, &url).await;
+        }
+        let public = match self.public.take() {
+            Some(public) => public,
+            None => self
+                .egress
+                .without_rules()
+                .map_err(|error| error.to_string())?,
+        };
+        fetch(self.public.insert(public), &url).await
     }
 }
 
@@ -111,10 +156,9 @@ fn transport(error: EgressError) -> TransportError {
     }
 }
 
-/// The bytes and the type of a file at a public address; else the reason why there are none.
-pub(super) async fn fetch(egress: &Egress, url: &str) -> Result<(Vec<u8>, Option<String>), String> {
-    let url = Url::parse(url).map_err(|_| "its address is no URL".to_owned())?;
-    let request = egress.request(http::Method::GET, &url);
+/// The bytes and the type of a file; else the reason why there are none.
+pub(super) async fn fetch(egress: &Egress, url: &Url) -> Result<(Vec<u8>, Option<String>), String> {
+    let request = egress.request(http::Method::GET, url);
     let response = match request {
         Ok(request) => egress.send(request).await,
         Err(error) => Err(error),

@@ -27,7 +27,7 @@ pub(super) struct LangflowProgress {
     messages: Vec<(String, String)>,
     /// The text of all messages as it was told.
     told: String,
-    /// The answer where no message came.
+    /// The answer as the flow's end states it.
     outputs: Vec<String>,
     /// The session that the flow ran in.
     pub(super) session: Option<String>,
@@ -87,10 +87,8 @@ impl LangflowProgress {
 
     /// Completes the message and the run.
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if self.answer.is_empty() {
-            let outputs = std::mem::take(&mut self.outputs);
-            self.answer.append(&outputs.join("\n\n"), out);
-        }
+        let outputs = std::mem::take(&mut self.outputs);
+        self.answer.add_missing(&outputs.join("\n\n"), out);
         if !self.answer.complete(out) {
             return Err(ConnectorFailure::empty());
         }

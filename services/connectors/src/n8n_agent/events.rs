@@ -22,6 +22,8 @@ pub(super) struct N8nReply {
     has_items: bool,
     /// The node, and its run, that the last text came from.
     source: Value,
+    /// The text of that node as far as it looks like a document, such as that of a node that responds to the webhook.
+    held: String,
     /// All that is no chunk.
     rest: String,
     /// The body ended within an object.
@@ -37,6 +39,7 @@ impl N8nReply {
             open_blocks: 0,
             has_items: false,
             source: Value::Null,
+            held: String::new(),
             rest: String::new(),
             is_cut: false,
         }
@@ -48,6 +51,9 @@ impl N8nReply {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let told = json::parse(&event.text).unwrap_or_default();
+        if !told["content"].is_null() && self.held.len() + event.text.len() > DOCUMENT_BYTES {
+            return Err(TransportError::TooLarge.into());
+        }
         match told["type"].as_str() {
             Some("begin") => self.open_blocks += 1,
             Some("item") => self.item(&told, out),
@@ -79,12 +85,36 @@ impl N8nReply {
         }
         let of = |key: &str| told["metadata"][key].clone();
         let source = json!([of("nodeId"), of("runIndex"), of("itemIndex")]);
-        if self.has_items && self.source != source {
-            self.answer.append("\n\n", out);
+        let is_first = !self.has_items || self.source != source;
+        if is_first {
+            self.end_document(out);
         }
         self.has_items = true;
         self.source = source;
+        if !self.held.is_empty() || is_first && piece.trim_start().starts_with(['{', '[']) {
+            self.held.push_str(&piece);
+            return;
+        }
+        if is_first {
+            self.begin_paragraph(out);
+        }
         self.answer.append(&piece, out);
+    }
+
+    fn begin_paragraph(&mut self, out: &mut OutputQueue) {
+        if self.answer.has_begun() {
+            self.answer.append("\n\n", out);
+        }
+    }
+
+    /// Tells the text of a node that looked like a document. Text that another node streamed is not repeated.
+    fn end_document(&mut self, out: &mut OutputQueue) {
+        let held = std::mem::take(&mut self.held);
+        let text = self.text_in(&held);
+        if !text.trim().is_empty() && !self.answer.has(&text) {
+            self.begin_paragraph(out);
+            self.answer.append(&text, out);
+        }
     }
 
     /// The end of the body is the end of the answer.
@@ -92,6 +122,7 @@ impl N8nReply {
         if self.open_blocks > 0 || self.is_cut {
             return Err(ConnectorFailure::ended_early());
         }
+        self.end_document(out);
         if !self.has_items {
             let text = self.document()?;
             if self.streams && !text.trim().is_empty() {
@@ -114,14 +145,20 @@ impl N8nReply {
             let message = "the workflow does not answer: let its webhook respond when the last node finishes, or by a response node";
             return Err(ConnectorFailure::new(FailureKind::EmptyResponse, message));
         }
+        Ok(self.text_in(&body))
+    }
+
+    /// The configured member of a document, or the text as it is.
+    fn text_in(&self, text: &str) -> String {
+        let told = json::parse(text).unwrap_or_default();
         let item = match &told {
             Value::Array(items) if items.len() == 1 => &items[0],
             told => told,
         };
-        Ok(match (item.get(&self.output_key), &told) {
+        match (item.get(&self.output_key), &told) {
             (Some(value), _) => json::text_of(value).unwrap_or_default(),
             (None, Value::String(text)) => text.clone(),
-            (None, _) => body,
-        })
+            (None, _) => text.to_owned(),
+        }
     }
 }

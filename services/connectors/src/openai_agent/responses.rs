@@ -42,7 +42,7 @@ pub(super) fn event(
     Ok(())
 }
 
-/// The whole response. Its output counts where no text was streamed.
+/// The whole response. Its output adds the text that was not streamed.
 fn finished(
     reply: &mut OpenAiReply,
     response: &Value,
@@ -64,15 +64,12 @@ fn finished(
         tool_began(reply, item, out);
         tool_ended(reply, item, out);
     }
-    if reply.answer.is_empty() {
-        let parts = items
-            .iter()
-            .flat_map(|item| item["content"].as_array().into_iter().flatten());
-        let texts = parts.filter(|part| part["type"] != "reasoning_text");
-        let texts =
-            texts.filter_map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str()));
-        reply.answer.append(&texts.collect::<String>(), out);
-    }
+    let parts = items
+        .iter()
+        .flat_map(|item| item["content"].as_array().into_iter().flatten());
+    let texts = parts.filter(|part| part["type"] != "reasoning_text");
+    let texts = texts.filter_map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str()));
+    reply.answer.add_missing(&texts.collect::<String>(), out);
     let wants_call = items.iter().any(|item| item["type"] == "function_call");
     let reason = match response["incomplete_details"]["reason"].as_str() {
         _ if wants_call => "tool_calls",

@@ -1,6 +1,6 @@
 //! The answer's text: pieces or snapshots in, `message.delta` and one `message.completed` out.
 
-use protocol::thinking::ThinkFilter;
+use protocol::thinking::{FilteredText, ThinkFilter, without_thinking};
 
 use crate::machine::OutputQueue;
 use crate::turn::ConnectorTurn;
@@ -17,6 +17,7 @@ pub struct AnswerText {
     /// Bytes that the data of one result may take.
     most: usize,
     filter: ThinkFilter,
+    thoughts: MarkedThoughts,
     text: String,
     /// The last snapshot, thoughts included.
     snapshot: String,
@@ -34,6 +35,7 @@ impl AnswerText {
             shows_thoughts: turn.shows_thoughts,
             most: turn.result_bytes - turn.result_bytes / 8,
             filter: ThinkFilter::default(),
+            thoughts: MarkedThoughts::default(),
             text: String::new(),
             snapshot: String::new(),
             repeated: 0,
@@ -49,7 +51,8 @@ impl AnswerText {
         }
         self.has_begun = true;
         let filtered = self.filter.push(piece);
-        self.think(&filtered.thoughts, out);
+        let thoughts = self.thoughts.new_of(&filtered.thoughts);
+        self.think(&thoughts, out);
         if filtered.starts_over {
             self.text.clear();
             self.restate(&filtered.text, out);
@@ -70,13 +73,34 @@ impl AnswerText {
     /// Another text in the place of the text so far.
     pub fn replace(&mut self, whole: &str, out: &mut OutputQueue) {
         self.has_begun = true;
+        // Pieces behind it may go on within its marks.
         self.filter = ThinkFilter::default();
-        let mut text = self.filter.push(whole).text;
-        text.push_str(&self.filter.finish());
-        self.filter = ThinkFilter::default();
+        let FilteredText { text, thoughts, .. } = self.filter.push(whole);
+        self.thoughts.start_over();
+        let thoughts = self.thoughts.new_of(&thoughts);
+        self.think(&thoughts, out);
         if text != self.text {
             self.text.clear();
             self.restate(&text, out);
+        }
+    }
+
+    /// The complete text, for platforms that state it at the end of an answer whose pieces may lack a part. Tells what no piece
+    /// has told. A text that differs from the pieces is not used; white space does not count.
+    pub fn add_missing(&mut self, whole: &str, out: &mut OutputQueue) {
+        let rest = self.filter.finish();
+        self.say(&rest, out);
+        if self.is_empty() {
+            return self.append(whole, out);
+        }
+        let whole = without_thinking(whole);
+        match end_of(&self.text, &whole) {
+            Some(end) if !whole[end..].trim().is_empty() => {
+                self.filter = ThinkFilter::default();
+                self.append(&whole[end..], out);
+            }
+            None if squeezed(&whole).contains(&squeezed(&self.text)) => self.replace(&whole, out),
+            Some(_) | None => {}
         }
     }
 
@@ -101,6 +125,11 @@ impl AnswerText {
     /// True without text, thoughts aside.
     pub fn is_empty(&self) -> bool {
         self.text.trim().is_empty()
+    }
+
+    /// True where the text has this one in it.
+    pub fn has(&self, text: &str) -> bool {
+        self.text.contains(text.trim())
     }
 
     /// Completes the message. False: it has no text, and nothing is told.
@@ -156,6 +185,55 @@ impl AnswerText {
     }
 }
 
+/// The end of `text` at the beginning of `whole`, white space aside.
+fn end_of(text: &str, whole: &str) -> Option<usize> {
+    let mut letters = whole
+        .char_indices()
+        .filter(|(_, letter)| !letter.is_whitespace());
+    let mut end = 0;
+    for letter in text.chars().filter(|letter| !letter.is_whitespace()) {
+        let (at, found) = letters.next()?;
+        if found != letter {
+            return None;
+        }
+        end = at + found.len_utf8();
+    }
+    Some(end)
+}
+
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+/// Thoughts between marks of the text. A text that is stated again repeats them.
+#[derive(Debug, Default)]
+struct MarkedThoughts {
+    told: String,
+    /// Those since the text began anew.
+    current: String,
+}
+
+impl MarkedThoughts {
+    fn start_over(&mut self) {
+        self.current.clear();
+    }
+
+    /// The part of a piece that was not told.
+    fn new_of(&mut self, piece: &str) -> String {
+        self.current.push_str(piece);
+        if self.told.starts_with(&self.current) {
+            return String::new();
+        }
+        let new = self
+            .current
+            .strip_prefix(&self.told)
+            .unwrap_or(piece)
+            .to_owned();
+        self.told.clone_from(&self.current);
+        new
+    }
+}
+
 /// A text in pieces of at most so many bytes, cut between characters.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
@@ -192,6 +270,10 @@ mod tests {
         told.collect()
     }
 
+    fn told_last(out: OutputQueue) -> String {
+        told(out).pop().unwrap_or_default()
+    }
+
     fn answer(streams: bool, result_bytes: usize) -> AnswerText {
         AnswerText::new(&ConnectorTurn {
             streams,
@@ -212,6 +294,30 @@ mod tests {
     }
 
     #[test]
+    fn adds_what_no_piece_told() {
+        for (pieces, whole, told) in [
+            (&[][..], "a\nb", "a\nb"),
+            (&["a"], "a\nb", "a\nb"),
+            (&["a\n\n"], "a\nb", "a\n\n\nb"),
+            (&["b"], "a\nb", "a\nb"),
+            (&["a", "b"], "a\nb", "ab"),
+            (&["<think>x</think>a"], "<think>x</think>a b", "a b"),
+            (&["a b <"], "a b < c", "a b < c"),
+            (&["c"], "a\nb", "c"),
+            (&["a"], " ", "a"),
+        ] {
+            let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
+            for piece in pieces {
+                answer.append(piece, &mut out);
+            }
+            answer.add_missing(whole, &mut out);
+            answer.complete(&mut out);
+            let completed = told_last(out);
+            assert_eq!(completed, format!("={told}"), "{pieces:?} {whole}");
+        }
+    }
+
+    #[test]
     fn thoughts_are_split_off() {
         let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for piece in ["<thi", "nk>hm</think>", "\n\nYes"] {
@@ -219,6 +325,22 @@ mod tests {
         }
         answer.complete(&mut out);
         assert_eq!(told(out), ["?hm", "Yes|Yes", "=Yes"]);
+    }
+
+    #[test]
+    fn restated_text_repeats_no_thoughts() {
+        let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
+        for piece in ["<think>a", "b", "</think>Hi"] {
+            answer.append(piece, &mut out);
+        }
+        answer.replace("", &mut out);
+        for piece in ["<think>a", "bc</think>", "Hi"] {
+            answer.append(piece, &mut out);
+        }
+        answer.replace("<think>ab", &mut out);
+        answer.append("c</think>Ho", &mut out);
+        answer.complete(&mut out);
+        assert_eq!(told(out), ["?a", "?b", "?c", "=Ho"]);
     }
 
     #[test]
