@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use protocol::JsonObject;
 use serde::Deserialize;
 
@@ -28,12 +28,12 @@ struct AgentTable {
 }
 
 impl AgentFile {
-    /// Reads a TOML file with `runner_id` (a runner's id, or a platform's name such as `dify-agent`) and `[config]`, or
+    /// Reads a TOML file with `runner_id` (a runner's id, or a platform's name such as `dify` or `dify-agent`) and `[config]`, or
     /// a gateway's configuration with `[[agents]]`, where `agent` names one of several. Fails with the reason for a
     /// file that has no such agent.
     pub fn read(path: &Path, agent: Option<&str>) -> anyhow::Result<Self> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+        let text = std::fs::read_to_string(path).with_context(|| unread(path))?;
         let table: AgentTable =
             toml::from_str(&text).with_context(|| format!("{shown} is no configuration"))?;
         let table = table.agent(agent).with_context(|| format!("{shown}"))?;
@@ -41,6 +41,26 @@ impl AgentFile {
             platform: table.platform().with_context(|| format!("{shown}"))?,
             config: table.config,
         })
+    }
+}
+
+fn names() -> String {
+    let names: Vec<_> = PLATFORMS.iter().map(Platform::short_name).collect();
+    names.join(", ")
+}
+
+fn unread(path: &Path) -> String {
+    let shown = path.display();
+    match path.to_str().and_then(Platform::named) {
+        Some(platform) => format!(
+            "{shown} is a platform, and an agent needs a file: write `runner_id = \"{name}\"` and the keys of \
+             docs/connectors/{name}.md under [config] to {name}.toml",
+            name = platform.short_name()
+        ),
+        None => format!(
+            "cannot read {shown}: an agent's file has `runner_id`, a platform of {}, and [config]",
+            names()
+        ),
     }
 }
 
@@ -61,13 +81,9 @@ impl AgentTable {
 
     fn platform(&self) -> anyhow::Result<&'static Platform> {
         let id = self.runner_id.as_deref().unwrap_or_default();
-        let is_it = |platform: &&Platform| {
-            platform.name == id || platform.id().to_string() == id || platform.legacy.contains(&id)
-        };
-        if let Some(platform) = PLATFORMS.iter().find(is_it) {
-            return Ok(platform);
-        }
-        let names: Vec<_> = PLATFORMS.iter().map(|platform| platform.name).collect();
-        bail!("runner_id: {id} is none of these: {}", names.join(", "))
+        let is_it =
+            |platform: &&Platform| platform.id().to_string() == id || platform.legacy.contains(&id);
+        let found = PLATFORMS.iter().find(is_it).or_else(|| Platform::named(id));
+        found.with_context(|| format!("runner_id: {id} is none of these platforms: {}", names()))
     }
 }

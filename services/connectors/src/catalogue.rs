@@ -58,6 +58,21 @@ impl Platform {
         PLATFORMS.iter().find(|platform| platform.name == name)
     }
 
+    /// The platform of that name, as persons write it: `dify`, `Dify`, `dify-agent`, `ag_ui`.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        let name = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
+        let is_it = |platform: &&Self| {
+            let label = platform.label.to_ascii_lowercase().replace(' ', "-");
+            [platform.name, platform.short_name(), &label].contains(&name.as_str())
+        };
+        PLATFORMS.iter().find(is_it)
+    }
+
+    /// `dify`: also the name of its page in `docs/connectors`.
+    pub fn short_name(&self) -> &'static str {
+        self.name.trim_end_matches("-agent")
+    }
+
     /// Its runner id: `plugin:runnel/{name}/default`.
     pub fn id(&self) -> RunnerId {
         let id = format!("plugin:runnel/{}/default", self.name).parse();
@@ -113,6 +128,26 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn platforms_have_several_names() {
+        for (name, found) in [
+            ("dify", Some("dify-agent")),
+            ("dify-agent", Some("dify-agent")),
+            ("Dify", Some("dify-agent")),
+            ("ag_ui", Some("ag-ui-agent")),
+            ("openai", Some("openai-agent")),
+            ("A2A agent", Some("a2a-agent")),
+            ("difi", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                Platform::named(name).map(|platform| platform.name),
+                found,
+                "{name}"
+            );
+        }
+    }
 
     #[test]
     fn ids_and_forms_are_distinct_and_readable() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use protocol::JsonObject;
-use protocol::context::{AgentRunContext, InputAttachment};
+use protocol::context::{ActorContext, AgentRunContext, ConversationContext, InputAttachment};
 use protocol::interaction::InteractionSubmission;
 use protocol::message::ContentElement;
 use secrecy::SecretString;
@@ -25,7 +25,8 @@ const RESULT_BYTES: u64 = 256 * 1024;
 #[derive(Clone, Debug)]
 pub struct ConnectorTurn {
     pub run_id: String,
-    /// Identifies the user to the platform: `{actor_type}_{actor_id}`, or `user_{run_id}`.
+    /// Identifies the user to the platform: `{actor_type}_{actor_id}`. Without an actor the conversation's launcher or id,
+    /// without a conversation `user_{run_id}`.
     pub user: String,
     pub text: String,
     pub files: Vec<TurnFile>,
@@ -110,18 +111,14 @@ impl ConnectorTurn {
                 .iter()
                 .filter_map(|part| part.text.as_deref())
         };
-        let actor = context.actor.as_ref();
-        let user = actor.and_then(|actor| {
-            let id = actor.actor_id.as_deref().filter(|id| !id.is_empty())?;
-            Some(format!("{}_{id}", actor.actor_type))
-        });
         let params = context
             .adapter
             .as_ref()
             .and_then(|adapter| adapter.extra.get("params"));
         Ok(Self {
             run_id: context.run_id.clone(),
-            user: user.unwrap_or_else(|| format!("user_{}", context.run_id)),
+            user: user_of(context.actor.as_ref(), context.conversation.as_ref())
+                .unwrap_or_else(|| format!("user_{}", context.run_id)),
             text: text.unwrap_or_else(|| parts().collect::<Vec<_>>().join(" ")),
             files: files_of(&input.attachments, &input.contents)?,
             submission: input.interaction.clone(),
@@ -149,6 +146,36 @@ impl ConnectorTurn {
             )),
         }
     }
+}
+
+/// The user of a run, the same in all runs of a conversation: the actor, else the launcher, else the conversation, each
+/// as `{type}_{id}`.
+fn user_of(
+    actor: Option<&ActorContext>,
+    conversation: Option<&ConversationContext>,
+) -> Option<String> {
+    let named = |kind: Option<&str>, default: &str, id: Option<&str>| {
+        let id = id.filter(|id| !id.trim().is_empty())?;
+        let kind = kind.filter(|kind| !kind.trim().is_empty());
+        Some(format!("{}_{id}", kind.unwrap_or(default)))
+    };
+    let actor =
+        actor.and_then(|actor| named(Some(&actor.actor_type), "user", actor.actor_id.as_deref()));
+    let of_conversation = || {
+        let conversation = conversation?;
+        let launcher = conversation.launcher_type.as_deref();
+        let launcher = named(launcher, "launcher", conversation.launcher_id.as_deref());
+        let ids = [
+            &conversation.conversation_id,
+            &conversation.session_id,
+            &conversation.thread_id,
+        ];
+        launcher.or_else(|| {
+            let mut ids = ids.into_iter();
+            ids.find_map(|id| named(None, "conversation", id.as_deref()))
+        })
+    };
+    actor.or_else(of_conversation)
 }
 
 fn result_bytes(metadata: &JsonObject) -> usize {
@@ -321,6 +348,41 @@ mod tests {
         let read = files(&attached, &image).unwrap();
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].content, FileContent::Artifact("x".to_owned()));
+    }
+
+    #[test]
+    fn users_outlast_their_runs() {
+        for (actor, conversation, user) in [
+            (
+                json!({"actor_type": "user", "actor_id": "7"}),
+                json!({"launcher_id": "g"}),
+                "user_7",
+            ),
+            (
+                json!({"actor_type": "user", "actor_id": " "}),
+                json!({"launcher_type": "group", "launcher_id": "g", "conversation_id": "c"}),
+                "group_g",
+            ),
+            (json!(null), json!({"launcher_id": "g"}), "launcher_g"),
+            (
+                json!(null),
+                json!({"launcher_id": "", "conversation_id": "c"}),
+                "conversation_c",
+            ),
+            (
+                json!({"actor_type": "system"}),
+                json!({"session_id": "s"}),
+                "conversation_s",
+            ),
+            (json!({"actor_type": "system"}), json!({"bot_id": "b"}), ""),
+            (json!(null), json!(null), ""),
+        ] {
+            let actor: Option<ActorContext> = serde_json::from_value(actor).unwrap();
+            let conversation: Option<ConversationContext> =
+                serde_json::from_value(conversation).unwrap();
+            let found = user_of(actor.as_ref(), conversation.as_ref());
+            assert_eq!(found.unwrap_or_default(), user);
+        }
     }
 
     #[test]
