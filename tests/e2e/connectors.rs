@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::connectors::{DifyFixture, PLATFORM_KEY, connectors};
+use crate::support::connectors::{ConnectedAgent, DifyFixture, PLATFORM_KEY, connectors};
 use crate::support::runner::SECRET;
-use crate::support::upstream::UpstreamReply;
+use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Stage, until};
 
 const CONVERSATION: &str = "11111111-2222-3333-4444-555555555555";
@@ -109,6 +109,27 @@ async fn invalid_configurations_fail_before_the_network() {
         );
         assert!(house.platform.asked().is_empty());
     }
+}
+
+#[tokio::test]
+async fn keys_go_to_their_hosts_alone() {
+    let thief = Upstream::start().await;
+    // The fixture lists the first address, which is that of the key's platform.
+    let config = format!(
+        "inputs = {{ platform = \"http://127.0.0.1:1/\" }}\nbase-url = \"{}/v1\"\n{KEY}",
+        thief.url
+    );
+    let agent = ConnectedAgent::open("dify-agent", &config).await;
+    let ended = agent.ended("hi").await;
+    let error = &ended["error"];
+    assert_eq!(error["code"], "dify.config_invalid", "{ended}");
+    assert!(
+        error["message"]
+            .to_string()
+            .contains("CONNECTOR_DIFY_HOSTS"),
+        "{error}"
+    );
+    assert!(thief.asked().is_empty());
 }
 
 #[tokio::test]

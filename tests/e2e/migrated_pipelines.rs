@@ -47,7 +47,14 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     // The service needs the platform secrets in its environment, and its address goes into the configuration. So
     // migrate twice.
     let told = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
-    let service = connectors_with(&["--ids", "langbot"], &variables(&told)).await;
+    let hosts = platforms.url.trim_start_matches("http://");
+    let mut secrets = variables(&told);
+    let lists: Vec<_> = secrets
+        .iter()
+        .map(|(name, _)| (format!("{name}_HOSTS"), hosts.to_owned()))
+        .collect();
+    secrets.extend(lists);
+    let service = connectors_with(&["--ids", "langbot"], &secrets).await;
     let local_agent = local_agent_under(SECRET).await;
     let told = migrate(&directory, &database.source, &service.url).await;
     let gateway = serve(&directory, &told, &platforms, &local_agent).await;

@@ -26,7 +26,7 @@ pub struct ConnectedAgent {
 impl ConnectedAgent {
     /// Starts an agent of `runner` (for example `dify-agent`) with the TOML lines `config`.
     pub async fn open(runner: &str, config: &str) -> Self {
-        let service = connectors(&[]).await;
+        let service = connectors_for(config).await;
         let mut gateway = Config::for_runner_at(&service.url);
         gateway.agents.clear();
         gateway.rest = format!(
@@ -100,6 +100,19 @@ impl Deref for DifyFixture {
     fn deref(&self) -> &ConnectedAgent {
         &self.agent
     }
+}
+
+/// Starts the connectors service. The key may go to the platform of this configuration.
+async fn connectors_for(config: &str) -> ChildServer {
+    let platform = config.split("http://").nth(1).unwrap_or_default();
+    let platform = platform.split(['/', '"']).next().unwrap_or_default();
+    let (name, value) = PLATFORM_KEY;
+    let variables = [(name, value), ("CONNECTOR_DIFY_HOSTS", platform)];
+    connectors_with(
+        &[],
+        &variables.map(|(name, value)| (name.to_owned(), value.to_owned())),
+    )
+    .await
 }
 
 /// Starts the connectors service with loopback targets allowed and these extra arguments.

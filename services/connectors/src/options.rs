@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use connectors::upstream::config::SecretSource;
+use connectors::upstream::config::{SecretHosts, SecretSource};
 use egress::{AllowRule, Egress};
 
 /// The time for the name, the connection and TLS of a platform.
@@ -22,7 +22,8 @@ pub(crate) struct PlatformArgs {
         value_delimiter = ','
     )]
     allow: Vec<AllowRule>,
-    /// The beginning of the names of variables that agents may use as `env:NAME`.
+    /// The beginning of the names of variables that agents may use as `env:NAME`. `serve` sends each to the hosts that the
+    /// variable `NAME_HOSTS` lists.
     #[arg(
         long,
         env = "RUNNEL_CONNECTORS_SECRETS",
@@ -47,13 +48,14 @@ impl PlatformArgs {
         clippy::disallowed_methods,
         reason = "secrets of agents are variables of this process"
     )]
-    pub(crate) fn source(&self) -> anyhow::Result<SecretSource> {
+    pub(crate) fn source(&self, hosts: SecretHosts) -> anyhow::Result<SecretSource> {
         ensure!(
             !self.secrets.is_empty() && !SECRET.starts_with(&self.secrets),
             "--secrets: agents could read the signing secret with this prefix"
         );
         Ok(SecretSource {
             prefix: self.secrets.clone(),
+            hosts,
             lookup: Arc::new(|name| std::env::var(name).ok()),
         })
     }

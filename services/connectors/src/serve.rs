@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use connectors::catalogue::PLATFORMS;
 use connectors::service::{ConnectorService, ServedIds};
+use connectors::upstream::config::SecretHosts;
 use runner_kit::process::{asked_to_stop, is_healthy};
 use runner_kit::{CancellationToken, RouterOptions, SigningSecret, router_with, serve};
 use tokio::net::TcpListener;
@@ -82,7 +83,7 @@ pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
 
 async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     let secret = secret(args)?;
-    let secrets = args.platforms.source()?;
+    let secrets = args.platforms.source(SecretHosts::Listed)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen: cannot listen on {}", args.listen))?;

@@ -10,6 +10,7 @@ use connectors::agent_file::AgentFile;
 use connectors::driver::{StopCause, drive};
 use connectors::session::MachineSession;
 use connectors::turn::{ConnectorTurn, FILE_BYTES, FileContent, TurnFile};
+use connectors::upstream::config::SecretHosts;
 use runner_kit::CancellationToken;
 use runner_kit::process::asked_to_stop;
 
@@ -42,7 +43,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
     args.platforms.start_log()?;
     let AgentFile { platform, config } = AgentFile::read(&args.config, args.agent.as_deref())?;
     let mut terminal = Terminal::default();
-    let source = args.platforms.source()?;
+    let source = args.platforms.source(SecretHosts::Any)?;
     let session = match MachineSession::new(platform, turn(args)?, &config, &source) {
         Ok(session) => session,
         Err(failure) => {

@@ -13,3 +13,4 @@ pub mod usage;
 
 pub mod json;
 pub mod redact;
+mod secret_hosts;

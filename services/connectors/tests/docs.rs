@@ -7,7 +7,7 @@ use std::sync::Arc;
 use connectors::catalogue::{PLATFORMS, Platform};
 use connectors::session::MachineSession;
 use connectors::turn::ConnectorTurn;
-use connectors::upstream::config::SecretSource;
+use connectors::upstream::config::{SecretHosts, SecretSource};
 use protocol::manifest::FormItem;
 use serde_json::Value;
 
@@ -113,6 +113,7 @@ fn root() -> PathBuf {
 fn source() -> SecretSource {
     SecretSource {
         prefix: "CONNECTOR_".to_owned(),
+        hosts: SecretHosts::Any,
         lookup: Arc::new(|_| Some("value".to_owned())),
     }
 }

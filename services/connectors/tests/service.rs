@@ -82,6 +82,48 @@ async fn silence_within_an_answer_stops_the_platform() {
 }
 
 #[tokio::test]
+async fn answers_do_not_wait_for_a_second_end_mark() {
+    let answer = || {
+        let end = "data: {\"event\": \"message_end\", \"metadata\": {}}\n\n";
+        let begun = "data: {\"event\": \"workflow_started\", \"data\": {}}\n\n";
+        let pings = b"event: ping\n\n".to_vec();
+        vec![
+            stream(&format!("{begun}{BEGUN}{end}")),
+            Act::WriteForEver(pings),
+        ]
+    };
+    let connectors = ConnectorsProcess::start().await;
+    let upstream = FakePlatform::start(move |_, _| answer()).await;
+    let mut config = dify(&upstream.url());
+    config["idle-timeout"] = json!(120);
+    let results = connectors.run_with("dify-agent", &config).await;
+    assert_eq!(ending(&results), "completed", "{results:?}");
+    upstream.has_lost(1).await;
+}
+
+#[tokio::test]
+async fn files_of_other_allowed_hosts_are_not_fetched() {
+    let connectors = ConnectorsProcess::start().await;
+    let other = FakePlatform::start(|_, _| whole(200, "text/plain", "secret")).await;
+    let file = format!("{}/x", other.url());
+    let upstream = FakePlatform::start(move |_, _| {
+        let told = format!(
+            "{BEGUN}data: {{\"event\": \"message_file\", \"id\": \"f-1\", \"type\": \"image\", \"belongs_to\": \"assistant\", \"url\": \"{file}\"}}\n\n\
+             data: {{\"event\": \"message_end\", \"metadata\": {{}}}}\n\n"
+        );
+        whole(200, "text/event-stream", &told)
+    })
+    .await;
+    let results = connectors
+        .run_with("dify-agent", &dify(&upstream.url()))
+        .await;
+    assert_eq!(ending(&results), "completed", "{results:?}");
+    let logs = json!(of(&results, "processor.log")).to_string();
+    assert!(logs.contains("was not saved"), "{logs}");
+    assert!(other.received().is_empty());
+}
+
+#[tokio::test]
 async fn times_out_hanging_connections() {
     // A listener that accepts nothing, and whose queue is full.
     let socket = TcpSocket::new_v4().unwrap();

@@ -1,6 +1,6 @@
 //! The configuration of an A2A agent.
 
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::ConfigReader;
@@ -45,18 +45,13 @@ impl Config {
             .then(|| reader.url("endpoint", ""))
             .transpose()?;
         let resend_history = reader.integer("resend-history", 0, 0..=100)?;
-        let key = reader.secret("api-key")?;
-        let header = reader.choice("api-key-header", &headers)?;
-        let value = key.map(|key| match header {
-            "authorization" => format!("Bearer {}", key.expose_secret()).into(),
-            _ => key,
-        });
+        let credential = reader.credential(&headers)?;
         Ok(Self {
             base: reader.base_url("base-url", "")?,
             endpoint,
             binding: reader.choice("binding", &bindings)?,
             tenant: reader.text("tenant")?,
-            credential: value.map(|value| (header, value)),
+            credential,
             resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
             host_tools: reader.host_tools()?,
         })

@@ -1,7 +1,7 @@
 //! The configuration of an AG-UI agent.
 
 use protocol::JsonObject;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::ConfigReader;
@@ -25,16 +25,11 @@ impl Config {
             ("authorization", "authorization"),
             ("x-api-key", "x-api-key"),
         ];
-        let key = reader.secret("api-key")?;
-        let header = reader.choice("api-key-header", &headers)?;
-        let value = key.map(|key| match header {
-            "authorization" => format!("Bearer {}", key.expose_secret()).into(),
-            _ => key,
-        });
+        let credential = reader.credential(&headers)?;
         let history = reader.integer("history", 20, 0..=100)?;
         Ok(Self {
             url: reader.url("url", "")?,
-            credential: value.map(|value| (header, value)),
+            credential,
             history: u32::try_from(history).unwrap_or(u32::MAX),
             forwarded: reader.object_with_secrets("forwarded-props")?,
             host_tools: reader.host_tools()?,

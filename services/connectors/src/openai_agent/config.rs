@@ -31,7 +31,8 @@ pub(super) struct ConversationField {
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) base: Url,
-    pub(super) key: Option<SecretString>,
+    /// The header with the credential, and its whole value.
+    pub(super) credential: Option<(&'static str, SecretString)>,
     pub(super) api: OpenAiApi,
     pub(super) model: String,
     pub(super) instructions: String,
@@ -54,6 +55,7 @@ impl Config {
                 ("responses", OpenAiApi::Responses),
             ],
         )?;
+        let headers = ["authorization", "x-api-key", "api-key"].map(|name| (name, name));
         let field = reader.text("conversation-field")?;
         let origin = reader.choice(
             "conversation-id",
@@ -78,7 +80,7 @@ impl Config {
         let history = reader.integer("history", 20, 0..=100)?;
         Ok(Self {
             base,
-            key: reader.secret("api-key")?,
+            credential: reader.credential(&headers)?,
             api,
             model: reader.text("model")?,
             instructions: reader.text("instructions")?,

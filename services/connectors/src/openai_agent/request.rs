@@ -1,6 +1,7 @@
 //! Requests of both APIs.
 
 use protocol::JsonObject;
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::machine::HistoryMessage;
@@ -43,9 +44,11 @@ pub(super) fn request(
         };
     }
     let request = PlatformRequest::post(below(&config.base, path), body);
-    Ok(request
-        .bearer(config.key.as_ref())
-        .framed(ResponseFraming::Sse))
+    let request = match &config.credential {
+        None => request,
+        Some((header, value)) => request.header(*header, value.expose_secret()),
+    };
+    Ok(request.framed(ResponseFraming::Sse))
 }
 
 fn chat(

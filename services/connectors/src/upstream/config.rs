@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::JsonObject;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
 use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::secret_hosts::check_hosts;
+
+pub use crate::upstream::secret_hosts::SecretHosts;
 
 /// The idle limit where the configuration states none, in seconds.
 pub const IDLE_SECONDS: u64 = 120;
@@ -40,6 +43,7 @@ pub type EnvLookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 pub struct SecretSource {
     /// Only names that begin with it are read.
     pub prefix: String,
+    pub hosts: SecretHosts,
     /// The value of a variable.
     pub lookup: Arc<EnvLookup>,
 }
@@ -59,6 +63,10 @@ pub struct ConfigReader<'a> {
     source: &'a SecretSource,
     known: Vec<&'static str>,
     secrets: Vec<SecretString>,
+    /// Names of variables that were read, each with its key.
+    variables: Vec<(String, String)>,
+    /// Addresses that were read: requests go there.
+    urls: Vec<Url>,
 }
 
 impl<'a> ConfigReader<'a> {
@@ -69,6 +77,8 @@ impl<'a> ConfigReader<'a> {
             source,
             known: Vec::new(),
             secrets: Vec::new(),
+            variables: Vec::new(),
+            urls: Vec::new(),
         }
     }
 
@@ -122,18 +132,33 @@ impl<'a> ConfigReader<'a> {
         Ok(Some(secret))
     }
 
+    /// `api-key` as a header: its name, of those that `api-key-header` may choose, and its whole value.
+    pub fn credential(
+        &mut self,
+        headers: &[(&'static str, &'static str)],
+    ) -> Result<Option<(&'static str, SecretString)>, ConnectorFailure> {
+        let key = self.secret("api-key")?;
+        let header = self.choice("api-key-header", headers)?;
+        let value = key.map(|key| match header {
+            "authorization" => format!("Bearer {}", key.expose_secret()).into(),
+            _ => key,
+        });
+        Ok(value.map(|value| (header, value)))
+    }
+
     /// A secret that must be there.
     pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, ConnectorFailure> {
         let secret = self.secret(key)?;
         secret.ok_or_else(|| ConnectorFailure::config(key, "is required"))
     }
 
-    fn variable(&self, key: &str, name: &str) -> Result<String, ConnectorFailure> {
+    fn variable(&mut self, key: &str, name: &str) -> Result<String, ConnectorFailure> {
         let prefix = &self.source.prefix;
         if !name.starts_with(prefix.as_str()) {
             let fault = format!("may only name variables that begin with {prefix}");
             return Err(ConnectorFailure::config(key, &fault));
         }
+        self.variables.push((key.to_owned(), name.to_owned()));
         let value = (self.source.lookup)(name).filter(|value| !value.is_empty());
         value.ok_or_else(|| {
             ConnectorFailure::config(
@@ -167,6 +192,7 @@ impl<'a> ConfigReader<'a> {
                 "must be a URL of http or https without credentials and fragment",
             ));
         }
+        self.urls.push(url.clone());
         Ok(url)
     }
 
@@ -302,8 +328,10 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Refuses keys that were not read. The secrets that were.
+    /// Refuses keys that were not read, and variables that must not go to the configured addresses. The secrets that
+    /// were read.
     pub(crate) fn finish(self) -> Result<Vec<SecretString>, ConnectorFailure> {
+        check_hosts(self.source, &self.variables, &self.urls)?;
         let unknown = self
             .config
             .keys()
@@ -325,7 +353,6 @@ impl<'a> ConfigReader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use secrecy::ExposeSecret as _;
     use serde_json::json;
 
     use super::*;
@@ -333,7 +360,13 @@ mod tests {
     fn source() -> SecretSource {
         SecretSource {
             prefix: "CONNECTOR_".to_owned(),
-            lookup: Arc::new(|name| (name == "CONNECTOR_A").then(|| "value".to_owned())),
+            hosts: SecretHosts::Listed,
+            lookup: Arc::new(|name| match name {
+                "CONNECTOR_A" => Some("value".to_owned()),
+                "CONNECTOR_A_HOSTS" => Some("a.example, B.example:8443,10.0.0.1:80".to_owned()),
+                "CONNECTOR_C" => Some("other".to_owned()),
+                _ => None,
+            }),
         }
     }
 
@@ -397,6 +430,45 @@ mod tests {
         for name in ["env:HOME", "env:CONNECTOR_B"] {
             assert_eq!(fault(&json!({"k": name}), |r| r.secret("k")), "/k");
         }
+    }
+
+    #[test]
+    fn variables_go_to_their_hosts_alone() {
+        let read = |url: &str, name: &str| {
+            let config =
+                json!({"k": format!("env:{name}"), "u": url, "o": {"x": [format!("env:{name}")]}});
+            [
+                fault(&json!({"k": config["k"], "u": url}), |r| {
+                    r.secret("k")?;
+                    r.url("u", "")
+                }),
+                fault(&json!({"u": url, "o": config["o"]}), |r| {
+                    r.object_with_secrets("o")?;
+                    r.url("u", "")
+                }),
+            ]
+        };
+        for url in [
+            "https://a.example/v1",
+            "https://b.example:8443",
+            "http://10.0.0.1/x",
+            "https://A.example:443",
+        ] {
+            assert_eq!(read(url, "CONNECTOR_A"), ["", ""], "{url}");
+        }
+        for url in [
+            "https://evil.example",
+            "https://a.example.evil.example",
+            "https://a.example:8443",
+            "http://a.example",
+            "https://b.example",
+            "http://10.0.0.1:8080",
+        ] {
+            assert_eq!(read(url, "CONNECTOR_A"), ["/k", "/o"], "{url}");
+        }
+        assert_eq!(read("https://a.example", "CONNECTOR_C"), ["/k", "/o"]);
+        let literal = json!({"k": "literal", "u": "https://evil.example"});
+        assert_eq!(fault(&literal, |r| r.secret("k").and(r.url("u", ""))), "");
     }
 
     #[test]

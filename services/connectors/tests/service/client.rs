@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use connectors::service::{ConnectorService, ServedIds};
-use connectors::upstream::config::SecretSource;
+use connectors::upstream::config::{SecretHosts, SecretSource};
 use egress::{Egress, Response};
 use protocol::request::AgentRunRequest;
 use protocol::sse::{Decoder, SseItem, SseLimits};
@@ -51,6 +51,7 @@ impl ConnectorsProcess {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let secrets = SecretSource {
             prefix: "CONNECTOR_".to_owned(),
+            hosts: SecretHosts::Any,
             lookup: Arc::new(|_| Some(KEY.to_owned())),
         };
         let egress_of_service = egress();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use connectors::agent_file::AgentFile;
 use connectors::service::{ConnectorService, ServedIds};
-use connectors::upstream::config::SecretSource;
+use connectors::upstream::config::{SecretHosts, SecretSource};
 use egress::{AllowRule, Egress};
 use langbot::migrate::toml_text;
 use runner_kit::Runner;
@@ -104,6 +104,7 @@ impl ConnectorAgents {
         let egress = Egress::new(self.allow.clone(), CONNECT_TIME)?;
         let secrets = SecretSource {
             prefix: SECRETS.to_owned(),
+            hosts: SecretHosts::Any,
             lookup: Arc::new(inherited_variable),
         };
         Ok(ConnectorService { egress, secrets }.runners(ServedIds::Own))
