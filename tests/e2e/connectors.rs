@@ -43,7 +43,7 @@ async fn two_turns_share_one_platform_conversation() {
     assert_eq!([sent(0, "query"), sent(1, "query")], ["hi", "more"]);
     assert_eq!(
         [sent(0, "conversation_id"), sent(1, "conversation_id")],
-        ["", CONVERSATION]
+        [json!(null), json!(CONVERSATION)]
     );
     assert_eq!([sent(0, "user"), sent(1, "user")], ["user_u-1", "user_u-1"]);
     let key = asked[0].headers["authorization"].to_str().unwrap();
