@@ -543,6 +543,61 @@ async fn signals_no_process_outside() {
     assert!(own.status.success(), "{own:?}");
 }
 
+/// Calls with the id of an outside process, then the same calls of a process for itself. Prints the refused ones.
+const OTHER_PROCESS: &str = "
+import ctypes, os, resource, sys
+pid = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {'x86_64': (251, 250), 'aarch64': (30, 219)}[os.uname().machine]
+def system_call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), 'refused')
+limit = resource.getrlimit(resource.RLIMIT_CPU)
+calls = {
+    'prlimit64': lambda pid: resource.prlimit(pid, resource.RLIMIT_CPU, limit),
+    'setpriority': lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 5),
+    'sched_setaffinity': lambda pid: os.sched_setaffinity(pid, os.sched_getaffinity(0)),
+    'sched_setscheduler': lambda pid: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)),
+    'sched_setparam': lambda pid: os.sched_setparam(pid, os.sched_param(0)),
+    'ioprio_set': lambda pid: system_call(numbers[0], 1, pid, 0x4003),
+    'setpriority of a group': lambda pid: os.setpriority(os.PRIO_PGRP, pid and os.getpgid(pid), 5) if pid else None,
+    'setpriority of a user': lambda pid: os.setpriority(os.PRIO_USER, 0, 5) if pid else None,
+    'keyctl': lambda pid: system_call(numbers[1], 0, -4, 0) if pid else None,
+}
+for target in pid, 0:
+    for name, call in calls.items():
+        try:
+            call(target)
+        except OSError:
+            print(target and 'outside', name)
+";
+
+#[tokio::test]
+async fn changes_no_process_outside() {
+    let Some(cell) = SandboxDirectories::new().await else {
+        return;
+    };
+    if !has_python().await {
+        return;
+    }
+    let outsider = outsider();
+    let pid = outsider.id().unwrap().to_string();
+    let output = cell.run(&[], &["python3", "-c", OTHER_PROCESS, &pid]).await;
+    let expected = [
+        "prlimit64",
+        "setpriority",
+        "sched_setaffinity",
+        "sched_setscheduler",
+        "sched_setparam",
+        "ioprio_set",
+        "setpriority of a group",
+        "setpriority of a user",
+        "keyctl",
+    ];
+    let expected: String = expected.map(|name| format!("outside {name}\n")).concat();
+    assert_prints(&output, &expected);
+}
+
 /// Allocates in several threads and reads the CPU count, as harnesses do.
 const NODE: &str = "
 const { Worker } = require('node:worker_threads');

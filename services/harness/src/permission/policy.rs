@@ -20,7 +20,7 @@ pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Pa
         | (PermissionMode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
         (PermissionMode::ReadOnly, _) => Ruling::Refuse,
         (PermissionMode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
-            if stays(permission, workspace) =>
+            if stays(permission, workspace) && !configures_programs(permission, workspace) =>
         {
             Ruling::Allow
         }
@@ -31,7 +31,10 @@ pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Pa
 /// Scope of "allow for this conversation": edits inside the workspace together, everything else exactly.
 pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
     let kind = permission.kind.as_str();
-    if permission.kind == ActionKind::Edit && stays(permission, workspace) {
+    if permission.kind == ActionKind::Edit
+        && stays(permission, workspace)
+        && !configures_programs(permission, workspace)
+    {
         return format!("{kind}:workspace");
     }
     let mut exact = format!("{}\n{}", permission.title, permission.detail);
@@ -48,6 +51,28 @@ fn stays(permission: &Permission, workspace: &Path) -> bool {
         && permission.paths.iter().all(|path| {
             let path = resolved(&workspace.join(path));
             path.is_some_and(|path| path.starts_with(resolved(workspace).unwrap_or_default()))
+        })
+}
+
+/// Names of files that programs execute parts of, beside all hidden ones.
+const CONFIGURATION: [&str; 3] = ["opencode.json", "opencode.jsonc", "AGENTS.override.md"];
+
+/// Whether an edit touches a file that configures a program, such as `.git/config`, `.mcp.json` or `.envrc`: the program
+/// may then execute commands of the file without a permission.
+fn configures_programs(permission: &Permission, workspace: &Path) -> bool {
+    let root = resolved(workspace).unwrap_or_default();
+    permission.kind == ActionKind::Edit
+        && permission.paths.iter().any(|path| {
+            let path = workspace.join(path);
+            let real = resolved(&path).unwrap_or_else(|| path.clone());
+            let inside = real.strip_prefix(&root).unwrap_or(&real);
+            inside.components().any(|part| {
+                let name = part.as_os_str().to_string_lossy();
+                name.starts_with('.')
+                    || CONFIGURATION
+                        .iter()
+                        .any(|known| name.eq_ignore_ascii_case(known))
+            })
         })
 }
 
@@ -109,6 +134,24 @@ mod tests {
                 Ruling::Ask,
                 "{outside}"
             );
+        }
+        std::os::unix::fs::symlink(".git", workspace.join("innocent")).unwrap();
+        std::fs::create_dir_all(workspace.join(".git")).unwrap();
+        for file in [
+            ".git/config",
+            ".mcp.json",
+            "a/.envrc",
+            ".claude/settings.json",
+            "opencode.json",
+            "innocent/config",
+        ] {
+            let edit = permission(ActionKind::Edit, &["a", file]);
+            assert_eq!(
+                ruled(PermissionMode::AcceptEdits, &edit),
+                Ruling::Ask,
+                "{file}"
+            );
+            assert_ne!(key(&edit, &workspace), key(&inside, &workspace), "{file}");
         }
         assert_eq!(
             ruled(

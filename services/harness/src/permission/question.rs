@@ -82,7 +82,7 @@ impl RunQuestions {
 
     fn request(&self, id: &str, permission: &Permission) -> Value {
         let title = cut(&format!("Allow: {}", permission.title), TITLE_BYTES);
-        let detail = cut(&permission.detail, DETAIL_BYTES);
+        let detail = both_ends(&permission.detail, DETAIL_BYTES);
         let now = crate::clock::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -119,5 +119,34 @@ impl RunQuestions {
                 QuestionOutcome::Unavailable
             }
         }
+    }
+}
+
+/// A text of at most `max_bytes`, or its beginning and end with the number of bytes between them.
+fn both_ends(text: &str, max_bytes: usize) -> String {
+    if text.len() <= max_bytes {
+        return text.to_owned();
+    }
+    let half = max_bytes / 2 - 100;
+    let head = &text[..text.floor_char_boundary(half)];
+    let tail = &text[text.ceil_char_boundary(text.len() - half)..];
+    let (all, left_out) = (text.len(), text.len() - head.len() - tail.len());
+    format!(
+        "{head}\n\n[… {left_out} of {all} bytes are not shown; refuse it unless you know them …]\n\n{tail}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_details_show_both_ends_and_length() {
+        let text = format!("begin {} end", "世".repeat(4_000));
+        let shown = both_ends(&text, DETAIL_BYTES);
+        assert!(shown.len() <= DETAIL_BYTES, "{}", shown.len());
+        assert!(shown.starts_with("begin ") && shown.ends_with(" end"));
+        assert!(shown.contains("of 12010 bytes are not shown"), "{shown}");
+        assert_eq!(both_ends("ls -l", DETAIL_BYTES), "ls -l");
     }
 }

@@ -12,6 +12,7 @@ use super::{Account, Confinement, SandboxError, Support};
 
 mod limits;
 mod privileges;
+mod processes;
 mod rules;
 mod sockets;
 

@@ -1,4 +1,4 @@
-//! A seccomp filter for the ways around Landlock's TCP rules, which see `connect` and `bind` of plain TCP sockets alone:
+//! Seccomp filters. Those of this file close the ways around Landlock's TCP rules, which see `connect` and `bind` of plain TCP sockets alone:
 //!
 //! * Multipath TCP sockets connect to any TCP server (landlock-lsm/linux#54), and other families reach the host (VSOCK).
 //! * `MSG_FASTOPEN` connects while it sends (landlock-lsm/linux#41).
@@ -13,8 +13,10 @@ use seccompiler::{
     SeccompFilter, SeccompRule, apply_filter,
 };
 
+use super::processes;
+
 /// System calls, each with the rules that match it; any match is denied, and so is a call without rules.
-type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
+pub(super) type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Restricts the calling thread and what it executes. Sets no new privileges.
 pub(super) fn restrict() -> Result<(), seccompiler::Error> {
@@ -23,6 +25,8 @@ pub(super) fn restrict() -> Result<(), seccompiler::Error> {
         (socket_rules()?, libc::EPROTONOSUPPORT),
         (fast_open_rules()?, libc::EOPNOTSUPP),
         (ring_rules(), libc::ENOSYS),
+        (processes::other_process_rules()?, libc::EPERM),
+        (processes::key_rules(), libc::ENOSYS),
     ];
     for (rules, errno) in filters {
         let filter = SeccompFilter::new(
