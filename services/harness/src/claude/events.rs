@@ -209,7 +209,7 @@ pub(super) fn permission(request: &Value) -> Permission {
             )),
         ),
         "MultiEdit" | "NotebookEdit" => (ActionKind::Edit, None),
-        "Bash" => (ActionKind::Execute, Some(text("command").to_owned())),
+        "Bash" => (ActionKind::Execute, Some(command_of(input))),
         "WebFetch" | "WebSearch" => (ActionKind::Fetch, None),
         _ => (ActionKind::Other, None),
     };
@@ -230,6 +230,19 @@ pub(super) fn permission(request: &Value) -> Permission {
             .map(PathBuf::from)
             .collect(),
     }
+}
+
+/// The command, and each other member of the arguments. The model's own description changes nothing of the call, and would
+/// make each call another one for "allow for this conversation".
+fn command_of(input: &Value) -> String {
+    let members = input.as_object().into_iter().flatten();
+    let others = members.filter(|(name, _)| !["command", "description"].contains(&name.as_str()));
+    let command = input["command"].as_str().unwrap_or_default().to_owned();
+    let others = others.map(|(name, value)| format!("{name}: {value}"));
+    std::iter::once(command)
+        .chain(others)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The content of a user message: the text, images as blocks, and the paths of all files.
@@ -263,6 +276,15 @@ mod tests {
             (bash.kind, bash.detail.as_str()),
             (ActionKind::Execute, "rm -r x")
         );
+        let input = json!({"command": "make", "run_in_background": true, "dangerouslyDisableSandbox": true});
+        let bash = permission(&json!({"tool_name": "Bash", "input": input}));
+        for member in [
+            "make",
+            "run_in_background: true",
+            "dangerouslyDisableSandbox: true",
+        ] {
+            assert!(bash.detail.contains(member), "{}", bash.detail);
+        }
         let edit = permission(
             &json!({"tool_name": "Edit", "input": {"file_path": "/w/a", "old_string": "x\n", "new_string": "y\n"}}),
         );
