@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::config::Config;
 use crate::directory::DirectoryEntry;
 use crate::failure::{COMMAND_NOT_FOUND, HarnessFailure, WORKSPACE_FAILED};
+use crate::git_config;
 use crate::own_process;
 use crate::preset::Access;
 use crate::process::Launch;
@@ -88,6 +89,7 @@ pub(crate) fn prepare(
         ),
         ("NO_COLOR".to_owned(), "1".to_owned()),
     ];
+    env.extend(git_config::variables(&workspace.path).map_err(unwritten)?);
     env.extend(
         preset
             .env
@@ -168,6 +170,6 @@ fn executable(path: &Path) -> Option<PathBuf> {
 
 /// The service's own PATH, which harnesses get, too.
 #[expect(clippy::disallowed_methods, reason = "PATH is the operator's to set")]
-fn search_path() -> String {
+pub(crate) fn search_path() -> String {
     std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned())
 }

@@ -25,6 +25,7 @@ mod diff;
 mod directory;
 mod failure;
 mod files;
+mod git_config;
 mod hash;
 mod input;
 mod interpreter;
