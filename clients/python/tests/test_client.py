@@ -1,7 +1,9 @@
 """The client against scripted responses. tests/test_gateway.py has the real gateway."""
 
+import asyncio
 import inspect
 import json
+import threading
 import typing
 from collections.abc import Callable
 
@@ -12,6 +14,7 @@ from runnel import (
     ApiError,
     AsyncClient,
     Client,
+    ClientClosedError,
     GatewayUnreachableError,
     NoRunError,
     RunEvent,
@@ -235,6 +238,56 @@ def test_sync_client_iterates_and_closes() -> None:
             assert next(events)["sequence"] == 1
             assert (events.run_id, events.after) == (RUN, 1)
         assert [event["sequence"] for event in sync.stream(message("hi"))] == [1, 2, 3]
+
+
+class Silent(httpx.AsyncBaseTransport):
+    """Answers nothing."""
+
+    def __init__(self) -> None:
+        self.received = threading.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.received.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: next(client.stream(message("hi"))),
+        lambda client: next(client.runs()),
+        lambda client: client.download("a"),
+    ],
+)
+def test_closing_ends_calls_of_other_threads(call: Callable[[Client], object]) -> None:
+    silent, raised = Silent(), list[BaseException]()
+    sync = Client("http://gateway", "rnl_key", transport=silent)
+
+    def read() -> None:
+        try:
+            call(sync)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert silent.received.wait(10)
+    sync.close()
+    thread.join(10)
+    assert [type(one) for one in raised] == [ClientClosedError]
+    with pytest.raises(ClientClosedError, match="was closed"):
+        sync.run(RUN)
+
+
+async def test_closing_ends_calls_of_other_tasks() -> None:
+    silent = Silent()
+    asynchronous = AsyncClient("http://gateway", "rnl_key", transport=silent)
+    reading = asyncio.ensure_future(sequences(asynchronous.follow(RUN)))
+    assert await asyncio.to_thread(silent.received.wait, 10)
+    await asynchronous.aclose()
+    with pytest.raises(ClientClosedError, match="was closed"):
+        await asyncio.wait_for(reading, 10)
 
 
 def test_sync_client_has_the_async_methods() -> None:

@@ -6,7 +6,7 @@
 """
 
 from .client import AsyncClient, RunFailedError, delta_text, message
-from .errors import ApiError, GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
+from .errors import ApiError, ClientClosedError, GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
 from .events import RunEvent
 from .stream import RunStream
 from .sync import Client, SyncRunStream
@@ -16,6 +16,7 @@ __all__ = [
     "ApiError",
     "AsyncClient",
     "Client",
+    "ClientClosedError",
     "GatewayUnreachableError",
     "NoRunError",
     "RunEvent",

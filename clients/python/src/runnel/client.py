@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import httpx
 
+from ._calls import OpenCalls
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, RunnelError
@@ -92,7 +93,7 @@ class AsyncClient:
         api_key = api_key or os.environ.get("RUNNEL_API_KEY")
         if not api_key:
             raise ValueError("no API key: set RUNNEL_API_KEY, or pass api_key; `runnel dev` prints one")
-        self._patience = patience
+        self._patience, self._calls = patience, OpenCalls()
         self._http = httpx.AsyncClient(
             base_url=url or os.environ.get("RUNNEL_URL") or DEFAULT_URL,
             headers={"authorization": f"Bearer {api_key}"},
@@ -109,7 +110,8 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections. Calls and streams that are live end with `ClientClosedError`."""
+        await self._calls.close()
         await self._http.aclose()
 
     # --- events and runs ---
@@ -150,7 +152,7 @@ class AsyncClient:
         be resumed within `patience`.
         """
         headers = _idempotent(event, idempotency_key)
-        return RunStream.of_post(self._http, self._patience, cast(Json, event), headers)
+        return RunStream.of_post(self._http, self._calls, self._patience, cast(Json, event), headers)
 
     def follow(self, run_id: str, after: int = 0) -> RunStream:
         """Events of a run after the sequence `after`, up to its terminal event. 0 begins at the first event.
@@ -158,7 +160,7 @@ class AsyncClient:
         The iteration raises `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
         """
         segment(run_id)
-        return RunStream(self._http, self._patience, run_id, after)
+        return RunStream(self._http, self._calls, self._patience, run_id, after)
 
     def runs(
         self,
@@ -268,6 +270,9 @@ class AsyncClient:
     async def download(self, artifact_id: str, *, max_bytes: int = _MAX_DOWNLOAD_BYTES) -> bytes:
         """Content of a file. Raises `RunnelError` if it is larger than `max_bytes`."""
         path = f"/v1/artifacts/{segment(artifact_id)}/content"
+        return await self._calls.run(self._download(path, max_bytes))
+
+    async def _download(self, path: str, max_bytes: int) -> bytes:
         async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
             return await read_bounded(response, max_bytes)
 
@@ -277,6 +282,9 @@ class AsyncClient:
         return (await self._send(method, path, **options)).json()
 
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return await self._calls.run(self._attempts(method, path, **options))
+
+    async def _attempts(self, method: str, path: str, **options: Any) -> httpx.Response:
         backoff = Backoff(self._patience)
         while True:
             cause: Exception

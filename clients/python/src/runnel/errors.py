@@ -40,6 +40,13 @@ class GatewayUnreachableError(RunnelError):
     """Missing response within the patience of the client. The outcome of the last request is unknown."""
 
 
+class ClientClosedError(RunnelError):
+    """Call of a client that is closed, or that was closed meanwhile. The outcome of its last request is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed: create a new one for further calls")
+
+
 class NoRunError(RunnelError):
     """Event that the gateway stored without a run: for example, no agent takes events of this type.
 

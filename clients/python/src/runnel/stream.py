@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from . import sse
+from ._calls import OpenCalls
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
@@ -31,16 +32,20 @@ class RunStream(AsyncIterator[RunEvent]):
     leave early: by `aclose()`, or by `async with`.
     """
 
-    def __init__(self, http: httpx.AsyncClient, patience: float, run_id: str | None, after: int) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, calls: OpenCalls, patience: float, run_id: str | None, after: int
+    ) -> None:
         self.run_id, self.after = run_id, after
-        self._http, self._patience = http, patience
+        self._http, self._calls, self._patience = http, calls, patience
         self._post: tuple[Json, dict[str, str]] | None = None
         self._events: AsyncGenerator[RunEvent, None] = self._follow()
 
     @classmethod
-    def of_post(cls, http: httpx.AsyncClient, patience: float, event: Json, headers: dict[str, str]) -> RunStream:
+    def of_post(
+        cls, http: httpx.AsyncClient, calls: OpenCalls, patience: float, event: Json, headers: dict[str, str]
+    ) -> RunStream:
         """The stream of an event that is posted on the first iteration. `headers` make the post idempotent."""
-        stream = cls(http, patience, None, 0)
+        stream = cls(http, calls, patience, None, 0)
         stream._post = event, headers
         return stream
 
@@ -48,6 +53,9 @@ class RunStream(AsyncIterator[RunEvent]):
         return self
 
     async def __anext__(self) -> RunEvent:
+        return await self._calls.run(self._next())
+
+    async def _next(self) -> RunEvent:
         return await anext(self._events)
 
     async def aclose(self) -> None:

@@ -78,9 +78,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._loop.call(self._client.aclose())
-        self._loop.stop()
+        """Closes the connections. Calls and streams of other threads end with `ClientClosedError`."""
+        self._loop.stop(self._client.aclose())
 
     def ask(self, text: str, conversation_id: str | None = None) -> str:
         """Posts a message and returns the text of the last message of its run. Raises `RunFailedError` if it fails."""
