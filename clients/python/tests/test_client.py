@@ -4,7 +4,9 @@ import asyncio
 import inspect
 import json
 import threading
+import tracemalloc
 import typing
+import zlib
 from collections.abc import Callable
 
 import httpx
@@ -19,6 +21,7 @@ from runnel import (
     NoRunError,
     RunEvent,
     RunFailedError,
+    RunnelError,
     StreamLostError,
     delta_text,
     message,
@@ -229,6 +232,61 @@ async def test_downloads_are_bounded() -> None:
     assert await client(script).download("a") == b"12345"
     with pytest.raises(Exception, match="larger than 4 bytes"):
         await client(Script(httpx.Response(200, content=b"12345"))).download("a", max_bytes=4)
+
+
+class Body(httpx.AsyncByteStream):
+    """A body of pieces that arrive from the network."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> typing.AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+
+
+def gzip(content: bytes) -> bytes:
+    compress = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    return compress.compress(content) + compress.flush()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_bound_of_a_download_is_that_of_decoded_bytes(encoding: str) -> None:
+    packed = (gzip if encoding == "gzip" else zlib.compress)(b"x" * 100_000_000)
+    answer = httpx.Response(200, headers={"content-encoding": encoding}, stream=Body(packed))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunnelError, match="larger than 1000 bytes"):
+            await client(Script(answer)).download("a", max_bytes=1000)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+async def test_downloads_are_decoded() -> None:
+    text = b"n,total\n" * 100_000
+    packed = gzip(text)
+    headers = {"content-encoding": "gzip"}
+    pieces = [packed[at : at + 7] for at in range(0, len(packed), 7)]
+    script = Script(httpx.Response(200, headers=headers, stream=Body(*pieces)))
+    assert await client(script).download("a") == text
+    assert script.requests[0].headers["accept-encoding"] == "identity"
+    for answer, reason in [
+        (httpx.Response(200, headers=headers, stream=Body(packed[:-9])), "is cut"),
+        (httpx.Response(200, headers=headers, stream=Body(b"text")), "no gzip"),
+        (httpx.Response(200, headers={"content-encoding": "gzip, gzip"}, stream=Body(packed)), "'gzip, gzip'"),
+    ]:
+        with pytest.raises(RunnelError, match=reason):
+            await client(Script(answer)).download("a")
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 1000 + b"\n", b"id: 1\n", b"x" * 4096])
+async def test_events_are_bounded(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.sse.MAX_EVENT_BYTES", 10_000)
+    headers = {"content-type": "text/event-stream"}
+    answer = httpx.Response(200, headers=headers, stream=Body(*[line] * 2000))
+    with pytest.raises(RunnelError, match="more than 10000 bytes"):
+        await sequences(client(Script(answer)).follow(RUN))
 
 
 def test_sync_client_iterates_and_closes() -> None:

@@ -1,5 +1,7 @@
 /** Decoder of server-sent events. */
 
+import { RunnelError } from "./errors.js";
+
 /** `id` is empty for events that are not part of the ledger. */
 export interface ServerSentEvent {
   event: string;
@@ -8,7 +10,7 @@ export interface ServerSentEvent {
 }
 
 /** One event of a run has 1 MiB at most, one of a model 16 MiB. */
-const MAX_LINE_LENGTH = 20 * 1024 * 1024;
+export const MAX_EVENT_LENGTH = 20 * 1024 * 1024;
 
 /**
  * The events of a body. An unfinished event at its end is dropped: it may be cut. `onData` is called for each
@@ -19,12 +21,16 @@ export async function* decode(
   onData: () => void = () => {},
 ): AsyncGenerator<ServerSentEvent, void, undefined> {
   let event = { event: "message", id: "", data: [] as string[] };
+  let length = 0;
   for await (const line of lines(body, onData)) {
     if (line === "") {
       if (event.data.length > 0) yield { ...event, data: event.data.join("\n") };
       event = { event: "message", id: "", data: [] };
+      length = 0;
       continue;
     }
+    length += line.length + 1;
+    if (length > MAX_EVENT_LENGTH) throw tooLarge();
     const colon = line.indexOf(":");
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
@@ -49,9 +55,13 @@ async function* lines(body: ReadableStream<Uint8Array>, onData: () => void): Asy
         rest = "";
       }
       rest += parts.at(-1);
-      if (rest.length > MAX_LINE_LENGTH) throw new Error(`a line of the stream has more than ${MAX_LINE_LENGTH} bytes`);
+      if (rest.length > MAX_EVENT_LENGTH) throw tooLarge();
     }
   } finally {
     await reader.cancel().catch(() => {});
   }
+}
+
+function tooLarge(): RunnelError {
+  return new RunnelError(`an event of the stream has more than ${MAX_EVENT_LENGTH} characters`);
 }

@@ -1,6 +1,10 @@
 // The client against scripted responses. gateway.test.ts has the real gateway.
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { test } from "node:test";
+import { gzipSync } from "node:zlib";
 import {
   ApiError,
   Client,
@@ -221,6 +225,35 @@ test("ids stay one segment of the path", async () => {
   await assert.rejects(async () => {
     for await (const _ of accepted.client.stream(message("hi"))) assert.fail();
   }, /no id/);
+});
+
+test("events are bounded", async () => {
+  for (const line of [`data: ${"x".repeat(1_000_000)}\n`, `id: ${"1".repeat(100_000)}\n`, "x".repeat(1_000_000)]) {
+    const piece = new TextEncoder().encode(line);
+    let sent = 0;
+    const body = new ReadableStream<Uint8Array>({
+      pull(controller) {
+        sent += piece.length;
+        if (sent < 40_000_000) controller.enqueue(piece);
+        else controller.close();
+      },
+    });
+    const { client } = scripted([() => new Response(body, { headers: { "content-type": "text/event-stream" } })]);
+    await assert.rejects(sequences(client.follow(RUN)), /an event of the stream has more than/);
+  }
+});
+
+test("bound of a download is that of decoded bytes", async () => {
+  const packed = gzipSync(Buffer.alloc(50_000_000, "x"));
+  const server = createServer((_, response) => response.writeHead(200, { "content-encoding": "gzip" }).end(packed));
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  try {
+    await assert.rejects(new Client({ url, apiKey: "rnl_key" }).download("a", 1000), /larger than 1000 bytes/);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
 });
 
 test("downloads are bounded", async () => {

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import httpx
 
+from ._body import decoded
 from ._calls import OpenCalls
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
@@ -96,7 +97,7 @@ class AsyncClient:
         self._patience, self._calls = patience, OpenCalls()
         self._http = httpx.AsyncClient(
             base_url=url or os.environ.get("RUNNEL_URL") or DEFAULT_URL,
-            headers={"authorization": f"Bearer {api_key}"},
+            headers={"authorization": f"Bearer {api_key}", "accept-encoding": "identity"},
             timeout=_TIMEOUT,
             transport=transport,
         )
@@ -322,7 +323,7 @@ async def read_bounded(response: httpx.Response, max_bytes: int) -> bytes:
         except RetryLater as later:
             raise later.error from None
     content = bytearray()
-    async for chunk in response.aiter_bytes():
+    async for chunk in decoded(response):
         content += chunk
         if len(content) > max_bytes:
             raise RunnelError(f"the file is larger than {max_bytes} bytes: raise max_bytes to read it")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator
 
+from .errors import RunnelError
+
 # One event of a run has 1 MiB at most, one of a model 16 MiB.
-MAX_LINE_BYTES = 20 * 1024 * 1024
+MAX_EVENT_BYTES = 20 * 1024 * 1024
 
 
 @dataclasses.dataclass
@@ -18,19 +20,25 @@ class ServerSentEvent:
     data: str
 
 
-class LineTooLongError(ValueError):
-    """A line of the stream has more than `MAX_LINE_BYTES`."""
+class EventTooLargeError(RunnelError):
+    """An event of the stream has more than `MAX_EVENT_BYTES`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"an event of the stream has more than {MAX_EVENT_BYTES} bytes")
 
 
 async def decode(chunks: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
     """The events of a stream. An unfinished event at the end of the stream is dropped: it may be cut."""
-    event, event_id, data = "message", "", list[str]()
+    event, event_id, data, size = "message", "", list[str](), 0
     async for line in _lines(chunks):
         if not line:
             if data:
                 yield ServerSentEvent(event, event_id, "\n".join(data))
-            event, event_id, data = "message", "", []
+            event, event_id, data, size = "message", "", [], 0
             continue
+        size += len(line) + 1
+        if size > MAX_EVENT_BYTES:
+            raise EventTooLargeError
         name, _, value = line.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -52,5 +60,5 @@ async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             rest.clear()
             start = end + 1
         rest += chunk[start:]
-        if len(rest) > MAX_LINE_BYTES:
-            raise LineTooLongError(f"a line of the stream has more than {MAX_LINE_BYTES} bytes")
+        if len(rest) > MAX_EVENT_BYTES:
+            raise EventTooLargeError

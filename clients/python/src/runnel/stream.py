@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from . import sse
+from ._body import decoded
 from ._calls import OpenCalls
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
@@ -106,7 +107,7 @@ class RunStream(AsyncIterator[RunEvent]):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 raise RunnelError(f"no event stream at {response.url}: check the URL of the gateway")
             self.run_id = response.headers.get("runnel-run-id", self.run_id)
-            async for event in sse.decode(response.aiter_bytes()):
+            async for event in sse.decode(decoded(response)):
                 # Events without an id are notices of the gateway, not events of the run.
                 if event.id:
                     yield json.loads(event.data)

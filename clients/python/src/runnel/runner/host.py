@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from .. import sse
+from .._body import decoded
 from ..client import read_bounded
 from ..errors import ApiError
 from .context import HostAccess
@@ -85,7 +86,7 @@ class HostApi:
         async with self._call(method, path, True, options) as response:
             if response.status_code >= 300:
                 await read_bounded(response, MAX_RESPONSE_BYTES)
-            async for event in sse.decode(response.aiter_bytes()):
+            async for event in sse.decode(decoded(response)):
                 data = json.loads(event.data)
                 if "error" in data:
                     told = data["error"]
@@ -100,7 +101,11 @@ class HostApi:
         seconds = self.seconds_left if long else min(self.seconds_left, _CALL_SECONDS)
         if seconds <= 0:
             raise ApiError(0, "deadline_exceeded", "the time of the run is over")
-        headers = {"authorization": f"Bearer {self._token}", **options.pop("headers", {})}
+        headers = {
+            "authorization": f"Bearer {self._token}",
+            "accept-encoding": "identity",
+            **options.pop("headers", {}),
+        }
         timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         client = self._client()
         try:
