@@ -26,6 +26,8 @@ from runnel import (
     delta_text,
     message,
 )
+from runnel.runner.context import HostAccess
+from runnel.runner.host import HostApi
 
 pytestmark = pytest.mark.anyio
 RUN = "01a20468-f8ea-76a6-9b32-32089ce69a5c"
@@ -357,6 +359,33 @@ def test_sync_client_has_the_async_methods() -> None:
         name.removeprefix("a") if name == "aclose" else name: of for name, of in methods(AsyncClient).items()
     }
     assert methods(Client) == asynchronous
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://[::1]:1", "http://localhost:1", "http://direct:1"])
+async def test_loopback_gateways_need_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:7890")
+    monkeypatch.setenv("NO_PROXY", "direct")
+    direct = AsyncClient(url, "rnl_key", patience=0)
+    with pytest.raises(GatewayUnreachableError):
+        await direct.run(RUN)
+
+
+@pytest.mark.parametrize(
+    ("variable", "proxy"),
+    [
+        ("ALL_PROXY", "socks5://user:secret@127.0.0.1:7890"),
+        ("HTTPS_PROXY", "ftp://user:secret@proxy"),
+        ("HTTP_PROXY", "http://user:secret@proxy:port"),
+    ],
+)
+async def test_unusable_proxies_are_named(variable: str, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, proxy)
+    access: HostAccess = {"base_url": "https://gateway.example/host/v1", "token": "t", "token_expires_at": 2**40}
+    with pytest.raises(RunnelError, match=f"in {variable} cannot be used.*gateway.example to NO_PROXY") as raised:
+        AsyncClient("https://gateway.example", "rnl_key")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(RunnelError, match=f"in {variable} cannot be used"):
+        await HostApi(access, None).json("GET", "run")
 
 
 def test_client_without_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import httpx
 
 from ._body import decoded
 from ._calls import OpenCalls
+from ._http import http_client
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
 from .errors import GatewayUnreachableError, RunnelError
@@ -80,7 +81,8 @@ class AsyncClient:
 
     Each call raises `ApiError` if the gateway rejects it, and `GatewayUnreachableError` if no attempt got a response
     in time. The methods below name their further errors. Lists are async iterators that request a page of 100 items
-    when they need it. Without an API key the constructor raises `ValueError`.
+    when they need it. Without an API key the constructor raises `ValueError`. A gateway on a loopback address is called
+    without a proxy; a proxy of the environment that cannot be used raises `RunnelError`.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class AsyncClient:
         if not api_key:
             raise ValueError("no API key: set RUNNEL_API_KEY, or pass api_key; `runnel dev` prints one")
         self._patience, self._calls = patience, OpenCalls()
-        self._http = httpx.AsyncClient(
-            base_url=url or os.environ.get("RUNNEL_URL") or DEFAULT_URL,
+        url = url or os.environ.get("RUNNEL_URL") or DEFAULT_URL
+        self._http = http_client(
+            url,
+            base_url=url,
             headers={"authorization": f"Bearer {api_key}", "accept-encoding": "identity"},
             timeout=_TIMEOUT,
             transport=transport,

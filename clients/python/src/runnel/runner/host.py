@@ -17,6 +17,7 @@ import httpx
 
 from .. import sse
 from .._body import decoded
+from .._http import http_client
 from ..client import read_bounded
 from ..errors import ApiError
 from .context import HostAccess
@@ -148,7 +149,7 @@ class HostApi:
     def _client(self) -> httpx.AsyncClient:
         # One client for each run: its connections end with the run, and it belongs to the run's event loop.
         if self._http is None:
-            self._http = httpx.AsyncClient(verify=_trust(), transport=self._transport)
+            self._http = http_client(self.base_url, verify=_trust(), transport=self._transport)
         return self._http
 
 
