@@ -12,7 +12,8 @@ import pytest
 
 from runnel import ApiError, Webhook
 from runnel.runner import Endpoint, RunContext, RunFailed, results
-from runnel.runner.endpoint import Request, Response
+from runnel.runner._unverified import UnverifiedBytes
+from runnel.runner.endpoint import Rejection, Request, Response
 
 pytestmark = pytest.mark.anyio
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
@@ -372,3 +373,63 @@ async def test_tool_calls_are_joined_with_their_fields() -> None:
         "tool_calls": [call('{"a":1}')],
         "provider_specific_fields": {"p": 1},
     }
+
+
+def test_oldest_unverified_bodies_are_dropped() -> None:
+    bodies = UnverifiedBytes(10)
+    first, second, third = bodies.begin(), bodies.begin(), bodies.begin()
+    assert (bodies.add(second, b"1234"), bodies.add(first, b"123456")) == (4, 6)
+    assert bodies.add(third, b"1") == 1
+    with pytest.raises(Rejection, match="unfinished bodies"):
+        bodies.add(first, b"1")
+    assert bodies.end(second) == b"1234"
+    assert bodies.add(third, b"1" * 20) == 21, "a body drops others only"
+    assert bodies.end(third) == b"1" * 21
+    assert bodies._total == 0
+
+
+async def test_stalled_bodies_are_bounded_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runnel.runner._unverified.PROCESS", UnverifiedBytes(1000))
+    made, statuses = Endpoint(SECRET), list[int]()
+    proceed, arrived = asyncio.Event(), asyncio.Event()
+
+    async def post(*, stalls: bool) -> None:
+        pieces = [b"x" * 600, b"x"]
+
+        async def receive() -> dict[str, typing.Any]:
+            if stalls and len(pieces) == 1:
+                arrived.set()
+                await proceed.wait()
+            piece = pieces.pop(0)
+            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+        async def send(message: typing.Any) -> None:
+            if "status" in message:
+                statuses.append(message["status"])
+
+        await made({"type": "http", "method": "POST", "path": "/runs", "headers": []}, receive, send)
+
+    stalled = asyncio.ensure_future(post(stalls=True))
+    await arrived.wait()
+    await post(stalls=False)
+    proceed.set()
+    await stalled
+    assert statuses == [401, 503]
+
+
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+async def test_doubled_headers_are_refused(name: str) -> None:
+    signed = [(key.encode(), value.encode()) for key, value in Webhook(SECRET).sign("m_1", b"").items()]
+    statuses = list[int]()
+
+    async def receive() -> dict[str, typing.Any]:
+        return {"type": "http.request"}
+
+    async def send(message: typing.Any) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    doubled = [(name.encode(), b"other"), *signed]
+    for headers in (doubled, [*signed, *[one for one in signed if one[0] == name.encode()]], signed):
+        await Endpoint(SECRET)({"type": "http", "method": "GET", "path": "/runners", "headers": headers}, receive, send)
+    assert statuses == [401, 401, 200]

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from . import _unverified
 from .endpoint import Rejection, Request, Response
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ async def serve_asgi(endpoint: Endpoint, scope: Any, receive: Receive, send: Sen
         raise RuntimeError("a runner endpoint serves HTTP only")
     try:
         body = await asyncio.wait_for(_body(receive, endpoint.max_body_bytes), _BODY_SECONDS)
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = dict[str, str]()
+        for name, value in scope["headers"]:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            # A doubled header becomes a list, as in WSGI: it matches no signature.
+            headers[key] = f"{headers[key]},{text}" if key in headers else text
         response = await endpoint.handle(Request(scope["method"], _path(scope), headers, body))
     except Rejection as rejection:
         response = rejection.response()
@@ -47,16 +52,19 @@ def _path(scope: Any) -> str:
 
 
 async def _body(receive: Receive, limit: int) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise Rejection(413, "payload_too_large", f"the body is larger than {limit} bytes")
-        if not message.get("more_body"):
-            return bytes(body)
+    bodies = _unverified.PROCESS
+    number = bodies.begin()
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            if bodies.add(number, message.get("body", b"")) > limit:
+                raise Rejection(413, "payload_too_large", f"the body is larger than {limit} bytes")
+            if not message.get("more_body"):
+                return bodies.end(number)
+    finally:
+        bodies.end(number)
 
 
 async def _respond(response: Response, receive: Receive, send: Send) -> None:

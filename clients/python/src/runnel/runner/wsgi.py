@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .._loop import LoopThread
+from . import _unverified
 from .endpoint import Rejection, Request, Response
 
 if TYPE_CHECKING:
@@ -45,9 +46,21 @@ class WsgiApp:
             for _ in range(0, min(length, 8 * limit), _CHUNK):
                 stream.read(min(_CHUNK, length))
             raise Rejection(413, "payload_too_large", f"the body is larger than {limit} bytes")
-        body = stream.read(length) if length else b""
+        body = _read(stream, length)
         headers = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}", "") for name in _SIGNED}
         return Request(environ["REQUEST_METHOD"], environ.get("PATH_INFO") or "/", headers, body)
+
+
+def _read(stream: Any, length: int) -> bytes:
+    bodies = _unverified.PROCESS
+    number = bodies.begin()
+    try:
+        size = 0
+        while size < length and (piece := stream.read(min(_CHUNK, length - size))):
+            size = bodies.add(number, piece)
+        return bodies.end(number)
+    finally:
+        bodies.end(number)
 
 
 class _Frames(Iterator[bytes]):
