@@ -4,6 +4,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { type Endpoint, type EndpointResponse, Rejection } from "./runner/endpoint.js";
+import { unverifiedBytes } from "./runner/unverified.js";
 
 const BODY_TIMEOUT = 30_000;
 
@@ -66,19 +67,10 @@ async function read(request: IncomingMessage, endpoint: Endpoint): Promise<Uint8
   if (request.readableEnded && Number(request.headers["content-length"] ?? 0) > 0) {
     throw new Error("the body was read before the runner endpoint: mount it before express.json()");
   }
-  const pieces: Buffer[] = [];
-  let size = 0;
   const timer = setTimeout(() => request.destroy(), BODY_TIMEOUT);
   try {
-    for await (const piece of request) {
-      size += piece.length;
-      // The rest is read and dropped: a client that is still sending does not read the answer.
-      if (size <= endpoint.maxBodyBytes) pieces.push(piece);
-      else if (size > 8 * endpoint.maxBodyBytes) break;
-    }
+    return await unverifiedBytes.read(request, endpoint.maxBodyBytes, () => endpoint.tooLarge());
   } finally {
     clearTimeout(timer);
   }
-  if (size > endpoint.maxBodyBytes) throw endpoint.tooLarge();
-  return Buffer.concat(pieces);
 }

@@ -136,6 +136,8 @@ function signedBytes(id: string, when: string, body: Uint8Array | string): Uint8
 
 function headerOf(headers: HeadersLike, name: string): string {
   if (headers instanceof Headers) return headers.get(name) ?? "";
-  const found = Object.entries(headers).find(([key]) => key.toLowerCase() === name)?.[1];
-  return (Array.isArray(found) ? found[0] : found) ?? "";
+  const found = Object.entries(headers).flatMap(([key, value]) => (key.toLowerCase() === name ? (value ?? []) : []));
+  // Another reader of the request could take another one.
+  if (found.length > 1) throw new SignatureError(`header ${name} was sent twice`);
+  return found[0] ?? "";
 }

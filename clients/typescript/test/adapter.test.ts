@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ApiError, Webhook } from "../src/index.js";
 import { Endpoint, type EndpointOptions, type Result, results, RunFailed, type RunFunction } from "../src/runner/index.js";
-import type { EndpointResponse } from "../src/runner/endpoint.js";
+import { type EndpointResponse, Rejection } from "../src/runner/endpoint.js";
+import { piecesOf, UnverifiedBytes } from "../src/runner/unverified.js";
 
 const SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const ID = "plugin:acme/test/default";
@@ -337,5 +338,40 @@ test("run ends by codes of the run only", () => {
   ];
   for (const [status, code, retryable, details, expected] of cases) {
     assert.equal(new ApiError(status, code, "m", retryable, details).isRunOver, expected, code);
+  }
+});
+
+test("oldest unverified bodies are dropped", async () => {
+  const bodies = new UnverifiedBytes(1000);
+  const piece = new Uint8Array(600);
+  const events = new EventTarget();
+  const waiting = new Promise((resolve) => events.addEventListener("go on", resolve));
+  const stalled = new Promise((resolve) => events.addEventListener("stalled", resolve));
+  async function* stalling() {
+    yield piece;
+    events.dispatchEvent(new Event("stalled"));
+    await waiting;
+    yield piece;
+  }
+  const tooLarge = () => new Error("too large");
+  const first = bodies.read(stalling(), 2000, tooLarge);
+  await stalled;
+  const second = await bodies.read(piecesOf(new Blob([piece, piece]).stream()), 2000, tooLarge);
+  assert.equal(second.length, 1200, "a body drops others only");
+  events.dispatchEvent(new Event("go on"));
+  await assert.rejects(first, (error) => error instanceof Rejection && error.status === 503);
+  await assert.rejects(bodies.read(piecesOf(new Blob([piece, piece]).stream()), 1000, tooLarge), /too large/);
+});
+
+test("doubled headers are refused", async () => {
+  const made = endpoint(async () => "");
+  for (const name of ["webhook-id", "webhook-timestamp", "webhook-signature"] as const) {
+    const signed = await request("GET", "/runners");
+    for (const doubled of [{ [name]: [signed.headers[name], "other"] }, { [name.toUpperCase()]: "other" }]) {
+      const response = await made.handle({ ...signed, headers: { ...signed.headers, ...doubled } });
+      assert.equal(response.status, 401);
+      assert.match(response.body, new RegExp(`${name} was sent twice`));
+    }
+    assert.equal((await made.handle({ ...signed, headers: { ...signed.headers, [name]: [signed.headers[name]] } })).status, 200);
   }
 });

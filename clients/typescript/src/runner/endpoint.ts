@@ -1,12 +1,12 @@
 /** Routes of a runner endpoint: discovery, runs, cancel, health. Independent of the web framework. */
 
-import { collect } from "../http.js";
 import type { Json } from "../types.js";
 import { SeenIds, SignatureError, Webhook, type HeadersLike } from "../webhooks.js";
 import type { AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions } from "./context.js";
 import { Execution, type RunFunction } from "./execution.js";
 import { HostApi } from "./host.js";
 import { RunContext } from "./run.js";
+import { piecesOf, unverifiedBytes } from "./unverified.js";
 
 const RUNNER_ID = /^plugin:[^\s/:]+\/[^\s/]+\/([^\s/]+)$/;
 const SHORT_ID = /^[^\s/:]+\/[^\s/:]+$/;
@@ -133,7 +133,7 @@ export class Endpoint {
     const { pathname: path } = new URL(request.url);
     let answer: EndpointResponse;
     try {
-      const body = await withTimeout(collect(request.body, this.maxBodyBytes, () => this.tooLarge()));
+      const body = await withTimeout(unverifiedBytes.read(piecesOf(request.body), this.maxBodyBytes, () => this.tooLarge()));
       answer = await this.handle({ method: request.method, path, headers: request.headers, body });
     } catch (error) {
       if (!(error instanceof Rejection)) throw error;
