@@ -14,6 +14,7 @@ import type {
   Interaction,
   Json,
   RunStatus,
+  RunStreamLink,
   TranscriptItem,
 } from "./types.js";
 
@@ -184,6 +185,11 @@ export class Client {
    */
   retry(runId: string): Promise<AgentRun> {
     return this.#http.json("POST", `/v1/runs/${segment(runId)}/retry`);
+  }
+
+  /** Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only. */
+  streamLink(runId: string): Promise<RunStreamLink> {
+    return this.#http.json("POST", `/v1/runs/${segment(runId)}/stream-link`);
   }
 
   /** Conversations of the workspace, newest event first. */

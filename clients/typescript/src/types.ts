@@ -227,6 +227,15 @@ export interface EventEnvelope {
 }
 
 /**
+ * Link to the stream of one run, for a browser: `new EventSource(url)`. The URL has a secret. It opens one stream,
+ * before `expires_at` in epoch seconds.
+ */
+export interface RunStreamLink {
+  url: string;
+  expires_at: number;
+}
+
+/**
  * Result of a posted event.
  *
  * If no agent takes the event, `run_id` is null, `reason` is `no_agent`, and `hint` is a sentence with cause and next

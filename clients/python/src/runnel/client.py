@@ -28,6 +28,7 @@ from .types import (
     Interaction,
     Json,
     RunStatus,
+    RunStreamLink,
     TranscriptItem,
 )
 
@@ -210,6 +211,10 @@ class AsyncClient:
         `details["reason"]` is then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
         """
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/retry"))
+
+    async def stream_link(self, run_id: str) -> RunStreamLink:
+        """Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only."""
+        return cast(RunStreamLink, await self._json("POST", f"/v1/runs/{segment(run_id)}/stream-link"))
 
     def conversations(self) -> AsyncGenerator[ConversationSummary, None]:
         """Conversations of the workspace, newest event first."""

@@ -19,6 +19,7 @@ from .types import (
     Interaction,
     Json,
     RunStatus,
+    RunStreamLink,
     TranscriptItem,
 )
 
@@ -134,6 +135,10 @@ class Client:
         A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried.
         """
         return self._loop.call(self._client.retry(run_id))
+
+    def stream_link(self, run_id: str) -> RunStreamLink:
+        """Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only."""
+        return self._loop.call(self._client.stream_link(run_id))
 
     def conversations(self) -> Iterator[ConversationSummary]:
         """Conversations of the workspace, newest event first."""

@@ -269,6 +269,16 @@ class EventEnvelope(TypedDict):
     raw_ref: NotRequired[Json | None]
 
 
+class RunStreamLink(TypedDict):
+    """Link to the stream of one run, for a browser: `new EventSource(url)`.
+
+    The URL has a secret. It opens one stream, before `expires_at` in epoch seconds.
+    """
+
+    url: str
+    expires_at: int
+
+
 class EventAccepted(TypedDict):
     """Result of a posted event.
 
