@@ -151,6 +151,16 @@ async def test_faults_of_the_caller_are_not_retried(status: int) -> None:
     assert (raised.value.status, raised.value.code, len(script.requests)) == (status, "c", 1)
 
 
+async def test_rejected_key_is_named() -> None:
+    reason = "rejected; check api_key or RUNNEL_API_KEY"
+    with pytest.raises(ApiError, match=reason):
+        await client(Script(refusal(401, "unauthenticated"))).run(RUN)
+    with pytest.raises(ApiError, match=reason):
+        await sequences(client(Script(refusal(401, "unauthenticated"))).stream(message("hi")))
+    with pytest.raises(ApiError, match=reason):
+        await client(Script(refusal(401, "unauthenticated"))).download("a")
+
+
 async def test_event_without_agent_raises() -> None:
     script = Script(httpx.Response(202, json={"event_id": "m-1", "reason": "no_agent", "hint": "say received"}))
     with pytest.raises(NoRunError, match="no_agent; say received") as raised:

@@ -1,6 +1,6 @@
 /** Retries with exponential backoff, bounded by the time without progress. */
 
-import { type ApiError, errorOf } from "./errors.js";
+import { ApiError, errorOf } from "./errors.js";
 
 const FIRST_PAUSE = 250;
 const LONGEST_PAUSE = 8_000;
@@ -62,10 +62,13 @@ export async function sleep(milliseconds: number, signal?: AbortSignal): Promise
   });
 }
 
-/** Throws for a response that is no success: `RetryLater` or `ApiError`. */
+/** Throws for a response to the client that is no success: `RetryLater` or `ApiError`. */
 export async function throwFor(response: Response): Promise<void> {
   if (response.ok) return;
   const error = await errorOf(response);
+  if (response.status === 401) {
+    throw new ApiError(401, error.code, "the API key was rejected; check apiKey or RUNNEL_API_KEY", false, error.details);
+  }
   if (!RETRIED.has(response.status)) throw error;
   const seconds = response.headers.get("retry-after") ?? "";
   throw new RetryLater(error, /^[0-9]{1,6}$/.test(seconds) ? Number(seconds) * 1000 : 0);

@@ -134,6 +134,14 @@ test("faults of the caller are not retried", async () => {
   }
 });
 
+test("rejected key is named", async () => {
+  const { client } = scripted([refusal(401, "unauthenticated")]);
+  const reason = /rejected; check apiKey or RUNNEL_API_KEY/;
+  await assert.rejects(client.run(RUN), reason);
+  await assert.rejects(sequences(client.stream(message("hi"))), reason);
+  await assert.rejects(client.download("a"), reason);
+});
+
 test("event without agent throws", async () => {
   const { client } = scripted([() => Response.json({ event_id: "m", reason: "no_agent", hint: "say received" }, { status: 202 })]);
   await assert.rejects(sequences(client.stream(message("hi"))), (error: NoRunError) => {

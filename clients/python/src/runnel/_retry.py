@@ -47,10 +47,14 @@ class Backoff:
 
 
 def raise_for(response: httpx.Response) -> None:
-    """Raises for an error response whose body was read: `RetryLater` or `ApiError`."""
+    """Raises for an error response to the client whose body was read: `RetryLater` or `ApiError`."""
     if response.status_code < 300:
         return
     error = error_of(response)
+    if response.status_code == 401:
+        raise ApiError(
+            401, error.code, "the API key was rejected; check api_key or RUNNEL_API_KEY", False, error.details
+        )
     if response.status_code in _RETRIED:
         seconds = response.headers.get("retry-after", "")
         raise RetryLater(error, float(seconds) if seconds.isdecimal() else 0.0)

@@ -15,7 +15,7 @@ from ._calls import OpenCalls
 from ._http import http_client
 from ._paths import segment
 from ._retry import Backoff, RetryLater, raise_for
-from .errors import GatewayUnreachableError, RunnelError
+from .errors import GatewayUnreachableError, RunnelError, error_of
 from .events import RunEvent
 from .stream import RunStream
 from .types import (
@@ -284,6 +284,9 @@ class AsyncClient:
 
     async def _download(self, path: str, max_bytes: int) -> bytes:
         async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
+            if response.status_code == 401:
+                await response.aread()
+                raise_for(response)
             return await read_bounded(response, max_bytes)
 
     # --- requests ---
@@ -327,10 +330,7 @@ async def read_bounded(response: httpx.Response, max_bytes: int) -> bytes:
     """Body of a successful response, at most `max_bytes`."""
     if response.status_code >= 300:
         await response.aread()
-        try:
-            raise_for(response)
-        except RetryLater as later:
-            raise later.error from None
+        raise error_of(response)
     content = bytearray()
     async for chunk in decoded(response):
         content += chunk
