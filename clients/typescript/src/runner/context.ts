@@ -63,6 +63,8 @@ export interface ModelResource {
   model_type?: string | null;
   provider?: string | null;
   operations?: string[];
+  /** Empty or absent: unknown. */
+  input_modalities?: ("text" | "image")[];
 }
 
 /** Tool of the grant. `parameters` is a JSON Schema. Treat an unknown `effect` as a write. */

@@ -79,6 +79,8 @@ class ModelResource(TypedDict):
     model_type: NotRequired[str | None]
     provider: NotRequired[str | None]
     operations: NotRequired[list[str]]
+    # Empty or absent: unknown.
+    input_modalities: NotRequired[list[Literal["text", "image"]]]
 
 
 class ToolResource(TypedDict):
