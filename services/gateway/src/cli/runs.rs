@@ -144,7 +144,7 @@ fn list(runs: &[Value], json: bool) {
         style: style_of(text(run, "status")),
         cells: vec![
             tail(text(run, "run_id")).to_owned(),
-            text(run, "status").to_owned(),
+            list_status_of(run),
             age(run, "created_at"),
             took(run).unwrap_or_else(|| "-".to_owned()),
             agent_of(run).to_owned(),
@@ -220,9 +220,31 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
     Ok(())
 }
 
+/// Status in a list: a completed run that waits says for what.
+fn list_status_of(run: &Value) -> String {
+    let waiting = run["status_reason"].as_str().and_then(waits_for);
+    match waiting {
+        Some(waiting) => format!("waiting ({waiting})"),
+        None => text(run, "status").to_owned(),
+    }
+}
+
+/// What a completed run waits for, by its finish reason; `None` for runs that are done.
+pub(super) fn waits_for(reason: &str) -> Option<&'static str> {
+    match reason {
+        "waiting_user" => Some("approval"),
+        "waiting_child" => Some("child"),
+        "waiting" => Some("time"),
+        _ => None,
+    }
+}
+
 fn status_of(run: &Value) -> String {
     let status = text(run, "status");
     match run["status_reason"].as_str() {
+        Some(reason) if status == "completed" && waits_for(reason).is_some() => {
+            format!("{status}, {}", list_status_of(run))
+        }
         Some(reason) if status != "completed" && reason != status => {
             format!("{status} ({reason})")
         }
@@ -320,6 +342,9 @@ mod tests {
             json!({"status": "completed", "status_reason": "stop"}),
             "completed",
         );
+        let waiting = json!({"status": "completed", "status_reason": "waiting_user"});
+        assert_eq!(list_status_of(&waiting), "waiting (approval)");
+        check(waiting, "completed, waiting (approval)");
         check(
             json!({"status": "failed", "status_reason": "host.orphaned"}),
             "failed (host.orphaned)",

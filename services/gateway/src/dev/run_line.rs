@@ -16,6 +16,7 @@ pub(crate) struct RunLine {
     pub(crate) ended_at_ms: i64,
     pub(crate) agent: String,
     pub(crate) status: RunStatus,
+    pub(crate) reason: Option<String>,
     pub(crate) duration_ms: i64,
     /// `None`: no call of the run was counted.
     pub(crate) tokens: Option<u64>,
@@ -64,6 +65,7 @@ fn of_run(run: &Run) -> RunLine {
         ended_at_ms,
         agent: String::new(),
         status: run.status,
+        reason: run.status_reason.clone(),
         duration_ms: (ended_at_ms - run.created_at).max(0),
         tokens: usage.and_then(|usage| tokens(&usage)),
         text: None,

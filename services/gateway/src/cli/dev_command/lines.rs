@@ -5,6 +5,7 @@ use protocol::run::RunStatus;
 use telemetry::time_of_day;
 
 use crate::cli::output;
+use crate::cli::runs::waits_for;
 use crate::dev::RunLine;
 
 /// `12:03:11 hello ✓ 1.3 s 358 tok "What is Runnel?"`
@@ -19,7 +20,9 @@ pub(super) fn runner(text: &str) -> String {
 }
 
 fn summary(run: &RunLine) -> String {
+    let waiting = run.reason.as_deref().and_then(waits_for);
     let mark = match run.status {
+        RunStatus::Completed if waiting.is_some() => '…',
         RunStatus::Completed => '✓',
         RunStatus::Cancelled => '–',
         _ => '✗',
@@ -31,6 +34,9 @@ fn summary(run: &RunLine) -> String {
     ];
     if let Some(tokens) = run.tokens {
         parts.push(format!("{tokens} tok"));
+    }
+    if let Some(waiting) = waiting {
+        parts.push(format!("waiting ({waiting})"));
     }
     if run.status == RunStatus::Cancelled {
         parts.push("cancelled".to_owned());
@@ -65,6 +71,7 @@ mod tests {
             ended_at_ms: 0,
             agent: "hello".to_owned(),
             status,
+            reason: None,
             duration_ms: 1_340,
             tokens: Some(358),
             text: Some("What is Runnel?".to_owned()),
@@ -80,6 +87,14 @@ mod tests {
         assert_eq!(
             summary(&completed),
             "hello ✓ 1.3 s 358 tok \"What is Runnel?\""
+        );
+        let waiting = RunLine {
+            reason: Some("waiting_child".to_owned()),
+            ..run(RunStatus::Completed)
+        };
+        assert_eq!(
+            summary(&waiting),
+            "hello … 1.3 s 358 tok waiting (child) \"What is Runnel?\""
         );
         let failure = ("boom".to_owned(), "it\nbroke\u{1b}[2J".to_owned());
         let failed = RunLine {
