@@ -505,6 +505,8 @@ fn form(route: &Operation) -> &'static str {
     if route.path.starts_with("/host/v1/anthropic/") {
         "anthropic"
     } else if route.path.starts_with("/host/v1/openai/v1/responses") {
+        "responses"
+    } else if route.path.starts_with("/host/v1/openai/") {
         "openai"
     } else {
         "gateway"

@@ -25,7 +25,7 @@ fn fixture(run: &Run) -> String {
         run.result(2, "processor.log", &telemetry),
         run.delta(3, &"y".repeat(300)),
         run.result(4, "state.updated", state),
-        run.result(5, "vendor.thing", r#"{"anything":[1]}"#),
+        run.result(5, "x.vendor.thing", r#"{"anything":[1]}"#),
         run.result(6, "message.completed", &message),
         run.completed(7),
     ]
@@ -38,7 +38,7 @@ const TYPES: [&str; 7] = [
     "processor.log",
     "message.delta",
     "state.updated",
-    "vendor.thing",
+    "x.vendor.thing",
     "message.completed",
     "run.completed",
 ];

@@ -687,7 +687,14 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
         }
     }
     let forms: Vec<_> = refusals.iter().map(|(form, _)| *form).collect();
-    let expected = ["anthropic", "gateway", "link", "openai", "page"];
+    let expected = [
+        "anthropic",
+        "gateway",
+        "link",
+        "openai",
+        "page",
+        "responses",
+    ];
     assert_eq!(forms, expected, "one refusal for each form: {refusals:?}");
     run.end(&stage).await;
 }
@@ -699,7 +706,8 @@ fn form(operation: &Operation) -> &'static str {
         id if operation.face == Face::Link && id.ends_with("_page") => "page",
         _ if operation.face == Face::Link => "link",
         _ if operation.path.starts_with("/host/v1/anthropic/") => "anthropic",
-        "create_response" | "count_response_tokens" | "get_response" => "openai",
+        "create_response" | "count_response_tokens" | "get_response" => "responses",
+        _ if operation.path.starts_with("/host/v1/openai/") => "openai",
         _ => "gateway",
     }
 }
