@@ -223,6 +223,7 @@ class Walk:
             "LOCAL_AGENT_LISTEN": f"127.0.0.1:{ports['local-agent']}",
             "RUNNEL__SERVER__LISTEN": f"127.0.0.1:{ports['gateway']}",
             "CONNECTOR_SUPPORT_API_KEY": "k-dify",
+            "CONNECTOR_SUPPORT_API_KEY_HOSTS": self.upstream.url.split("/")[2],
             "RUNNEL_CONNECTORS_LISTEN": f"127.0.0.1:{ports['connectors']}",
         }
         command = next(line for line in commands(steps[2]) if "--write" in line)
