@@ -78,6 +78,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
             "AgentRuntimeContext.timezone is ours alone",
             "ContextAPICapabilities.artifact_metadata is ours alone",
             "ContextAPICapabilities.artifact_read is ours alone",
+            "ModelResource.input_modalities is ours alone",
             "StorageResource.binding_storage is ours alone",
         ],
     ),
@@ -140,6 +141,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
             "RunnerPermissions.artifacts is ours alone",
             "RunnerPermissions.files is ours alone",
             "RunnerPermissions.platform_api is ours alone",
+            "RunnerPermissions.state is ours alone",
             "RunnerPermissions.storage is [enum(binding,plugin,workspace)] for us, \
              [enum(plugin,workspace)] for them",
         ],
