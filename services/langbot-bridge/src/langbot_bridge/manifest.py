@@ -49,8 +49,8 @@ def of_component(component: Payload, identity: str, version: str | None) -> Payl
     """The manifest of a runner component (the content of its YAML file).
 
     Names that the protocol does not know are left out with a warning. `interrupt` is always true, since the bridge
-    stops whatever it runs. Artifacts are asked for, since the bridge reads and uploads files in its name. State is asked
-    for, since LangBot grants it without a permission.
+    stops whatever it runs. Artifacts are asked for, since the bridge reads and uploads files in its name. State is
+    asked for, since LangBot grants it without a permission.
     """
     spec, name = mapping(component.get("spec")), component["metadata"]["name"]
     capabilities = {key: bool(value) for key, value in mapping(spec.get("capabilities")).items()}
