@@ -17,7 +17,7 @@ from runnel.types import Message
 endpoint = Endpoint()
 
 
-@endpoint.runner("plugin:acme/test/echo", label="Echo")
+@endpoint.runner("plugin:acme/test/echo", label="Echo", permissions={"state": ["conversation"]})
 async def echo(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
     """Repeats the words, and counts."""
     await ctx.host.json("GET", "run")
@@ -35,6 +35,7 @@ async def echo(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
         "knowledge_bases": ["retrieve"],
         "history": ["page"],
         "artifacts": ["metadata", "read", "create"],
+        "state": ["conversation"],
     },
 )
 async def agent(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:

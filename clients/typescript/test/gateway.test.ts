@@ -23,7 +23,8 @@ import { conform, type Gateway, NEEDS_GATEWAY, SECRET, startCutter, startGateway
 console.warn = () => {};
 const endpoint = new Endpoint({ secret: SECRET });
 
-endpoint.runner({ id: "plugin:acme/test/echo", label: "Echo" }, async function* (ctx) {
+const counts = { state: ["conversation" as const] };
+endpoint.runner({ id: "plugin:acme/test/echo", label: "Echo", permissions: counts }, async function* (ctx) {
   await ctx.host.json("GET", ["run"]);
   for (const word of ctx.text.split(" ")) yield `${word} `;
   if (ctx.conversationId && ctx.state.isGranted) yield results.state("count", (await ctx.state.get("count", 0)) + 1);
@@ -35,6 +36,7 @@ const permissions = {
   knowledge_bases: ["retrieve" as const],
   history: ["page" as const],
   artifacts: ["metadata" as const, "read" as const, "create" as const],
+  state: ["conversation" as const],
 };
 endpoint.runner({ id: "plugin:acme/test/agent", permissions }, async function* (ctx) {
   const messages: Message[] = [...(await ctx.history.messages()), { role: "user", content: ctx.text }];
