@@ -172,7 +172,7 @@ pub enum Suspension {
     },
 }
 
-/// Why an approval did not come: outcomes that are never one.
+/// Reason for a missing approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Denial {

@@ -230,7 +230,7 @@ impl Spend {
         self.price.as_ref().map_or(0, |price| price.cost(tokens))
     }
 
-    /// Whether the call has a cost that the configuration does not tell.
+    /// True if the configuration has no price for the call.
     fn is_unpriced(&self) -> bool {
         self.price.is_none() && (self.kind == "model" || self.prompt_tokens > 0)
     }

@@ -229,7 +229,7 @@ fn list_status_of(run: &Value) -> String {
     }
 }
 
-/// What a completed run waits for, by its finish reason; `None` for runs that are done.
+/// Cause of the wait of a completed run, by its finish reason; `None` for runs that are done.
 pub(super) fn waits_for(reason: &str) -> Option<&'static str> {
     match reason {
         "waiting_user" => Some("approval"),

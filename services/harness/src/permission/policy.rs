@@ -55,7 +55,7 @@ fn stays(permission: &Permission, workspace: &Path) -> bool {
 }
 
 /// Names of files that programs execute parts of, beside all hidden ones.
-const CONFIGURATION: [&str; 3] = ["opencode.json", "opencode.jsonc", "AGENTS.override.md"];
+const CONFIGURATION: [&str; 2] = ["opencode.json", "opencode.jsonc"];
 
 /// Whether an edit touches a file that configures a program, such as `.git/config`, `.mcp.json` or `.envrc`: the program
 /// may then execute commands of the file without a permission.
