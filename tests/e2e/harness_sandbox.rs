@@ -1,5 +1,8 @@
 //! The sandbox of a harness process: `runnel-harness sandbox` with real programs inside.
 
+#[path = "harness_sandbox/namespaces.rs"]
+mod namespaces;
+
 use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -15,6 +15,7 @@ use crate::own_process;
 use crate::preset::Access;
 use crate::process::Launch;
 use crate::relay::RelayKey;
+use crate::sandbox::Stage;
 use crate::service::Harness;
 use crate::workspace::RunWorkspace;
 
@@ -76,27 +77,7 @@ pub(crate) fn prepare(
         port,
     };
     let preset = settings.preset.prepare(&access);
-    let mut env = vec![
-        ("PATH".to_owned(), search_path()),
-        (
-            "HOME".to_owned(),
-            workspace.home_path.to_string_lossy().into_owned(),
-        ),
-        ("LANG".to_owned(), "C.UTF-8".to_owned()),
-        (
-            "TMPDIR".to_owned(),
-            workspace.home_path.join(TMP).to_string_lossy().into_owned(),
-        ),
-        ("NO_COLOR".to_owned(), "1".to_owned()),
-    ];
-    env.extend(git_config::variables(&workspace.path).map_err(unwritten)?);
-    env.extend(
-        preset
-            .env
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value)),
-    );
-    env.extend(config.env.iter().cloned());
+    let env = environment(workspace, preset.env, config).map_err(unwritten)?;
     let mut secrets = vec![opened.key().to_owned()];
     secrets.extend(
         config
@@ -120,11 +101,19 @@ pub(crate) fn prepare(
     args.extend(preset.args.into_iter().map(OsString::from));
     let confinement = harness.service.confinement(workspace, &found, port);
     let program = std::env::current_exe().map_err(unwritten)?;
-    let (command, mut args) = confinement.wrapped(&program, found.as_os_str(), &args);
-    args.insert(0, own_process::NAME.into());
+    let namespaces = harness.service.protections.has_namespaces();
+    let stage = if namespaces {
+        Stage::Init
+    } else {
+        Stage::Sandbox
+    };
+    args.insert(0, found.into());
+    let mut line = confinement.stage(stage, &args);
+    line.insert(0, own_process::NAME.into());
     let launch = Launch {
-        command,
-        args,
+        command: program.into(),
+        args: line,
+        namespaces,
         env,
         directory: workspace.path.clone(),
         start_time: Duration::from_secs(harness.service.settings.limits.start_seconds.max(1)),
@@ -136,6 +125,35 @@ pub(crate) fn prepare(
         session: preset.session,
         files,
     })
+}
+
+/// The environment of a harness.
+fn environment(
+    workspace: &RunWorkspace,
+    preset: Vec<(&'static str, String)>,
+    config: &Config,
+) -> std::io::Result<Vec<(String, String)>> {
+    let mut env = vec![
+        ("PATH".to_owned(), search_path()),
+        (
+            "HOME".to_owned(),
+            workspace.home_path.to_string_lossy().into_owned(),
+        ),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        (
+            "TMPDIR".to_owned(),
+            workspace.home_path.join(TMP).to_string_lossy().into_owned(),
+        ),
+        ("NO_COLOR".to_owned(), "1".to_owned()),
+    ];
+    env.extend(git_config::variables(&workspace.path)?);
+    env.extend(
+        preset
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value)),
+    );
+    env.extend(config.env.iter().cloned());
+    Ok(env)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -7,6 +7,7 @@
 pub mod own_process;
 pub mod owner;
 pub mod preset;
+pub mod protections;
 pub mod relay;
 pub mod sandbox;
 pub mod service;
@@ -28,6 +29,7 @@ mod files;
 mod git_config;
 mod hash;
 mod input;
+mod installation;
 mod interpreter;
 mod launch;
 mod peer;

@@ -22,6 +22,8 @@ enum Command {
     Serve(serve::HarnessServeArgs),
     /// Ask whether the service listens: 0 when it does. For health checks of containers.
     Health(serve::HarnessHealthArgs),
+    /// Print what the sandbox closes on this machine, what it leaves open, and what closes that.
+    Check(serve::HarnessCheckArgs),
     /// Confines itself and executes a command in its place.
     Sandbox(SandboxArgs),
 }
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::execute(&args),
         Command::Health(args) => serve::health(&args),
+        Command::Check(args) => serve::check(&args),
         Command::Sandbox(args) => harness::sandbox::execute(&args),
     }
 }

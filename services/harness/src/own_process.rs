@@ -1,4 +1,5 @@
-//! The processes that a service starts of its own program: the supervisor and the sandbox of each harness.
+//! The processes that a service starts of its own program: for each harness the supervisor, the first process of its
+//! namespaces, and the sandbox.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -21,7 +22,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Supervise(SuperviseArgs),
+    Init(SandboxArgs),
     Sandbox(SandboxArgs),
+    TryView,
 }
 
 /// Acts as such a process if the arguments of this one say so. Call it before starting threads or a runtime.
@@ -31,6 +34,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let args = std::iter::once(NAME.into()).chain(args);
     Some(match Cli::parse_from(args).command {
         Command::Supervise(args) => supervisor::execute(&args),
+        Command::Init(args) => sandbox::execute_first(&args),
         Command::Sandbox(args) => sandbox::execute(&args),
+        Command::TryView => sandbox::try_view(),
     })
 }

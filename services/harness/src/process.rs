@@ -29,6 +29,8 @@ const SUPERVISOR_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct Launch {
     pub(crate) command: OsString,
     pub(crate) args: Vec<OsString>,
+    /// Whether it starts in namespaces of its own.
+    pub(crate) namespaces: bool,
     /// The whole environment.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) directory: PathBuf,
@@ -59,6 +61,7 @@ impl HarnessProcess {
         let mut command = Command::new(program);
         command
             .args([own_process::NAME, "supervise"])
+            .args(launch.namespaces.then_some("--namespaces"))
             .args(["--parent", &std::process::id().to_string(), "--"])
             .arg(&launch.command)
             .args(&launch.args)

@@ -6,9 +6,9 @@
 //! On Linux, Landlock confines files and TCP, and seccomp closes the ways around Landlock's TCP rules. On other systems
 //! the wrapper executes the command unconfined, and refuses with `--require`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use rustix::process::Uid;
@@ -76,6 +76,10 @@ pub struct ResourceLimits {
 
 /// Protections that the kernel offers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent parts of the kernel"
+)]
 pub struct Support {
     /// Landlock ABI version; `None` without Landlock.
     pub abi: Option<u8>,
@@ -85,6 +89,8 @@ pub struct Support {
     pub network: bool,
     /// Whether signals and abstract Unix sockets can be confined (Landlock ABI 6, Linux 6.12).
     pub scopes: bool,
+    /// Whether seccomp filters system calls.
+    pub filters: bool,
 }
 
 impl Support {
@@ -96,8 +102,15 @@ impl Support {
             filesystem: reaches(1),
             network: reaches(ABI_WITH_TCP),
             scopes: reaches(ABI_WITH_SCOPES),
+            filters: true,
         }
     }
+}
+
+/// Whether harnesses can have namespaces and a file system of their own: tries it with processes of this program. The
+/// program has to call [`crate::own_process::run`].
+pub(crate) fn has_namespaces() -> bool {
+    system::has_namespaces()
 }
 
 /// Asks the kernel for its support: a few system calls in a thread that ends at once. The answer does not change while
@@ -131,35 +144,66 @@ impl Confinement {
         missing.map(|(_, name)| *name).collect()
     }
 
-    /// Command line that executes `command` with `args` in this confinement: program and arguments of the wrapper.
-    /// `this_binary` is the path of `runnel-harness`.
-    pub fn wrapped(
-        &self,
-        this_binary: &Path,
-        command: &OsStr,
-        args: &[OsString],
-    ) -> (OsString, Vec<OsString>) {
-        let mut line = vec!["sandbox".into()];
+    /// Arguments of the process of this program that executes a command in this confinement.
+    pub(crate) fn stage(&self, stage: Stage, command: &[OsString]) -> Vec<OsString> {
+        let mut line = vec![stage.name().into()];
         line.extend(command_line::options(self));
         line.push("--".into());
-        line.push(command.to_owned());
-        line.extend_from_slice(args);
-        (this_binary.into(), line)
+        line.extend_from_slice(command);
+        line
     }
+}
+
+/// A process on the way to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The first process of the namespaces; it starts the next one.
+    Init,
+    /// Confines itself and executes the command in its place.
+    Sandbox,
+}
+
+impl Stage {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Sandbox => "sandbox",
+        }
+    }
+}
+
+/// Moves this process and those that it starts into new namespaces. Call it from `main` before starting threads.
+pub(crate) fn enter_namespaces() -> anyhow::Result<()> {
+    Ok(system::enter_namespaces()?)
+}
+
+/// Acts as the first process of the namespaces that the parent has entered: shows the command a file system of its own,
+/// runs it, and ends all other processes with it.
+pub(crate) fn execute_first(args: &SandboxArgs) -> ExitCode {
+    system::run_first(&args.confinement(), &args.command).unwrap_or_else(|error| failed(&error))
+}
+
+/// Shows this process the file system of a default confinement. Like [`execute_first`] without a command.
+pub(crate) fn try_view() -> ExitCode {
+    let shown = system::enter_view(&Confinement::default());
+    shown.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
 /// Confines this process and executes the command in its place. Returns on failure alone, with an error on standard
 /// error and the exit status: [`EXIT_CONFIGURATION`], [`EXIT_NOT_FOUND`] or [`EXIT_NOT_EXECUTABLE`].
 ///
 /// Closes every inherited file descriptor above 2. Call it from `main` before starting threads or a runtime.
+pub fn execute(args: &SandboxArgs) -> ExitCode {
+    failed(&run(&args.confinement(), &args.command))
+}
+
 #[expect(
     clippy::print_stderr,
     reason = "the wrapper has no log: its standard error is that of the command"
 )]
-pub fn execute(args: &SandboxArgs) -> ExitCode {
-    let error = run(&args.confinement(), &args.command);
+fn failed(error: &SandboxError) -> ExitCode {
     let mut message = error.to_string();
-    let mut cause = std::error::Error::source(&error);
+    let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
         message = format!("{message}: {source}");
         cause = source.source();

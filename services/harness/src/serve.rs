@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use harness::owner::ProcessOwner;
+use harness::protections::Protections;
 use harness::relay::CredentialRelay;
-use harness::sandbox;
 use harness::service::HarnessService;
-use harness::settings::{HarnessFile, SandboxMode, WorkspaceRetention};
+use harness::settings::{HarnessFile, WorkspaceRetention};
 use harness::workspace::Workspaces;
 use runner_kit::process::{asked_to_stop, is_healthy};
 use runner_kit::{CancellationToken, RouterOptions, router_with, serve};
@@ -49,9 +49,45 @@ pub(crate) fn health(args: &HarnessHealthArgs) -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "a service that cannot start says so")]
+/// Arguments of `runnel-harness check`.
+#[derive(clap::Args)]
+pub(crate) struct HarnessCheckArgs {
+    /// The settings file of a service; without one, the default settings count.
+    #[arg(long, env = "RUNNEL_HARNESS_SETTINGS")]
+    settings: Option<PathBuf>,
+    /// Print the table as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the protections that hold on this machine. Fails if a service with these settings would not start.
+pub(crate) fn check(args: &HarnessCheckArgs) -> ExitCode {
+    exit_code(print_protections(args))
+}
+
+#[expect(clippy::print_stdout, reason = "the output of the command")]
+fn print_protections(args: &HarnessCheckArgs) -> anyhow::Result<()> {
+    let settings = args
+        .settings
+        .as_deref()
+        .map(HarnessFile::read)
+        .transpose()?;
+    let protections = Protections::examine(settings.as_ref());
+    if args.json {
+        println!("{}", protections.to_json());
+    } else {
+        print!("{protections}");
+    }
+    settings.as_ref().map_or(Ok(()), check_sandbox)
+}
+
 pub(crate) fn execute(args: &HarnessServeArgs) -> ExitCode {
-    match start(args) {
+    exit_code(start(args))
+}
+
+#[expect(clippy::print_stderr, reason = "a command that fails says so")]
+fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -133,25 +169,7 @@ fn say(listener: &TcpListener, service: &HarnessService) -> anyhow::Result<()> {
 
 fn check_sandbox(settings: &HarnessFile) -> anyhow::Result<()> {
     let checked = settings.confinement().check();
-    checked.context("sandbox: every run would be refused")?;
-    let support = sandbox::support();
-    match settings.sandbox {
-        SandboxMode::Off => {
-            tracing::warn!("sandbox is off: harnesses reach all that their user can");
-        }
-        SandboxMode::Auto if !support.filesystem => {
-            tracing::warn!(
-                "the kernel has no Landlock: harnesses read and write what their user can"
-            );
-        }
-        SandboxMode::Auto if !support.network => {
-            tracing::warn!(
-                "the kernel's Landlock has no rules for TCP: harnesses connect to any address"
-            );
-        }
-        SandboxMode::Auto | SandboxMode::Required => {}
-    }
-    Ok(())
+    checked.context("sandbox: every run would be refused")
 }
 
 async fn sweep(workspaces: Workspaces, keep: WorkspaceRetention) {

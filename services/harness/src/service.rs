@@ -16,12 +16,14 @@ use runner_kit::{ResultStream, RunHandle, Runner, stream};
 use serde_json::{Value, json};
 
 use crate::config;
+use crate::installation;
 use crate::interpreter;
 use crate::launch::find;
+use crate::protections::Protections;
 use crate::relay::CredentialRelay;
 use crate::run;
-use crate::sandbox::{self, Confinement};
-use crate::settings::{HarnessFile, HarnessSettings, SandboxMode};
+use crate::sandbox::Confinement;
+use crate::settings::{HarnessFile, HarnessSettings};
 use crate::workspace::{RunWorkspace, Workspaces};
 
 /// Parts that all harnesses of a service share.
@@ -29,6 +31,7 @@ pub struct HarnessService {
     pub(crate) settings: HarnessFile,
     pub(crate) workspaces: Workspaces,
     pub(crate) relay: CredentialRelay,
+    pub(crate) protections: Protections,
 }
 
 /// One harness as a runner.
@@ -39,11 +42,15 @@ pub(crate) struct Harness {
 }
 
 impl HarnessService {
+    /// Examines the machine and logs the protections that hold, see [`Protections::examine`].
     pub fn new(settings: HarnessFile, workspaces: Workspaces, relay: CredentialRelay) -> Self {
+        let protections = Protections::examine(Some(&settings));
+        protections.log();
         Self {
             settings,
             workspaces,
             relay,
+            protections,
         }
     }
 
@@ -57,8 +64,9 @@ impl HarnessService {
     ) -> Confinement {
         let mut confinement = self.settings.confinement();
         confinement.read_write = vec![workspace.path.clone(), workspace.home_path.clone()];
-        confinement.read_only.extend(installed_at(command));
-        confinement.read_only.extend(interpreter::files_of(command));
+        confinement
+            .read_only
+            .extend(files_to_execute(command, &self.settings));
         confinement.connect.push(self.relay.port());
         confinement.connect.extend(port);
         confinement.bind.extend(port);
@@ -78,17 +86,6 @@ impl HarnessService {
                 Some(format!("{id}: {}", find(harness.command())?.display()))
             })
             .collect()
-    }
-
-    /// The state of the sandbox, for manifests.
-    fn shown_sandbox(&self) -> Value {
-        let support = sandbox::support();
-        match self.settings.sandbox {
-            SandboxMode::Off => json!("off"),
-            _ => {
-                json!({"files": support.filesystem, "tcp": support.network, "landlock_abi": support.abi})
-            }
-        }
     }
 
     /// A runner for each harness of the settings.
@@ -120,7 +117,7 @@ impl Runner for Harness {
         };
         let mut metadata = json!({
             "harness": self.settings.preset.name(), "native": self.settings.is_native(),
-            "available": missing.is_none(), "sandbox": self.service.shown_sandbox(),
+            "available": missing.is_none(), "sandbox": self.service.protections.summary(),
         });
         if let Some(reason) = missing {
             metadata["unavailable_reason"] = reason.into();
@@ -182,18 +179,73 @@ impl Harness {
     }
 }
 
+/// Files that a command needs, without a folder that holds all workspaces or the signing secret.
+fn files_to_execute(command: &Path, settings: &HarnessFile) -> Vec<PathBuf> {
+    let secret = settings.secret.strip_prefix("file:").map(Path::new);
+    let private = [Some(settings.workspaces.as_path()), secret];
+    let private: Vec<_> = private
+        .into_iter()
+        .flatten()
+        .filter_map(|path| path.canonicalize().ok())
+        .collect();
+    let is_around_private = |path: &PathBuf| {
+        let real = path.canonicalize();
+        real.is_ok_and(|real| private.iter().any(|private| private.starts_with(&real)))
+    };
+    let mut files = installation::files_of(command);
+    files.extend(interpreter::files_of(command));
+    files.retain(|path| !is_around_private(path));
+    files
+}
+
 fn in_english(text: &str) -> I18n {
     BTreeMap::from([("en_US".to_owned(), text.to_owned())])
 }
 
-/// The folders that a command reads its own parts from: that of the file behind all links, and the `node_modules` around.
-fn installed_at(command: &Path) -> Vec<PathBuf> {
-    let Ok(real) = command.canonicalize() else {
-        return Vec::new();
-    };
-    let modules = real.ancestors().find(|path| path.ends_with("node_modules"));
-    let mut places: Vec<PathBuf> = modules.map(Path::to_path_buf).into_iter().collect();
-    places.extend(real.parent().map(Path::to_path_buf));
-    places.extend(command.parent().map(Path::to_path_buf));
-    places
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn reads_no_folder_that_holds_workspaces_or_secret() {
+        let name = format!("runnel-command-{}", uuid::Uuid::new_v4());
+        let root = std::env::temp_dir().canonicalize().unwrap().join(name);
+        fs::create_dir_all(root.join("workspaces")).unwrap();
+        fs::create_dir_all(root.join("node_modules/agent")).unwrap();
+        for (path, text) in [
+            ("harness.secret", "secret"),
+            ("package.json", r#"{"bin": "agent"}"#),
+            ("agent", "program"),
+            ("node_modules/agent/cli.js", "program"),
+        ] {
+            fs::write(root.join(path), text).unwrap();
+        }
+        let path = |name: &str| root.join(name);
+        let files = |command: &str, workspaces: &str, secret: &str| {
+            let text = format!(
+                "secret = {:?}\nworkspaces = {:?}\n[[harnesses]]\npreset = \"codex\"",
+                format!("file:{}", path(secret).display()),
+                path(workspaces)
+            );
+            let mut files = files_to_execute(&path(command), &HarnessFile::parse(&text).unwrap());
+            files.dedup();
+            files
+        };
+        let own = "workspaces";
+        assert_eq!(files("agent", own, "other.secret"), [path("agent")]);
+        assert_eq!(
+            files("agent", "elsewhere", "harness.secret"),
+            [path("agent")]
+        );
+        let outside = files("agent", "elsewhere", "other.secret");
+        assert_eq!(outside, [path("agent"), root.clone()]);
+        let package = files("node_modules/agent/cli.js", own, "harness.secret");
+        assert_eq!(
+            package,
+            [path("node_modules/agent/cli.js"), path("node_modules")]
+        );
+        fs::remove_dir_all(root).unwrap();
+    }
 }

@@ -4,23 +4,26 @@
 //! subreaper of all descendants, so that a process that leaves the group, or whose parent exits, still ends with it. A
 //! pidfd reports the end of the service. The parent-death signal of Linux would not do: the kernel sends it when the
 //! thread that started the supervisor ends, and a thread pool ends its idle threads.
+//!
+//! With namespaces, the child is the first process of a process namespace. The kernel ends all others with it, also if
+//! the supervisor is killed. A process that enters one for its children cannot start threads any more.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, pidfd_open,
     set_child_subreaper,
 };
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+
+use crate::sandbox;
 
 /// How long a harness may take to end after SIGTERM.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -36,6 +39,9 @@ pub struct SuperviseArgs {
     /// The process id of the parent that started the supervisor.
     #[arg(long)]
     parent: i32,
+    /// Start the command in namespaces of its own.
+    #[arg(long)]
+    namespaces: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -44,6 +50,12 @@ pub struct SuperviseArgs {
 /// Runs the command; ends when it ends, on SIGTERM, and when the parent dies. Nothing of it is left then. The exit code
 /// is the command's, 128 and the signal for a killed one, 127 where it cannot be started.
 pub fn execute(args: &SuperviseArgs) -> ExitCode {
+    if args.namespaces
+        && let Err(error) = sandbox::enter_namespaces()
+    {
+        say(&format!("{error:#}"));
+        return ExitCode::from(sandbox::EXIT_CONFIGURATION);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -66,7 +78,11 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     if getppid().map(Pid::as_raw_pid) != Some(args.parent) {
         return Ok(1);
     }
-    let parent_end = end_of(parent);
+    #[expect(
+        deprecated,
+        reason = "its replacement is unsafe; an owned descriptor fulfils the contract"
+    )]
+    let parent = AsyncFd::with_interest(parent, Interest::READABLE)?;
     let (command, rest) = args.command.split_first().expect("clap requires one");
     let child = Command::new(command).args(rest).process_group(0).spawn();
     let mut child = match child {
@@ -80,7 +96,7 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
         status = child.wait() => Some(status?),
         _ = terminated.recv() => None,
         _ = interrupted.recv() => None,
-        _ = parent_end => None,
+        _ = parent.readable() => None,
     };
     let status = if let Some(status) = status {
         status
@@ -95,17 +111,6 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     };
     kill_rest().await;
     Ok(code_of(status))
-}
-
-/// Completes when the process of this pidfd ends. A thread waits, which ends with the supervisor.
-fn end_of(process: OwnedFd) -> oneshot::Receiver<()> {
-    let (ended, end) = oneshot::channel();
-    std::thread::spawn(move || {
-        let mut waiting = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        while poll(&mut waiting, PollTimeout::NONE) == Err(Errno::EINTR) {}
-        let _ = ended.send(());
-    });
-    end
 }
 
 #[expect(

@@ -113,11 +113,10 @@ pub(super) fn options(confinement: &Confinement) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser;
 
     use super::*;
+    use crate::sandbox::Stage;
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -138,14 +137,12 @@ mod tests {
     }
 
     fn round_trip(confinement: &Confinement, command: &str, args: &[&str]) {
-        let args: Vec<OsString> = args.iter().map(Into::into).collect();
-        let binary = Path::new("bin/runnel-harness");
-        let (program, line) = confinement.wrapped(binary, command.as_ref(), &args);
-        assert_eq!(program, "bin/runnel-harness");
+        let words = std::iter::once(&command).chain(args);
+        let command: Vec<OsString> = words.map(Into::into).collect();
+        let line = confinement.stage(Stage::Sandbox, &command);
         let read = parsed(&line).expect("the wrapper reads its own command line");
         assert_eq!(read.confinement(), *confinement);
-        assert_eq!(read.command[0], command);
-        assert_eq!(read.command[1..], args);
+        assert_eq!(read.command, command);
     }
 
     #[test]

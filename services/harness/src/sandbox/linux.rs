@@ -10,13 +10,20 @@ use rustix::thread::set_no_new_privs;
 
 use super::{Account, Confinement, SandboxError, Support};
 
+mod init;
 mod limits;
+mod mount_table;
+mod namespaces;
 mod privileges;
 mod processes;
 mod rules;
 mod sockets;
+mod view;
 
+pub(super) use init::run as run_first;
+pub(super) use namespaces::{are_available as has_namespaces, enter as enter_namespaces};
 pub(super) use privileges::account;
+pub(super) use view::enter as enter_view;
 
 /// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
 pub(super) fn support() -> Support {
@@ -25,6 +32,7 @@ pub(super) fn support() -> Support {
         let has_filters = sockets::restrict().is_ok();
         Support {
             network: landlock.network && has_filters,
+            filters: has_filters,
             ..landlock
         }
     };

@@ -17,12 +17,12 @@ const TESTED: ABI = ABI::V7;
 
 /// Programs, libraries and their configuration; `/proc` for runtimes that read their own memory and processors there.
 /// Processes outside the sandbox stay closed: their secrets in `/proc` need the right to trace, which Landlock denies.
-const SYSTEM: [&str; 10] = [
+pub(super) const SYSTEM: [&str; 10] = [
     "/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/sbin", "/usr",
 ];
 
 /// Devices to read and write. No shared memory.
-const DEVICES: [&str; 5] = [
+pub(super) const DEVICES: [&str; 5] = [
     "/dev/full",
     "/dev/null",
     "/dev/random",

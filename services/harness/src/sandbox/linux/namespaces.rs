@@ -1,0 +1,68 @@
+//! Namespaces of a harness: processes, System V objects and, without root, users. The first process adds one of mounts.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::{getegid, geteuid, getpid};
+use rustix::thread::{
+    CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
+};
+
+use super::setup;
+use crate::own_process;
+use crate::sandbox::SandboxError;
+
+/// Moves this process into new namespaces; its next children are in the new process namespace. Only root does so without
+/// a user namespace. Call it before starting threads: the kernel refuses a user namespace to a process with several.
+pub(in crate::sandbox) fn enter() -> Result<(), SandboxError> {
+    let failed = |error: std::io::Error| setup("namespaces", error);
+    let (user, group) = (geteuid(), getegid());
+    let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    if !user.is_root() {
+        flags |= CloneFlags::CLONE_NEWUSER;
+    }
+    unshare(flags).map_err(|error| failed(error.into()))?;
+    if !user.is_root() {
+        let (user, group) = (user.as_raw(), group.as_raw());
+        // The kernel demands it before a group is mapped.
+        fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
+        fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(failed)?;
+        fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(failed)?;
+        pass_mount_capability().map_err(|error| failed(error.into()))?;
+    }
+    Ok(())
+}
+
+/// Lets the next program of this user mount in the namespaces; without root, a program starts without capabilities.
+fn pass_mount_capability() -> rustix::io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.inheritable |= CapabilitySet::SYS_ADMIN;
+    set_capabilities(None, sets)?;
+    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)
+}
+
+/// Tries all of it in processes of this program that end at once.
+pub(in crate::sandbox) fn are_available() -> bool {
+    let Ok(program) = std::env::current_exe() else {
+        return false;
+    };
+    let parent = getpid().as_raw_pid().to_string();
+    let supervise = [
+        own_process::NAME,
+        "supervise",
+        "--namespaces",
+        "--parent",
+        &parent,
+        "--",
+    ];
+    let status = Command::new(&program)
+        .args(supervise)
+        .arg(&program)
+        .args([own_process::NAME, "try-view"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
