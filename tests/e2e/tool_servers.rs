@@ -467,6 +467,24 @@ async fn errors_without_id_fail_their_call() {
 }
 
 #[tokio::test]
+async fn unknown_blocks_pass_beside_texts() {
+    let server = ToolServer::start().await;
+    let catalog = server_at(&server.url, "");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.admin.clone();
+    server.list(json!([listed("card", &json!({}))])).await;
+    server_is(&admin, "the list", |server| {
+        server["tools"] == json!(["card"])
+    })
+    .await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = call(&run, "card", &json!({})).await;
+    let content = json!([{"type": "text", "text": "3 rows"}, {"type": "ui_card", "title": "x"}]);
+    assert_eq!(answer.body, json!({"result": {"content": content}}));
+    run.end(&stage).await;
+}
+
+#[tokio::test]
 async fn omits_only_invalid_tools() {
     let server = ToolServer::start().await;
     server.repeat_cursor("again");

@@ -297,6 +297,9 @@ async fn mcp(shared: &ToolServerState, seen: &ToolRequest) -> Response {
             "huge" => json!({"content": [{"type": "text", "text": "x".repeat(5 << 20)}]}),
             "many" => json!({"content": [], "structuredContent": {"many": vec![0; 200_000]}}),
             "wrong" => json!({"content": [{"type": "text", "text": "no"}], "isError": true}),
+            "card" => {
+                json!({"content": [{"type": "text", "text": "3 rows"}, {"type": "ui_card", "title": "x"}]})
+            }
             _ => json!({"content": [{"type": "text", "text": params["arguments"].to_string()}]}),
         },
         _ if !message["result"].is_null() && shared.ignores_answers.load(Ordering::Relaxed) => {

@@ -2,6 +2,7 @@
 
 mod child;
 mod client;
+mod content_blocks;
 mod events;
 mod listed_tool;
 mod listener;

@@ -333,13 +333,21 @@ fn described(tool: &ToolResource) -> Tool {
 
 /// Restores the result of an MCP server to its original form.
 fn original_result(value: Value) -> CallToolResult {
-    let content = value.get("content").cloned();
-    let Some(Ok(content)) = content.map(serde_json::from_value) else {
+    let Some(content @ Value::Array(_)) = value.get("content").cloned() else {
         return structured(value);
     };
-    let mut result = CallToolResult::success(content);
-    result.structured_content = value.get("structured_content").cloned();
-    result.is_error = Some(value.get("is_error") == Some(&Value::Bool(true)));
+    let structured_content = value.get("structured_content").cloned();
+    let is_error = value.get("is_error") == Some(&Value::Bool(true));
+    let mut result = match serde_json::from_value(content) {
+        Ok(content) => {
+            let mut result = CallToolResult::success(content);
+            result.structured_content = structured_content;
+            result
+        }
+        // A block of a kind that the SDK does not know.
+        Err(_) => structured(value),
+    };
+    result.is_error = Some(is_error);
     result
 }
 
@@ -389,6 +397,11 @@ mod tests {
             (
                 json!({"content": [text], "is_error": true}),
                 json!({"content": [text], "isError": true}),
+            ),
+            (
+                json!({"content": [{"type": "x"}], "is_error": true}),
+                json!({"content": [{"type": "text", "text": r#"{"content":[{"type":"x"}],"is_error":true}"#}],
+                    "structuredContent": {"content": [{"type": "x"}], "is_error": true}, "isError": true}),
             ),
             (
                 json!({"truncated": true}),

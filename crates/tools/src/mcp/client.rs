@@ -22,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use url::Url;
 
 use super::super::ANSWER_BYTES;
+use super::content_blocks::readable;
 use super::events::{ending_after, events};
 use super::message_limits::repaired;
 use super::sessions::{PingResult, SessionDoubt, Sessions, addressed, session_doubt};
@@ -124,7 +125,7 @@ impl GuardedClient {
             Err(error) => return PostResult::failed(StreamableHttpError::Client(error)),
         };
         let body = repaired(&body, &self.server);
-        let read = read_json(message, status, &kind, &body);
+        let read = read_json(message, &self.server, (status, &kind), &body);
         PostResult {
             doubt: session_doubt(status, read.as_ref().ok().and_then(Option::as_ref), &body),
             answer: read.map(|answer| match answer {
@@ -349,8 +350,8 @@ fn asked_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
 /// Parses the message in a body. `None` if the message needs no response.
 fn read_json(
     asked: &ClientJsonRpcMessage,
-    status: StatusCode,
-    kind: &str,
+    server: &str,
+    (status, kind): (StatusCode, &str),
     body: &[u8],
 ) -> Result<Option<ServerJsonRpcMessage>, McpError> {
     let wants_answer = matches!(asked, ClientJsonRpcMessage::Request(_));
@@ -360,7 +361,7 @@ fn read_json(
         return Err(unexpected(format!("it {fault}")));
     }
     let is_json = is_json && fault.is_none();
-    let read = is_json.then(|| serde_json::from_slice(body));
+    let read = is_json.then(|| serde_json::from_slice(&readable(body, server)));
     match read {
         Some(Ok(answer)) if status.is_success() => Ok(Some(answer)),
         Some(Ok(error @ JsonRpcMessage::Error(_))) => Ok(Some(error)),

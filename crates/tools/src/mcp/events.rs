@@ -10,6 +10,7 @@ use sse_stream::{Sse, SseStream};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::ANSWER_BYTES;
+use super::content_blocks::readable;
 use super::message_limits::{RejectedMessage, Utf8Repairer, check_message, repaired};
 use egress::EgressError;
 
@@ -62,7 +63,7 @@ fn validated(mut event: Sse, server: &str) -> Sse {
     };
     let message = repaired(message.as_bytes(), server);
     event.data = match check_message(&message) {
-        Ok(()) => Some(String::from_utf8_lossy(&message).into_owned()),
+        Ok(()) => Some(String::from_utf8_lossy(&readable(&message, server)).into_owned()),
         Err(RejectedMessage { instead }) => instead,
     };
     event

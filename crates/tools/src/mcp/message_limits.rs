@@ -13,6 +13,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio_util::codec::Decoder;
 
+use super::content_blocks::readable;
 use telemetry::tolerance::{Peer, tolerated};
 
 /// Error code that replaces an unreadable response.
@@ -173,7 +174,13 @@ impl Decoder for MessageLines {
                 Cow::Owned(repaired) => repaired.into(),
             };
             match check_message(&line) {
-                Ok(()) if is_message(&line) => return Ok(Some(line)),
+                Ok(()) if is_message(&line) => {
+                    return Ok(Some(match readable(&line, &self.server) {
+                        Cow::Borrowed(_) => line,
+                        // The line break ends the message for the SDK.
+                        Cow::Owned(read) => [&read, b"\n".as_slice()].concat().into(),
+                    }));
+                }
                 Ok(()) => self.count_noise(),
                 Err(RejectedMessage { instead: None }) => {}
                 Err(RejectedMessage {
@@ -255,6 +262,23 @@ mod tests {
             "deep is no JSON"
         );
         assert_eq!(noise.load(Ordering::Relaxed), 1, "b");
+    }
+
+    #[tokio::test]
+    async fn unknown_blocks_keep_their_line() {
+        let said = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"x"}]}}"#;
+        let said = format!("{said}\n{said}\n");
+        let lines = MessageLines::new("s".into(), Arc::default(), 1000);
+        let lines: Vec<_> = FramedRead::new(said.as_bytes(), lines)
+            .try_collect()
+            .await
+            .unwrap();
+        for line in &lines {
+            let read: Value = serde_json::from_slice(line).unwrap();
+            assert_eq!(read["result"]["content"][0]["type"], "text");
+            assert_eq!(line.last(), Some(&b'\n'));
+        }
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

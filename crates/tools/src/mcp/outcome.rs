@@ -11,6 +11,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
+use super::content_blocks::as_sent;
 use super::message_limits::UNREADABLE;
 use egress::EgressError;
 use egress::redact::Redactor;
@@ -19,17 +20,20 @@ use egress::upstream::UpstreamError;
 /// A single text block becomes plain text. Other results become an object with MCP's content blocks.
 pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
     let is_error = result.is_error == Some(true);
-    if let ([ContentBlock::Text(only)], None, false) = (
+    if let ([block @ ContentBlock::Text(only)], None, false) = (
         result.content.as_slice(),
         &result.structured_content,
         is_error,
-    ) {
+    ) && as_sent(block).is_none()
+    {
         return storable(Value::String(only.text.clone()));
     }
     let mut told = JsonObject::new();
-    let content = serde_json::to_value(&result.content);
+    let block =
+        |block| as_sent(block).map_or_else(|| serde_json::to_value(block), |sent| Ok(sent.clone()));
+    let content: Result<_, _> = result.content.iter().map(block).collect();
     let content = content.map_err(|_| UpstreamError::Malformed("its content".to_owned()))?;
-    told.insert("content".to_owned(), content);
+    told.insert("content".to_owned(), Value::Array(content));
     if let Some(structured) = &result.structured_content {
         told.insert("structured_content".to_owned(), structured.clone());
     }
