@@ -137,7 +137,10 @@ impl Bench {
                 bytes: text.len() as u64,
             },
             entries: vec![("first".to_owned(), json!(id.chars().next()).to_string())],
-            source: DocumentSource::Bytes(DocumentFormat::Text(UTF_8), text.to_owned().into()),
+            source: DocumentSource::Bytes(
+                DocumentFormat::Text(Some(UTF_8)),
+                text.to_owned().into(),
+            ),
         };
         let indexing_slot = self.knowledge.indexing_slot().await?;
         self.knowledge.index(document, indexing_slot).await

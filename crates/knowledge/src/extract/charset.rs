@@ -1,9 +1,54 @@
-//! Encoding declared by an HTML page, by the WHATWG prescan of its first 1024 bytes.
+//! Encoding of a text: declared by an HTML page (WHATWG prescan of its first 1024 bytes), or found from the bytes.
 
-use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+use encoding_rs::{Encoding, GB18030, UTF_8, WINDOWS_1252};
 
 /// Number of bytes to scan.
 const PRESCAN: usize = 1024;
+
+/// Characters from which a Chinese text has a common one that EUC-KR lacks.
+const TELLING: usize = 16;
+
+/// The encoding of a text without a declaration: UTF-8, or GB18030 as office programs for Chinese write it.
+pub(super) fn undeclared(bytes: &[u8]) -> &'static Encoding {
+    if std::str::from_utf8(bytes).is_err() && is_chinese(bytes) {
+        GB18030
+    } else {
+        UTF_8
+    }
+}
+
+/// Whether all bytes are valid GB18030, with mostly common characters of Chinese. Letters of other encodings
+/// form rare characters.
+fn is_chinese(bytes: &[u8]) -> bool {
+    let text = GB18030.decode_without_bom_handling_and_without_replacement(bytes);
+    if text.is_none() {
+        return false;
+    }
+    let (mut all, mut common, mut beyond_hangul) = (0_usize, 0_usize, false);
+    let mut rest = bytes;
+    while let Some((&lead, behind)) = rest.split_first() {
+        rest = behind;
+        if lead <= 0x80 {
+            continue;
+        }
+        let trail = behind.first().copied().unwrap_or_default();
+        if trail.is_ascii_digit() {
+            // Four bytes: a character outside of GBK.
+            rest = behind.get(3..).unwrap_or_default();
+            continue;
+        }
+        rest = behind.get(1..).unwrap_or_default();
+        all += 1;
+        // Punctuation, and level 1 of GB 2312 in the order of pronunciation.
+        let is_common = matches!(lead, 0xA1..=0xA3 | 0xB0..=0xD7) && trail >= 0xA1;
+        common += usize::from(is_common);
+        // Hangul of EUC-KR ends at 0xC8.
+        beyond_hangul |= is_common && lead > 0xC8;
+    }
+    common.saturating_mul(4) >= all.saturating_mul(3)
+        && common > 0
+        && (beyond_hangul || all < TELLING)
+}
 
 /// The encoding of `<meta charset>`, `<meta http-equiv>` or an XML declaration, if it is known.
 pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
@@ -155,6 +200,39 @@ fn attribute(bytes: &[u8]) -> Option<(TagAttribute, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_undeclared_chinese() {
+        let encoded = |label: &str, text: &str| {
+            let encoding = Encoding::for_label(label.as_bytes()).unwrap();
+            encoding.encode(text).0.into_owned()
+        };
+        let table = "名称,数量,备注\r\n苹果,3,新鲜\r\n";
+        let prose = "今天天气很好，我们一起去公园散步吧。朱镕基说：“价格是€5。”";
+        let korean = "안녕하세요, 저는 학생입니다. 오늘 날씨가 좋습니다.";
+        for (label, text, expected) in [
+            ("utf-8", table, UTF_8),
+            ("utf-8", "plain", UTF_8),
+            ("gbk", table, GB18030),
+            ("gb18030", prose, GB18030),
+            ("gb18030", "表情😀", GB18030),
+            ("windows-1252", "für größere Häuser", UTF_8),
+            ("windows-1252", "café à la crème", UTF_8),
+            ("windows-1251", "Привет, как дела", UTF_8),
+            ("koi8-r", "Привет, как дела", UTF_8),
+            (
+                "shift_jis",
+                "今日は天気がいいです。散歩に行きましょう。",
+                UTF_8,
+            ),
+            ("euc-kr", korean, UTF_8),
+            ("big5", "今天天氣很好，我們一起去公園散步吧。", UTF_8),
+        ] {
+            let found = undeclared(&encoded(label, text));
+            assert_eq!(found, expected, "{label} {text}");
+        }
+        assert_eq!(undeclared(b"\xcc\xec\xc6\xf8\xff"), UTF_8, "invalid");
+    }
 
     #[test]
     fn finds_the_declared_encoding() {

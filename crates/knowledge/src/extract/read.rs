@@ -4,15 +4,16 @@ use domain::knowledge::chunk::Heading;
 use encoding_rs::{Encoding, UTF_8};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::charset::declared;
+use super::charset::{declared, undeclared};
 use super::pdf::pdf;
 use super::words::PlainMarkdown;
 
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentFormat {
-    Text(&'static Encoding),
-    Markdown(&'static Encoding),
+    /// `None`: the bytes tell the encoding.
+    Text(Option<&'static Encoding>),
+    Markdown(Option<&'static Encoding>),
     /// `None`: the page declares its encoding.
     Html(Option<&'static Encoding>),
     Pdf,
@@ -30,7 +31,7 @@ pub struct Extracted {
 const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
 
 impl DocumentFormat {
-    /// The format of a media type. Text may be in any web encoding; UTF-8 is the default.
+    /// The format of a media type. Text may be in any web encoding.
     pub fn of_media_type(media_type: &str) -> Result<Self, String> {
         let mut parts = media_type.split(';').map(str::trim);
         let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -46,13 +47,12 @@ impl DocumentFormat {
                     .ok_or("has a charset that is not known; send it as UTF-8")?,
             ),
         };
-        let encoding = told.unwrap_or(UTF_8);
         match essence.as_str() {
-            "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(encoding)),
+            "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(told)),
             "text/html" | "application/xhtml+xml" => Ok(Self::Html(told)),
             "application/pdf" => Ok(Self::Pdf),
-            "application/json" => Ok(Self::Text(encoding)),
-            text if text.starts_with("text/") => Ok(Self::Text(encoding)),
+            "application/json" => Ok(Self::Text(told)),
+            text if text.starts_with("text/") => Ok(Self::Text(told)),
             _ => Err(format!("is of a kind that is not read; send {KNOWN}")),
         }
     }
@@ -107,21 +107,23 @@ pub fn read(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
 }
 
 /// Decodes text, normalizes line ends, and replaces NUL, which databases treat differently.
-pub(super) fn decoded(encoding: &'static Encoding, bytes: &[u8]) -> Result<String, String> {
+pub(super) fn decoded(told: Option<&'static Encoding>, bytes: &[u8]) -> Result<String, String> {
     // A byte order mark takes precedence over a header.
     let (encoding, bytes) = match Encoding::for_bom(bytes) {
         Some((encoding, length)) => (encoding, bytes.get(length..).unwrap_or_default()),
-        None => (encoding, bytes),
+        None => (told.unwrap_or_else(|| undeclared(bytes)), bytes),
     };
     let text = encoding.decode_without_bom_handling_and_without_replacement(bytes);
     let text = text.ok_or_else(|| {
         let name = encoding.name();
-        format!("is not in {name}; name its charset in `Content-Type`, or send it as UTF-8")
+        format!(
+            "is not in {name}; name its charset in `Content-Type` or by `kb add --charset`, or send it as UTF-8"
+        )
     })?;
     Ok(tidy(&text))
 }
 
-/// Decodes a page: by the header's encoding, else by its `<meta>`, else as UTF-8.
+/// Decodes a page: by the header's encoding, else by its `<meta>`, else by its bytes.
 pub(super) fn decoded_html(
     told: Option<&'static Encoding>,
     bytes: &[u8],
@@ -131,12 +133,12 @@ pub(super) fn decoded_html(
         None => declared(bytes),
     };
     match (told, meta) {
-        (Some(encoding), _) => decoded(encoding, bytes),
+        (Some(_), _) | (None, None) => decoded(told, bytes),
         // An editor may have converted the page to UTF-8 without updating `<meta>`.
         (None, Some(encoding)) => {
-            decoded(encoding, bytes).or_else(|fault| decoded(UTF_8, bytes).map_err(|_| fault))
+            let as_declared = decoded(Some(encoding), bytes);
+            as_declared.or_else(|fault| decoded(Some(UTF_8), bytes).map_err(|_| fault))
         }
-        (None, None) => decoded(UTF_8, bytes),
     }
 }
 
@@ -247,6 +249,8 @@ mod tests {
             ("text/html;charset=utf-8", "<meta charset=gbk>天".as_bytes(), "天"),
             ("text/html", "\u{feff}<meta charset=gbk>天".as_bytes(), "天"),
             ("text/plain", b"a\0b", "a\u{fffd}b"),
+            ("text/csv", b"\xc3\xfb\xb3\xc6,\xca\xfd\xc1\xbf\r\n", "名称,数量\n"),
+            ("text/html", b"<p>\xcc\xec\xc6\xf8", "天气"),
         ] {
             let read = text_of(media_type, bytes).unwrap().text;
             let read = if media_type.starts_with("text/html") {

@@ -29,7 +29,7 @@ pub(super) enum KbCommand {
         /// Metadata for filters: `name=value`. May be repeated.
         #[arg(long, value_name = "NAME=VALUE")]
         metadata: Vec<String>,
-        /// The encoding of text files, such as gbk. Default: by byte order mark or `<meta>`, else UTF-8.
+        /// The encoding of text files, such as big5. Default: by byte order mark or `<meta>`, else UTF-8 or GB18030.
         #[arg(long, value_name = "NAME")]
         charset: Option<String>,
         #[command(flatten)]
