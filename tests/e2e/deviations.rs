@@ -121,11 +121,37 @@ async fn counts_foreign_events_as_heartbeats() {
     let script = |run: &Run| {
         let foreign = format!("event: chunk\n{}", run.delta(1, "a"));
         let own = "event: message.delta\ndata: {}\n\n";
-        sse(foreign + own + &frame("ping") + &run.completed(2))
+        sse(foreign + own + &frame("hello") + &run.completed(2))
     };
     let outcome = stage.play(script).await;
     outcome.assert("completed", &[DELTA, COMPLETED]);
     outcome.assert_rejected(&["invalid_envelope", "invalid_json"]);
+}
+
+#[tokio::test]
+async fn counts_unnamed_keep_alives_as_heartbeats() {
+    let stage = Stage::new().await;
+    for data in ["ping", r#"{"type":"heartbeat"}"#] {
+        let events =
+            move |run: &Run| sse(run.delta(1, "a") + &frame(data).repeat(5) + &run.completed(2));
+        let lines = move |run: &Run| {
+            let pings = format!("{data}\n").repeat(5);
+            let lines =
+                run.json(1, DELTA, &chunk("a")) + "\n" + &pings + &run.json(2, COMPLETED, "{}");
+            let head = "content-type: application/x-ndjson\r\n";
+            answer("200 OK", head, lines)
+        };
+        for outcome in [stage.play(events).await, stage.play(lines).await] {
+            assert_eq!(outcome.ending(), "completed", "{data}");
+            assert!(outcome.rejections.is_empty(), "{data}");
+            assert!(notes(&outcome)[0].contains("keep-alive"), "{data}");
+        }
+    }
+    let script = |run: &Run| sse(run.delta(1, "a") + &frame("hello").repeat(3));
+    let outcome = stage.play(script).await;
+    outcome.assert("failed runner.protocol_violation", &[DELTA, FAILED]);
+    let message = outcome.run["error"]["message"].as_str().unwrap();
+    assert!(message.contains(r#"begins with "hello""#), "{message}");
 }
 
 /// Produces bytes that are no result.

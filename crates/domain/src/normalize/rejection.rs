@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{ResultValidator, Verdict};
 use crate::nearest::nearest;
-use crate::run::Failure;
+use crate::run::{Failure, FailureCode};
 
 /// Number of invalid payloads that fails the run.
 const STRIKES: u32 = 3;
@@ -13,6 +13,8 @@ const STRIKES: u32 = 3;
 const EXCERPT_BYTES: usize = 4096;
 /// Maximum characters of an excerpt in the failure of a run.
 const EXCERPT_CHARS: usize = 200;
+/// Maximum characters of a quote in the message of a failure.
+const QUOTE_CHARS: usize = 80;
 
 /// Name of [`Reason::ErrorResponse`].
 pub const ERROR_RESPONSE: &str = "error_response";
@@ -204,7 +206,10 @@ impl ResultValidator<'_> {
             excerpt: rejection.excerpt.chars().take(EXCERPT_CHARS).collect(),
         });
         if self.strikes >= STRIKES {
-            return Verdict::violation(reason, number, raw, message);
+            let quote: String = rejection.excerpt.chars().take(QUOTE_CHARS).collect();
+            let message = format!("{message}; it begins with {quote:?}");
+            let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
+            return Verdict::Fail(rejection, self.explain(failure));
         }
         Verdict::Reject(rejection)
     }

@@ -297,6 +297,32 @@ fn third_invalid_payload_or_invalid_terminal_fails_run() {
 }
 
 #[test]
+fn third_rejection_quotes_the_event() {
+    let long = "x".repeat(300);
+    for (event, quote) in [
+        ("hello", "\"hello\"".to_owned()),
+        ("say \"hi\"\u{7}", r#""say \"hi\"\u{7}""#.to_owned()),
+        (r#"{"a":1}"#, r#""{\"a\":1}""#.to_owned()),
+        (&long, format!("\"{}\"", "x".repeat(80))),
+    ] {
+        let snapshot = snapshot();
+        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        judge.judge(b"first", NOW);
+        judge.judge(event.as_bytes(), NOW);
+        let Verdict::Fail(rejection, failure) = judge.judge(event.as_bytes(), NOW) else {
+            panic!("{event} was the third");
+        };
+        let expected = format!(
+            "{}; it begins with {quote}; 2 of its results were rejected (first event 1: an event is not JSON): \
+             see GET /v1/runs/{}/rejections",
+            rejection.message, snapshot.run_id
+        );
+        assert_eq!(failure.message, expected);
+        assert_eq!(failure.details["first_rejection"]["excerpt"], "first");
+    }
+}
+
+#[test]
 fn rejected_terminal_result_fails_run() {
     let id = Uuid::nil();
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));

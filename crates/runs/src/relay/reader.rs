@@ -8,11 +8,13 @@ use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
 pub use deviation::Deviation;
 use deviation::Deviations;
+use keep_alive::is_keep_alive;
 use lines::{LineReader, PartialDocument};
 use runner_client::ResultFormat;
 use whole::DocumentReader;
 
 mod deviation;
+mod keep_alive;
 mod lines;
 mod whole;
 
@@ -132,7 +134,10 @@ impl ResultReader {
                 outcome.map_err(TooLarge::from)
             }
             ResultFraming::LineReader(lines) => {
-                let Some(PartialDocument { line, read }) = lines.push(chunk, items)? else {
+                let before = items.len();
+                let outcome = lines.push(chunk, items);
+                take_keep_alives(&mut items[before..], &mut self.deviations);
+                let Some(PartialDocument { line, read }) = outcome? else {
                     return Ok(());
                 };
                 self.deviations.add(Deviation::OtherFraming);
@@ -217,7 +222,9 @@ impl ResultReader {
                 if lines.is_cut() {
                     self.fault = Some("its last line is cut");
                 }
+                let before = items.len();
                 lines.end(items);
+                take_keep_alives(&mut items[before..], &mut self.deviations);
             }
             ResultFraming::DocumentReader(whole) => {
                 let before = items.len();
@@ -261,19 +268,32 @@ fn take_event(item: SseItem, items: &mut Vec<ReaderItem>, deviations: &mut Devia
         SseItem::Comment => push_heartbeat(items),
         SseItem::Event(event) if event.data.is_empty() => {}
         SseItem::Event(SseEvent { event, data, .. }) => {
-            if event.as_deref().is_some_and(is_foreign) && !is_result(&data) {
-                deviations.add(Deviation::ForeignEvent);
-                push_heartbeat(items);
-            } else {
-                items.push(ReaderItem::Result(data));
+            let deviation = match event.as_deref() {
+                None | Some("" | "message") => is_keep_alive(&data).then_some(Deviation::KeepAlive),
+                Some(name) => {
+                    let is_foreign = ResultType::parse(name).is_none() && !is_result(&data);
+                    is_foreign.then_some(Deviation::ForeignEvent)
+                }
+            };
+            match deviation {
+                Some(deviation) => {
+                    deviations.add(deviation);
+                    push_heartbeat(items);
+                }
+                None => items.push(ReaderItem::Result(data)),
             }
         }
     }
 }
 
-/// Whether an event name is neither a result type nor the default name.
-fn is_foreign(name: &str) -> bool {
-    !name.is_empty() && name != "message" && ResultType::parse(name).is_none()
+/// Turns keep-alives among lines into heartbeats.
+fn take_keep_alives(items: &mut [ReaderItem], deviations: &mut Deviations) {
+    for item in items {
+        if matches!(item, ReaderItem::Result(line) if is_keep_alive(line)) {
+            deviations.add(Deviation::KeepAlive);
+            *item = ReaderItem::Heartbeat;
+        }
+    }
 }
 
 /// Consecutive heartbeats are merged.

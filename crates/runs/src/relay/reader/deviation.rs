@@ -5,6 +5,8 @@
 pub enum Deviation {
     /// An event with a foreign name whose data are no result.
     ForeignEvent,
+    /// Data such as `ping`, without a name of its event.
+    KeepAlive,
     /// Events without an empty line between them.
     SingleLineBreaks,
     /// The terminal has no empty line after it.
@@ -20,6 +22,7 @@ impl Deviation {
     pub fn kind(self) -> &'static str {
         match self {
             Self::ForeignEvent => "foreign_event",
+            Self::KeepAlive => "keep_alive",
             Self::SingleLineBreaks => "single_line_breaks",
             Self::UnfinishedEvent => "unfinished_event",
             Self::OtherFraming => "other_framing",
@@ -33,6 +36,10 @@ impl Deviation {
             Self::ForeignEvent => {
                 "an event whose name is no result type and whose data are no result counts as a heartbeat; send a comment \
                  line (`: hi`) instead"
+            }
+            Self::KeepAlive => {
+                "data that are a keep-alive, such as `ping`, count as a heartbeat; send a comment line (`: hi`) instead, or \
+                 an empty line between lines of JSON"
             }
             Self::SingleLineBreaks => {
                 "events have one line break between them and were taken apart; end each with an empty line"
