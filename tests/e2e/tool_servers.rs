@@ -173,6 +173,43 @@ async fn unavailable_server_connects_later() {
 }
 
 #[tokio::test]
+async fn speaks_without_session_where_required() {
+    let server = ToolServer::start().await;
+    let catalog = server_at(&server.url, "").replace("/mcp", "/stateless");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    ready(&stage.admin).await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let answer = call(&run, "echo", &json!({"text": "hi"})).await;
+    assert_eq!(answer.body, json!({"result": "{\"text\":\"hi\"}"}));
+    run.end(&stage).await;
+    let seen = server.seen("/stateless");
+    let of = |method: &str| {
+        seen.iter()
+            .filter(|seen| seen.body["method"] == method)
+            .count()
+    };
+    assert_eq!((of("initialize"), of("tools/call")), (1, 1));
+    assert!(
+        seen.iter()
+            .all(|seen| seen.header("mcp-session-id").is_none())
+    );
+}
+
+#[tokio::test]
+async fn names_revisions_without_a_common_one() {
+    let server = ToolServer::start().await;
+    let catalog = server_at(&server.url, "").replace("/mcp", "/later");
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let view = server_is(&stage.admin, "the refusal", |server| {
+        server["state"] == "away"
+    })
+    .await;
+    let error = view["last_error"].as_str().unwrap();
+    let versions = "it speaks 2027-03-01, and the gateway speaks 2025-11-25 and 2026-07-28";
+    assert!(error.contains(versions), "{error}");
+}
+
+#[tokio::test]
 async fn first_source_wins_name_and_omissions_are_reported() {
     let (first, second) = (ToolServer::start().await, ToolServer::start().await);
     let catalog = format!(

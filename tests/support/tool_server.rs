@@ -186,6 +186,8 @@ async fn answer(State(shared): State<Arc<ToolServerState>>, request: Request) ->
         ("mcp", "GET") => stream(&shared),
         ("mcp", "POST") => mcp(&shared, &seen).await,
         ("mcp", _) => StatusCode::OK.into_response(),
+        ("stateless", _) => stateless(&seen, "2026-07-28"),
+        ("later", _) => stateless(&seen, "2027-03-01"),
         ("slow", _) => {
             let _leaving = DisconnectCounter(shared.left.clone());
             std::future::pending().await
@@ -242,6 +244,40 @@ fn stream(shared: &Arc<ToolServerState>) -> Response {
     let hello = futures_util::stream::once(async { Ok(": hello\n\n".to_owned()) });
     let body = Body::from_stream(hello.chain(events));
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+/// An MCP server that speaks this revision only, without handshake and session.
+fn stateless(seen: &ToolRequest, revision: &str) -> Response {
+    let message = &seen.body;
+    let (method, params) = (&message["method"], &message["params"]);
+    let named = &params["_meta"]["io.modelcontextprotocol/protocolVersion"];
+    let is_named = named == revision && seen.header("mcp-protocol-version") == Some(revision);
+    let answer = |status, key: &str, value: Value| {
+        let answer = json!({"jsonrpc": "2.0", "id": message["id"], key: value});
+        (status, axum::Json(answer)).into_response()
+    };
+    match method.as_str().unwrap_or_default() {
+        method if method == "initialize" || !is_named => {
+            let error = json!({"code": -32022, "message": "Unsupported protocol version",
+                "data": {"supported": [revision], "requested": named}});
+            answer(StatusCode::BAD_REQUEST, "error", error)
+        }
+        "tools/list" => {
+            let tools = [listed("echo", &json!({"text": {"type": "string"}}))];
+            let result = json!({"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
+            answer(StatusCode::OK, "result", result)
+        }
+        "tools/call" => {
+            let text = params["arguments"].to_string();
+            let result =
+                json!({"content": [{"type": "text", "text": text}], "resultType": "complete"});
+            answer(StatusCode::OK, "result", result)
+        }
+        _ => {
+            let error = json!({"code": -32601, "message": "Method not found"});
+            answer(StatusCode::NOT_FOUND, "error", error)
+        }
+    }
 }
 
 async fn mcp(shared: &ToolServerState, seen: &ToolRequest) -> Response {

@@ -1,10 +1,12 @@
 //! Converts MCP results and errors.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use protocol::peer_text::shown;
 use rmcp::ServiceError;
-use rmcp::model::{CallToolResult, ContentBlock, ErrorCode};
+use rmcp::model::{CallToolResult, ContentBlock, ErrorCode, ErrorData};
 use rmcp::service::ClientInitializeError;
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
@@ -12,6 +14,7 @@ use serde_json::Value;
 
 use super::super::ANSWER_BYTES;
 use super::content_blocks::as_sent;
+use super::lifecycle::versions;
 use super::message_limits::UNREADABLE;
 use egress::EgressError;
 use egress::redact::Redactor;
@@ -59,7 +62,7 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
     let told = |text: &str| shown(&redactor.redact(text));
     match error {
         ServiceError::McpError(error) => {
-            let message = told(&error.message);
+            let message = told(&refusal(&error));
             match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => {
                     UpstreamError::Rejected(message)
@@ -87,10 +90,17 @@ pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> Str
     match error {
         ClientInitializeError::TransportError { error, .. } => transport(error, told).to_string(),
         ClientInitializeError::JsonRpcError(error) => {
-            format!("it refused the handshake: {}", told(&error.message))
+            format!("it refused the handshake: {}", told(&refusal(&error)))
         }
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
         other => told(&other.to_string()),
+    }
+}
+
+fn refusal(error: &ErrorData) -> Cow<'_, str> {
+    match versions(error) {
+        Some(versions) => format!("{}; {versions}", error.message).into(),
+        None => error.message.as_ref().into(),
     }
 }
 
