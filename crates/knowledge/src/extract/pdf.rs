@@ -1,14 +1,18 @@
 //! PDF extraction page by page. A parser failure affects one page only.
 
 mod cmaps;
+mod fields;
+mod replacements;
+mod structure;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use domain::knowledge::chunk::Heading;
-use pdf_extract::{Document, ObjectId, PlainTextOutput, output_doc_page};
+use pdf_extract::{Document, Object, ObjectId, decode_text_string, output_doc_page};
 
 use super::read::{Extracted, tidy};
+use replacements::{PageText, Replacements, ReplacingOutput};
 
 /// Maximum number of pages whose faults are reported.
 const MAX_REPORTED_FAULTS: usize = 8;
@@ -18,11 +22,13 @@ const FAULT_CHARACTERS: usize = 120;
 /// Extracts page by page. Headings are page numbers.
 pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
     let document = guarded(|| opened(bytes)).unwrap_or_else(Err);
-    let document = document.map_err(|error| format!("is no PDF that can be read: {error}"))?;
+    let mut document = document.map_err(|error| format!("is no PDF that can be read: {error}"))?;
+    // Without replacements the glyphs are still readable.
+    let replacements = guarded(|| Replacements::embed(&mut document)).unwrap_or_default();
     let (mut text, mut headings) = (String::new(), Vec::new());
     let mut faults = Vec::new();
     for (number, id) in document.get_pages() {
-        let (page, fault) = page_of(&document, number, id);
+        let (page, fault) = page_of(&document, &replacements, (number, id));
         let page = tidy(&page);
         let page = page.trim();
         if let Some(fault) = fault {
@@ -67,18 +73,36 @@ fn opened(bytes: &[u8]) -> Result<Document, String> {
 }
 
 /// The text of a page up to a fault, and the fault.
-fn page_of(document: &Document, number: u32, id: ObjectId) -> (String, Option<String>) {
-    let mut text = String::new();
+fn page_of(
+    document: &Document,
+    replacements: &Replacements,
+    (number, id): (u32, ObjectId),
+) -> (String, Option<String>) {
+    let page = PageText::default();
     let read = guarded(|| {
-        let mut output = PlainTextOutput::new(&mut text);
+        let mut output = ReplacingOutput::new(&page, replacements);
         output_doc_page(document, &mut output, number).map_err(|error| error.to_string())
     });
+    let mut text = page.take();
     let fault = match read {
         Ok(Ok(())) if text.trim().is_empty() => cmaps::without_unicode(document, id),
         Ok(Ok(())) => None,
         Ok(Err(fault)) | Err(fault) => Some(fault),
     };
+    for value in guarded(|| fields::values(document, id)).unwrap_or_default() {
+        text.push('\n');
+        text.push_str(&value);
+    }
     (text, fault)
+}
+
+/// A text string in any of its encodings. The library keeps the mark of UTF-8.
+fn text_string(object: &Object) -> Option<String> {
+    let text = decode_text_string(object).ok()?;
+    Some(match text.strip_prefix('\u{feff}') {
+        Some(text) => text.to_owned(),
+        None => text,
+    })
 }
 
 /// Converts a panic of the parser into an error.

@@ -22,13 +22,22 @@ fn made(pages: &[(&str, &str)]) -> Vec<u8> {
             4 + 3 * n,
             5 + 3 * n
         ));
-        let drawn = format!("BT /F1 12 Tf 72 720 Td <{text}> Tj ET");
-        objects.push(format!(
-            "<< /Length {} >>\nstream\n{drawn}\nendstream",
-            drawn.len()
+        objects.push(stream(
+            "",
+            &format!("BT /F1 12 Tf 72 720 Td <{text}> Tj ET"),
         ));
         objects.push((*font).to_owned());
     }
+    file(&objects)
+}
+
+fn stream(members: &str, content: &str) -> String {
+    let length = content.len();
+    format!("<< {members} /Length {length} >>\nstream\n{content}\nendstream")
+}
+
+/// A file of these objects, numbered from 1. The first is the catalog.
+fn file(objects: &[String]) -> Vec<u8> {
     let mut text = "%PDF-1.4\n".to_owned();
     let mut places = Vec::new();
     for (n, object) in objects.iter().enumerate() {
@@ -47,6 +56,30 @@ fn made(pages: &[(&str, &str)]) -> Vec<u8> {
     );
     text.into_bytes()
 }
+
+/// A page with a font that maps the code 1 to U+E000, and further objects, numbered from 7.
+fn page(members: &str, content: &str, more: &[&str]) -> Vec<u8> {
+    let map = "1 begincodespacerange <00> <FF> endcodespacerange\n1 beginbfchar\n<01> <E000>\nendbfchar\n\
+               1 beginbfrange\n<20> <7E> <0020>\nendbfrange";
+    let objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        &format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R {members} >>"
+        ),
+        &stream("", content),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R >>",
+        &stream("", map),
+    ];
+    let objects: Vec<_> = objects
+        .iter()
+        .chain(more)
+        .map(|object| (*object).to_owned())
+        .collect();
+    file(&objects)
+}
+
+const FONT: &str = "/Font << /F1 5 0 R >>";
 
 fn cid_font(encoding: &str, more: &str) -> String {
     format!(
@@ -132,4 +165,82 @@ fn unreadable_pages_do_not_affect_others() {
             "{alone}"
         );
     }
+}
+
+#[test]
+fn replacement_texts_stand_for_their_glyphs() {
+    let span = |list: &str| {
+        format!("BT /F1 12 Tf 72 720 Td (Of) Tj /Span {list} BDC (\\001) Tj EMC (ce) Tj ET")
+    };
+    let resources = format!("/Resources << {FONT} >>");
+    let named = format!("/Resources << {FONT} /Properties << /P0 7 0 R >> >>");
+    let form = format!("/Resources << {FONT} /XObject << /X 7 0 R >> >>");
+    let inner = stream(
+        &format!("/Type /XObject /Subtype /Form /BBox [0 0 612 792] /Resources << {FONT} >>"),
+        &span("<< /ActualText (fi) >>"),
+    );
+    let element = "<< /S /Span /Pg 3 0 R /K [0 << /Type /MCR /MCID 1 >>] /ActualText (fi) >>";
+    let two = "BT /F1 12 Tf 72 720 Td (Of) Tj /Span << /MCID 0 >> BDC (\\001) Tj EMC \
+               /Span << /MCID 1 >> BDC (\\001) Tj EMC (ce) Tj ET";
+    for (members, content, more) in [
+        (&resources, span("<< /ActualText (fi) >>"), ""),
+        (&resources, span("<< /ActualText <FEFF00660069> >>"), ""),
+        (&resources, span("<< /ActualText <EFBBBF6669> >>"), ""),
+        (&named, span("/P0"), "<< /ActualText (fi) >>"),
+        (&form, "/X Do".to_owned(), &inner),
+        (&resources, two.to_owned(), element),
+        // The outer text counts, and several glyphs give it once.
+        (
+            &resources,
+            "BT /F1 12 Tf 72 720 Td (Of) Tj /Span << /ActualText (fi) >> BDC (\\001) Tj \
+             /Span << /ActualText (no) >> BDC (\\001) Tj EMC /P BMC EMC (\\001) Tj EMC (ce) Tj ET"
+                .to_owned(),
+            "",
+        ),
+        (
+            &resources,
+            "BT /F1 12 Tf 72 720 Td (Offi) Tj /Span << /ActualText () >> BDC (-) Tj EMC (ce) Tj ET"
+                .to_owned(),
+            "",
+        ),
+    ] {
+        let read = pdf(&page(members, &content, &[more])).unwrap();
+        assert_eq!(read.text.trim(), "Office", "{content} {more}");
+        assert_eq!(read.missing, None);
+    }
+    let picture = "/Figure << /ActualText (A logo) >> BDC 0 0 10 10 re f EMC \
+                   BT /F1 12 Tf 72 720 Td (End) Tj ET";
+    let read = pdf(&page(&resources, picture, &[])).unwrap();
+    assert_eq!(read.text.trim(), "A logo \n\nEnd");
+    // A sequence without an end.
+    let open = "BT /F1 12 Tf 72 720 Td /Span << /ActualText (fi) >> BDC (\\001) Tj ET";
+    let read = pdf(&page(&resources, open, &[])).unwrap();
+    assert_eq!(read.text.trim(), "fi");
+}
+
+#[test]
+fn form_fields_are_text() {
+    let widget = "/Type /Annot /Subtype /Widget";
+    let annotations = "/Annots [7 0 R 8 0 R 9 0 R 11 0 R 12 0 R 13 0 R 14 0 R 15 0 R]";
+    let fields = [
+        &format!("<< {widget} /FT /Tx /T (name) /V (Ada) >>"),
+        &format!(
+            "<< {widget} /FT /Ch /T (city) /TU (Home town) /V (b) /Opt [[(a) (Aachen)] [(b) (Bonn)]] >>"
+        ),
+        &format!("<< {widget} /Parent 10 0 R >>"),
+        "<< /FT /Btn /T (paid) /V /Yes >>",
+        &format!("<< {widget} /Parent 10 0 R >>"),
+        &format!("<< {widget} /FT /Tx /Ff 8192 /T (pin) /V (1234) >>"),
+        &format!("<< {widget} /FT /Tx /F 2 /T (hidden) /V (never) >>"),
+        &format!("<< {widget} /FT /Btn /T (box) /V /Off >>"),
+        "<< /Type /Annot /Subtype /FreeText /Contents (typed onto it) >>",
+    ];
+    let members = format!("/Resources << {FONT} >> {annotations}");
+    let content = "BT /F1 12 Tf 72 720 Td (Form) Tj ET";
+    let read = pdf(&page(&members, content, &fields.map(AsRef::as_ref))).unwrap();
+    assert_eq!(
+        read.text.trim(),
+        "Form\nname: Ada\nHome town: Bonn\npaid: Yes\ntyped onto it"
+    );
+    assert_eq!(read.missing, None);
 }
