@@ -98,9 +98,13 @@ async fn context_has_exactly_the_documented_members() {
     assert_eq!(context["runtime"]["trace_id"], trace_id);
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let snapshot = stage.client.get(&path).await.body["snapshot_sha256"].clone();
-    let snapshot = format!("sha256:{}", snapshot.as_str().unwrap());
-    let refs = json!({"authorization": snapshot});
-    assert_eq!(context["runtime"]["static_refs"], refs);
+    let authorization = &context["runtime"]["metadata"]["authorization_sha256"];
+    assert_eq!(authorization, &snapshot);
+    let refs = names(&context["runtime"]["static_refs"]);
+    assert_eq!(
+        refs.join(" "),
+        "prompt_policy resource_manifest tool_schemas"
+    );
     run.end(&stage).await;
 }
 
@@ -305,7 +309,7 @@ async fn context_size_is_independent_of_conversation_length() {
         "/input/text",
         "/run_id",
         "/runtime/deadline_at",
-        "/runtime/static_refs/authorization",
+        "/runtime/metadata/authorization_sha256",
         "/runtime/trace_id",
         "/trigger/timestamp",
     ];
@@ -385,9 +389,101 @@ async fn agents_differ_only_in_configuration_and_grants() {
         "/config/tone",
         "/context/available_apis/history_page",
         "/event/source",
+        "/runtime/static_refs/prompt_policy",
         "/trigger/source",
     ];
     assert_eq!(of_agents, expected);
     let runners = admin.get("/v1/runners").await.body;
     assert_eq!(runners["items"].as_array().unwrap().len(), 1, "{runners}");
+}
+
+#[tokio::test]
+async fn locale_and_time_zone_fall_back_to_agent() {
+    let runner = StubRunner::start().await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
+    let agent = json!({"locale": "pt-BR", "timezone": "America/Sao_Paulo"});
+    bound(&stage.admin, "api", &agent).await;
+    let posted = |changes: Value| {
+        let mut event = message(&changes.to_string());
+        event["event_type"] = json!("test.event");
+        let members = event.as_object_mut().unwrap();
+        members.extend(changes.as_object().unwrap().clone());
+        event
+    };
+    let user = |locale: &str| json!({"actor_type": "user", "actor_id": "u", "locale": locale});
+    for (changes, locale, timezone) in [
+        (json!({}), "pt_BR", "America/Sao_Paulo"),
+        (json!({"timezone": "UTC"}), "pt_BR", "UTC"),
+        (
+            json!({"actor": user("zh-Hans"), "locale": "en_US"}),
+            "zh_Hans",
+            "America/Sao_Paulo",
+        ),
+    ] {
+        let context = told(&stage, &posted(changes)).await;
+        let runtime = &context["runtime"];
+        assert_eq!(runtime["locale"], locale, "{runtime}");
+        assert_eq!(runtime["timezone"], timezone, "{runtime}");
+    }
+    let faulty = json!({"actor": user("no language"), "timezone": "+02:00"});
+    let refused = stage.client.post(&posted(faulty)).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert_eq!(refused.detail("pointer"), "/timezone");
+}
+
+#[tokio::test]
+async fn static_refs_change_only_with_their_parts() {
+    let mut asking = manifest(RUNNER_ID);
+    asking["permissions"] = json!({"tools": ["detail", "call"], "storage": ["plugin"]});
+    asking["capabilities"]["tool_calling"] = json!(true);
+    asking["config_schema"] = json!([{"type": "string", "name": "prompt"}]);
+    let runner = StubRunner::start_as(asking).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |config| {
+        config.rest = "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned();
+    });
+    let stage = stage.await.unwrap();
+    for (source, changes) in [
+        ("plain", json!({})),
+        ("prompt", json!({"config": {"prompt": "Be brief."}})),
+        (
+            "tool",
+            json!({"resource_policy": {"tools": ["get_current_time"]}}),
+        ),
+        (
+            "storage",
+            json!({"resource_policy": {"storage": ["plugin"]}}),
+        ),
+    ] {
+        bound(&stage.admin, source, &changes).await;
+    }
+    let mut refs = Vec::new();
+    for source in ["plain", "plain", "prompt", "tool", "storage"] {
+        let mut event = message(&refs.len().to_string());
+        event["event_type"] = json!("test.event");
+        event["source"] = json!(source);
+        event["input"]["text"] = json!(source);
+        let context = told(&stage, &event).await;
+        refs.push(context["runtime"]["static_refs"].clone());
+    }
+    let changed = |index: usize| {
+        let changed: Vec<_> = differences(&refs[0], &refs[index]).into_iter().collect();
+        changed.join(" ")
+    };
+    assert_eq!(changed(1), "");
+    assert_eq!(changed(2), "/prompt_policy");
+    assert_eq!(changed(3), "/resource_manifest /tool_schemas");
+    assert_eq!(changed(4), "/resource_manifest");
+}
+
+#[tokio::test]
+async fn sends_no_static_refs_to_unwilling_runners() {
+    let mut unwilling = manifest(RUNNER_ID);
+    unwilling["context"] = json!({"wants_static_context_refs": false});
+    let runner = StubRunner::start_as(unwilling).await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
+    let context = told(&stage, &message("m-1")).await;
+    assert_eq!(context["runtime"]["static_refs"], json!({}));
 }

@@ -155,6 +155,8 @@ export interface ActorContext {
   actor_type: string;
   actor_id?: string | null;
   actor_name?: string | null;
+  locale?: string | null;
+  timezone?: string | null;
   metadata?: Json;
 }
 
@@ -214,6 +216,8 @@ export interface EventEnvelope {
   source?: string;
   source_event_type?: string | null;
   event_time?: number | null;
+  locale?: string | null;
+  timezone?: string | null;
   bot_id?: string | null;
   pipeline_id?: string | null;
   conversation?: EventConversation | null;

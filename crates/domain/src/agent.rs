@@ -4,6 +4,7 @@ use protocol::admin::{AgentSpec, Fault, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::{TIMEOUT, check_config};
+use crate::locale::check_locale;
 
 /// Maximum characters of an agent's description.
 const DESCRIPTION_CHARS: usize = 1_000;
@@ -69,6 +70,8 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     if spec.retry.max > 5 {
         fault("/retry/max", "must be 0 to 5");
     }
+    let (locale, timezone) = (spec.locale.as_deref(), spec.timezone.as_deref());
+    faults.extend(check_locale("", locale, timezone));
     faults
 }
 
@@ -123,5 +126,9 @@ mod tests {
             &[],
         );
         check(&json!({"concurrency": "steer"}), &[]);
+        check(
+            &json!({"locale": "German!", "timezone": "+02:00"}),
+            &["/locale", "/timezone"],
+        );
     }
 }

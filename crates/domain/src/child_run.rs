@@ -82,6 +82,8 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
         source: SOURCE.to_owned(),
         source_event_type: None,
         event_time: Some(now),
+        locale: None,
+        timezone: None,
         bot_id: None,
         pipeline_id: None,
         conversation: None,
@@ -89,7 +91,7 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
             actor_type: "agent".to_owned(),
             actor_id: Some(asking.agent_id.to_string()),
             actor_name: asking.agent_name.map(str::to_owned),
-            metadata: JsonObject::new(),
+            ..ActorContext::default()
         }),
         subject: None,
         input: Some(request.input),

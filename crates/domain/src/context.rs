@@ -12,12 +12,16 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::authorization::{AuthorizationSnapshot, ModelLimits};
+use crate::locale::RunLocale;
 
 /// Inputs of a context.
 #[derive(Debug)]
 pub struct ContextParts<'a> {
     pub snapshot: &'a AuthorizationSnapshot,
     pub snapshot_sha256: &'a str,
+    /// Hashes of stable parts.
+    pub static_refs: JsonObject,
+    pub locale: RunLocale,
     pub event: &'a EventEnvelope,
     pub event_seq: Option<i64>,
     /// Newest transcript position before this event; 0 for none.
@@ -92,9 +96,9 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
                 reason = "milliseconds fit f64 for 200,000 years"
             )]
             deadline_at: Some(parts.deadline_at as f64 / 1000.0),
-            locale: None,
-            timezone: None,
-            static_refs: static_refs(parts.snapshot_sha256),
+            locale: parts.locale.locale,
+            timezone: parts.locale.timezone,
+            static_refs: parts.static_refs,
             metadata,
         },
         variables: variables(event),
@@ -169,15 +173,11 @@ fn inline_policy(event: &EventEnvelope) -> InlineContextPolicy {
     }
 }
 
-fn static_refs(snapshot_sha256: &str) -> JsonObject {
-    let refs = json!({"authorization": format!("sha256:{snapshot_sha256}")});
-    refs.as_object().cloned().unwrap_or_default()
-}
-
 fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObject {
     let metadata = json!({
         "bot_id": event.bot_id,
         "workspace_id": parts.snapshot.workspace_id,
+        "authorization_sha256": parts.snapshot_sha256,
         "limits": parts.limits,
         "streaming_supported": event.delivery.supports_streaming,
     });

@@ -7,6 +7,7 @@ use protocol::message::ContentElement;
 
 use crate::artifact::{false_reference, is_false_reference};
 use crate::canonical::canonical_json;
+use crate::locale::check_locale;
 
 /// Id prefix of events that answer questions. Other events cannot use it.
 pub const ANSWER_ID_PREFIX: &str = "interaction:";
@@ -74,6 +75,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
         );
     }
     faults.extend(check_ids(event));
+    faults.extend(check_locales(event));
     faults.extend(event.input.as_ref().and_then(check_references));
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
     let text = canonical_json(event);
@@ -134,6 +136,19 @@ fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
         }
     }
     faults
+}
+
+fn check_locales(event: &EventEnvelope) -> Vec<Fault> {
+    let of_event = check_locale("", event.locale.as_deref(), event.timezone.as_deref());
+    let actor = event.actor.as_ref();
+    let of_actor = actor.map(|actor| {
+        let (locale, timezone) = (actor.locale.as_deref(), actor.timezone.as_deref());
+        check_locale("/actor", locale, timezone)
+    });
+    of_event
+        .into_iter()
+        .chain(of_actor.into_iter().flatten())
+        .collect()
 }
 
 /// Checks the artifacts that an input names.

@@ -12,6 +12,7 @@ pub mod child_run;
 pub mod discovery;
 pub mod form;
 pub mod interaction;
+pub mod locale;
 pub mod manifest;
 pub mod skill;
 pub mod state;

@@ -123,8 +123,6 @@ pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
-    use protocol::JsonObject;
-
     use super::*;
 
     #[test]
@@ -139,8 +137,7 @@ mod tests {
         let actor = ActorContext {
             actor_type: "user".to_owned(),
             actor_id: Some("u\"1".to_owned()),
-            actor_name: None,
-            metadata: JsonObject::default(),
+            ..ActorContext::default()
         };
         let owner = StateOwner {
             workspace: &workspace,

@@ -45,6 +45,12 @@ pub struct AgentSpec {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub config: JsonObject,
+    /// Language of the answers, such as `en_US`, for events without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locale: Option<String>,
+    /// IANA time zone name, such as `Europe/Berlin`, for events without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
     #[serde(default)]
     pub resource_policy: ResourcePolicy,
     #[serde(default)]

@@ -143,7 +143,7 @@ pub struct ConversationContext {
 }
 
 /// Actor that caused the event.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ActorContext {
@@ -152,6 +152,12 @@ pub struct ActorContext {
     pub actor_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor_name: Option<String>,
+    /// Language of the actor, such as `en_US` or `zh-Hans`; 2–35 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locale: Option<String>,
+    /// IANA time zone name of the actor, such as `Europe/Berlin`; 1–64 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
@@ -350,17 +356,25 @@ pub struct AgentRuntimeContext {
     /// Deadline of the run, in epoch seconds.
     #[serde(default)]
     pub deadline_at: Option<f64>,
-    /// Language of the answer, such as `en_US`.
+    /// Language of the answer, such as `en_US`: that of the actor, the event or the agent, with `_` between its
+    /// parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locale: Option<String>,
-    /// IANA time zone name, such as `Europe/Berlin`.
+    /// IANA time zone name, such as `Europe/Berlin`: that of the actor, the event or the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Hashes of parts that rarely change, for use as cache keys.
+    /// Hashes of parts that rarely change, for use as cache keys. They are equal in all runs with equal parts:
+    ///
+    /// - `prompt_policy`: the agent's `config`, and the effective prompt of the event.
+    /// - `tool_schemas`: the granted tools.
+    /// - `resource_manifest`: all granted resources, including the tools.
+    ///
+    /// Empty for a runner whose manifest has `context.wants_static_context_refs` false.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub static_refs: JsonObject,
     /// `limits`: the limits that the gateway enforces on this run, in bytes, events and seconds.
+    /// `authorization_sha256`: hash of the run's own authorization, as `GET /v1/runs/{id}/authorization` shows it.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,

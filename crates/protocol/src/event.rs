@@ -30,6 +30,12 @@ pub struct EventEnvelope {
     /// Time of the event, in epoch seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_time: Option<i64>,
+    /// Language of the answer, such as `en_US` or `zh-Hans`, for events whose actor has none; 2–35 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locale: Option<String>,
+    /// IANA time zone name, such as `Europe/Berlin`, for events whose actor has none; 1–64 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bot_id: Option<String>,
     /// Id of the bot platform's pipeline, which agents match by `filters.pipeline_id`; 1–255 bytes.

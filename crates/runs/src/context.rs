@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use domain::authorization::{AuthorizationSnapshot, ResourceCatalog};
+use domain::canonical::canonical_json;
 use domain::context::{ContextParts, build_context, context_json};
+use domain::locale::RunLocale;
 use domain::trace::RunTrace;
+use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
 use protocol::id::WorkspaceId;
 use protocol::resources::{StateScope, ToolResource};
-use serde_json::Value;
 use serde_json::value::RawValue;
-use store::{StateAccess, Store, StoreError};
+use serde_json::{Value, json};
+use store::{StateAccess, Store, StoreError, sha256_hex};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -44,6 +47,7 @@ pub(super) struct ContextInputs<'a> {
     pub(super) arrived_at: i64,
     pub(super) deadline_at: i64,
     pub(super) trace: RunTrace,
+    pub(super) wants_static_refs: bool,
 }
 
 /// Writes the contexts that runners get with their runs.
@@ -65,8 +69,10 @@ impl ContextWriter {
         let latest = (transcript_before > 0).then_some(transcript_before);
         let (state, state_incomplete) = self.read_state(snapshot).await?;
         let cursors = &self.keys.cursors;
-        let parts = ContextParts {
+        let mut parts = ContextParts {
             snapshot_sha256: inputs.snapshot_sha256,
+            static_refs: JsonObject::new(),
+            locale: RunLocale::of(inputs.event, inputs.spec),
             event: inputs.event,
             event_seq: inputs.position.event_seq,
             transcript_before,
@@ -85,7 +91,13 @@ impl ContextWriter {
             model_limits: self.catalog.load().first_limits(&snapshot.resources),
             snapshot,
         };
-        let make = || -> Arc<RawValue> { context_json(&build_context(parts)).into() };
+        let (spec, wanted) = (inputs.spec, inputs.wants_static_refs);
+        let make = || -> Arc<RawValue> {
+            if wanted {
+                parts.static_refs = static_refs(spec, snapshot, inputs.event);
+            }
+            context_json(&build_context(parts)).into()
+        };
         if !is_large(&snapshot.resources.tools) {
             return Ok(make());
         }
@@ -130,6 +142,29 @@ impl ContextWriter {
     }
 }
 
+/// Hashes of the parts of a context that runs share while the agent and its grants are unchanged.
+fn static_refs(
+    spec: &AgentSpec,
+    snapshot: &AuthorizationSnapshot,
+    event: &EventEnvelope,
+) -> JsonObject {
+    let adapter = event.adapter.as_ref();
+    let prompt = adapter.filter(|_| snapshot.available_apis.prompt_get);
+    let policy = json!({"config": spec.config, "prompt": prompt.map(|adapter| &adapter.prompt)});
+    let tools = canonical_json(&snapshot.resources.tools);
+    [
+        ("prompt_policy", canonical_json(&policy)),
+        ("tool_schemas", tools),
+        ("resource_manifest", canonical_json(&*snapshot.resources)),
+    ]
+    .into_iter()
+    .map(|(name, text)| {
+        let hash = sha256_hex(text.as_bytes());
+        (name.to_owned(), format!("sha256:{hash}").into())
+    })
+    .collect()
+}
+
 /// Whether the descriptions and schemas of these tools exceed `LARGE_BYTES`.
 fn is_large(tools: &[ToolResource]) -> bool {
     let mut left = LARGE_BYTES;
@@ -172,8 +207,6 @@ fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

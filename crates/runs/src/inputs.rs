@@ -43,6 +43,7 @@ pub(super) struct RunInputs {
     /// Arrival of the event in epoch milliseconds.
     pub(super) arrived_at: i64,
     pub(super) interruptible: bool,
+    pub(super) wants_static_refs: bool,
     /// `None`: the address must be read.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
     pub(super) shared: SharedParts,

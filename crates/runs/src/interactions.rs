@@ -47,8 +47,7 @@ impl AnswerSender {
         ActorContext {
             actor_type: kind.to_owned(),
             actor_id: id,
-            actor_name: None,
-            metadata: JsonObject::new(),
+            ..ActorContext::default()
         }
     }
 

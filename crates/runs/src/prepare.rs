@@ -60,6 +60,7 @@ impl Preparer {
             position,
             arrived_at,
             interruptible,
+            wants_static_refs,
             endpoint,
             shared,
             dispatch,
@@ -83,6 +84,7 @@ impl Preparer {
             arrived_at,
             deadline_at: run.deadline_at,
             trace: trace_of(&run),
+            wants_static_refs,
         });
         let dispatch = PreparedDispatch {
             context: context.await?,
@@ -197,6 +199,7 @@ impl Preparer {
             .await?;
         let manifest = runner
             .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
+        let is = |wanted: fn(&AgentRunnerManifest) -> bool| manifest.as_ref().is_some_and(wanted);
         let json = serde_json::to_string(&*snapshot.resources).unwrap_or_default();
         let config = serde_json::to_string(&spec.config).unwrap_or_default();
         Ok(RunInputs {
@@ -209,7 +212,8 @@ impl Preparer {
                 transcript_before: stored.transcript_before,
             },
             arrived_at: stored.arrived_at,
-            interruptible: manifest.is_some_and(|manifest| manifest.capabilities.interrupt),
+            interruptible: is(|manifest| manifest.capabilities.interrupt),
+            wants_static_refs: is(|manifest| manifest.context.wants_static_context_refs),
             endpoint: None,
             shared: SharedParts::of([json, config]),
             dispatch: None,

@@ -8,6 +8,7 @@ use domain::authorization::{
     EventScope, GrantCandidates, ModelLimits, ResourceCatalog, SharedGrants, Subject,
 };
 use domain::context::{ContextParts, build_context, context_json};
+use domain::locale::RunLocale;
 use domain::state::StateOwner;
 use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
@@ -133,6 +134,8 @@ impl TestAgent {
         let context = build_context(ContextParts {
             snapshot: &snapshot,
             snapshot_sha256: &hash,
+            static_refs: serde_json::Map::new(),
+            locale: RunLocale::default(),
             event: &envelope,
             event_seq: Some(1),
             arrived_at: 1_000,

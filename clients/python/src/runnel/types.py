@@ -189,6 +189,8 @@ class ActorContext(TypedDict):
     actor_type: str
     actor_id: NotRequired[str | None]
     actor_name: NotRequired[str | None]
+    locale: NotRequired[str | None]
+    timezone: NotRequired[str | None]
     metadata: NotRequired[Json]
 
 
@@ -257,6 +259,8 @@ class EventEnvelope(TypedDict):
     source: NotRequired[str]
     source_event_type: NotRequired[str | None]
     event_time: NotRequired[int | None]
+    locale: NotRequired[str | None]
+    timezone: NotRequired[str | None]
     bot_id: NotRequired[str | None]
     pipeline_id: NotRequired[str | None]
     conversation: NotRequired[EventConversation | None]

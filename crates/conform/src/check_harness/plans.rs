@@ -8,6 +8,7 @@ use domain::canonical::canonical_json;
 use domain::context::{ContextParts, build_context, context_json};
 use domain::event::conversation_of;
 use domain::form::{selected, with_defaults};
+use domain::locale::RunLocale;
 use domain::manifest::AcceptedManifest;
 use domain::state::StateOwner;
 use domain::trace::RunTrace;
@@ -119,6 +120,8 @@ impl CheckHarness {
         let history = self.history(&snapshot, plan);
         let context = build_context(ContextParts {
             snapshot_sha256: &store::sha256_hex(canonical_json(&snapshot).as_bytes()),
+            static_refs: JsonObject::new(),
+            locale: RunLocale::of(&plan.event, &spec),
             event: &plan.event,
             event_seq: snapshot.conversation.as_ref().map(|_| 1),
             transcript_before: 0,

@@ -125,6 +125,8 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
         source: "host_adapter".to_owned(),
         source_event_type: text_of(query.message_event.get("type")),
         event_time: event_time(query),
+        locale: None,
+        timezone: None,
         bot_id: present(query.bot_uuid.as_deref()),
         // The adapter's data holds it.
         pipeline_id: None,
@@ -227,7 +229,7 @@ fn actor(query: &PipelineQuery) -> Option<ActorContext> {
         actor_name: names
             .iter()
             .find_map(|name| present(sender(query, name)?.as_str())),
-        metadata: JsonObject::new(),
+        ..ActorContext::default()
     })
 }
 

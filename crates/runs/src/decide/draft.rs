@@ -30,6 +30,10 @@ impl RunDraft {
         self.agent.manifest.capabilities.interrupt
     }
 
+    pub(super) fn wants_static_refs(&self) -> bool {
+        self.agent.manifest.context.wants_static_context_refs
+    }
+
     /// The row to be stored, and the run as the database will have it.
     pub(super) fn into_inputs(
         self,
@@ -40,6 +44,7 @@ impl RunDraft {
         let is_dispatched = self.dispatch.is_some();
         let number = u32::from(is_dispatched) * FirstAttempt::NUMBER;
         let interruptible = self.is_interruptible();
+        let wants_static_refs = self.wants_static_refs();
         let row = self.row;
         let run = Run {
             id: row.id,
@@ -83,6 +88,7 @@ impl RunDraft {
             position: ExpectedPosition::of(place),
             arrived_at: input.arrived_at,
             interruptible,
+            wants_static_refs,
             endpoint: self.endpoint,
             shared: row.shared.clone(),
             dispatch: self.dispatch,

@@ -46,9 +46,11 @@ pub(crate) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessag
     })
 }
 
-/// The author without platform metadata, which would repeat on every page of a history.
+/// The author without metadata and locale, which would repeat on every page of a history.
 fn author(actor: &ActorContext) -> String {
     canonical_json(&ActorContext {
+        locale: None,
+        timezone: None,
         metadata: JsonObject::new(),
         ..actor.clone()
     })

@@ -101,6 +101,7 @@ async fn prepare_dispatch(
         arrived_at: decider.clock.now_ms(),
         deadline_at: row.deadline_at,
         trace: RunTrace::of(row.id, row.trace_parent),
+        wants_static_refs: draft.wants_static_refs(),
     });
     Some(PreparedDispatch {
         context: context.await.ok()?,

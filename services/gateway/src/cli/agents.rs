@@ -191,6 +191,8 @@ fn show(agent: &Value, json: bool) {
         "scope",
         "filters",
         "config",
+        "locale",
+        "timezone",
         "resource_policy",
         "state_policy",
         "delivery_policy",

@@ -69,6 +69,8 @@ pub const DECIDED: &[(&str, &[&str])] = &[
     (
         "the union of all sources of the protocol; peers ignore what they do not know",
         &[
+            "ActorContext.locale is ours alone",
+            "ActorContext.timezone is ours alone",
             "AgentResources.files is ours alone",
             "AgentRunState.binding is ours alone",
             "AgentRuntimeContext.host is ours alone",
