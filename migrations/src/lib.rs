@@ -54,6 +54,7 @@ mod m20261128_000066_key_expiry;
 mod m20261128_000067_key_agents;
 mod m20261128_000068_posted_by;
 mod m20261128_000069_token_parts;
+mod m20261128_000071_conversation_generations;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -110,6 +111,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261128_000067_key_agents::Migration),
             Box::new(m20261128_000068_posted_by::Migration),
             Box::new(m20261128_000069_token_parts::Migration),
+            Box::new(m20261128_000071_conversation_generations::Migration),
         ]
     }
 }

@@ -4,8 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::message;
+use crate::support::database::rows;
+use crate::support::held::HeldRun;
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
-use crate::support::{Engine, Postgres, Sqlite, Stage};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 /// Posts a message with this text to a conversation and waits for the end of its run, if it has one.
 async fn say(stage: &Stage, conversation: &Value, text: &str) {
@@ -111,4 +114,120 @@ async fn runs_show_agent_input_and_duration(#[values(Sqlite, Postgres)] engine: 
         let newest = stage.client.get("/v1/runs?limit=1").await.body;
         assert_eq!(newest["items"][0], run);
     }
+}
+
+/// Posts an event to an agent whose conversations end after ten idle minutes.
+async fn held(stage: &OwnStage, event_id: &str) -> HeldRun {
+    let mut event = message(event_id);
+    event["event_type"] = json!("message.expiring");
+    event["input"]["text"] = json!(event_id);
+    HeldRun::start(stage, &event).await
+}
+
+/// Texts that a run reads by paging and searching its history, oldest first.
+async fn readable(run: &HeldRun) -> [Vec<String>; 2] {
+    let texts = |page: Value| -> Vec<String> {
+        let items = page["items"].as_array().unwrap().iter();
+        let texts = items.map(|item| item["content"].as_str().unwrap().to_owned());
+        texts.rev().collect()
+    };
+    let search = json!({"query": "message"});
+    [
+        texts(run.get("/history").await.body),
+        texts(run.call("/history/search", &search).await.body),
+    ]
+}
+
+#[rstest]
+#[tokio::test]
+async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] engine: Engine) {
+    let mut reading = manifest(RUNNER_ID);
+    reading["permissions"]["history"] = json!(["page", "search"]);
+    reading["permissions"]["events"] = json!(["page"]);
+    let runner = StubRunner::start_as(reading).await;
+    let Some(stage) = OwnStage::of(engine, runner, |_| {}).await else {
+        return;
+    };
+    let agent = json!({
+        "name": "expiring", "event_types": ["message.expiring"], "runner_id": RUNNER_ID,
+        "conversation_idle_seconds": 600,
+        "resource_policy": {"history": ["page", "search"], "events": ["page"]},
+        "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
+    });
+    let created = stage.admin.create("/v1/agents", &agent).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let facts = |run: &HeldRun| {
+        let context = &run.asked["context"];
+        json!([
+            context["context"]["has_history_before"],
+            context["state"]["conversation"],
+            context["state"]["actor"],
+            context["runtime"]["metadata"]["conversation_generation"],
+        ])
+    };
+    let age = async || {
+        let url = stage.gateway.database_url();
+        rows(
+            &url,
+            "UPDATE transcript_items SET created_at = created_at - 600000",
+        )
+        .await;
+    };
+
+    let run = held(&stage, "message 1").await;
+    assert_eq!(facts(&run), json!([false, {}, {}, null]));
+    assert_eq!(
+        run.put("/state/conversation/key", &json!("old"))
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        run.put("/state/actor/key", &json!("kept")).await.status,
+        200
+    );
+    // A live run keeps its conversation.
+    age().await;
+    let beside = held(&stage, "message 2").await;
+    let old = json!([true, {"key": "old"}, {"key": "kept"}, null]);
+    assert_eq!(facts(&beside), old);
+    run.end(&stage).await;
+    beside.end(&stage).await;
+    let run = held(&stage, "message 3").await;
+    assert_eq!(facts(&run), old);
+    run.end(&stage).await;
+
+    age().await;
+    let run = held(&stage, "message 4").await;
+    assert_eq!(facts(&run), json!([false, {}, {"key": "kept"}, 1]));
+    assert_eq!(readable(&run).await, [["message 4"], ["message 4"]]);
+    let events = run.get("/events").await.body;
+    assert_eq!(events["items"].as_array().unwrap().len(), 1, "{events}");
+    assert_eq!(
+        run.put("/state/conversation/key", &json!("new"))
+            .await
+            .status,
+        200
+    );
+    run.end(&stage).await;
+    let run = held(&stage, "message 5").await;
+    assert_eq!(
+        facts(&run),
+        json!([true, {"key": "new"}, {"key": "kept"}, 1])
+    );
+    let own = &readable(&run).await[1];
+    assert_eq!(own, &["message 4", "message 5"]);
+    run.end(&stage).await;
+
+    age().await;
+    let run = held(&stage, "message 6").await;
+    assert_eq!(facts(&run), json!([false, {}, {"key": "kept"}, 2]));
+    run.end(&stage).await;
+    let all = stage
+        .client
+        .get("/v1/conversations/c-7/history?limit=100")
+        .await;
+    let items = all.body["items"].as_array().unwrap().clone();
+    let of_user = items.iter().filter(|item| item["role"] == "user");
+    assert_eq!(of_user.count(), 6, "{items:?}");
 }

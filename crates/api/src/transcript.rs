@@ -29,6 +29,8 @@ pub(super) struct ConversationTranscript<'a> {
     pub(super) state: &'a ApiState,
     pub(super) workspace: &'a WorkspaceId,
     pub(super) conversation: Option<&'a FrozenConversation>,
+    /// Items up to this sequence are not part of the transcript; 0: all are.
+    pub(super) begins_after: i64,
     pub(super) memory: &'a ResponseMemory,
 }
 
@@ -38,7 +40,7 @@ impl ConversationTranscript<'_> {
         let page = StoreQuery {
             limit: page_limit(query.limit)?,
             before: self.place(query.before_cursor.as_deref())?,
-            after: self.place(query.after_cursor.as_deref())?,
+            after: self.after(query.after_cursor.as_deref())?,
             forward: query.direction == Direction::Forward,
             attachments: query.include_attachments,
             budget: ReadBudget::of(self.memory),
@@ -76,7 +78,7 @@ impl ConversationTranscript<'_> {
     ) -> ApiResult<HistorySearchResult> {
         let wanted = HistoryMatch {
             before: self.place(sound.filters.before_cursor.as_deref())?,
-            after: self.place(sound.filters.after_cursor.as_deref())?,
+            after: self.after(sound.filters.after_cursor.as_deref())?,
             query: sound.query,
             roles: sound.filters.roles,
             item_types: sound.filters.item_types,
@@ -110,6 +112,11 @@ impl ConversationTranscript<'_> {
             .conversations()
             .find_conversation_key(self.workspace, conversation)
             .await?)
+    }
+
+    fn after(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
+        let begin = (self.begins_after > 0).then_some(self.begins_after);
+        Ok(self.place(cursor)?.max(begin))
     }
 
     fn place(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {

@@ -8,6 +8,8 @@ use crate::locale::check_locale;
 
 /// Maximum characters of an agent's description.
 const DESCRIPTION_CHARS: usize = 1_000;
+/// One year.
+pub const MAX_IDLE_SECONDS: u64 = 31_536_000;
 
 /// Returns all faults of a specification, without its runner.
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
@@ -70,6 +72,12 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     if spec.retry.max > 5 {
         fault("/retry/max", "must be 0 to 5");
     }
+    let idle = spec.conversation_idle_seconds;
+    if idle.is_some_and(|seconds| !(1..=MAX_IDLE_SECONDS).contains(&seconds)) {
+        let message =
+            "must be 1 to 31,536,000 seconds; leave it out for conversations without an end";
+        faults.push(Fault::new("/conversation_idle_seconds", message));
+    }
     let (locale, timezone) = (spec.locale.as_deref(), spec.timezone.as_deref());
     faults.extend(check_locale("", locale, timezone));
     faults
@@ -130,5 +138,13 @@ mod tests {
             &json!({"locale": "German!", "timezone": "+02:00"}),
             &["/locale", "/timezone"],
         );
+        for (seconds, pointers) in [
+            (0, &["/conversation_idle_seconds"][..]),
+            (1, &[]),
+            (MAX_IDLE_SECONDS, &[]),
+            (MAX_IDLE_SECONDS + 1, &["/conversation_idle_seconds"]),
+        ] {
+            check(&json!({"conversation_idle_seconds": seconds}), pointers);
+        }
     }
 }

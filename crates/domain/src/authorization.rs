@@ -21,6 +21,7 @@ use protocol::resources::{
 use serde::{Deserialize, Serialize};
 
 use crate::event::ConversationIdentity;
+use crate::generation::ConversationGeneration;
 use crate::state::StateOwner;
 
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
@@ -111,6 +112,9 @@ pub struct AuthorizationSnapshot {
     pub runner_id: RunnerId,
     pub endpoint_id: EndpointId,
     pub event_id: String,
+    /// Generation of the conversation, after the first. The run reads nothing of earlier ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<ConversationGeneration>,
     /// The conversation whose history is readable: `bot_id`, `conversation_id`, `thread_id`.
     pub conversation: Option<FrozenConversation>,
     pub resources: Arc<AgentResources>,
@@ -188,6 +192,12 @@ fn granted_models(granted: &[String]) -> String {
 }
 
 impl AuthorizationSnapshot {
+    /// Returns the sequence that the readable part of the transcript follows.
+    pub fn transcript_after(&self) -> i64 {
+        self.generation
+            .map_or(0, |generation| generation.transcript_after)
+    }
+
     /// Returns the owner of a state scope.
     pub fn state_scope(&self, scope: StateScope) -> Result<&str, NotGranted> {
         let operation = match scope {
@@ -454,6 +464,7 @@ mod tests {
             runner: &manifest.id,
             agent: AgentId(uuid::Uuid::nil()),
             bot_id: None,
+            generation: None,
             conversation,
             actor: None,
             subject: None,
@@ -494,6 +505,7 @@ mod tests {
                 runner: &manifest.id,
                 agent: AgentId(uuid::Uuid::nil()),
                 bot_id: None,
+                generation: None,
                 conversation: None,
                 actor: None,
                 subject: None,
@@ -757,6 +769,7 @@ mod tests {
                     runner: &manifest.id,
                     agent: AgentId(uuid::Uuid::nil()),
                     bot_id: None,
+                    generation: None,
                     conversation,
                     actor: None,
                     subject: None,

@@ -81,7 +81,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
                 .conversation
                 .as_ref()
                 .map(|_| parts.transcript_before),
-            has_history_before: parts.transcript_before > 0,
+            has_history_before: parts.transcript_before > snapshot.transcript_after(),
             inline_policy: inline_policy(event),
             available_apis: snapshot.available_apis,
         },
@@ -185,6 +185,10 @@ fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObje
     if !parts.state_incomplete.is_empty() {
         let scopes = json!(parts.state_incomplete);
         metadata.insert("state_incomplete".to_owned(), scopes);
+    }
+    if let Some(generation) = parts.snapshot.generation {
+        let number = json!(generation.number);
+        metadata.insert("conversation_generation".to_owned(), number);
     }
     let model_limits = parts.model_limits;
     if let Some(tokens) = model_limits.context_window_tokens {

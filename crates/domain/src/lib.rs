@@ -11,6 +11,7 @@ pub mod artifact;
 pub mod child_run;
 pub mod discovery;
 pub mod form;
+pub mod generation;
 pub mod interaction;
 pub mod locale;
 pub mod manifest;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::canonical::canonical_json;
 use crate::event::ConversationIdentity;
+use crate::generation::ConversationGeneration;
 
 /// Key prefix reserved for the gateway.
 pub const RESERVED_PREFIX: &str = "host.";
@@ -52,6 +53,8 @@ pub struct StateOwner<'a> {
     pub agent: AgentId,
     pub bot_id: Option<&'a str>,
     pub conversation: Option<&'a ConversationIdentity>,
+    /// Generation of the conversation, after the first.
+    pub generation: Option<ConversationGeneration>,
     pub actor: Option<&'a ActorContext>,
     pub subject: Option<&'a SubjectContext>,
 }
@@ -69,6 +72,8 @@ struct Identity<'a> {
     bot_id: Option<Bot<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<i64>,
     runner_id: String,
     scope: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +105,7 @@ pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<Strin
         StateScope::Conversation => {
             let conversation = owner.conversation?;
             identity.conversation_id = Some(&conversation.conversation_id);
+            identity.generation = owner.generation.map(|generation| generation.number);
             identity.thread_id = Some(&conversation.thread_id);
         }
         StateScope::Actor => {
@@ -144,6 +150,7 @@ mod tests {
             runner: &runner,
             agent: AgentId(uuid::Uuid::nil()),
             bot_id: None,
+            generation: None,
             conversation: Some(&conversation),
             actor: Some(&actor),
             subject: None,
@@ -177,6 +184,23 @@ mod tests {
             assert_eq!(scope_identity(scope, &owner), Some(expected));
         }
         assert_eq!(scope_identity(StateScope::Subject, &owner), None);
+        let generation = ConversationGeneration {
+            events_after: 1,
+            number: 2,
+            transcript_after: 3,
+        };
+        let begun = StateOwner {
+            generation: Some(generation),
+            ..owner
+        };
+        let of = |scope| scope_identity(scope, &begun);
+        let conversation = of(StateScope::Conversation).unwrap();
+        assert!(
+            conversation.contains(r#""generation":2,"#),
+            "{conversation}"
+        );
+        let actor = scope_identity(StateScope::Actor, &owner);
+        assert_eq!(of(StateScope::Actor), actor);
     }
 
     #[test]

@@ -59,6 +59,10 @@ pub struct AgentSpec {
     pub delivery_policy: DeliveryPolicy,
     #[serde(default)]
     pub concurrency: Concurrency,
+    /// Seconds without a message after which a conversation begins anew: the next event finds neither history nor
+    /// conversation state, and clients still read the old messages. 1–31,536,000; default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_idle_seconds: Option<u64>,
     #[serde(default)]
     pub retry: RetryPolicy,
 }

@@ -375,6 +375,7 @@ pub struct AgentRuntimeContext {
     pub static_refs: JsonObject,
     /// `limits`: the limits that the gateway enforces on this run, in bytes, events and seconds.
     /// `authorization_sha256`: hash of the run's own authorization, as `GET /v1/runs/{id}/authorization` shows it.
+    /// `conversation_generation`: set after the conversation began anew, by the agent's `conversation_idle_seconds`.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,

@@ -66,7 +66,8 @@ impl ContextWriter {
     ) -> Result<Arc<RawValue>, StoreError> {
         let snapshot = inputs.snapshot;
         let transcript_before = inputs.position.transcript_before;
-        let latest = (transcript_before > 0).then_some(transcript_before);
+        let has_history = transcript_before > snapshot.transcript_after();
+        let latest = has_history.then_some(transcript_before);
         let (state, state_incomplete) = self.read_state(snapshot).await?;
         let cursors = &self.keys.cursors;
         let mut parts = ContextParts {

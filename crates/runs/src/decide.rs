@@ -12,9 +12,10 @@ mod speculation;
 
 use std::sync::Arc;
 
-use domain::admission::{Admission, admit};
+use domain::admission::{Admission, ConversationLoad, admit};
 use domain::binding::no_match_hint;
 use domain::canonical::canonical_json;
+use domain::generation::{GenerationStep, QuietConversation, next_generation};
 use protocol::event::EventAccepted;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
@@ -68,11 +69,13 @@ impl Decider {
         };
         let speculated =
             speculation.and_then(|speculation| speculation.draft_for(self, facts, winner));
-        let draft = match speculated {
-            Some(draft) => draft,
-            None => self.draft(input, winner, &facts.candidates)?,
-        };
         let occupancy = occupancy(&facts.live, winner.agent.id);
+        let draft = if let Some(draft) = speculated {
+            draft
+        } else {
+            let step = generation_of(input, facts, winner, &occupancy);
+            self.draft(input, winner, &facts.candidates, step)?
+        };
         let admission = admit(winner.agent.spec.concurrency, draft.steerable, &occupancy);
         if admission.makes_run() {
             check_capacity(&facts.capacities, draft.row.endpoint_id)?;
@@ -127,6 +130,31 @@ impl Decider {
             },
         }
     }
+}
+
+/// Generation of the conversation for the winner's run. An answer belongs to the generation of its question, and
+/// a live run keeps its conversation from being idle.
+fn generation_of(
+    input: &DecisionInput,
+    facts: &DecisionFacts,
+    winner: &Candidate,
+    occupancy: &ConversationLoad,
+) -> GenerationStep {
+    let spec = &winner.agent.spec;
+    let current = facts.generations.of(winner.agent.id);
+    let posted = input.event.input.as_ref();
+    let is_answer = posted.is_some_and(|posted| posted.interaction.is_some());
+    let is_busy = !occupancy.active.is_empty() || occupancy.queued > 0;
+    let quiet = facts.place.as_ref().filter(|_| !is_busy && !is_answer);
+    let Some(place) = quiet else {
+        return GenerationStep::staying(spec, current);
+    };
+    let quiet = QuietConversation {
+        event_seq: place.event_seq,
+        transcript_before: place.transcript_before,
+        last_message_at: facts.generations.last_message_at,
+    };
+    next_generation(spec, current, quiet, input.arrived_at)
 }
 
 /// Stores the event with its run, which waits behind the live ones.

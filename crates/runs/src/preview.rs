@@ -9,6 +9,7 @@ use domain::api_key::AgentReach;
 use domain::authorization::AuthorizationSnapshot;
 use domain::binding::{AgentMatch, agent_matches};
 use domain::event::{completed, conversation_of};
+use domain::generation::GenerationStep;
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
@@ -135,7 +136,11 @@ impl EventPreviews {
     ) -> Result<AgentPreview, StoreError> {
         let candidate = &chosen.candidate;
         let spec = &candidate.agent.spec;
-        let draft = self.decider.draft(input, candidate, &facts.candidates).ok();
+        let first = GenerationStep::First;
+        let draft = self
+            .decider
+            .draft(input, candidate, &facts.candidates, first)
+            .ok();
         let mut faults = check_agent(spec);
         if let Some(draft) = &draft {
             faults.extend(check_agent_for(spec, &draft.agent.manifest));

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::agent_skills::delete_skills;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed, parsed_json};
+use crate::generations::delete_generations;
 use crate::model::registry::AgentRecord;
 use crate::mutation::Mutation;
 use crate::sql::{SqlRow, locked};
@@ -109,6 +110,7 @@ impl Mutation for SaveAgent {
                 Ok(agents::Model { id: row, .. }) => {
                     agents::Entity::delete_by_id(row.as_str()).exec(tx).await?;
                     delete_skills(tx, &row).await?;
+                    delete_generations(tx, &row).await?;
                     discard_area(tx, &AreaAccess::of_agent(workspace, *id)).await?;
                     Ok(SavedAgent::Done)
                 }

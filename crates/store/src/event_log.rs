@@ -46,6 +46,8 @@ pub struct EventFilter {
     pub conversations: Option<ConversationsOf>,
     /// One conversation, by its key.
     pub conversation_key: Option<String>,
+    /// Only events of the conversation after this sequence.
+    pub after_seq: Option<i64>,
 }
 
 /// Position of an event in a list, newest first.
@@ -144,6 +146,9 @@ impl EventRepository<'_> {
         );
         let own = own.unwrap_or_else(|| of_workspace(workspace));
         let mut query = events::Entity::find().filter(own);
+        if let Some(seq) = filter.after_seq {
+            query = query.filter(events::Column::EventSeq.gt(seq));
+        }
         if let Some(position) = after {
             query = query.filter(is_older(position));
         }

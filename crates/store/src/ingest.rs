@@ -13,6 +13,7 @@ use crate::conversation::live_runs;
 use crate::entity::events;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::generations::generations_of;
 use crate::model::ingest::{DecisionFacts, Ingest, IngestPlan, Ingested};
 use crate::mutation::Mutation;
 use crate::new_run::cached_candidates;
@@ -87,9 +88,13 @@ impl Mutation for Ingest {
         let conversation = lock_conversations(tx, &[self]).await?.pop();
         // A new conversation has no runs.
         let lived = conversation.as_ref().filter(|row| row.version > 1);
+        let key = lived.map(|row| row.place.conversation_key.as_str());
+        let newest = lived.map_or(0, |row| row.place.transcript_before);
+        let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
         let facts = DecisionFacts {
-            candidates: cached_candidates(tx, &self.workspace, tx_cache).await?,
-            live: live_runs(tx, lived.map(|row| row.place.conversation_key.as_str())).await?,
+            generations: generations_of(tx, &candidates, key, newest).await?,
+            candidates,
+            live: live_runs(tx, key).await?,
             place: conversation.map(|row| row.place),
             capacities,
             unanswerable: self.unanswerable(tx).await?,

@@ -10,6 +10,7 @@ use crate::capacity::count_live;
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
 use crate::error::StoreError;
+use crate::generations::ConversationGenerations;
 use crate::model::ingest::DecisionFacts;
 use crate::new_run::with_runners;
 use crate::repositories::ConversationRepository;
@@ -42,6 +43,7 @@ impl ConversationRepository<'_> {
             child_refused: None,
             candidates: candidates.await?.into(),
             place: None,
+            generations: ConversationGenerations::default(),
             live: live_runs(&self.db.readers, key.as_deref()).await?,
             capacities: count_live(&self.db.readers, workspace, max_live_runs).await?,
         })

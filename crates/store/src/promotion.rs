@@ -6,6 +6,7 @@ use sea_orm::DatabaseTransaction;
 use crate::conversation::promote_next;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::generations::generations_of;
 use crate::model::append::{Append, Promotion};
 use crate::new_run::{Begin, RunEvent, RunRow, candidates, insert_runs};
 use crate::steering::drop_unpulled;
@@ -29,8 +30,9 @@ impl Promotion {
         let left = drop_unpulled(tx, &end.workspace, end.run_id).await?;
         if !left.is_empty() {
             let candidates = candidates(tx, &end.workspace).await?;
+            let generations = generations_of(tx, &candidates, Some(key), 0).await?;
             for event in left {
-                let Some(run) = (self.promote_next)(&event, &candidates) else {
+                let Some(run) = (self.promote_next)(&event, &candidates, &generations) else {
                     continue;
                 };
                 let event = RunEvent {

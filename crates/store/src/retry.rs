@@ -7,6 +7,7 @@ use uuid::Uuid;
 use crate::capacity::lock_capacity;
 use crate::conversation::{cancel_all, live_runs, lock_all, lock_runs};
 use crate::error::{StoreError, parsed};
+use crate::generations::generations_of;
 use crate::model::ingest::{Decide, DecisionFacts, IngestPlan};
 use crate::mutation::Mutation;
 use crate::new_run::{Begin, RunEvent, RunRow, cached_candidates, insert_runs};
@@ -67,8 +68,10 @@ impl Mutation for RetryRun {
         if let Some(known) = self.find_successor(tx).await? {
             return Ok(Retried::Known(known));
         }
+        let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
         let plan = (self.decide)(&DecisionFacts {
-            candidates: cached_candidates(tx, &self.workspace, tx_cache).await?,
+            generations: generations_of(tx, &candidates, conversation, 0).await?,
+            candidates,
             // The dispatch reads the position.
             place: None,
             live: live_runs(tx, conversation).await?,

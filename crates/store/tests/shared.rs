@@ -123,6 +123,7 @@ impl TestAgent {
                 runner: &self.runner,
                 agent: AGENT,
                 bot_id: Some("b"),
+                generation: None,
                 conversation: Some(&identity),
                 actor: envelope.actor.as_ref(),
                 subject: None,

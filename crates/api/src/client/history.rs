@@ -74,6 +74,7 @@ pub(crate) async fn get_conversation_history(
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),
+        begins_after: 0,
         memory: &caller.answer,
     };
     let part = TranscriptQuery {
@@ -146,6 +147,7 @@ pub(crate) async fn search_conversation_history(
         state: &state,
         workspace: &caller.workspace,
         conversation: Some(&conversation),
+        begins_after: 0,
         memory: &caller.answer,
     };
     Ok(Json(transcript.search(search.query, sound).await?))

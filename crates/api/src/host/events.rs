@@ -51,9 +51,12 @@ pub(super) async fn read_event(
         .events()
         .find_event(&run.workspace, event_id)
         .await?;
+    let generation = caller.grant.snapshot.generation;
+    let events_after = generation.map(|generation| generation.events_after);
     let record = record.filter(|record| {
-        let same_talk =
-            run.conversation_key.is_some() && record.conversation_key == run.conversation_key;
+        let same_talk = run.conversation_key.is_some()
+            && record.conversation_key == run.conversation_key
+            && record.event_seq > events_after;
         record.event_id == run.event_id || same_talk
     });
     let refusal = record
@@ -116,6 +119,11 @@ pub(crate) async fn page_own_events(
     };
     let own = EventFilter {
         conversation_key: Some(key),
+        after_seq: caller
+            .grant
+            .snapshot
+            .generation
+            .map(|generation| generation.events_after),
         ..EventFilter::default()
     };
     let page = page_events(&state, &run.workspace, part, own, &caller.answer).await?;

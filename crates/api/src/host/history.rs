@@ -78,6 +78,7 @@ pub(super) async fn read_page(
         state,
         workspace: &caller.grant.run.workspace,
         conversation,
+        begins_after: caller.grant.snapshot.transcript_after(),
         memory: &caller.answer,
     };
     let part = TranscriptQuery {
@@ -120,6 +121,7 @@ pub(crate) async fn search_history(
         state: &state,
         workspace: &caller.grant.run.workspace,
         conversation,
+        begins_after: caller.grant.snapshot.transcript_after(),
         memory: &caller.answer,
     };
     Ok(Json(transcript.search(search.query, sound).await?))

@@ -181,6 +181,7 @@ impl CheckHarness {
             runner: &runner.manifest.id,
             agent: AgentId(Uuid::nil()),
             bot_id: None,
+            generation: None,
             conversation: conversation.as_ref(),
             actor: plan.event.actor.as_ref(),
             subject: plan.event.subject.as_ref(),

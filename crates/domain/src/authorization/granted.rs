@@ -190,6 +190,7 @@ impl SharedGrants {
             runner_id: owner.runner.clone(),
             endpoint_id: subject.endpoint_id,
             event_id: subject.event_id.to_owned(),
+            generation: owner.generation,
             conversation: owner.conversation.map(FrozenConversation::from),
             resources: Arc::clone(&self.resources),
             available_apis: self.available_apis,
@@ -236,6 +237,9 @@ impl SharedGrants {
         member(&mut text, "decisions", &texts.decisions);
         member(&mut text, "endpoint_id", &canonical(&snapshot.endpoint_id));
         member(&mut text, "event_id", &canonical(&snapshot.event_id));
+        if let Some(generation) = &snapshot.generation {
+            member(&mut text, "generation", &canonical(generation));
+        }
         member(&mut text, "operations", &texts.operations);
         member(&mut text, "resources", &texts.resources);
         member(&mut text, "run_id", &canonical(&snapshot.run_id));

@@ -171,6 +171,7 @@ impl Layers<'_> {
                 runner: &manifest.id,
                 agent: AgentId(uuid::Uuid::nil()),
                 bot_id: None,
+                generation: None,
                 conversation: Some(&talk).filter(|_| happens("conversation")),
                 actor: Some(&actor).filter(|_| happens("actor")),
                 subject: Some(&order).filter(|_| happens("subject")),

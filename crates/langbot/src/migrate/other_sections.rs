@@ -9,8 +9,40 @@ use super::pipeline::SettingsDraft;
 use super::report::FieldAction;
 use super::source::{FoundPipeline, member};
 
+/// Setting of an agent that an `expire-time` becomes.
+pub(super) const IDLE_SECONDS: &str = "conversation_idle_seconds";
+/// Largest value of that setting: a year.
+const MAX_IDLE_SECONDS: u64 = 31_536_000;
+
 impl SettingsDraft<'_, '_> {
-    /// Notes the results for `remove-think`, for the expiry of conversations, and for the other sections.
+    /// Returns the `conversation_idle_seconds` of an `expire-time`. `None`: conversations never expired.
+    pub(super) fn idle_seconds(&mut self, ai: &JsonObject, at: &str) -> Option<u64> {
+        let value = ai.get("runner")?.get("expire-time")?;
+        let pointer = member(&member(at, "runner"), "expire-time");
+        let seconds = match convert(FieldKind::Number, value) {
+            Converted::Same(value) | Converted::Changed(value, _) => value.as_f64(),
+            _ => None,
+        };
+        if value.is_null() || seconds.is_some_and(|seconds| seconds <= 0.0) {
+            return None;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive, and larger values are cut"
+        )]
+        let Some(seconds) = seconds.map(|seconds| seconds.ceil() as u64) else {
+            self.note(FieldAction::Dropped, pointer).why =
+                Some("is no number of seconds".to_owned());
+            return None;
+        };
+        let note = self.note(FieldAction::Renamed, pointer);
+        note.target = Some(IDLE_SECONDS.to_owned());
+        (seconds > MAX_IDLE_SECONDS).then(|| note.why = Some("a year is the longest".to_owned()));
+        Some(seconds.min(MAX_IDLE_SECONDS))
+    }
+
+    /// Notes the results for `remove-think` and for the other sections.
     pub(super) fn other_sections(
         &mut self,
         found: &FoundPipeline,
@@ -37,16 +69,6 @@ impl SettingsDraft<'_, '_> {
                 self.note(FieldAction::Dropped, pointer).why =
                     Some("its runner has no such setting: reasoning is shown".to_owned());
             }
-        }
-        let expires = ai
-            .get("runner")
-            .and_then(|runner| runner.get("expire-time"));
-        if expires.is_some_and(|time| !time.is_null() && time != &json!(0)) {
-            let pointer = member(&member(at, "runner"), "expire-time");
-            self.note(FieldAction::Dropped, pointer).why = Some(
-                "conversations do not expire here; begin another one by another conversation_id"
-                    .to_owned(),
-            );
         }
         for name in ai.keys() {
             let pointer = member(at, name);

@@ -28,6 +28,8 @@ pub(super) struct PipelinePlan {
     /// Settings in output order.
     pub(super) config: Vec<(String, Value)>,
     pub(super) policy: JsonObject,
+    /// Seconds after which an idle conversation begins anew.
+    pub(super) idle_seconds: Option<u64>,
     pub(super) notes: Vec<FieldNote>,
     /// True if its deltas contain the complete text so far.
     pub(super) snapshots: bool,
@@ -101,6 +103,7 @@ pub(super) fn plan_pipeline(
         at: section_at,
     } = selected;
     draft.other_sections(found, ai, &at, family, &section_at);
+    let idle_seconds = draft.idle_seconds(ai, &at);
     let policy = resource_policy(found, family, &section, &section_at, &mut draft);
     warn(family, &section, &section_at, &mut draft);
     let SettingsDraft {
@@ -125,6 +128,7 @@ pub(super) fn plan_pipeline(
         family,
         config,
         policy,
+        idle_seconds,
         notes,
         snapshots: family.is_some_and(|family| family.snapshots),
         server,
@@ -139,6 +143,7 @@ fn blocked(pointer: &str, message: &str) -> PipelinePlan {
         family: None,
         config: Vec::new(),
         policy: JsonObject::new(),
+        idle_seconds: None,
         notes: Vec::new(),
         snapshots: false,
         server: RunnerServer::Unknown,

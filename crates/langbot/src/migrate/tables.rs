@@ -7,6 +7,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::endpoints::endpoints;
+use super::other_sections::IDLE_SECONDS;
 use super::report::{
     FieldAction, FieldNote, Migration, MigrationOutcome, PipelineReport, Variable,
 };
@@ -230,6 +231,9 @@ fn agent(one: &mut PlannedPipeline<'_>, is_open: bool, migration: &mut Migration
             "a session had one run at a time"
         },
     );
+    if let Some(seconds) = plan.idle_seconds {
+        members.push((IDLE_SECONDS.to_owned(), json!(seconds)));
+    }
     let scopes = json!(["conversation", "actor", "subject", "runner"]);
     members.push((
         "state_policy".to_owned(),

@@ -404,8 +404,9 @@ fn keeps_current_settings_and_converts_runner_id() {
         let migration = of(&document, ids);
         assert_eq!(
             actions(&migration, "/ai/runner/expire-time"),
-            [FieldAction::Dropped]
+            [FieldAction::Renamed]
         );
+        assert_eq!(found["conversation_idle_seconds"], 60);
         assert!(!format!("{migration:?}").contains(SECRET));
     }
     let found = agent(&current("plugin:acme/bot/main"), RunnerIds::Newer);
@@ -414,6 +415,26 @@ fn keeps_current_settings_and_converts_runner_id() {
         json!({"tools": "*", "skills": "*", "history": ["page", "search"], "events": ["get", "page"], "storage": ["plugin"],
             "artifacts": ["metadata", "read"]})
     );
+}
+
+#[test]
+fn converts_expiry_of_conversations() {
+    let id = "plugin:acme/bot/main";
+    for (expiry, expected, noted) in [
+        (json!(0), Value::Null, None),
+        (Value::Null, Value::Null, None),
+        (json!("1800"), json!(1800), Some(FieldAction::Renamed)),
+        (json!(0.5), json!(1), Some(FieldAction::Renamed)),
+        (json!(1e12), json!(31_536_000), Some(FieldAction::Renamed)),
+        (json!("soon"), Value::Null, Some(FieldAction::Dropped)),
+    ] {
+        let document = json!({"ai": {"runner": {"id": id, "expire-time": expiry}}});
+        let found = agent(&document, RunnerIds::Newer);
+        assert_eq!(found["conversation_idle_seconds"], expected, "{document}");
+        let migration = of(&document, RunnerIds::Newer);
+        let noted: Vec<_> = noted.into_iter().collect();
+        assert_eq!(actions(&migration, "/ai/runner/expire-time"), noted);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use domain::artifact::has_artifacts;
 use domain::authorization::{AuthorizationSnapshot, ResourceCatalog, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::event::conversation_of;
+use domain::generation::GenerationStep;
 use domain::run::deadline;
 use domain::state::StateOwner;
 use protocol::event::MESSAGE_RECEIVED;
@@ -83,6 +84,7 @@ impl Decider {
         input: &DecisionInput,
         winner: &Candidate,
         candidates: &[Candidate],
+        step: GenerationStep,
     ) -> Result<RunDraft, IntakeError> {
         let known = winner.runner.as_ref().filter(|_| input.was_accepted);
         let runner = known.map_or_else(|| callable(winner), Ok)?;
@@ -90,7 +92,7 @@ impl Decider {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;
         let (snapshot, snapshot_text, shared) =
-            self.authorize(input, (winner, runner), &agent, candidates);
+            self.authorize(input, (winner, runner), &agent, candidates, step);
         let most = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
         let deadline_at = deadline(timeout, self.clock.now_ms(), most);
@@ -100,6 +102,7 @@ impl Decider {
             trace_parent: input.trace_parent,
             parent_run_id: parent.map(|parent| parent.snapshot.run_id),
             retry_of: input.retry_of,
+            begun: step.begun(),
             posted_by: input.posted_by,
             agent_id: winner.agent.id,
             agent_version: winner.agent.version,
@@ -132,6 +135,7 @@ impl Decider {
         (winner, runner): (&Candidate, &RunnerRecord),
         agent: &CachedAgent,
         candidates: &[Candidate],
+        step: GenerationStep,
     ) -> (AuthorizationSnapshot, String, SharedParts) {
         let event = &input.event;
         let conversation = conversation_of(event);
@@ -155,6 +159,7 @@ impl Decider {
                 agent: winner.agent.id,
                 bot_id: event.bot_id.as_deref(),
                 conversation: conversation.as_ref(),
+                generation: step.generation(),
                 actor: event.actor.as_ref(),
                 subject: event.subject.as_ref(),
             },

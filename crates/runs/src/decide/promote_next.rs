@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use domain::api_key::AgentReach;
 use domain::binding::{Resolution, resolve};
+use domain::generation::GenerationStep;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{Candidate, CreateForEvent, SteeredEvent};
+use store::{Candidate, ConversationGenerations, CreateForEvent, SteeredEvent};
 use uuid::Uuid;
 
 use super::decider::Decider;
@@ -20,7 +21,9 @@ pub(crate) fn promote_next(
     agent: AgentId,
 ) -> CreateForEvent {
     let (decider, workspace) = (Arc::clone(decider), workspace.clone());
-    Arc::new(move |left: &SteeredEvent, candidates: &[Candidate]| {
+    let decide = move |left: &SteeredEvent,
+                       candidates: &[Candidate],
+                       generations: &ConversationGenerations| {
         let dropped = |why: &str| {
             tracing::warn!(
                 event.id = left.event_id,
@@ -54,9 +57,12 @@ pub(crate) fn promote_next(
             message: None,
             was_accepted: true,
         };
+        let current = generations.of(winner.agent.id);
+        let step = GenerationStep::staying(&winner.agent.spec, current);
         let draft = decider
-            .draft(&input, winner, candidates)
+            .draft(&input, winner, candidates, step)
             .inspect_err(|error| dropped(&error.to_string()));
         draft.ok().map(|draft| draft.row)
-    })
+    };
+    Arc::new(decide)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use domain::authorization::ResourceCatalog;
 use domain::event::conversation_of;
+use domain::generation::GenerationStep;
 use domain::trace::RunTrace;
 use store::{Candidate, DecisionFacts};
 
@@ -48,7 +49,12 @@ impl SpeculativeRun {
         let candidates = decider.candidates.get(&input.workspace)?;
         let catalog = decider.catalog.load_full();
         let winner = Decider::winner(input, &candidates).ok()??;
-        let draft = decider.draft(input, winner, &candidates).ok()?;
+        // The generation of the conversation is known under its lock alone.
+        if winner.agent.spec.conversation_idle_seconds.is_some() {
+            return None;
+        }
+        let first = GenerationStep::First;
+        let draft = decider.draft(input, winner, &candidates, first).ok()?;
         let winner = candidates
             .iter()
             .position(|one| std::ptr::eq(one, winner))?;

@@ -10,6 +10,7 @@ use crate::capacity::{Capacities, lock_capacity};
 use crate::conversation::{busy_among, live_runs};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::generations::generations_of;
 use crate::model::ingest::{DecisionFacts, Ingest, IngestPlan, Ingested};
 use crate::new_run::cached_candidates;
 use crate::sql::Sql;
@@ -119,10 +120,13 @@ async fn facts_of(
     for event in events {
         let place = event.conversation.as_ref().and_then(|_| places.next());
         let key = place.as_ref().map(|place| place.conversation_key.as_str());
+        let newest = place.as_ref().map_or(0, |place| place.transcript_before);
+        let candidates = cached_candidates(tx, &event.workspace, tx_cache).await?;
         all_facts.push(DecisionFacts {
             unanswerable: None,
             child_refused: None,
-            candidates: cached_candidates(tx, &event.workspace, tx_cache).await?,
+            generations: generations_of(tx, &candidates, key, newest).await?,
+            candidates,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
             place,
             capacities: Capacities::default(),

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::conversation::cancel_all;
 use crate::error::StoreError;
+use crate::generations::{BegunGeneration, begin_generations};
 use crate::model::ingest::{ConversationPosition, Ingest, IngestPlan, Ingested};
 use crate::model::new_run::NewRun;
 use crate::new_run::{Begin, RunEvent, RunRow, insert_runs, user_item};
@@ -103,6 +104,15 @@ async fn count_events(
         &format!("{upsert} RETURNING {CONVERSATION_COLUMNS}"),
     )
     .await
+}
+
+fn begun_by<'a>(row: &RunRow<'a>) -> Option<BegunGeneration<'a>> {
+    Some(BegunGeneration {
+        conversation_key: row.event.conversation_key?,
+        agent: row.run.agent_id,
+        generation: row.run.begun?,
+        at: row.event.at,
+    })
 }
 
 impl Ingest {
@@ -248,6 +258,7 @@ impl<'a> Rows<'a> {
             .collect();
         cancel_all(tx, self.cancels).await?;
         insert_runs(tx, &runs).await?;
+        begin_generations(tx, runs.iter().filter_map(begun_by)).await?;
         let into = "events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, \
             source, bot_id, conversation_key, event_seq, envelope, steered_into, received_at)";
         inserted(tx, into, self.events.into_values().collect()).await?;

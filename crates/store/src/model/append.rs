@@ -7,6 +7,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;
 
+use crate::generations::ConversationGenerations;
 use crate::model::audit::AuditEntry;
 use crate::model::new_run::NewRun;
 use crate::model::registry::Candidate;
@@ -98,7 +99,9 @@ pub struct Promotion {
 }
 
 /// Decides on an event that the run left unpulled.
-pub type CreateForEvent = Arc<dyn Fn(&SteeredEvent, &[Candidate]) -> Option<NewRun> + Send + Sync>;
+pub type CreateForEvent = Arc<
+    dyn Fn(&SteeredEvent, &[Candidate], &ConversationGenerations) -> Option<NewRun> + Send + Sync,
+>;
 
 /// An absorbed event.
 #[derive(Clone, Debug, PartialEq, Eq)]

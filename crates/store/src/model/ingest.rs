@@ -9,6 +9,7 @@ use protocol::run::RunStatus;
 use uuid::Uuid;
 
 use crate::capacity::Capacities;
+use crate::generations::ConversationGenerations;
 use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
 use crate::model::registry::Candidate;
 
@@ -20,6 +21,8 @@ pub struct DecisionFacts {
     pub place: Option<ConversationPosition>,
     /// Live runs of the event's conversation, oldest first.
     pub live: Vec<ConversationRun>,
+    /// Generations of the event's conversation.
+    pub generations: ConversationGenerations,
     pub capacities: Capacities,
     /// Set when the event answers a question that no longer accepts answers.
     pub unanswerable: Option<Unanswerable>,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::generation::ConversationGeneration;
 use domain::trace::TraceParent;
 use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId};
 use serde_json::value::RawValue;
@@ -20,6 +21,8 @@ pub struct NewRun {
     pub parent_run_id: Option<RunId>,
     /// The run that this one repeats.
     pub retry_of: Option<RunId>,
+    /// The generation that the event begins in its conversation.
+    pub begun: Option<ConversationGeneration>,
     /// The API key that posted the event, answered the question or asked for the retry.
     pub posted_by: Option<ApiKeyId>,
     pub agent_id: AgentId,

@@ -197,6 +197,7 @@ fn show(agent: &Value, json: bool) {
         "state_policy",
         "delivery_policy",
         "concurrency",
+        "conversation_idle_seconds",
         "retry",
     ];
     for key in rest {
