@@ -126,7 +126,7 @@ codes! {
         DependencyUnsatisfied "dependency_unsatisfied" Error "that earlier action did not succeed: declare it again or go on without it",
         EdgeAdded "edge_added" Info "data edges need no depends",
         LoopUnbounded "loop_unbounded" Error "give repeat and for_each a max, and repeat an until",
-        FanOutTooLarge "fan_out_too_large" Error "lower max, or select fewer items",
+        FanOutTooLarge "fan_out_too_large" Error "at most 64 items run at once, 128 in a graph: take a slice with from, max and rest \"leave\"",
         NeverRuns "never_runs" Warning "the condition contradicts a dependency: drop the dependency",
         DepthOver16 "depth_over_16" Warning "long chains are slow: join steps",
     }

@@ -229,6 +229,8 @@ pub struct Node {
     pub resumes: bool,
     /// Whether its end was asked for.
     pub aborting: bool,
+    /// Items of a fan-out's list behind its slice.
+    pub left: usize,
     /// Bound arguments.
     pub input: Option<Value>,
     /// Strictest readers of its bound values.
@@ -264,6 +266,7 @@ impl Node {
             decisions: 0,
             resumes: false,
             aborting: false,
+            left: 0,
             input: None,
             taint: Visibility::Model,
             output: None,

@@ -205,7 +205,8 @@ fn action(action: &Action) -> Value {
     object.some("persist", action.persist);
     object.some("when", action.when.as_ref().map(condition_json));
     object.some("for_each", action.for_each.as_ref().map(|each| {
-        json!({"items": each.items.to_string(), "max": each.max, "max_failures": each.max_failures})
+        json!({"items": each.items.to_string(), "max": each.max, "max_failures": each.max_failures,
+            "from": each.from, "rest": each.rest})
     }));
     object.some("repeat", action.repeat.as_ref().map(|repeat| {
         json!({"max": repeat.max, "until": condition_json(&repeat.until), "delay_ms": repeat.delay_ms})

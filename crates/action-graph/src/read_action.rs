@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::action::{
     Action, ActionEnding, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy,
-    ForEach, Repeat, Resources, Test,
+    ForEach, Repeat, Resources, Rest, Test,
 };
 use crate::carrier::{read_authority, read_depends, read_id, read_kind};
 use crate::code::Code;
@@ -335,6 +335,9 @@ fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
     }
     let max: Option<u32> = inner.number("max", 1, u64::from(u32::MAX));
     if max.is_some_and(|max| max > u32::from(REPEAT_MAX)) {
+    let from = inner.number("from", 0, u64::from(u32::MAX));
+    let rests = [Rest::Refuse, Rest::Leave].map(|rest| (rest.as_str(), rest));
+    let rest = inner.word("rest", Code::BadEnum, &rests);
         inner.add(
             Code::LoopUnbounded,
             "max",
@@ -342,6 +345,8 @@ fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
         );
     }
     let until = read_condition(&mut inner, "until");
+        from: from.unwrap_or_default(),
+        rest: rest.unwrap_or_default(),
     let delay = inner.number("delay_ms", 0, u64::from(REPEAT_DELAY_MAX));
     inner.rest();
     Some(Repeat {

@@ -8,6 +8,9 @@ use crate::json::pretty;
 use crate::policy::Visibility;
 use crate::reference::Reference;
 
+/// Bytes of all results of a report; sections may repeat a result.
+const RESULTS: usize = 1 << 20;
+
 /// A part that a report needs and that does not exist, or that its reader may not see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the report lacks `{reference}` under `{heading}`: ask the model")]
@@ -24,10 +27,13 @@ pub fn render_report(graph: &Graph, spec: &ReportSpec) -> Result<String, Missing
     if !spec.title.is_empty() {
         parts.push(format!("# {}", spec.title));
     }
+    let mut left = RESULTS;
     for section in &spec.sections {
         let body = match &section.body {
             ReportBody::Text(text) => Some(text.clone()),
-            ReportBody::Ref(reference) => text_of(graph, reference),
+            ReportBody::Ref(reference) => {
+                text_of(graph, reference).map(|text| shortened(text, reference, &mut left))
+            }
         };
         match body {
             Some(body) if section.heading.is_empty() => parts.push(body),
@@ -47,6 +53,17 @@ pub fn render_report(graph: &Graph, spec: &ReportSpec) -> Result<String, Missing
         parts.push(spec.footer.clone());
     }
     Ok(parts.join("\n\n"))
+}
+
+/// The text as far as it fits into `left` bytes.
+fn shortened(mut text: String, reference: &Reference, left: &mut usize) -> String {
+    if text.len() > *left {
+        text.truncate(text.floor_char_boundary(*left));
+        *left = 0;
+        return format!("{text}\n\n(shortened: {reference})");
+    }
+    *left -= text.len();
+    text
 }
 
 fn text_of(graph: &Graph, reference: &Reference) -> Option<String> {

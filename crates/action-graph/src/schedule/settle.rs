@@ -2,22 +2,26 @@
 
 use serde_json::{Value, json};
 
+use crate::action::{ExecutorKind, ForEach, Rest};
 use crate::bind::bind;
 use crate::code::Code;
 use crate::graph::Graph;
-use crate::json::canonical;
+use crate::json::{self, canonical};
 use crate::node::{ActionError, ActionOutput, BlockReason, FanOutItem, Node, NodeState, Wait};
 use crate::policy::Visibility;
 use crate::record::instance;
 use crate::schedule::{ApprovalRequest, Command, ReadyRules};
 use crate::sha256;
 
+/// Bytes of all values that replace references in one input; a body of the host API holds as much.
+const BOUND_BYTES: usize = 1 << 20;
+
 /// Verdict of the rules about a pending node.
 enum RuleVerdict {
     Wait,
     Block(BlockReason, Code),
     Skip,
-    Expand(Vec<Value>),
+    Expand(Vec<Value>, usize),
     Fail(Code, String),
     Bound(Value, Visibility),
     Approve,
@@ -65,7 +69,7 @@ impl ReadyRules<'_, '_> {
                 self.step
                     .go(position, NodeState::Skipped, Some(Code::ConditionFalse));
             }
-            RuleVerdict::Expand(items) => self.expand(position, items),
+            RuleVerdict::Expand(items, left) => self.expand(position, items, left),
             RuleVerdict::Fail(code, message) => {
                 self.step.fail(position, ActionError { code, message });
             }
@@ -122,8 +126,9 @@ impl ReadyRules<'_, '_> {
         Some(request)
     }
 
-    /// Rule 6: one instance for each item, behind the action.
-    fn expand(&mut self, position: usize, items: Vec<Value>) {
+    /// Rule 6: one instance for each item, behind the action. `left`: items behind the slice.
+    fn expand(&mut self, position: usize, items: Vec<Value>, left: usize) {
+        self.step.graph.nodes[position].left = left;
         let parent = &self.step.graph.nodes[position];
         let taint = match &parent.action.for_each {
             Some(each) => self.step.graph.readers_of(&each.items, Some(parent)),
@@ -195,26 +200,13 @@ fn next(graph: &Graph, position: usize) -> RuleVerdict {
     }
     if let Some(each) = &node.action.for_each {
         return match graph.value_of(&each.items, Some(node)) {
-            Some(Value::Array(items)) if items.len() > usize::from(each.max) => {
-                let message = format!("{} items, at most {}", items.len(), each.max);
-                RuleVerdict::Fail(Code::FanOutTooLarge, message)
-            }
-            Some(Value::Array(items)) => RuleVerdict::Expand(items),
+            Some(Value::Array(items)) => slice(each, items),
             _ => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
         };
     }
-    let Some(input) = &node.input else {
-        let mut taint = Visibility::Model;
-        let bound = bind(&node.action.input, &mut |reference| {
-            taint = taint.max(graph.readers_of(reference, Some(node)));
-            graph.value_of(reference, Some(node))
-        });
-        return match bound {
-            Ok(input) => RuleVerdict::Bound(input, taint),
-            Err(_) => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
-        };
-    };
-    let _ = input;
+    if node.input.is_none() {
+        return bound(graph, node);
+    }
     let wants_approval = node
         .action
         .resolved
@@ -224,6 +216,43 @@ fn next(graph: &Graph, position: usize) -> RuleVerdict {
         return RuleVerdict::Approve;
     }
     RuleVerdict::Ready
+}
+
+/// The items from the first one on, at most `max`.
+fn slice(each: &ForEach, items: Vec<Value>) -> RuleVerdict {
+    let from = usize::try_from(each.from).unwrap_or(usize::MAX);
+    let max = usize::from(each.max);
+    let left = items.len().saturating_sub(from).saturating_sub(max);
+    if left > 0 && each.rest == Rest::Refuse {
+        let message = format!("{} items, at most {}", max + left, each.max);
+        return RuleVerdict::Fail(Code::FanOutTooLarge, message);
+    }
+    let items = items.into_iter().skip(from).take(max);
+    RuleVerdict::Expand(items.collect(), left)
+}
+
+/// The input with the values of its references. The sum of the values has a limit: a chain of actions could double its
+/// data with each step.
+fn bound(graph: &Graph, node: &Node) -> RuleVerdict {
+    let limit = match node.kind() {
+        ExecutorKind::Runtime => graph.settings.output_bytes,
+        _ => BOUND_BYTES,
+    };
+    let (mut taint, mut left) = (Visibility::Model, Some(limit));
+    let input = bind(&node.action.input, &mut |reference| {
+        taint = taint.max(graph.readers_of(reference, Some(node)));
+        let value = graph.value_of(reference, Some(node))?;
+        left = left.and_then(|left| left.checked_sub(json::size(&value)));
+        left.map(|_| value)
+    });
+    if left.is_none() {
+        let message = format!("the values of its references exceed {limit} bytes");
+        return RuleVerdict::Fail(Code::ArgsTooLarge, message);
+    }
+    match input {
+        Ok(input) => RuleVerdict::Bound(input, taint),
+        Err(_) => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
+    }
 }
 
 /// Edges and condition; `None` when the node is ready.

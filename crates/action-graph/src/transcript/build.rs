@@ -1,10 +1,14 @@
 //! Makes turns of graphs and refusals.
 
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
 use crate::accept::Repair;
 use crate::action::{ActionEnding, Condition, Test};
 use crate::code::Code;
 use crate::graph::{Graph, GraphStatus};
-use crate::json::{canonical, pretty};
+use crate::json::{canonical, pretty, size_of};
 use crate::node::{BlockReason, Node, NodeState, Wait};
 use crate::policy::{Return, Visibility};
 use crate::print::condition_json;
@@ -15,6 +19,8 @@ use crate::schedule::Why;
 use crate::transcript::{CallTurn, Notice, ProtocolTurn};
 use crate::validate::action_hash;
 
+/// Bytes by which bound values lengthen the arguments of a turn.
+const VALUES: usize = 24 << 10;
 /// Artifacts that one result lists.
 const ARTIFACTS: usize = 20;
 
@@ -22,8 +28,12 @@ const ARTIFACTS: usize = 20;
 pub fn protocol_turn(graph: &Graph, why: Why, budget: ObservationBudget<'_>) -> ProtocolTurn {
     let shown = observe(graph, budget);
     let nodes = graph.declared().zip(shown);
+    let mut values = VALUES;
     let calls: Vec<_> = nodes
-        .map(|(node, (_, shown))| call_turn(graph, node, shown))
+        .map(|(node, (_, shown))| CallTurn {
+            arguments: arguments(node, &mut values),
+            ..call_turn(graph, node, shown)
+        })
         .collect();
     let printed = calls
         .iter()
@@ -153,7 +163,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
             .map(|id| id.0.clone())
             .collect(),
         when: node.action.when.as_ref().map(condition_line),
-        arguments: arguments(node),
+        arguments: String::new(),
         status: status_word(node).to_owned(),
         reason: reason(graph, node),
         artifacts,
@@ -163,25 +173,25 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
     }
 }
 
-/// Bound arguments once they are known; private values stay references.
-fn arguments(node: &Node) -> String {
-    if let Some(input) = node
-        .input
-        .as_ref()
-        .filter(|_| node.taint == Visibility::Model)
-    {
-        let is_empty = input.as_object().is_none_or(serde_json::Map::is_empty);
-        return if is_empty {
-            String::new()
-        } else {
-            pretty(input)
-        };
+/// Bound arguments once they are known; private values stay references. `left` bytes of bound values fit into the turn,
+/// later ones stay references, too.
+fn arguments(node: &Node, left: &mut usize) -> String {
+    let declared = &node.action.input;
+    let bound = node.input.as_ref().and_then(Value::as_object);
+    let bound = bound.filter(|_| node.taint == Visibility::Model);
+    let added = bound.map(|bound| size_of(bound).saturating_sub(size_of(declared)));
+    let fitting = added.and_then(|added| left.checked_sub(added));
+    let shown = match (bound, fitting) {
+        (Some(bound), Some(rest)) => {
+            *left = rest;
+            bound
+        }
+        _ => declared,
+    };
+    if shown.is_empty() {
+        return String::new();
     }
-    if node.action.input.is_empty() {
-        String::new()
-    } else {
-        pretty(&serde_json::Value::Object(node.action.input.clone()))
-    }
+    pretty(&Value::Object(shown.clone()))
 }
 
 /// The word of the projection, with two explanations.
@@ -233,7 +243,7 @@ fn reason(graph: &Graph, node: &Node) -> Option<(String, String)> {
     Some((code, line))
 }
 
-/// Items of a fan-out that did not succeed.
+/// Items of a fan-out that did not succeed, and the number of those that are left.
 fn item_lines(graph: &Graph, node: &Node) -> String {
     let all = graph.instances(&node.action.id).count();
     let lost = graph
@@ -252,10 +262,22 @@ fn item_lines(graph: &Graph, node: &Node) -> String {
             format!("{}: {code}, {message}", one.action.id)
         })
         .collect();
-    match lines.len() {
+    let mut text = match lines.len() {
         0 => String::new(),
         lost => format!("{} of {all} items done.\n{}", all - lost, lines.join("\n")),
+    };
+    if let Some(each) = node.action.for_each.as_ref().filter(|_| node.left > 0) {
+        let next = usize::try_from(each.from)
+            .unwrap_or(usize::MAX)
+            .saturating_add(all);
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let left = node.left;
+        let _ = write!(
+            text,
+            "{gap}{left} items of the list are left: go on with `from` {next}."
+        );
     }
+    text
 }
 
 fn condition_line(condition: &Condition) -> String {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::action::{Action, Condition};
+use crate::action::{Action, Condition, ForEach, Rest};
 use crate::bind::{self, BindingToken};
 use crate::code::Code;
 use crate::declaration::{Declaration, Payload, ReportBody};
@@ -130,7 +130,7 @@ impl ReferenceGate<'_> {
         if let Some(each) = &action.for_each {
             let at = format!("{}/for_each/items", action.pointer);
             self.reference(&each.items, &at, Use::Items, &mut edges);
-            self.known_items(&each.items, usize::from(each.max), &at);
+            self.known_items(each, &at);
         }
         let until = action.repeat.as_ref().map(|repeat| &repeat.until);
         for (condition, name, position) in [
@@ -153,13 +153,18 @@ impl ReferenceGate<'_> {
         edges
     }
 
-    fn known_items(&mut self, items: &Reference, most: usize, at: &str) {
-        match self.constants.get(items) {
-            Some(Value::Array(list)) if list.len() > most => {
-                let message = format!("{} items, at most {most}", list.len());
-                self.found.add(Code::FanOutTooLarge, at, message);
+    fn known_items(&mut self, each: &ForEach, at: &str) {
+        let most = usize::from(each.max);
+        match self.constants.get(&each.items) {
+            Some(Value::Array(list)) => {
+                let from = usize::try_from(each.from).unwrap_or(usize::MAX);
+                let items = list.len().saturating_sub(from);
+                if items > most && each.rest == Rest::Refuse {
+                    let message = format!("{items} items, at most {most}");
+                    self.found.add(Code::FanOutTooLarge, at, message);
+                }
             }
-            Some(Value::Array(_)) | None => {}
+            None => {}
             Some(_) => self
                 .found
                 .add(Code::PointerType, at, "the value is no list"),

@@ -144,8 +144,11 @@ fn action(index: usize) -> impl Strategy<Value = Value> {
         condition("input:event#/list/0"),
         Just(json!({"action": "a0", "is": "completed"}))
     ]);
-    let each = some((1..65_u16, 0..4_u16).prop_map(
-        |(max, failures)| json!({"items": "input:event#/list", "max": max, "max_failures": failures}),
+    let each = some((1..65_u16, 0..4_u16, 0..9_u32, any::<bool>()).prop_map(
+        |(max, failures, from, leaves)| {
+            json!({"items": "input:event#/list", "max": max, "max_failures": failures,
+            "from": from, "rest": if leaves { "leave" } else { "refuse" }})
+        },
     ));
     let repeat = some(
         (1..9_u8, condition("own#/done"), 0..60_001_u32)

@@ -2,17 +2,20 @@
 
 use action_graph::code::Code;
 use action_graph::declaration::{ExpandItem, Range};
-use action_graph::graph::Graph;
+use action_graph::graph::{Graph, GraphStatus};
 use action_graph::policy::Return;
+use action_graph::report::render_report;
 use action_graph::result::deliver::deliver;
 use action_graph::result::expand::expand;
 use action_graph::result::observe::{FLOOR, ObservationBudget, mark_delivered, observe};
 use action_graph::result::tokens::{clip_tail, estimate};
+use action_graph::schedule::Why;
+use action_graph::transcript::{TranscriptTurn, protocol_turn, render};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::support::{
-    cases, envelope, failed, fenced, golden, graph_of, ok, play, read_action, world,
+    budget, cases, envelope, failed, fenced, golden, graph_of, ok, play, read_action, world,
 };
 
 fn long() -> String {
@@ -197,4 +200,120 @@ fn expansions_choose_windows_within_bounds() {
     assert!(answers.iter().map(|one| one.tokens).sum::<usize>() <= 8_000);
     let missing = expand(&all[..1], &mut |_| None, &estimate);
     assert_eq!(missing[0].why, Some("missing"));
+}
+
+/// A graph of a source and actions that bind its output so many times each.
+fn binding(actions: usize, references: usize, report: Value) -> Graph {
+    let bound: Vec<_> = (0..references)
+        .map(|_| json!({"$ref": "action:source.output"}))
+        .collect();
+    let input = json!({"path": "a", "all": bound});
+    let list = json!({"executor": {"type": "tool", "target": "list"}, "input": input});
+    let rest = (0..actions).map(|n| read_action(&format!("a{n}"), list.clone()));
+    let all: Vec<_> = std::iter::once(read_action("source", json!({})))
+        .chain(rest)
+        .collect();
+    let mut declared = envelope(json!(all), json!({}));
+    declared["payload"]["report"] = report;
+    let mut graph = graph_of(&world(), &fenced(&declared, ""));
+    play(&mut graph, &|_| ok(json!("x".repeat(60 << 10))));
+    graph
+}
+
+#[test]
+fn turns_bound_the_values_of_references() {
+    let graph = binding(31, 3, Value::Null);
+    assert_eq!(graph.status(), GraphStatus::Completed);
+    let turn = TranscriptTurn::Protocol(protocol_turn(&graph, Why::Finished, budget()));
+    let text = render(&[turn]);
+    assert!(text.len() < 100 << 10, "{}", text.len());
+    assert!(text.contains("\"$ref\": \"action:source.output\""));
+}
+
+#[test]
+fn refuses_inputs_that_references_make_too_large() {
+    let graph = binding(1, 18, Value::Null);
+    let node = graph.node(&"a0".into()).expect("an action");
+    let error = node.error.as_ref().expect("an error");
+    assert_eq!(error.code, Code::ArgsTooLarge);
+    assert_eq!(binding(1, 16, Value::Null).status(), GraphStatus::Completed);
+}
+
+#[test]
+fn reports_shorten_repeated_results() {
+    let section = json!({"heading": "Again", "ref": "action:source.output"});
+    let graph = binding(1, 1, json!({"title": "T", "sections": vec![section; 32]}));
+    let spec = graph.info.report.as_ref().expect("a report");
+    let text = render_report(&graph, spec).expect("all parts");
+    assert!(text.len() < (1 << 20) + 4_096, "{}", text.len());
+    assert!(text.ends_with("(shortened: action:source.output)"));
+}
+
+/// The transcript of a `for_each` over 200 items with these further fields.
+fn sliced(more: Value) -> (Graph, String) {
+    let source = read_action("source", json!({}));
+    let mut each = json!({"items": "action:source.output", "max": 64});
+    for (key, value) in more.as_object().expect("fields") {
+        each[key] = value.clone();
+    }
+    let work = read_action(
+        "work",
+        json!({"for_each": each, "input": {"path": {"$ref": "item"}}}),
+    );
+    let mut graph = graph_of(
+        &world(),
+        &fenced(&envelope(json!([source, work]), json!({})), ""),
+    );
+    let list: Vec<_> = (0..200).map(|n| format!("file {n}")).collect();
+    play(&mut graph, &|id| match id {
+        "source" => ok(json!(list)),
+        _ => ok(json!("read")),
+    });
+    let turn = TranscriptTurn::Protocol(protocol_turn(&graph, Why::Finished, budget()));
+    let text = render(&[turn]);
+    (graph, text)
+}
+
+#[test]
+fn slices_of_lists_name_what_is_left() {
+    for (more, items, first, note) in [
+        (
+            json!({"rest": "leave"}),
+            64,
+            "file 0",
+            Some("136 items of the list are left: go on with `from` 64."),
+        ),
+        (
+            json!({"rest": "leave", "max": 3}),
+            3,
+            "file 0",
+            Some("197 items of the list are left: go on with `from` 3."),
+        ),
+        (
+            json!({"rest": "leave", "from": 64}),
+            64,
+            "file 64",
+            Some("72 items of the list are left: go on with `from` 128."),
+        ),
+        (json!({"from": 190}), 10, "file 190", None),
+        (json!({"from": 900}), 0, "", None),
+    ] {
+        let (graph, text) = sliced(more.clone());
+        assert_eq!(graph.status(), GraphStatus::Completed, "{more}");
+        assert_eq!(graph.instances(&"work".into()).count(), items, "{more}");
+        let input = graph
+            .node(&"work[0]".into())
+            .and_then(|node| node.input.clone());
+        let path = input.map(|input| input["path"].clone());
+        assert_eq!(path.unwrap_or_else(|| json!("")), first, "{more}");
+        match note {
+            Some(note) => assert!(text.contains(note), "{more}: {text}"),
+            None => assert!(!text.contains("are left"), "{more}: {text}"),
+        }
+    }
+    let (graph, _) = sliced(json!({"from": 1}));
+    let error = graph
+        .node(&"work".into())
+        .and_then(|node| node.error.clone());
+    assert_eq!(error.expect("an error").code, Code::FanOutTooLarge);
 }

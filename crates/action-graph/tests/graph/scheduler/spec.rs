@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::action::{
     Action, ActionEnding, ChosenBy, Class, Condition, Effect, Executor, ExecutorKind, FailureMode,
-    FailurePolicy, ForEach, Repeat, Resolved, Test,
+    FailurePolicy, ForEach, Repeat, Resolved, Rest, Test,
 };
 use action_graph::declaration::{Declaration, Execution, Intent, Payload};
 use action_graph::graph::Graph;
@@ -246,6 +246,8 @@ pub(super) fn build_action(index: usize, spec: &ActionSpec) -> Action {
         items: Reference::Event(format!("/{index}")),
         max: 64,
         max_failures: *max_failures,
+        from: 0,
+        rest: Rest::default(),
     });
     action.repeat = spec.repeat.map(|(max, _)| Repeat {
         max,
