@@ -90,6 +90,7 @@ pub mod graph;
 pub mod ids;
 pub mod json;
 pub mod limits;
+mod near;
 pub mod node;
 pub mod output;
 pub mod policy;

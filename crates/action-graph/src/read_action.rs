@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::action::{
     Action, ActionEnding, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy,
@@ -10,6 +10,7 @@ use crate::action::{
 };
 use crate::carrier::{read_authority, read_depends, read_id, read_kind};
 use crate::code::Code;
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::ActionId;
 use crate::limits::{FOR_EACH_MAX, GraphLimits, REPEAT_DELAY_MAX, REPEAT_MAX};
 use crate::policy::{IfTruncated, ResultPolicy, Return};
@@ -51,6 +52,7 @@ pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -
                 .add(Code::WrongJsonType, at, "an action must be an object");
             continue;
         };
+        recommend(&object, &at, reader.found());
         let mut inner = FieldReader::new(object, &at, reader.found());
         let mut action = read_action(&mut inner, &ids, limits);
         action.policies = inner.policies();
@@ -59,6 +61,22 @@ pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -
         actions.push(action);
     }
     actions
+}
+
+/// One warning for all fields of an action that help readers and are absent.
+fn recommend(action: &Map<String, Value>, at: &str, found: &mut Diagnostics) {
+    let is_blank = |key: &&str| match action.get(*key) {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_str().is_some_and(|text| text.trim().is_empty()),
+    };
+    let fields = ["title", "description", "reason", "operation"];
+    let lacking = fields.into_iter().filter(is_blank);
+    let lacking: Vec<_> = lacking.map(|key| format!("`{key}`")).collect();
+    if !lacking.is_empty() {
+        let message = format!("{} of an action help its readers", lacking.join(", "));
+        let diagnostic = Diagnostic::new(Code::TitleMissing, at, message);
+        found.push(diagnostic.hint(format!("add {}", lacking.join(", "))));
+    }
 }
 
 fn read_action(
@@ -199,6 +217,9 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     };
     let at = reader.at(KEY);
     let mut inner = FieldReader::new(object, &at, reader.found());
+    if !inner.has("mode") {
+        inner.add(Code::MissingField, "mode", "`mode` is missing");
+    }
     policy.mode = inner
         .word("mode", Code::BadEnum, &MODES)
         .unwrap_or_default();
@@ -208,7 +229,7 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     policy.backoff_ms = backoff.unwrap_or(policy.backoff_ms);
     let then = inner.word("then", Code::BadEnum, &MODES[1..]);
     policy.then = then.unwrap_or_default();
-    inner.rest();
+    inner.refuse_rest();
     policy
 }
 
@@ -314,6 +335,9 @@ fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
     }
     let _ = inner.text("as", 64);
     let failures = inner.number("max_failures", 0, u64::from(FOR_EACH_MAX));
+    let from = inner.number("from", 0, u64::from(u32::MAX));
+    let rests = [Rest::Refuse, Rest::Leave].map(|rest| (rest.as_str(), rest));
+    let rest = inner.word("rest", Code::BadEnum, &rests);
     inner.rest();
     Some(ForEach {
         items: items?,
@@ -321,6 +345,8 @@ fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
             .unwrap_or(FOR_EACH_MAX)
             .min(FOR_EACH_MAX),
         max_failures: failures.unwrap_or_default(),
+        from: from.unwrap_or_default(),
+        rest: rest.unwrap_or_default(),
     })
 }
 
@@ -335,9 +361,6 @@ fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
     }
     let max: Option<u32> = inner.number("max", 1, u64::from(u32::MAX));
     if max.is_some_and(|max| max > u32::from(REPEAT_MAX)) {
-    let from = inner.number("from", 0, u64::from(u32::MAX));
-    let rests = [Rest::Refuse, Rest::Leave].map(|rest| (rest.as_str(), rest));
-    let rest = inner.word("rest", Code::BadEnum, &rests);
         inner.add(
             Code::LoopUnbounded,
             "max",
@@ -345,8 +368,6 @@ fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
         );
     }
     let until = read_condition(&mut inner, "until");
-        from: from.unwrap_or_default(),
-        rest: rest.unwrap_or_default(),
     let delay = inner.number("delay_ms", 0, u64::from(REPEAT_DELAY_MAX));
     inner.rest();
     Some(Repeat {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::code::Code;
+use crate::code::{Code, Severity};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::json::{self, join, type_name};
+use crate::near;
 use crate::policy::{POLICY_NAMES, Policies};
 
 /// Nesting of JSON that stands in a string.
@@ -16,6 +17,8 @@ const STRING_DEPTH: usize = 16;
 pub(crate) struct FieldReader<'a> {
     map: Map<String, Value>,
     at: String,
+    /// Fields that were asked for.
+    known: Vec<String>,
     found: &'a mut Diagnostics,
 }
 
@@ -24,6 +27,7 @@ impl<'a> FieldReader<'a> {
         Self {
             map,
             at: at.to_owned(),
+            known: Vec::new(),
             found,
         }
     }
@@ -39,10 +43,18 @@ impl<'a> FieldReader<'a> {
 
     /// The value of a field; `null` is absence.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        self.know(key);
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn has(&self, key: &str) -> bool {
+    fn know(&mut self, key: &str) {
+        if !self.known.iter().any(|one| one == key) {
+            self.known.push(key.to_owned());
+        }
+    }
+
+    pub(crate) fn has(&mut self, key: &str) -> bool {
+        self.know(key);
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
@@ -208,20 +220,38 @@ impl<'a> FieldReader<'a> {
     pub(crate) fn policies(&mut self) -> Policies {
         let mut policies = Policies::default();
         for name in POLICY_NAMES {
-            if let Some(value) = self.take(name) {
+            if let Some(value) = self.map.remove(name).filter(|value| !value.is_null()) {
                 policies.named.insert(name.to_owned(), value);
             }
         }
         policies
     }
 
-    /// The unknown fields, each with a warning.
+    /// The unknown fields, each with a warning that names the field that was probably meant.
     pub(crate) fn rest(self) -> BTreeMap<String, Value> {
+        self.rest_as(Code::UnknownField.level())
+    }
+
+    /// The same for an object in which a wrong field changes what happens: each is an error.
+    pub(crate) fn refuse_rest(self) {
+        self.rest_as(Severity::Error);
+    }
+
+    fn rest_as(self, level: Severity) -> BTreeMap<String, Value> {
         for key in self.map.keys() {
             let shown: String = key.chars().take(64).collect();
             let message = format!("`{shown}` is no field");
-            self.found
-                .add(Code::UnknownField, join(&self.at, &shown), message);
+            let at = join(&self.at, &shown);
+            let mut diagnostic = Diagnostic::new(Code::UnknownField, at, message);
+            diagnostic.level = level;
+            if let Some(field) = near::field(key, &self.known) {
+                diagnostic = diagnostic.hint(format!("write `{field}`"));
+            } else if level == Severity::Error {
+                diagnostic = diagnostic
+                    .hint("leave the field out")
+                    .allow(self.known.clone());
+            }
+            self.found.push(diagnostic);
         }
         self.map.into_iter().collect()
     }

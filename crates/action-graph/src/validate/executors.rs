@@ -7,6 +7,7 @@ use crate::catalog::{Catalog, CatalogEntry, Cost};
 use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::near::nearest;
 use crate::validate::{Context, edges, fields};
 
 /// Time that a wait leaves before the run's deadline, in milliseconds.
@@ -107,30 +108,11 @@ fn named<'a>(
         .find(|kind| catalog.find(*kind, name).is_some())
     {
         diagnostic = diagnostic.hint(format!("`{shown}` is of type {}", other.as_str()));
-    } else if let Some(near) = names().min_by_key(|entry| distance(&entry.name, name))
-        && distance(&near.name, name) <= 1 + name.len() / 4
-    {
-        diagnostic = diagnostic.hint(format!("did you mean `{}`?", near.name));
+    } else if let Some(near) = nearest(name, names().map(|entry| entry.name.as_str())) {
+        diagnostic = diagnostic.hint(format!("did you mean `{near}`?"));
     }
     found.push(diagnostic.allow(names().map(|entry| entry.name.clone())));
     None
-}
-
-/// Edit distance, of the first 64 bytes.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right) = (left.as_bytes(), right.as_bytes());
-    let (left, right) = (&left[..left.len().min(64)], &right[..right.len().min(64)]);
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.iter().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let changed = corner + usize::from(a != b);
-            corner = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[right.len()]
 }
 
 /// The only granted tool that has all capabilities; tools are named otherwise.
@@ -314,23 +296,6 @@ fn check_form(action: &Action, input: &str, found: &mut Diagnostics) {
                 at,
                 format!("`{name}` asks for a secret"),
             );
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn distance_counts_edits() {
-        for (left, right, edits) in [
-            ("read", "raed", 2),
-            ("read", "reads", 1),
-            ("", "ab", 2),
-            ("a", "a", 0),
-        ] {
-            assert_eq!(distance(left, right), edits, "{left} {right}");
         }
     }
 }

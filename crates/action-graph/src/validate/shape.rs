@@ -111,23 +111,9 @@ fn check_policies(policies: &Policies, at: &str, found: &mut Diagnostics) {
     }
 }
 
-/// Fields of the full DSL that help readers.
+/// The title of the full form, which users see.
 fn check_recommended(draft: &Declaration, found: &mut Diagnostics) {
     if draft.title.trim().is_empty() && draft.makes_graph() {
         found.add(Code::TitleMissing, "/title", "the declaration has no title");
-    }
-    for action in draft.actions() {
-        let fields = [
-            ("title", action.title == action.id.0),
-            ("description", action.description.is_empty()),
-            ("reason", action.reason.is_empty()),
-            ("operation", action.operation.is_empty()),
-        ];
-        for (name, is_missing) in fields {
-            if is_missing {
-                let at = format!("{}/{name}", action.pointer);
-                found.add(Code::TitleMissing, at, format!("`{name}` is recommended"));
-            }
-        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use action_graph::accept::OutputVerdict;
 use action_graph::code::{Code, ValidationStage};
+use action_graph::diagnostic::Diagnostic;
 use action_graph::ids::GraphId;
 use action_graph::output::{Finish, ModelOutput, NativeCall};
 use action_graph::rules::{CarrierMode, Conflicts};
@@ -750,6 +752,67 @@ fn reports_each_code_at_its_pointer() {
             "{code} at `{position}` is not among {codes:?}"
         );
     }
+}
+
+#[test]
+fn lint_names_lacking_and_meant_fields() {
+    let check = |more: Value, expected: &[&str]| {
+        let mut action = json!({"type": "action", "id": "a", "title": "a", "description": "Read.", "reason": "Needed.",
+            "operation": "read", "executor": {"type": "tool", "target": "read"}, "input": {"path": "a"}});
+        for (key, value) in more.as_object().expect("fields") {
+            action[key] = value.clone();
+        }
+        let mut world = world();
+        world.rules.carrier = CarrierMode::Fenced;
+        world.rules.limits.notice_diagnostics = 20;
+        let verdict = world.judge(&fenced(&envelope(json!([action]), json!({})), ""));
+        let found = match verdict {
+            OutputVerdict::Accepted(accepted) => accepted.diagnostics,
+            OutputVerdict::Repair(repair) => repair.diagnostics,
+            OutputVerdict::Content(text) => panic!("{text}"),
+        };
+        let line = |one: &Diagnostic| {
+            let level = if one.is_error() { "error" } else { "note" };
+            format!("{level} {}: {}", one.pointer, one.line())
+        };
+        let found: Vec<_> = found.iter().map(line).collect();
+        assert_eq!(found, expected);
+    };
+    check(json!({}), &[]);
+    check(
+        json!({"title": null, "reason": " "}),
+        &[
+            "note /payload/actions/0: `title`, `reason` of an action help its readers. Fix: add `title`, `reason`",
+        ],
+    );
+    check(
+        json!({"when": {"ref": "input:event#/list", "exists": true, "op": "eq"}}),
+        &[
+            "note /payload/actions/0/when/op: `op` is no field. Fix: leave the field out: it has no effect",
+        ],
+    );
+    check(
+        json!({"when": {"ref": "input:event#/list", "op": "eq", "than": 1}}),
+        &[
+            "error /payload/actions/0/when/equals: a condition on a value needs `exists`, `equals`, `in`, `less` or `more`. Fix: add the field",
+            "note /payload/actions/0/when/op: `op` is no field. Fix: write `equals`",
+            "note /payload/actions/0/when/than: `than` is no field. Fix: leave the field out: it has no effect",
+        ],
+    );
+    check(
+        json!({"dependsOn": []}),
+        &["note /payload/actions/0/dependsOn: `dependsOn` is no field. Fix: write `depends_on`"],
+    );
+    check(
+        json!({"failure_policy": {"mode": "retry", "retries": 3}}),
+        &[
+            "error /payload/actions/0/failure_policy/retries: `retries` is no field. Fix: write `max_attempts`",
+        ],
+    );
+    check(
+        json!({"failure_policy": {"max_attempts": 3}}),
+        &["error /payload/actions/0/failure_policy/mode: `mode` is missing. Fix: add the field"],
+    );
 }
 
 #[test]
