@@ -30,7 +30,11 @@ the runtime and questions are named without their prefix.";
 const WHEN: &str = "- `\"when\": {\"action\": \"ID\", \"is\": \"failed\"}` or `{\"ref\": \"action:ID.output#/path\", \
 \"equals\": 1}`: run it on that condition alone.";
 const FOR_EACH: &str = "- `\"for_each\": {\"items\": \"action:ID.output\", \"max\": 20}`: run it once for each item of a list; \
-`{\"$ref\": \"item\"}` is the item.";
+`{\"$ref\": \"item\"}` is the item. For more than 64 items add `\"from\": 0, \"rest\": \"leave\"` and go on from where it ended.";
+const RESULT: &str = "- `\"result_policy\": \"full\"`: how much you see of its result: `none`, `summary` (default), \
+`structured`, `excerpt`, `full`, `on_failure`, `on_demand` or `adaptive`.";
+const FAILURE: &str = "- `\"failure_policy\": {\"mode\": \"retry\", \"max_attempts\": 3}`: try it again. The other modes are \
+`ask_model` (default), `continue` (its dependents run all the same) and `abort` (the graph ends).";
 const REPEAT: &str = "- `\"repeat\": {\"max\": 3, \"until\": {\"ref\": \"own#/ready\", \"equals\": true}}`: run it again until \
 the condition holds.";
 const REPORT: &str = "- `\"report\": {\"title\": \"T\", \"sections\": [{\"heading\": \"H\", \"ref\": \"action:ID.output\"}]}` in the \
@@ -130,6 +134,8 @@ pub fn card(rules: &AgentRules) -> String {
         card.push_str(FENCED_KINDS);
         let features = &rules.features;
         let forms = [
+            (true, RESULT),
+            (true, FAILURE),
             (features.when, WHEN),
             (features.for_each, FOR_EACH),
             (features.repeat, REPEAT),
@@ -139,10 +145,8 @@ pub fn card(rules: &AgentRules) -> String {
             .into_iter()
             .filter_map(|(is_on, form)| is_on.then_some(form))
             .collect();
-        if !forms.is_empty() {
-            card.push_str(" An action may also have:\n\n");
-            card.push_str(&forms.join("\n"));
-        }
+        card.push_str(" An action may also have:\n\n");
+        card.push_str(&forms.join("\n"));
     }
     card
 }

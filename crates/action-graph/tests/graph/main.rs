@@ -12,6 +12,7 @@ mod checklist;
 mod codes;
 mod declarations;
 mod golden;
+mod grammar;
 mod properties;
 mod records;
 mod results;
