@@ -283,6 +283,8 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             return Ok(Some(ended));
         }
         self.resume(loaded).await?;
+        // Work that ended in earlier runs stands before the event of this run.
+        self.driver.observe_ended(&mut self.transcript).await?;
         let context = Arc::clone(&self.driver.graphs.env.context);
         if let Some(answer) = &context.input.interaction {
             return Ok(match self.submitted(answer).await? {
@@ -307,6 +309,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         let ended = match halt {
             Halt::Cancelled if is_cancelled_by_user(&self.driver.graphs.env.host).await => {
                 self.driver.stop(false, || GraphEvent::Cancel, GRACE).await;
+                if let Err(halt) = self.driver.observe_ended(&mut self.transcript).await {
+                    tracing::warn!(?halt, "the next run observes the cancelled graphs");
+                }
                 self.driver.graphs.store_turns(&self.transcript).await;
                 Err(GraphRunFailure::cancelled())
             }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use action_graph::graph::Graph;
+use action_graph::graph::{Graph, GraphStatus};
 use action_graph::node::{Node, NodeState};
 use action_graph::record::{Metrics, result_record};
 use action_graph::transcript::TranscriptTurn;
@@ -20,6 +20,8 @@ pub(crate) const WAITING_USER: &str = "waiting_user";
 pub(crate) const WAITING: &str = "waiting";
 /// The finish reason of a run that reached a limit.
 pub(crate) const LIMIT: &str = "limit";
+/// The finish reason of an answer after a graph that did not complete.
+pub(crate) const ACTIONS_FAILED: &str = "actions_failed";
 /// The finish reason of an answer.
 pub(crate) const STOP: &str = "stop";
 /// Actions that a message about a limit lists.
@@ -59,7 +61,11 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             .iter()
             .any(|live| live.need() == GraphWait::Child);
         SessionEnd {
-            reason: if waits { WAITING_CHILD } else { STOP },
+            reason: if waits {
+                WAITING_CHILD
+            } else {
+                self.driver.graphs.answer_reason()
+            },
             outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
@@ -72,7 +78,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
         SessionEnd {
-            reason: STOP,
+            reason: self.driver.graphs.answer_reason(),
             outcome: self.driver.rules.delegated.then_some(outcome),
         }
     }
@@ -171,10 +177,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         });
         let ended = self.answer(&text, RunOutcome::NotDone).await;
         SessionEnd {
-            reason: if ended.reason == WAITING_CHILD {
-                WAITING_CHILD
-            } else {
-                LIMIT
+            reason: match ended.reason {
+                WAITING_CHILD => WAITING_CHILD,
+                _ => LIMIT,
             },
             ..ended
         }
@@ -182,6 +187,18 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
+    /// The finish reason of an answer, by the newest graph of the run: later graphs replace failed ones.
+    fn answer_reason(&self) -> &'static str {
+        let newest = self.live_graphs.last().filter(|live| !live.waits());
+        let newest = newest.map(|live| live.graph.status());
+        match newest {
+            Some(GraphStatus::Failed | GraphStatus::Blocked | GraphStatus::Canceled) => {
+                ACTIONS_FAILED
+            }
+            _ => STOP,
+        }
+    }
+
     /// Keeps the turns of this run for later ones.
     pub(crate) async fn store_turns(&mut self, transcript: &RunTranscript) {
         let own = transcript.turns.iter().skip(transcript.earlier);

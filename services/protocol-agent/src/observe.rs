@@ -30,41 +30,63 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 
     /// Adds a turn for every graph that has come to a new decision point.
     async fn observe(&mut self, transcript: &mut RunTranscript) -> Result<(), Halt> {
-        let window = self.graphs.env.config.budgets.window;
         for position in 0..self.graphs.live_graphs.len() {
-            let live = &mut self.graphs.live_graphs[position];
-            let point = (live.graph.generation, live.graph.seq);
-            let Some(why) = live
-                .why
-                .filter(|_| !live.is_closed && live.seen != Some(point))
-            else {
-                continue;
-            };
-            live.seen = Some(point);
-            let make = |graph: &action_graph::Graph| {
-                TranscriptTurn::Protocol(protocol_turn(graph, why, budget(window)))
-            };
-            let turn = match self
-                .graphs
-                .records
-                .driven
-                .observed(&mut live.graph, make)
-                .await
-            {
-                Ok(turn) => turn,
-                Err(error) => {
-                    self.graphs.handle_records_error(position, error)?;
-                    continue;
-                }
-            };
-            // A run that died before it closed the graph has left this turn already.
-            if !transcript.turns.contains(&turn) {
-                transcript.turns.push(turn);
-            }
-            transcript.needs_model |= self.graphs.live_graphs[position].need() == GraphWait::Model;
+            self.observe_graph(position, transcript).await?;
         }
         let extras = std::mem::take(&mut self.extras);
         transcript.turns.extend(extras);
+        Ok(())
+    }
+
+    /// The same for graphs that only the model could still move.
+    pub(crate) async fn observe_ended(
+        &mut self,
+        transcript: &mut RunTranscript,
+    ) -> Result<(), Halt> {
+        for position in 0..self.graphs.live_graphs.len() {
+            if self.graphs.live_graphs[position].need() == GraphWait::Model {
+                self.observe_graph(position, transcript).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn observe_graph(
+        &mut self,
+        position: usize,
+        transcript: &mut RunTranscript,
+    ) -> Result<(), Halt> {
+        let window = self.graphs.env.config.budgets.window;
+        let live = &mut self.graphs.live_graphs[position];
+        let point = (live.graph.generation, live.graph.seq);
+        let Some(why) = live
+            .why
+            .filter(|_| !live.is_closed && live.seen != Some(point))
+        else {
+            return Ok(());
+        };
+        live.seen = Some(point);
+        let make = |graph: &action_graph::Graph| {
+            TranscriptTurn::Protocol(protocol_turn(graph, why, budget(window)))
+        };
+        let turn = match self
+            .graphs
+            .records
+            .driven
+            .observed(&mut live.graph, make)
+            .await
+        {
+            Ok(turn) => turn,
+            Err(error) => {
+                self.graphs.handle_records_error(position, error)?;
+                return Ok(());
+            }
+        };
+        // A run that died before it closed the graph has left this turn already.
+        if !transcript.turns.contains(&turn) {
+            transcript.turns.push(turn);
+        }
+        transcript.needs_model |= self.graphs.live_graphs[position].need() == GraphWait::Model;
         Ok(())
     }
 

@@ -37,6 +37,73 @@ async fn cancel_during_a_tool_ends_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cancelled_graph_precedes_the_next_request() {
+    for is_durable in [false, true] {
+        let host = GraphTestHost::new();
+        host.tool("note", [ToolReply::Hangs]);
+        let effects = if is_durable {
+            json!(["write"])
+        } else {
+            json!(["read"])
+        };
+        let config = json!({"effects": {"note": {"effects": effects, "idempotency": "keyed"}}});
+        let context = context("note it", &config);
+        host.says([act(
+            "I note it.",
+            &[call("n", "tool", "note", &json!({"x": 1}), &[])],
+        )]);
+        cancelled(&host, context.clone()).await;
+        host.script().is_cancelled = false;
+        host.says([answer("Fine.")]);
+        let mut next = later(&context, &uuid::Uuid::new_v4().to_string(), "e-2");
+        next.input.text = Some("something else".to_owned());
+        run(&host, next).await;
+        let request = host.request(1);
+        let observed = request.find("### Result for n").expect("it is observed");
+        assert!(
+            observed < request.find("something else").unwrap(),
+            "{request}"
+        );
+        assert_eq!(request.matches("### Result for n").count(), 1, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn answer_after_failed_graph_says_so() {
+    let host = GraphTestHost::new();
+    host.tool(
+        "look",
+        [
+            ToolReply::Fails("runtime_error"),
+            ToolReply::Says(json!("seen")),
+        ],
+    );
+    let again = look("b", &json!({"x": 2}));
+    host.says([
+        act("I look.", &[look("a", &json!({"x": 1}))]),
+        answer("It failed."),
+        act("I look.", &[look("a", &json!({"x": 1}))]),
+        act("I look again.", &[again]),
+        answer("It is there."),
+    ]);
+    let first = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&first), ("run.completed", "actions_failed"));
+    host.tool(
+        "look",
+        [
+            ToolReply::Fails("runtime_error"),
+            ToolReply::Says(json!("seen")),
+        ],
+    );
+    let next = later(
+        &context("hi", &json!({})),
+        &uuid::Uuid::new_v4().to_string(),
+        "e-2",
+    );
+    assert_eq!(ending(&run(&host, next).await), ("run.completed", "stop"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn cancel_ends_child_runs() {
     let host = GraphTestHost::new();
     host.says([act(
