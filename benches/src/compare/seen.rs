@@ -6,6 +6,7 @@ use super::arms::{Arm, OutputForm};
 
 /// Markers in the protocol agent's transcript.
 const PROTOCOL_TURN: &str = "## Assistant protocol request";
+const TURN: &str = "<turn index=";
 const NOTICE: &str = "## Runtime notice";
 const NOTHING_RAN: &str = "nothing was executed";
 
@@ -49,11 +50,8 @@ impl ModelRequest {
             Some(OutputForm::Carrier | OutputForm::Fenced) => fenced_chars(&text),
             _ => results.iter().map(|result| result.chars().count()).sum(),
         };
-        // The last message is the instruction.
-        let last_turn = messages.iter().rev().nth(1);
-        let last_turn = last_turn
-            .map(|turn| plain(&turn["content"]))
-            .unwrap_or_default();
+        // The instruction follows the last turn in its message.
+        let last_turn = text.rfind(TURN).map_or("", |at| &text[at..]);
         let chars = |value: &Value| match value {
             Value::Null => 0,
             value => value.to_string().chars().count(),
@@ -151,7 +149,7 @@ mod tests {
     fn counts_rejection_notices_as_repairs() {
         let of = |turn: &str| {
             let body = json!({"messages": [
-                {"role": "user", "content": turn}, {"role": "user", "content": "Decide."},
+                {"role": "user", "content": format!("<turn index=\"1\">\n{turn}\n</turn>\nDecide.")},
             ]});
             ModelRequest::of(Some(Arm::Flat), &body).is_repair
         };

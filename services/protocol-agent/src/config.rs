@@ -66,6 +66,8 @@ pub struct ModelOption {
     pub streams: bool,
     /// Whether whole answers are granted.
     pub invokes: bool,
+    /// Whether its provider accepts a pinned tool, as far as the run knows.
+    pub pins: bool,
 }
 
 /// Token bounds of a run.
@@ -214,6 +216,7 @@ fn models(reader: &mut TableReader<'_>, resources: &AgentResources) -> Vec<Model
             id,
             streams: granted.operations.contains(&ModelOperation::Stream),
             invokes: granted.operations.contains(&ModelOperation::Invoke),
+            pins: true,
         };
         if (model.streams || model.invokes) && !models.contains(&model) {
             models.push(model);

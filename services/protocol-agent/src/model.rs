@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::config::ModelOption;
 use crate::host::GraphAgentHost;
+use crate::prompt::TOOL_CHOICE;
 use crate::writer::ResultWriter;
 
 use collect::CollectedOutput;
@@ -60,6 +61,8 @@ pub(crate) enum ModelCallFailure {
         models: usize,
         /// Whether one of them may answer later.
         retryable: bool,
+        /// Whether the last one refused the request as it is.
+        refused: bool,
     },
 }
 
@@ -101,8 +104,9 @@ impl ModelChain {
             last: "no model was granted".to_owned(),
             models: 0,
             retryable: false,
+            refused: false,
         };
-        for (position, choice) in self.choices.iter().enumerate() {
+        for (position, choice) in self.choices.iter_mut().enumerate() {
             let failed = match ask_one(choice, host, request, stream, writer).await {
                 Ok(asked) => {
                     let chosen = self.choices.swap_remove(position);
@@ -113,7 +117,10 @@ impl ModelChain {
             };
             let (
                 ModelCallFailure::Silent {
-                    last, retryable, ..
+                    last,
+                    retryable,
+                    refused,
+                    ..
                 },
                 ModelCallFailure::Silent {
                     models,
@@ -129,13 +136,47 @@ impl ModelChain {
                 last: last.clone(),
                 models: models + 1,
                 retryable: *retryable || *before,
+                refused: *refused,
             };
         }
         Err(silent)
     }
 }
 
+/// Asks one model. A provider that refuses the pinned tool is asked without the pin from then on.
 async fn ask_one(
+    choice: &mut ModelOption,
+    host: &impl GraphAgentHost,
+    request: &LlmRequest,
+    stream: VisibleParts,
+    writer: &mut ResultWriter,
+) -> Result<ModelReply, ModelCallFailure> {
+    if !request.extra_args.contains_key(TOOL_CHOICE) {
+        return ask_as(choice, host, request, stream, writer).await;
+    }
+    if choice.pins {
+        let asked = ask_as(choice, host, request, stream, writer).await;
+        let Err(ModelCallFailure::Silent {
+            refused: true,
+            last,
+            ..
+        }) = &asked
+        else {
+            return asked;
+        };
+        tracing::info!(
+            model.id = choice.id,
+            "model {} refused the request, asking without a pinned tool: {last}",
+            choice.id
+        );
+        choice.pins = false;
+    }
+    let mut open = request.clone();
+    open.extra_args.remove(TOOL_CHOICE);
+    ask_as(choice, host, &open, stream, writer).await
+}
+
+async fn ask_as(
     choice: &ModelOption,
     host: &impl GraphAgentHost,
     request: &LlmRequest,
@@ -213,6 +254,7 @@ fn of_host(failed: HostError) -> ModelCallFailure {
         last: failed.to_string(),
         models: 1,
         retryable: failed.retryable || reason == Some("upstream_malformed"),
+        refused: failed.code == "invalid_argument",
     }
 }
 

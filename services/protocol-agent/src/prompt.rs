@@ -5,10 +5,13 @@ use action_graph::catalog::Catalog;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::AgentRules;
 use action_graph::transcript::{Replay, TranscriptTurn, instruction, render_from, replay};
+use protocol::JsonObject;
 use protocol::message::Message;
 use protocol::model::{LlmRequest, LlmTool};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+/// Name of the argument that pins a tool.
+pub(crate) const TOOL_CHOICE: &str = "tool_choice";
 /// Least tokens of the transcript, also where the system message takes more than its share.
 const LEAST: usize = 1_000;
 
@@ -40,17 +43,12 @@ impl ModelPrompt<'_> {
             .saturating_sub(before + estimate(&instruction))
             .max(LEAST);
         let turns = replay(self.turns, self.replay, most, &estimate);
-        for (index, turn) in turns.iter().enumerate() {
-            let text = render_from(index, std::slice::from_ref(turn));
-            messages.push(Message::text("user", text));
-        }
-        messages.push(Message::text("user", instruction));
+        messages.extend(alternating(&turns, &instruction));
+        let tool = carrier_tool(self.rules).and_then(as_tool);
         LlmRequest {
             messages,
-            tools: carrier_tool(self.rules)
-                .and_then(as_tool)
-                .into_iter()
-                .collect(),
+            extra_args: tool.as_ref().map(pinned).unwrap_or_default(),
+            tools: tool.into_iter().collect(),
             remove_think: true,
             ..LlmRequest::default()
         }
@@ -97,6 +95,44 @@ impl ModelPrompt<'_> {
         messages.extend(examples.cloned());
         messages
     }
+}
+
+/// The turns and the instruction as messages of alternating roles, which some chat templates require: answers are the
+/// assistant's, all between two answers is one message of the user. Answers before the first request stay turns.
+fn alternating(turns: &[TranscriptTurn], instruction: &str) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let (mut shown, mut said) = (String::new(), String::new());
+    for (index, turn) in turns.iter().enumerate() {
+        match turn {
+            TranscriptTurn::Answer { text } if !(messages.is_empty() && shown.is_empty()) => {
+                if !shown.is_empty() {
+                    messages.push(Message::text("user", std::mem::take(&mut shown)));
+                }
+                if !said.is_empty() {
+                    said.push_str("\n\n");
+                }
+                said.push_str(text);
+            }
+            turn => {
+                if !said.is_empty() {
+                    messages.push(Message::text("assistant", std::mem::take(&mut said)));
+                }
+                shown.push_str(&render_from(index, std::slice::from_ref(turn)));
+            }
+        }
+    }
+    if !said.is_empty() {
+        messages.push(Message::text("assistant", said));
+    }
+    shown.push_str(instruction);
+    messages.push(Message::text("user", shown));
+    messages
+}
+
+/// Argument that makes a model call this tool.
+fn pinned(tool: &LlmTool) -> JsonObject {
+    let choice = json!({"type": "function", "function": {"name": tool.name}});
+    JsonObject::from_iter([(TOOL_CHOICE.to_owned(), choice)])
 }
 
 fn as_tool(tool: Value) -> Option<LlmTool> {

@@ -215,3 +215,52 @@ async fn same_work_is_answered_from_stored_results() {
     assert!(host.request(2).contains("Nothing ran again"));
     assert!(host.request(3).contains("`repeat_declaration`"));
 }
+
+#[tokio::test]
+async fn requests_alternate_roles_and_pin_the_carrier() {
+    let host = GraphTestHost::new();
+    let context = context("first", &json!({}));
+    for (number, input) in ["first", "second", "third"].into_iter().enumerate() {
+        host.says([
+            act(
+                "I look.",
+                &[call("a", "tool", "look", &json!({"x": number}), &[])],
+            ),
+            answer(&format!("Answer {number}.")),
+        ]);
+        let mut next = later(&context, &uuid::Uuid::new_v4().to_string(), input);
+        next.input.text = Some(input.to_owned());
+        run(&host, next).await;
+    }
+    let script = host.script();
+    let last = script.requests.last().unwrap();
+    let roles: Vec<_> = last.messages.iter().map(|one| one.role.as_str()).collect();
+    assert_eq!(
+        roles,
+        ["system", "user", "assistant", "user", "assistant", "user"]
+    );
+    assert_eq!(last.messages[2].plain_text(), "Answer 0.");
+    let pinned = json!({"type": "function", "function": {"name": "AgentProtocolOutput"}});
+    assert_eq!(last.extra_args["tool_choice"], pinned);
+}
+
+#[tokio::test]
+async fn refused_pins_are_left_out() {
+    let host = GraphTestHost::new();
+    host.script()
+        .models
+        .push_back(ScriptedOutput::Fails("invalid_argument"));
+    host.says([
+        act("I look.", &[call("a", "tool", "look", &json!({}), &[])]),
+        answer("Seen."),
+    ]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(said(&results), "Seen.");
+    let pins = host
+        .script()
+        .requests
+        .iter()
+        .map(|one| one.extra_args.contains_key("tool_choice"))
+        .collect::<Vec<_>>();
+    assert_eq!(pins, [true, false, false]);
+}
