@@ -34,7 +34,7 @@ mod verdict;
 pub use announced::{announced_artifact, is_result, is_terminal_result, reports_failure};
 pub use bounds::TruncatedPart;
 pub use payload::{RunQuestion, StateUpdate};
-pub use rejection::{ERROR_RESPONSE, Reason, Rejection, unknown_type_advice};
+pub use rejection::{ERROR_RESPONSE, Reason, Rejection, is_extension, unknown_type_advice};
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 
@@ -209,7 +209,9 @@ impl<'a> ResultValidator<'a> {
             let most = self.limits.state_value_bytes;
             payload::check(kind, data, self.snapshot, most, now)
         } else {
-            self.note_unknown(&envelope.kind);
+            if !is_extension(&envelope.kind) {
+                self.note_unknown(&envelope.kind);
+            }
             Ok(payload::CheckedPayload::Plain)
         };
         let mut checked = match payload {

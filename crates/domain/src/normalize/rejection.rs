@@ -129,6 +129,11 @@ impl UnknownTypes {
     }
 }
 
+/// Whether a type of results is an extension: clients that know it use it, and the gateway only stores it.
+pub fn is_extension(kind: &str) -> bool {
+    kind.starts_with("x.")
+}
+
 /// Advice for the author of a runner that sends results of this type.
 pub fn unknown_type_advice(kind: &str) -> String {
     let types = ResultType::ALL.iter().map(|kind| kind.as_str());

@@ -248,6 +248,16 @@ fn missing_message_failure_names_unknown_type() {
 }
 
 #[test]
+fn failures_name_no_extension_types() {
+    let snapshot = snapshot();
+    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let shown = result("x.graph.projection", &json!({"form": "whole"}), &json!(1));
+    judge.judge(shown.as_bytes(), NOW);
+    let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
+    assert_eq!(judge.explain(broken()), broken());
+}
+
+#[test]
 fn broken_stream_with_rejections_is_final() {
     let snapshot = snapshot();
     let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);

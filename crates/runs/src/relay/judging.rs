@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use domain::normalize::{
-    Reason, Rejection, ResultEffect, Verdict, announced_artifact, reports_failure,
+    Reason, Rejection, ResultEffect, Verdict, announced_artifact, is_extension, reports_failure,
     unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
@@ -209,7 +209,7 @@ impl RelayState<'_> {
 
     /// Notes the first result of each unknown type in the ledger. Types that begin with `x.` are extensions.
     fn note_unknown_type(&mut self, kind: &str, now: i64) {
-        if ResultType::parse(kind).is_some() || kind.starts_with("x.") {
+        if ResultType::parse(kind).is_some() || is_extension(kind) {
             return;
         }
         unknown_result_type(&self.run.runner_id.to_string(), kind, self.run.id);
