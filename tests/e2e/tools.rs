@@ -1,6 +1,8 @@
 //! HTTP tools and built-in tools, called by a run: validated first, executed once per key, and robust against
 //! server faults.
 
+use std::collections::BTreeSet;
+
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
@@ -479,6 +481,21 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(reason(&other), (409, json!("idempotency_mismatch")));
     assert_eq!(call_once(&run, "echo", "k-2", &json!({})).await.status, 200);
     assert_eq!(count("/echo"), 2);
+    let sent = |path: &str| {
+        let seen = server.seen(path).into_iter();
+        seen.map(|one| {
+            one.headers
+                .iter()
+                .find(|(name, _)| name == "idempotency-key")
+                .map(|(_, key)| key.clone())
+        })
+        .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        sent("/echo").len(),
+        2,
+        "the service receives a key for each call"
+    );
 
     // A call that the tool rejected had no effect, so its key is free. A failed call may have had one.
     for (name, calls, last) in [
@@ -496,6 +513,7 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
         let refused = call_once(&run, "echo", key, &json!({})).await;
         assert_eq!(refused.status, 400, "{key}");
     }
+    assert_eq!(sent("/refuse").len(), 1, "a repeated call has the same key");
     // Keys belong to one run.
     let next = HeldRun::start(&stage, &message("m-2")).await;
     assert_eq!(
@@ -504,6 +522,7 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
             .status,
         200
     );
+    assert_eq!(sent("/echo").len(), 3);
     run.end(&stage).await;
     next.end(&stage).await;
 }

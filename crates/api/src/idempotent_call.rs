@@ -20,7 +20,7 @@ use crate::result_offload::offload;
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use runs::Runs;
-use tools::{KnownTool, SkillsOfRun};
+use tools::{CallOrigin, KnownTool, SkillsOfRun};
 
 /// A tool call with an idempotency key.
 pub(super) struct IdempotentCall<'a> {
@@ -110,8 +110,13 @@ impl CallInProgress {
         parameters: &JsonObject,
     ) -> ApiResult<Value> {
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
-        let of_run = (call.caller.grant.run.endpoint_id, call.skills);
-        let called = call.state.tools.call(call.tool, parameters, of_run);
+        let key = call.key_of.unique_key(call.caller.grant.run.id, call.key);
+        let origin = CallOrigin {
+            endpoint: call.caller.grant.run.endpoint_id,
+            skills: call.skills,
+            key: Some(&key),
+        };
+        let called = call.state.tools.call(call.tool, parameters, origin);
         let called = called.await;
         let called = match called {
             Ok(result) => Ok(offload(call.caller, call.state, call.tool, result).await),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::digest::sha256_hex;
 use domain::tool_call::{EarlierCall, RepeatedCallDecision, decide};
 use protocol::id::{AgentId, RunId};
 use protocol::resources::ToolEffect;
@@ -56,6 +57,12 @@ impl KeyOf {
                 format!("{tool} {key}"),
             ),
         }
+    }
+
+    /// Key that is unique among all scopes, for the service of the tool: runs may use the same keys.
+    pub fn unique_key(&self, run: RunId, key: &str) -> String {
+        let (scope, key) = self.row(run, key);
+        sha256_hex(format!("{scope}\n{key}").as_bytes())
     }
 
     /// Advisory lock for runs of one conversation with the same key.

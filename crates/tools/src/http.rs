@@ -18,6 +18,8 @@ use egress::upstream::UpstreamError;
 
 /// Maximum length of a URL with its parameters.
 const URL_BYTES: usize = 16 * 1024;
+/// Names the call, so that a service that receives it twice can act once.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Maximum number of bytes read of an error response.
 const REFUSAL_BYTES: usize = 4 * 1024;
 
@@ -27,8 +29,9 @@ pub(super) async fn call(
     redactor: &Redactor,
     spec: &HttpToolSpec,
     parameters: &JsonObject,
+    key: Option<&str>,
 ) -> Result<Value, UpstreamError> {
-    let request = request(egress, spec, parameters)?;
+    let request = request(egress, spec, parameters, key)?;
     let response = egress.send(request).await?;
     answer(redactor, response).await
 }
@@ -37,6 +40,7 @@ fn request(
     egress: &Egress,
     spec: &HttpToolSpec,
     parameters: &JsonObject,
+    key: Option<&str>,
 ) -> Result<RequestBuilder, UpstreamError> {
     let (mut url, rest) =
         place(spec, parameters).map_err(|error| UpstreamError::Rejected(error.to_string()))?;
@@ -54,6 +58,12 @@ fn request(
         .headers(spec.headers.clone())
         .header(http::header::ACCEPT, "application/json, text/*;q=0.9")
         .header(http::header::ACCEPT_ENCODING, "identity");
+    // A header of the operator wins.
+    let key = key.filter(|_| !spec.headers.contains_key(IDEMPOTENCY_KEY));
+    let request = match key {
+        Some(key) => request.header(IDEMPOTENCY_KEY, key),
+        None => request,
+    };
     Ok(if in_body {
         request.json(&rest)
     } else {
@@ -198,7 +208,7 @@ mod tests {
             open: BTreeSet::new(),
             names: ["id", "n", "deep"].map(str::to_owned).into(),
         };
-        let request = request(&egress, &spec, parameters.as_object().unwrap());
+        let request = request(&egress, &spec, parameters.as_object().unwrap(), None);
         let request = request.unwrap().build().unwrap();
         let body = request.body().and_then(|body| body.as_bytes());
         let body = body.map(|bytes| serde_json::from_slice(bytes).unwrap());

@@ -56,6 +56,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a tool response.
 const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
+/// The run that calls a tool.
+#[derive(Clone, Copy)]
+pub struct CallOrigin<'a> {
+    pub endpoint: EndpointId,
+    pub skills: &'a SkillsOfRun<'a>,
+    /// Idempotency key of the call, unique among all runs. HTTP tools receive it.
+    pub key: Option<&'a str>,
+}
+
 /// All tools of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Tools(Arc<ToolsInner>);
@@ -171,14 +180,19 @@ impl Tools {
         self.0.known.load().get(name).cloned()
     }
 
-    /// Calls a tool with validated parameters, for a run of this endpoint with these skills. Dropping the future
-    /// cancels the call if the tool's protocol supports it.
+    /// Calls a tool with validated parameters. Dropping the future cancels the call if the tool's protocol supports
+    /// it.
     pub async fn call(
         &self,
         tool: &KnownTool,
         parameters: &JsonObject,
-        (endpoint, skills): (EndpointId, &SkillsOfRun<'_>),
+        origin: CallOrigin<'_>,
     ) -> Result<Value, UpstreamError> {
+        let CallOrigin {
+            endpoint,
+            skills,
+            key,
+        } = origin;
         let counted = metrics::ToolCallTimer::begin(tool.callee.kind());
         let caller = || CallSource {
             endpoint,
@@ -187,7 +201,7 @@ impl Tools {
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
-                let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters);
+                let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters, key);
                 let call_slots = &self.0.http_places;
                 call_slots
                     .run(caller(), spec.timeout, Box::pin(calling))

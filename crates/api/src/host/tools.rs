@@ -28,7 +28,7 @@ use crate::result_offload::offload;
 use crate::skill_registrar::{StoreRegistrar, registered_package};
 use crate::state::ApiState;
 use runs::grant::Grant;
-use tools::{KnownTool, RegisteredPackage, SkillsOfRun};
+use tools::{CallOrigin, KnownTool, RegisteredPackage, SkillsOfRun};
 
 /// Lists the granted tools with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -226,8 +226,12 @@ impl ToolCalling<'_> {
         let doing = async {
             match key {
                 None => {
-                    let of_run = (self.caller.grant.run.endpoint_id, &skills);
-                    let called = self.state.tools.call(&tool, parameters, of_run).await;
+                    let origin = CallOrigin {
+                        endpoint: self.caller.grant.run.endpoint_id,
+                        skills: &skills,
+                        key: None,
+                    };
+                    let called = self.state.tools.call(&tool, parameters, origin).await;
                     Ok(offload(self.caller, self.state, &tool, called?).await)
                 }
                 Some(CallKey { key, scope }) => {
