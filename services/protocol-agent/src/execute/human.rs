@@ -3,6 +3,7 @@
 mod approval;
 mod form;
 
+use action_graph::code::Code;
 use action_graph::declaration::DecisionChoice;
 use action_graph::graph::{Graph, Millis};
 use action_graph::node::Node;
@@ -51,14 +52,11 @@ pub(crate) fn uncertain(
     until: Millis,
 ) -> InteractionRequest {
     let title = format!("Did this happen? {}", node.action.title);
-    let error = node
-        .error
-        .as_ref()
-        .map_or("", |error| error.message.as_str());
     let description = format!(
-        "`{}` was called for \"{}\", and its answer did not come: {error}\n\n{}",
+        "`{}` was called for \"{}\", and its answer did not come: {}\n\n{}",
         node.target(),
         graph.info.title,
+        cause(node),
         approval::arguments(node.input.as_ref()),
     );
     let actions = vec![
@@ -83,6 +81,19 @@ pub(crate) fn uncertain(
         actions,
         until,
     )
+}
+
+/// Why an answer did not come, in words for a person. Messages of the host API are advice for runners.
+fn cause(node: &Node) -> &str {
+    let Some(error) = &node.error else {
+        return "the reason is not known";
+    };
+    match error.code {
+        Code::Canceled => "the run was cancelled meanwhile",
+        Code::Timeout | Code::Deadline => "it took too long",
+        Code::HostUnavailable | Code::LeaseLost => "the connection was lost",
+        _ => error.message.lines().next().unwrap_or_default(),
+    }
 }
 
 /// The decision of an answer to that question.

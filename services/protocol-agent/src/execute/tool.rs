@@ -150,6 +150,12 @@ pub(crate) fn failure_of(error: &HostError) -> ActionFailure {
         _ if is_unknown => (Code::ToolError, Sent::Maybe),
         _ => (Code::ToolError, Sent::Yes),
     };
+    // The host advises the runner; models and persons read what happened.
+    let message = match code {
+        Code::Canceled => "the run was cancelled before the answer came",
+        _ if error.is_deadline_exceeded() => "the time of the run was over before the answer came",
+        _ => error.message.as_str(),
+    };
     let seconds = error.details.get("retry_after_seconds");
     let millis = seconds
         .and_then(Value::as_u64)
@@ -158,7 +164,7 @@ pub(crate) fn failure_of(error: &HostError) -> ActionFailure {
         retryable: error.retryable || is_unknown,
         retry_after: millis.map(|millis| u32::try_from(millis).unwrap_or(u32::MAX)),
         jitter: jitter(),
-        ..ActionFailure::new(code, &error.message, sent)
+        ..ActionFailure::new(code, message, sent)
     }
 }
 
@@ -328,6 +334,11 @@ mod tests {
             let found = (failure.code, failure.sent);
             assert_eq!(found, (expected, sent), "{code} {details}");
         }
+        let cancelled = failure("cancelled", false, &none);
+        assert_eq!(
+            cancelled.message,
+            "the run was cancelled before the answer came"
+        );
         let limited = failure("rate_limited", true, &json!({"retry_after_seconds": 3}));
         assert_eq!(limited.retry_after, Some(3_000));
         assert!(limited.retryable);
