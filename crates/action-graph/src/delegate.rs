@@ -15,6 +15,7 @@ use crate::result::deliver::{policy_of, reference_of};
 use crate::result::summary::summary_of;
 use crate::result::tokens::{clip_head, estimate};
 use crate::sha256;
+use crate::transcript::one_line;
 
 /// Argument of an agent that restricts its rights: lists of `models`, `tools`, `knowledge_bases`, `skills` and
 /// `agents`. A tool whose effect needs an approval is given only if `tools` lists it.
@@ -106,13 +107,7 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
     for reference in &node.action.context_refs {
         contexts.push(expanded(graph, node, reference)?);
     }
-    let task = if let Some(reference) = &node.action.prompt_ref {
-        expanded(graph, node, reference)?
-    } else {
-        let input = node.input.as_ref();
-        let prompt = input.and_then(|input| input.get("prompt")?.as_str());
-        prompt.map_or_else(|| node.action.description.clone(), str::to_owned)
-    };
+    let task = task_of(graph, node)?;
     let mut text = format!(
         "<node-request run_id=\"{}\" action_id=\"{}\">\n",
         escape(&graph.id.0),
@@ -139,6 +134,36 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
     }
     text.push_str("</node-request>\n");
     Some(text)
+}
+
+/// The task of an agent: its prompt, else its description. `None` for a reference without a value.
+fn task_of(graph: &Graph, node: &Node) -> Option<String> {
+    if let Some(reference) = &node.action.prompt_ref {
+        return expanded(graph, node, reference);
+    }
+    let input = node.input.as_ref();
+    let prompt = input.and_then(|input| input.get("prompt")?.as_str());
+    Some(prompt.map_or_else(|| node.action.description.clone(), str::to_owned))
+}
+
+/// Title and task of an agent on one line, at most `most` characters: for lists of runs.
+pub fn task_summary(graph: &Graph, id: &ActionId, most: usize) -> Option<String> {
+    let node = graph.node(id)?;
+    let (title, task) = (
+        one_line(&node.action.title),
+        one_line(&task_of(graph, node)?),
+    );
+    let text = match (title.as_str(), task.as_str()) {
+        (title, "") => title.to_owned(),
+        ("", task) => task.to_owned(),
+        (title, task) if title == task => title.to_owned(),
+        (title, task) => format!("{title}: {task}"),
+    };
+    if text.chars().count() <= most {
+        return Some(text).filter(|text| !text.is_empty());
+    }
+    let cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    Some(format!("{cut}…"))
 }
 
 /// Handoffs of the assignments that an action depends on, but for those whose results no model may read.

@@ -2,7 +2,7 @@
 
 use protocol::JsonObject;
 use protocol::admin::Fault;
-use protocol::child_run::{ChildRunRequest, KEY_CHARS};
+use protocol::child_run::{ChildRunRequest, KEY_CHARS, SUMMARY_CHARS};
 use protocol::context::{ActorContext, AgentInput, DeliveryContext};
 use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
 use protocol::id::{AgentId, RunId};
@@ -23,6 +23,11 @@ pub fn check_child_run(request: &ChildRunRequest) -> Vec<Fault> {
             "/idempotency_key",
             format!("must have 1 to {KEY_CHARS} characters"),
         );
+    }
+    let summary = request.summary.as_deref().map(|text| text.chars().count());
+    if summary.is_some_and(|count| !(1..=SUMMARY_CHARS).contains(&count)) {
+        let message = format!("must have 1 to {SUMMARY_CHARS} characters");
+        fault("/summary", message);
     }
     if request.deadline_seconds == Some(0) {
         fault("/deadline_seconds", "must be at least 1".to_owned());
@@ -73,6 +78,9 @@ pub struct ParentRun<'a> {
 pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -> EventEnvelope {
     let mut data = JsonObject::new();
     data.insert("parent_run_id".to_owned(), json!(asking.run_id));
+    if let Some(summary) = request.summary {
+        data.insert("summary".to_owned(), json!(summary));
+    }
     if !request.context.is_empty() {
         data.insert("context".to_owned(), Value::Object(request.context));
     }
@@ -127,6 +135,7 @@ mod tests {
                 json!({"idempotency_key": "k".repeat(201)}),
                 vec!["/idempotency_key"],
             ),
+            (json!({"summary": "s".repeat(201)}), vec!["/summary"]),
             (
                 json!({"deadline_seconds": 0, "input": {}}),
                 vec!["/deadline_seconds", "/input"],

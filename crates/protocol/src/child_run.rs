@@ -26,6 +26,9 @@ pub const MAX_WAIT_SECONDS: u64 = 30;
 /// Maximum characters of an `idempotency_key`.
 pub const KEY_CHARS: usize = 200;
 
+/// Maximum characters of a `summary`.
+pub const SUMMARY_CHARS: usize = 200;
+
 /// Body of `POST /host/v1/child-runs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -39,6 +42,11 @@ pub struct ChildRunRequest {
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub context: JsonObject,
+    /// The task for lists of runs, 1 to 200 characters: `input_preview` of the child run, and `event.data.summary`.
+    /// Absent: the begin of the input's text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
+    pub summary: Option<String>,
     /// Restricts the grants of the child. Absent: everything granted to both this run and the child's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants: Option<ChildGrants>,

@@ -74,8 +74,9 @@ pub struct AgentRun {
     /// Current name of the agent. Absent if the agent was deleted, and in the host API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_name: Option<String>,
-    /// The begin of the event's input text, at most 200 characters. A longer text ends with `…`. Absent for an
-    /// event without text or above 256 KiB, and in the host API.
+    /// The begin of the event's input text, at most 200 characters. A longer text ends with `…`. For a child run
+    /// whose parent sent a `summary`, the summary. Absent for an event without text or above 256 KiB, and in the
+    /// host API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 200))]
     pub input_preview: Option<String>,

@@ -155,6 +155,7 @@ impl AgentHost for Host {
                 ..AgentInput::default()
             },
             context: JsonObject::new(),
+            summary: None,
             grants: None,
             deadline_seconds: None,
             idempotency_key: key.to_owned(),

@@ -419,6 +419,7 @@ async fn sends_child_run_calls() {
             ..AgentInput::default()
         },
         context: JsonObject::new(),
+        summary: None,
         grants: None,
         deadline_seconds: Some(60),
         idempotency_key: "k-1".to_owned(),

@@ -107,16 +107,21 @@ pub(crate) async fn input_texts(
 /// Maximum bytes of an envelope whose text is read. The database parses it for each row of a list.
 const ENVELOPE_BYTES: u32 = 256 * 1024;
 
-/// Expression for the begin of an envelope's text: `input.text`, or the text of its first content part.
+/// Expression for the begin of an envelope's text: the summary of a child run's task, `input.text`, or the text of
+/// its first content part.
 fn input_text(backend: DbBackend, envelope: &str, characters: u32) -> String {
     let member = |postgres: &str, sqlite: &str| match backend {
         DbBackend::Postgres => format!("CAST({envelope} AS json) #>> '{{{postgres}}}'"),
         _ => format!("json_extract({envelope}, '$.{sqlite}')"),
     };
+    let (source, summary) = (
+        member("source", "source"),
+        member("data,summary", "data.summary"),
+    );
     let text = member("input,text", "input.text");
     let part = member("input,contents,0,text", "input.contents[0].text");
     format!(
         "CASE WHEN octet_length({envelope}) <= {ENVELOPE_BYTES} \
-         THEN substr(coalesce({text}, {part}), 1, {characters}) END"
+         THEN substr(coalesce(CASE WHEN {source} = 'run' THEN {summary} END, {text}, {part}), 1, {characters}) END"
     )
 }

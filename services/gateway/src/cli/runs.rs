@@ -11,12 +11,18 @@ use serde_json::{Value, json};
 use crate::cli::facts::{age, elements, moment, print_facts, text, took};
 use crate::cli::gateway::{Gateway, GatewayArguments, encoded};
 use crate::cli::ids::{RUNS, find_id, tail};
-use crate::cli::table::{TableRow, print_table};
+use crate::cli::table::{TableRow, one_line, print_table};
 use crate::cli::{agents, output, send};
 
+/// Finish reason of a run whose graph has failed actions.
+pub(super) const ACTIONS_FAILED: &str = "actions_failed";
+/// The same as shown.
+pub(super) const INCOMPLETE: &str = "actions failed";
 /// Statuses of runs that have ended.
 const ENDED: [&str; 4] = ["completed", "failed", "cancelled", "timeout"];
 const USAGE: u8 = 2;
+/// Maximum characters of an input in a list, also where no terminal cuts the line.
+const INPUT_CHARACTERS: usize = 100;
 
 #[derive(Subcommand)]
 pub(super) enum RunsCommand {
@@ -141,14 +147,14 @@ fn list(runs: &[Value], json: bool) {
         return;
     }
     let row = |run: &Value| TableRow {
-        style: style_of(text(run, "status")),
+        style: style_of(run),
         cells: vec![
             tail(text(run, "run_id")).to_owned(),
             list_status_of(run),
             age(run, "created_at"),
             took(run).unwrap_or_else(|| "-".to_owned()),
             agent_of(run).to_owned(),
-            text(run, "input_preview").to_owned(),
+            input_of(run),
         ],
     };
     print_table(
@@ -157,13 +163,27 @@ fn list(runs: &[Value], json: bool) {
     );
 }
 
+/// Begin of the input. A child run names its parent.
+fn input_of(run: &Value) -> String {
+    let input = one_line(text(run, "input_preview"));
+    let input = match run["parent_run_id"].as_str() {
+        Some(parent) => format!("↳ of {}: {input}", tail(parent)),
+        None => input,
+    };
+    match input.char_indices().nth(INPUT_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &input[..end]),
+        None => input,
+    }
+}
+
 fn agent_of(run: &Value) -> &str {
     let name = run["agent_name"].as_str();
     name.unwrap_or_else(|| tail(text(run, "agent_id")))
 }
 
-fn style_of(status: &str) -> Style {
-    match status {
+fn style_of(run: &Value) -> Style {
+    match text(run, "status") {
+        "completed" if is_incomplete(run) => output::YELLOW,
         "failed" | "timeout" => output::RED,
         "cancelled" => output::DIM,
         "completed" => Style::new(),
@@ -220,13 +240,18 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
     Ok(())
 }
 
-/// Status in a list: a completed run that waits says for what.
+/// Status in a list: a completed run that waits says for what, and one whose actions failed says so.
 fn list_status_of(run: &Value) -> String {
     let waiting = run["status_reason"].as_str().and_then(waits_for);
     match waiting {
         Some(waiting) => format!("waiting ({waiting})"),
+        None if is_incomplete(run) => format!("completed ({INCOMPLETE})"),
         None => text(run, "status").to_owned(),
     }
+}
+
+fn is_incomplete(run: &Value) -> bool {
+    text(run, "status") == "completed" && text(run, "status_reason") == ACTIONS_FAILED
 }
 
 /// Cause of the wait of a completed run, by its finish reason; `None` for runs that are done.
@@ -245,6 +270,7 @@ fn status_of(run: &Value) -> String {
         Some(reason) if status == "completed" && waits_for(reason).is_some() => {
             format!("{status}, {}", list_status_of(run))
         }
+        Some(ACTIONS_FAILED) if status == "completed" => list_status_of(run),
         Some(reason) if status != "completed" && reason != status => {
             format!("{status} ({reason})")
         }
@@ -345,6 +371,9 @@ mod tests {
         let waiting = json!({"status": "completed", "status_reason": "waiting_user"});
         assert_eq!(list_status_of(&waiting), "waiting (approval)");
         check(waiting, "completed, waiting (approval)");
+        let incomplete = json!({"status": "completed", "status_reason": "actions_failed"});
+        assert_eq!(list_status_of(&incomplete), "completed (actions failed)");
+        check(incomplete, "completed (actions failed)");
         check(
             json!({"status": "failed", "status_reason": "host.orphaned"}),
             "failed (host.orphaned)",
@@ -352,6 +381,19 @@ mod tests {
         check(
             json!({"status": "cancelled", "status_reason": "cancelled"}),
             "cancelled",
+        );
+    }
+
+    #[test]
+    fn lists_name_parents_and_cut_inputs() {
+        let check = |run: Value, expected: &str| assert_eq!(input_of(&run), expected);
+        check(json!({"input_preview": "two\nlines"}), "two lines");
+        let child =
+            json!({"input_preview": "Ask the assistant: What?", "parent_run_id": "01a2-c8cdcc8b"});
+        check(child, "↳ of c8cdcc8b: Ask the assistant: What?");
+        check(
+            json!({"input_preview": "天".repeat(101)}),
+            &format!("{}…", "天".repeat(100)),
         );
     }
 

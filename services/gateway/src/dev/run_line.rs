@@ -20,6 +20,8 @@ pub(crate) struct RunLine {
     pub(crate) duration_ms: i64,
     /// `None`: no call of the run was counted.
     pub(crate) tokens: Option<u64>,
+    /// The run that started it as a child run.
+    pub(crate) parent: Option<RunId>,
     /// `None`: the event has no text.
     pub(crate) text: Option<String>,
     /// Code and message.
@@ -39,9 +41,12 @@ pub(super) async fn read(store: &Store, workspace: &WorkspaceId, id: RunId) -> O
         .ok()
         .flatten()
         .and_then(|event| serde_json::from_str(&event.envelope).ok());
-    let text = event
-        .as_ref()
-        .and_then(|event| event["input"]["text"].as_str());
+    let text = event.as_ref().and_then(|event| {
+        let summary = run
+            .parent_run_id
+            .and_then(|_| event["data"]["summary"].as_str());
+        summary.or_else(|| event["input"]["text"].as_str())
+    });
     Some(RunLine {
         agent: match agent.ok().flatten() {
             Some(agent) => agent.spec.name,
@@ -68,6 +73,7 @@ fn of_run(run: &Run) -> RunLine {
         reason: run.status_reason.clone(),
         duration_ms: (ended_at_ms - run.created_at).max(0),
         tokens: usage.and_then(|usage| tokens(&usage)),
+        parent: run.parent_run_id,
         text: None,
         failure: error.map(|error| (text(&error, "code"), text(&error, "message"))),
         endpoint: String::new(),

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use action_graph::code::Code;
-use action_graph::delegate::{AUTHORITY, node_request};
+use action_graph::delegate::{AUTHORITY, node_request, task_summary};
 use action_graph::graph::Graph;
 use action_graph::node::{ActionOutput, Node, Sent};
 use action_graph::result::deliver::policy_of;
 use action_graph::schedule::{ActionFailure, ActionOutcome, Execute};
-use protocol::child_run::{ChildGrants, ChildRun, ChildRunRequest};
+use protocol::child_run::{ChildGrants, ChildRun, ChildRunRequest, SUMMARY_CHARS};
 use protocol::context::AgentInput;
 use protocol::id::RunId;
 use protocol::message::Message;
@@ -59,6 +59,7 @@ pub(crate) fn request(
             ..AgentInput::default()
         },
         context: context.as_object().cloned().unwrap_or_default(),
+        summary: task_summary(graph, &execute.id, SUMMARY_CHARS),
         grants: Some(grants(env, node, execute)?),
         deadline_seconds: Some(env.time_of(most_ms).as_secs().max(1)),
         idempotency_key: execute.key.clone(),

@@ -72,6 +72,7 @@ pub(super) async fn call(
             ..AgentInput::default()
         },
         context: JsonObject::new(),
+        summary: None,
         grants: None,
         deadline_seconds: arguments.deadline_seconds,
         // MCP calls have no idempotency key, so each call is a new task.

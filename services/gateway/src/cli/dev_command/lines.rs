@@ -4,8 +4,9 @@ use base::clock::Clock;
 use protocol::run::RunStatus;
 use telemetry::time_of_day;
 
+use crate::cli::ids::tail;
 use crate::cli::output;
-use crate::cli::runs::waits_for;
+use crate::cli::runs::{ACTIONS_FAILED, INCOMPLETE, waits_for};
 use crate::dev::RunLine;
 
 /// `12:03:11 hello ✓ 1.3 s 358 tok "What is Runnel?"`
@@ -21,8 +22,10 @@ pub(super) fn runner(text: &str) -> String {
 
 fn summary(run: &RunLine) -> String {
     let waiting = run.reason.as_deref().and_then(waits_for);
+    let is_incomplete = run.reason.as_deref() == Some(ACTIONS_FAILED);
     let mark = match run.status {
         RunStatus::Completed if waiting.is_some() => '…',
+        RunStatus::Completed if is_incomplete => '!',
         RunStatus::Completed => '✓',
         RunStatus::Cancelled => '–',
         _ => '✗',
@@ -38,6 +41,9 @@ fn summary(run: &RunLine) -> String {
     if let Some(waiting) = waiting {
         parts.push(format!("waiting ({waiting})"));
     }
+    if run.status == RunStatus::Completed && is_incomplete {
+        parts.push(INCOMPLETE.to_owned());
+    }
     if run.status == RunStatus::Cancelled {
         parts.push("cancelled".to_owned());
     } else if let Some((code, message)) = &run.failure {
@@ -45,6 +51,9 @@ fn summary(run: &RunLine) -> String {
             "{code}: {message} (endpoint {}, run {})",
             run.endpoint, run.run_id
         ));
+    }
+    if let Some(parent) = run.parent {
+        parts.push(format!("↳ of {}", tail(&parent.to_string())));
     }
     if let Some(text) = &run.text {
         parts.push(format!("\"{text}\""));
@@ -74,6 +83,7 @@ mod tests {
             reason: None,
             duration_ms: 1_340,
             tokens: Some(358),
+            parent: None,
             text: Some("What is Runnel?".to_owned()),
             failure: None,
             endpoint: "runner".to_owned(),
@@ -95,6 +105,22 @@ mod tests {
         assert_eq!(
             summary(&waiting),
             "hello … 1.3 s 358 tok waiting (child) \"What is Runnel?\""
+        );
+        let incomplete = RunLine {
+            reason: Some("actions_failed".to_owned()),
+            ..run(RunStatus::Completed)
+        };
+        assert_eq!(
+            summary(&incomplete),
+            "hello ! 1.3 s 358 tok actions failed \"What is Runnel?\""
+        );
+        let child = RunLine {
+            parent: Some(RunId(uuid::Uuid::nil())),
+            ..run(RunStatus::Completed)
+        };
+        assert_eq!(
+            summary(&child),
+            "hello ✓ 1.3 s 358 tok ↳ of 00000000 \"What is Runnel?\""
         );
         let failure = ("boom".to_owned(), "it\nbroke\u{1b}[2J".to_owned());
         let failed = RunLine {
