@@ -158,6 +158,28 @@ fn bound_arguments_are_checked_before_a_call() {
 }
 
 #[test]
+fn renders_doubling_bindings_in_bounded_size() {
+    let step = |n: usize| {
+        let before = json!({"$ref": format!("action:s{}.output", n.saturating_sub(1))});
+        let input = if n == 0 {
+            json!({"text": "x".repeat(40_000)})
+        } else {
+            json!({"left": before, "right": before})
+        };
+        json!({"type": "action", "id": format!("s{n}"), "title": "S", "description": "D.", "reason": "R.",
+            "operation": "read", "executor": {"type": "tool", "target": "read"}, "input": input})
+    };
+    let actions: Vec<_> = (0..30).map(step).collect();
+    let declared = json!({"type": "agent.protocol", "version": "1", "intent": "execute", "title": "T",
+        "payload": {"type": "action_graph", "actions": actions}});
+    let text = format!("```json agent-protocol\n{declared}\n```\n");
+    let (played, _) = played(&text, &open(&text));
+    let rendered = show::graph_turn(&played, "");
+    assert!(rendered.len() < 3 * text.len(), "{}", rendered.len());
+    assert!(rendered.contains("args_too_large"), "{rendered}");
+}
+
+#[test]
 fn scripts_refuse_duplicates_and_incomplete_answers() {
     for (tools, fault) in [
         (
