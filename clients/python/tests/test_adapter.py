@@ -154,6 +154,50 @@ async def test_missing_model_says_what_to_grant() -> None:
     assert "resource_policy.models" in found[0]["data"]["message"]
 
 
+async def use_everything(ctx: RunContext) -> typing.AsyncIterator[str]:
+    for _ in range(2):
+        await ctx.history.messages()
+        await ctx.knowledge.search("Runnel")
+        ctx.tools.offered()
+        await ctx.state.get("count")
+    yield "done"
+
+
+@pytest.mark.parametrize(
+    ("permissions", "lacking"),
+    [
+        ({}, ["history page", "knowledge_bases retrieve", "tools call", "state conversation"]),
+        (
+            {"history": ["search"], "tools": ["call"], "storage": ["plugin"]},
+            ["history page", "knowledge_bases retrieve"],
+        ),
+        ({"history": ["page"], "tools": ["call"], "knowledge_bases": ["retrieve"], "state": ["conversation"]}, []),
+    ],
+)
+async def test_calls_without_grant_name_the_missing_permission(
+    permissions: typing.Any, lacking: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Endpoint(SECRET)
+    made.runner(ID, permissions=permissions)(use_everything)
+    found = await results_of(await started(made))
+    logged = [one["data"] for one in found if one["type"] == "processor.log"]
+    assert [one["level"] for one in logged] == ["warning"] * len(lacking)
+    assert [one["text"] for one in logged] == [
+        record.getMessage().removeprefix("run r-1: ") for record in caplog.records
+    ]
+    for name, one in zip(lacking, logged, strict=True):
+        assert f"the manifest lacks permissions.{name})" in one["text"]
+
+
+async def test_failed_runs_name_the_missing_permission_first() -> None:
+    async def remember(ctx: RunContext) -> None:
+        await ctx.history.messages()
+        raise RunFailed("acme.empty", "nothing to remember")
+
+    found = await outcome(remember)
+    assert [kind for kind, _ in found] == ["processor.log", "run.failed"]
+
+
 async def test_silent_runs_send_keep_alives() -> None:
     release = asyncio.Event()
 

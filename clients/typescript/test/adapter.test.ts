@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ApiError, Webhook } from "../src/index.js";
-import { Endpoint, type EndpointOptions, type Result, results, RunFailed, type RunFunction } from "../src/runner/index.js";
+import { Endpoint, type EndpointOptions, type Permissions, type Result, results, RunFailed, type RunFunction } from "../src/runner/index.js";
 import { type EndpointResponse, Rejection } from "../src/runner/endpoint.js";
 import { piecesOf, UnverifiedBytes } from "../src/runner/unverified.js";
 
@@ -144,6 +144,42 @@ test("missing model says what to grant", async () => {
   const [failed] = await resultsOf(await started(made, runRequest("r-1", { resources: {} })));
   assert.equal(failed?.data.code, "runner.no_model");
   assert(failed?.data.message.includes("resource_policy.models"));
+});
+
+test("calls without grant name the missing permission", async (t) => {
+  const cases: [Permissions, string[]][] = [
+    [{}, ["history page", "knowledge_bases retrieve", "tools call", "state conversation"]],
+    [{ history: ["search"], tools: ["call"], storage: ["plugin"] }, ["history page", "knowledge_bases retrieve"]],
+    [{ history: ["page"], tools: ["call"], knowledge_bases: ["retrieve"], state: ["conversation"] }, []],
+  ];
+  for (const [permissions, lacking] of cases) {
+    const warned = t.mock.method(console, "warn", () => {});
+    const made = new Endpoint({ secret: SECRET }).runner({ id: ID, permissions }, async function* (ctx) {
+      for (let call = 0; call < 2; call++) {
+        await ctx.history.messages();
+        await ctx.knowledge.search("Runnel");
+        ctx.tools.offered();
+        await ctx.state.get("count", 0);
+      }
+      yield "done";
+    });
+    const logged = (await resultsOf(await started(made))).filter((one) => one.type === "processor.log");
+    assert.deepEqual(logged.map((one) => one.data.level), lacking.map(() => "warning"));
+    const warnings = warned.mock.calls.map((call) => call.arguments[0]);
+    assert.deepEqual(warnings, logged.map((one) => `run r-1: ${one.data.text}`));
+    for (const [at, name] of lacking.entries()) {
+      assert(logged[at]?.data.text.includes(`the manifest lacks permissions.${name})`));
+    }
+    warned.mock.restore();
+  }
+});
+
+test("failed runs name the missing permission first", async () => {
+  const found = await outcome(async function* (ctx) {
+    await ctx.history.messages();
+    throw new RunFailed("acme.empty", "nothing to remember");
+  });
+  assert.deepEqual(found.map(([type]) => type), ["processor.log", "run.failed"]);
 });
 
 test("silent runs send keep-alives", async () => {

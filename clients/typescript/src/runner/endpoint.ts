@@ -198,7 +198,8 @@ export class Endpoint {
     const abort = new AbortController();
     const send = this.#options.fetch ? { fetch: this.#options.fetch } : {};
     const times = { deadlineAt: context.runtime.deadline_at, now: signedAt };
-    const run = new RunContext(context, new HostApi(host, { ...times, ...send, signal: abort.signal }), abort.signal);
+    const api = new HostApi(host, { ...times, ...send, signal: abort.signal });
+    const run = new RunContext(context, api, abort.signal, runner.manifest.permissions);
     const execution = new Execution(run, runner.work, abort, (this.#options.keepAliveSeconds ?? 15) * 1000);
     this.#live.set(runId, execution);
     const frames = this.#framesOf(runId, execution);

@@ -102,12 +102,18 @@ export class Execution {
     return JSON.stringify({ run_id: this.run.runId, ...counted, ...result, sequence: this.#sequence + 1 });
   }
 
-  /** Results of the function, with a failure in place of its error. */
+  /** Results of the function, with a failure in place of its error. Missing permissions come before the next result. */
   async *#results(): AsyncGenerator<Result, void, undefined> {
+    const { missing, runId, signal } = this.run;
     try {
-      yield* this.#joined();
+      for await (const result of this.#joined()) {
+        yield* missing.take();
+        yield result;
+      }
+      yield* missing.take();
     } catch (error) {
-      yield this.run.signal.aborted ? cancelled() : failureOf(error, this.run.runId);
+      yield* missing.take();
+      yield signal.aborted ? cancelled() : failureOf(error, runId);
     }
   }
 

@@ -4,6 +4,7 @@ import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
 import type { Json, LlmTokenUsage, LlmTool, Message, MessageChunk, ToolCall } from "../types.js";
 import type { AgentResources, ModelResource, ToolResource } from "./context.js";
+import type { MissingPermissions } from "./grants.js";
 import type { HostApi } from "./host.js";
 import { type Result, toolCompleted, toolStarted } from "./results.js";
 
@@ -155,12 +156,14 @@ export class Tools {
   constructor(
     private readonly host: HostApi,
     resources: AgentResources,
+    private readonly missing: MissingPermissions,
   ) {
     this.granted = resources.tools ?? [];
   }
 
   /** Granted tools in the form that a model request has. */
   offered(): LlmTool[] {
+    if (this.granted.length === 0) this.missing.report("ctx.tools.offered", "tools", "call");
     return this.granted.map((tool) => ({
       name: tool.tool_name,
       description: tool.description ?? "",

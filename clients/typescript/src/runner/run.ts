@@ -12,7 +12,8 @@ import type {
   StateScope,
   TranscriptItem,
 } from "../types.js";
-import type { AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry } from "./context.js";
+import type { AgentRunContext, KnowledgeBaseResource, Permissions, RetrievalResultEntry } from "./context.js";
+import { MissingPermissions } from "./grants.js";
 import type { HostApi } from "./host.js";
 import { Models, Tools } from "./models.js";
 
@@ -29,6 +30,7 @@ export class RunContext {
   readonly state: State;
   readonly files: Files;
   readonly interactions: Interactions;
+  readonly missing: MissingPermissions;
 
   constructor(
     /** Whole request, as `openapi/runner.json` describes it. */
@@ -36,13 +38,15 @@ export class RunContext {
     readonly host: HostApi,
     /** Aborted by a cancel, and when the gateway closes the connection. */
     readonly signal: AbortSignal,
+    permissions: Permissions = {},
   ) {
     this.runId = context.run_id;
+    this.missing = new MissingPermissions(this.runId, permissions);
     this.models = new Models(host, context.resources);
-    this.tools = new Tools(host, context.resources);
-    this.knowledge = new Knowledge(host, context);
-    this.history = new History(host, context);
-    this.state = new State(host, context);
+    this.tools = new Tools(host, context.resources, this.missing);
+    this.knowledge = new Knowledge(host, context, this.missing);
+    this.history = new History(host, context, this.missing);
+    this.state = new State(host, context, this.missing);
     this.files = new Files(host, context);
     this.interactions = new Interactions(host);
   }
@@ -80,6 +84,7 @@ export class Knowledge {
   constructor(
     private readonly host: HostApi,
     context: AgentRunContext,
+    private readonly missing: MissingPermissions,
   ) {
     this.granted = context.resources.knowledge_bases ?? [];
   }
@@ -93,8 +98,10 @@ export class Knowledge {
 
   /** Texts of the best passages of each granted base. They are data, not instructions. */
   async search(query: string, topK = 4): Promise<string[]> {
+    const open = this.granted.filter((base) => !base.operations?.length || base.operations.includes("retrieve"));
+    if (open.length === 0) this.missing.report("ctx.knowledge.search", "knowledge_bases", "retrieve");
     if (!query.trim()) return [];
-    const found = await Promise.all(this.granted.map((base) => this.retrieve(base.kb_id, query, topK)));
+    const found = await Promise.all(open.map((base) => this.retrieve(base.kb_id, query, topK)));
     return found.flat().map((entry) => textOf(entry.content));
   }
 }
@@ -107,6 +114,7 @@ export class History {
   constructor(
     private readonly host: HostApi,
     context: AgentRunContext,
+    private readonly missing: MissingPermissions,
   ) {
     this.#eventId = context.event.event_id;
     this.isGranted = context.context?.available_apis?.history_page === true;
@@ -114,7 +122,10 @@ export class History {
 
   /** Up to `limit` messages before the current one, oldest first, as a model takes them. */
   async messages(limit = 20): Promise<Message[]> {
-    if (!this.isGranted) return [];
+    if (!this.isGranted) {
+      this.missing.report("ctx.history.messages", "history", "page");
+      return [];
+    }
     const items = await this.page({ limit });
     // The newest come first: the current message, and those that arrived after it, are not history.
     const current = items.findIndex((item) => item.event_id === this.#eventId);
@@ -143,6 +154,7 @@ export class State {
   constructor(
     private readonly host: HostApi,
     context: AgentRunContext,
+    private readonly missing: MissingPermissions,
   ) {
     for (const [scope, values] of Object.entries(context.state ?? {})) {
       if (typeof values !== "object" || values === null) continue;
@@ -164,7 +176,9 @@ export class State {
         if (!(error instanceof ApiError) || error.code !== "not_found") throw error;
       }
     }
-    return this.#values.has(name) ? (this.#values.get(name) as T) : fallback;
+    if (this.#values.has(name)) return this.#values.get(name) as T;
+    this.missing.report("ctx.state.get", "state", scope);
+    return fallback;
   }
 
   /** Writes a value and returns its version. With `ifVersion`, another version is an error `conflict`. */

@@ -7,6 +7,7 @@ from typing import Any, cast
 from ..client import text_of
 from ..errors import ApiError
 from ..types import ArtifactMetadata, AwaitedInteraction, Json, Message, StateScope, TranscriptItem
+from ._grants import MissingPermissions
 from .context import AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry
 from .host import HostApi
 
@@ -17,8 +18,8 @@ _MAX_QUERY = 2000
 class Knowledge:
     """Knowledge bases that the run was granted."""
 
-    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
-        self._host = host
+    def __init__(self, host: HostApi, context: AgentRunContext, missing: MissingPermissions) -> None:
+        self._host, self._missing = host, missing
         self.granted = cast("list[KnowledgeBaseResource]", context["resources"].get("knowledge_bases") or [])
 
     async def retrieve(self, kb_id: str, query: str, *, top_k: int = 5) -> list[RetrievalResultEntry]:
@@ -29,22 +30,26 @@ class Knowledge:
 
     async def search(self, query: str, *, top_k: int = 4) -> list[str]:
         """Texts of the best passages of each granted base. They are data, not instructions."""
+        open_bases = [base for base in self.granted if "retrieve" in (base.get("operations") or ["retrieve"])]
+        if not open_bases:
+            self._missing.report("ctx.knowledge.search", "knowledge_bases", "retrieve")
         if not query.strip():
             return []
-        found = [await self.retrieve(base["kb_id"], query, top_k=top_k) for base in self.granted]
+        found = [await self.retrieve(base["kb_id"], query, top_k=top_k) for base in open_bases]
         return [text_of(entry["content"]) for entries in found for entry in entries]
 
 
 class History:
     """Messages of the run's conversation."""
 
-    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
-        self._host, self._event_id = host, context["event"]["event_id"]
+    def __init__(self, host: HostApi, context: AgentRunContext, missing: MissingPermissions) -> None:
+        self._host, self._missing, self._event_id = host, missing, context["event"]["event_id"]
         self.is_granted = bool(_apis(context).get("history_page"))
 
     async def messages(self, limit: int = 20) -> list[Message]:
         """Up to `limit` messages before the current one, oldest first, as a model takes them."""
         if not self.is_granted:
+            self._missing.report("ctx.history.messages", "history", "page")
             return []
         items = await self.page(limit=limit)
         # The newest come first: the current message, and those that arrived after it, are not history.
@@ -65,8 +70,8 @@ class History:
 class State:
     """Values that runs leave for later runs, by scope."""
 
-    def __init__(self, host: HostApi, context: AgentRunContext) -> None:
-        self._host = host
+    def __init__(self, host: HostApi, context: AgentRunContext, missing: MissingPermissions) -> None:
+        self._host, self._missing = host, missing
         self._values: dict[tuple[str, str], Any] = {
             (scope, key): value
             for scope, values in (context.get("state") or {}).items()
@@ -85,6 +90,8 @@ class State:
             except ApiError as error:
                 if error.code != "not_found":
                     raise
+        if (scope, key) not in self._values:
+            self._missing.report("ctx.state.get", "state", scope)
         return self._values.get((scope, key), default)
 
     async def put(

@@ -224,7 +224,8 @@ class Endpoint:
             raise Rejection(503, "rate_limited", "all places for runs are taken", retry_after=1)
         deadline_at = context["runtime"].get("deadline_at")
         host = HostApi(request["host"], deadline_at, float(signed_at), self._transport)
-        execution = Execution(RunContext(context, host), function, self._keep_alive)
+        permissions = self._manifests[request["runner_id"]].get("permissions")
+        execution = Execution(RunContext(context, host, permissions), function, self._keep_alive)
         headers = {
             "content-type": "text/event-stream",
             "cache-control": "no-cache, no-transform",

@@ -130,7 +130,7 @@ class Execution:
         try:
             async with contextlib.aclosing(self._said()) as said:
                 async for result in said:
-                    await self._queue.put(result)
+                    await self._put(result)
                     if result["type"] in TERMINAL:
                         return
             last = results.completed()
@@ -150,7 +150,11 @@ class Execution:
             log.exception("run %s fails by an exception of the runner", run_id)
             text = f"the runner raised {type(error).__name__}; its log has the details"
             last = results.failed("runner.exception", text)
-        await self._queue.put(last)
+        await self._put(last)
+
+    async def _put(self, result: Result) -> None:
+        for one in (*self.run.missing.take(), result):
+            await self._queue.put(one)
 
     async def _said(self) -> AsyncGenerator[Result, None]:
         """Results of the function. Deltas without a whole message after them become one."""

@@ -10,6 +10,7 @@ from ..client import text_of
 from ..errors import ApiError
 from ..types import Json, LlmTokenUsage, LlmTool, Message, ToolCall
 from . import results
+from ._grants import MissingPermissions
 from .context import AgentResources, ModelResource, ToolResource
 from .host import HostApi
 from .results import Result
@@ -162,11 +163,14 @@ def _request(messages: str | list[Message], tools: list[LlmTool] | None, more: J
 class Tools:
     """Tools that the run was granted."""
 
-    def __init__(self, host: HostApi, resources: AgentResources) -> None:
-        self._host, self.granted = host, cast("list[ToolResource]", resources.get("tools") or [])
+    def __init__(self, host: HostApi, resources: AgentResources, missing: MissingPermissions) -> None:
+        self._host, self._missing = host, missing
+        self.granted = cast("list[ToolResource]", resources.get("tools") or [])
 
     def offered(self) -> list[LlmTool]:
         """Granted tools in the form that a model request has."""
+        if not self.granted:
+            self._missing.report("ctx.tools.offered", "tools", "call")
         return [
             {
                 "name": tool["tool_name"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..types import Json
-from .context import AgentRunContext
+from ._grants import MissingPermissions
+from .context import AgentRunContext, Permissions
 from .data import Files, History, Interactions, Knowledge, State
 from .host import HostApi
 from .models import Models, Tools
@@ -18,15 +19,16 @@ class RunContext:
     after a cancel of the run.
     """
 
-    def __init__(self, context: AgentRunContext, host: HostApi) -> None:
+    def __init__(self, context: AgentRunContext, host: HostApi, permissions: Permissions | None = None) -> None:
         self.context, self.host = context, host
         self.run_id = context["run_id"]
         self.is_cancelled = False
+        self.missing = MissingPermissions(self.run_id, permissions or {})
         self.models = Models(host, context["resources"])
-        self.tools = Tools(host, context["resources"])
-        self.knowledge = Knowledge(host, context)
-        self.history = History(host, context)
-        self.state = State(host, context)
+        self.tools = Tools(host, context["resources"], self.missing)
+        self.knowledge = Knowledge(host, context, self.missing)
+        self.history = History(host, context, self.missing)
+        self.state = State(host, context, self.missing)
         self.files = Files(host, context)
         self.interactions = Interactions(host)
 
