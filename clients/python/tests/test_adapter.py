@@ -366,6 +366,62 @@ async def test_token_is_renewed_before_it_expires() -> None:
     assert calls == [("/host/v1/token", "Bearer t-1"), ("/host/v1/run", "Bearer t-2")]
 
 
+def shown(found: list[tuple[str, typing.Any]]) -> str:
+    """The text that a client shows of the deltas."""
+    return "".join(data["chunk"]["content"] for kind, data in found if kind == "message.delta")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("Let me look.", "It is 02:52.", "Let me look.\n\nIt is 02:52."),
+        ("Let me look.\n", "It is 02:52.", "Let me look.\nIt is 02:52."),
+        ("", "It is 02:52.", "It is 02:52."),
+    ],
+)
+async def test_text_after_a_tool_call_is_a_paragraph(before: str, after: str, expected: str) -> None:
+    async def look(_: RunContext) -> typing.AsyncIterator[typing.Any]:
+        yield before
+        for call in ("c-1", "c-2"):
+            yield results.tool_started(call, "clock", {})
+            yield results.tool_completed(call, "clock", result={})
+        yield after[:2]
+        yield after[2:]
+
+    found = await outcome(look)
+    assert shown(found) == expected
+    assert found[-2][1]["message"]["content"] == expected
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ("02:52", "02:52"),
+        ({"text": "02:52"}, "02:52"),
+        ({"value": "02:52"}, "02:52"),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
+        ([{"type": "text", "text": "a"}], "a"),
+        ({"text": "02:52", "zone": "UTC"}, '{"text": "02:52", "zone": "UTC"}'),
+        ({"content": [{"type": "image"}]}, '{"content": [{"type": "image"}]}'),
+        ({"text": 7}, '{"text": 7}'),
+        ([], "[]"),
+    ],
+)
+async def test_sole_text_of_a_tool_is_no_json(result: typing.Any, text: str) -> None:
+    messages = list[typing.Any]()
+
+    async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
+        function = {"name": "clock", "arguments": "{}"}
+        asked: typing.Any = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        async for one in ctx.tools.call_all(asked, messages):
+            yield one
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"result": result}))
+    found = await outcome(ask, transport=transport)
+    assert messages[-1]["content"] == text
+    assert found[1][1]["result"] == {"text": text}
+
+
 async def test_usage_of_models_is_reported_at_the_end() -> None:
     chunk = {"chunk": {"role": "assistant", "content": "hi"}}
     usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}

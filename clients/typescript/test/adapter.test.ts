@@ -1,7 +1,7 @@
 // The runner adapter without a network. gateway.test.ts serves it behind the real gateway.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ApiError, Webhook } from "../src/index.js";
+import { ApiError, type Message, Webhook } from "../src/index.js";
 import { Endpoint, type EndpointOptions, type Permissions, type Result, results, RunFailed, type RunFunction } from "../src/runner/index.js";
 import { type EndpointResponse, Rejection } from "../src/runner/endpoint.js";
 import { piecesOf, UnverifiedBytes } from "../src/runner/unverified.js";
@@ -329,6 +329,52 @@ test("token is renewed before it expires", async () => {
     ["/host/v1/token", "Bearer t-1"],
     ["/host/v1/run", "Bearer t-2"],
   ]);
+});
+
+test("text after a tool call is a paragraph", async () => {
+  const cases = [
+    ["Let me look.", "It is 02:52.", "Let me look.\n\nIt is 02:52."],
+    ["Let me look.\n", "It is 02:52.", "Let me look.\nIt is 02:52."],
+    ["", "It is 02:52.", "It is 02:52."],
+  ] as const;
+  for (const [before, after, expected] of cases) {
+    const found = await outcome(async function* () {
+      yield before;
+      for (const call of ["c-1", "c-2"]) {
+        yield results.toolStarted(call, "clock", {});
+        yield results.toolCompleted(call, "clock", { result: {} });
+      }
+      yield after.slice(0, 2);
+      yield after.slice(2);
+    });
+    const shown = found.filter(([type]) => type === "message.delta").map(([, data]) => data.chunk.content);
+    assert.equal(shown.join(""), expected);
+    assert.equal(found.at(-2)?.[1].message.content, expected);
+  }
+});
+
+test("sole text of a tool is no JSON", async () => {
+  const cases: [unknown, string][] = [
+    ["02:52", "02:52"],
+    [{ text: "02:52" }, "02:52"],
+    [{ value: "02:52" }, "02:52"],
+    [{ content: [{ type: "text", text: "a" }, { type: "text", text: "b" }] }, "a\nb"],
+    [[{ type: "text", text: "a" }], "a"],
+    [{ text: "02:52", zone: "UTC" }, '{"text":"02:52","zone":"UTC"}'],
+    [{ content: [{ type: "image" }] }, '{"content":[{"type":"image"}]}'],
+    [{ text: 7 }, '{"text":7}'],
+    [[], "[]"],
+  ];
+  for (const [result, text] of cases) {
+    const messages: Message[] = [];
+    const work: RunFunction = (ctx) => {
+      const call = { id: "c", type: "function", function: { name: "clock", arguments: "{}" } } as const;
+      return ctx.tools.callAll({ role: "assistant", tool_calls: [call] }, messages);
+    };
+    const found = await outcome(work, { fetch: async () => Response.json({ result }) });
+    assert.equal(messages.at(-1)?.content, text);
+    assert.deepEqual(found[1]?.[1].result, { text });
+  }
 });
 
 test("usage of models is reported at the end", async () => {

@@ -117,13 +117,22 @@ export class Execution {
     }
   }
 
-  /** Deltas without a whole message after them become one. */
+  /**
+   * Deltas without a whole message after them become one. A blank line separates the text after a tool call from the
+   * text before it.
+   */
   async *#joined(): AsyncGenerator<Result, void, undefined> {
     let pieces = "";
+    let isAfterCall = false;
     for await (const item of this.#yielded()) {
-      const result = resultOf(item);
+      let result = resultOf(item);
       if (!result) continue;
-      if (result.type === "message.delta") pieces += textOfDelta(result.data);
+      if (result.type === "message.delta") {
+        const text = textOfDelta(result.data);
+        if (isAfterCall && text && /\S$/.test(pieces)) result = separated(result);
+        isAfterCall &&= !text;
+        pieces += textOfDelta(result.data);
+      } else if (result.type.startsWith("tool.call.")) isAfterCall = true;
       const isWhole = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
       if (isWhole) pieces = "";
       if (result.type === "run.completed" && pieces) {
@@ -173,6 +182,13 @@ function resultOf(item: unknown): Result | undefined {
 function textOfDelta({ chunk }: Partial<MessageDeltaPayload>): string {
   if (typeof chunk === "object" && chunk !== null) return textOf(chunk.content);
   throw new TypeError("a message.delta has no data.chunk: yield text, or results.delta(text)");
+}
+
+/** A delta with a blank line before its text. One with `all_content`, or with parts, has its own form. */
+function separated(result: Extract<Result, { type: "message.delta" }>): typeof result {
+  const { chunk } = result.data;
+  if (typeof chunk.content !== "string" || chunk.all_content !== undefined) return result;
+  return { ...result, data: { ...result.data, chunk: { ...chunk, content: `\n\n${chunk.content}` } } };
 }
 
 /** First of three: `pending` settles, the signal is aborted, or nothing for so many milliseconds. */

@@ -202,8 +202,7 @@ export class Tools {
   async #answer(name: string, parameters: Json | undefined): Promise<{ text: string; error?: string }> {
     if (!parameters) return failedTool("the arguments are no JSON object");
     try {
-      const result = await this.call(name, parameters);
-      return { text: typeof result === "string" ? result : (JSON.stringify(result) ?? "null") };
+      return { text: textOfResult(await this.call(name, parameters)) };
     } catch (error) {
       if (!(error instanceof ApiError) || error.isRunOver) throw error;
       return failedTool(error.reason);
@@ -213,6 +212,27 @@ export class Tools {
 
 function failedTool(error: string): { text: string; error: string } {
   return { text: `Error: ${error}`, error };
+}
+
+/** Result as a model reads it: text that stands alone as it is, everything else as JSON. */
+function textOfResult(result: unknown): string {
+  if (typeof result === "string") return result;
+  const members = typeof result === "object" && result !== null ? (result as Record<string, unknown>) : {};
+  // MCP tools answer with text blocks, other tools with a sole `text` or `value`.
+  const blocks = Array.isArray(result) || "structured_content" in members ? result : members.content;
+  if (Array.isArray(blocks) && blocks.length > 0 && blocks.every(isTextBlock)) {
+    return blocks.map((block) => block.text).join("\n");
+  }
+  const [sole, ...others] = Object.entries(members);
+  if (sole && others.length === 0 && (sole[0] === "text" || sole[0] === "value") && typeof sole[1] === "string") {
+    return sole[1];
+  }
+  return JSON.stringify(result) ?? "null";
+}
+
+function isTextBlock(block: unknown): block is { text: string } {
+  const { type, text } = Object(block) as { type?: unknown; text?: unknown };
+  return type === "text" && typeof text === "string";
 }
 
 function parametersOf(text: string): Json | undefined {

@@ -157,15 +157,24 @@ class Execution:
             await self._queue.put(one)
 
     async def _said(self) -> AsyncGenerator[Result, None]:
-        """Results of the function. Deltas without a whole message after them become one."""
+        """Results of the function. Deltas without a whole message after them become one.
+
+        A blank line separates the text after a tool call from the text before it.
+        """
         pieces: list[str] = []
+        is_after_call = False
         async with contextlib.aclosing(self._yielded()) as yielded:
             async for item in yielded:
                 result = _result_of(item)
                 if result is None:
                     continue
                 if result["type"] == "message.delta":
+                    if is_after_call and (text := "".join(pieces)) and not text[-1].isspace():
+                        _separate(result)
+                    is_after_call = is_after_call and not _text_of_delta(result)
                     pieces.append(_text_of_delta(result))
+                elif result["type"].startswith("tool.call."):
+                    is_after_call = True
                 elif result["type"] == "message.completed" or result["data"].get("message"):
                     pieces.clear()
                 elif result["type"] == "run.completed" and pieces:
@@ -195,6 +204,18 @@ def _result_of(item: object) -> Result | None:
     if isinstance(item, dict) and isinstance(item.get("type"), str) and isinstance(item.get("data"), dict):
         return cast(Result, item)
     raise TypeError(f"a runner yields text, or a result of runnel.runner.results, not {type(item).__name__}")
+
+
+def _separate(result: Result) -> None:
+    """Puts a blank line before the text of a delta. One with `all_content`, or with parts, has its own form."""
+    chunk = result["data"].get("chunk")
+    if (
+        isinstance(chunk, dict)
+        and isinstance(text := chunk.get("content"), str)
+        and text
+        and "all_content" not in chunk
+    ):
+        result["data"] = {**result["data"], "chunk": {**chunk, "content": f"\n\n{text}"}}
 
 
 def _text_of_delta(result: Result) -> str:

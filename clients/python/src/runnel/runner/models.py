@@ -213,7 +213,26 @@ class Tools:
             if refused.is_run_over:
                 raise
             return f"Error: {refused.message}", refused.message
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), None
+        return _text_of_result(result), None
+
+
+def _text_of_result(result: Any) -> str:
+    """Result as a model reads it: text that stands alone as it is, everything else as JSON."""
+    if isinstance(result, str):
+        return result
+    # MCP tools answer with text blocks, other tools with a sole `text` or `value`.
+    blocks = result.get("content") if isinstance(result, dict) and "structured_content" not in result else result
+    if isinstance(blocks, list) and blocks and all(_is_text_block(block) for block in blocks):
+        return "\n".join(block["text"] for block in blocks)
+    if isinstance(result, dict) and len(result) == 1:
+        [(name, text)] = result.items()
+        if name in ("text", "value") and isinstance(text, str):
+            return text
+    return json.dumps(result, ensure_ascii=False)
+
+
+def _is_text_block(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 def _parameters(call: ToolCall) -> Json | None:

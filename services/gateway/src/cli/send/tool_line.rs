@@ -1,6 +1,6 @@
 //! Formats a tool call as one line.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Output device: a terminal with this width, or a program that reads ASCII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +50,16 @@ pub(super) fn outcome(completed: &Value) -> String {
     match &completed["result"] {
         Value::Null => "done".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Object(result) if result.len() == 1 => match result.get("value") {
-            Some(Value::String(text)) => text.clone(),
-            _ => Value::Object(result.clone()).to_string(),
-        },
+        Value::Object(result) => sole_text(result)
+            .map_or_else(|| Value::Object(result.clone()).to_string(), str::to_owned),
         result => result.to_string(),
     }
+}
+
+/// The text of a result that has nothing else: `value` of the Local Agent, `text` of the runner packages.
+fn sole_text(result: &Map<String, Value>) -> Option<&str> {
+    let text = result.get("value").or_else(|| result.get("text"))?.as_str();
+    text.filter(|_| result.len() == 1)
 }
 
 /// Removes control characters and merges white space.
@@ -176,7 +180,12 @@ mod tests {
         for (completed, expected) in [
             (json!({"result": {"value": "14:05"}}), "14:05"),
             (json!({"result": {"a": 1, "b": 2}}), "{\"a\":1,\"b\":2}"),
+            (json!({"result": {"text": "14:05"}}), "14:05"),
             (json!({"result": {"value": 3}}), "{\"value\":3}"),
+            (
+                json!({"result": {"text": "a", "n": 1}}),
+                "{\"n\":1,\"text\":\"a\"}",
+            ),
             (json!({"result": null, "error": "no"}), "failed: no"),
             (json!({"result": null}), "done"),
         ] {
