@@ -21,6 +21,17 @@ async def ask(ctx, messages):  # yields the pieces of what the model says, and i
     message = {"role": "assistant", "content": said.content or ""}
     yield {**message, "tool_calls": calls} if calls else message
 
-assistant_runner.ask = ask
+async def answer(ctx, messages):  # yields text, and calls of tools; a model may call them in eight turns
+    for _ in range(8):
+        async for said in ask(ctx, messages):
+            if isinstance(said, str):
+                yield said
+        if not said.get("tool_calls"):
+            return
+        async for shown in ctx.tools.call_all(said, messages):  # appends the message and the results of the tools
+            yield shown
+    raise RunFailed("assistant.no_answer", "the model has called tools in eight turns without an answer")
+
+assistant_runner.answer = answer
 if __name__ == "__main__":
     assistant_runner.serve()

@@ -422,6 +422,56 @@ async def test_sole_text_of_a_tool_is_no_json(result: typing.Any, text: str) -> 
     assert found[1][1]["result"] == {"text": text}
 
 
+def looping_gateway(turns_with_calls: int) -> httpx.MockTransport:
+    """A model that calls the clock in its first turns, and then answers."""
+    requests = list[typing.Any]()
+
+    def answer(call: httpx.Request) -> httpx.Response:
+        if call.url.path.endswith("/call"):
+            return httpx.Response(200, json={"result": {"text": "02:52"}})
+        requests.append(json.loads(call.content))
+        chunk: dict[str, typing.Any] = {"role": "assistant", "content": f"Turn {len(requests)}."}
+        if len(requests) <= turns_with_calls:
+            function = {"name": "clock", "arguments": "{}"}
+            chunk["tool_calls"] = [{"id": f"c-{len(requests)}", "type": "function", "function": function}]
+        assert [tool["name"] for tool in requests[-1]["tools"]] == ["clock"]
+        return httpx.Response(200, text=f"data: {json.dumps({'chunk': chunk})}\n\n")
+
+    return httpx.MockTransport(answer)
+
+
+RESOURCES = {"models": [{"model_id": "m"}], "tools": [{"tool_name": "clock"}]}
+
+
+async def test_agent_loop_calls_tools_until_the_answer() -> None:
+    messages: list[typing.Any] = [{"role": "user", "content": "What time is it?"}]
+
+    async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
+        async for one in ctx.agent_loop(messages):
+            yield one
+
+    made = endpoint(ask, transport=looping_gateway(1))
+    found = [(one["type"], one["data"]) for one in await results_of(await started(made, resources=RESOURCES))]
+    assert shown(found) == "Turn 1.\n\nTurn 2."
+    assert [kind for kind, _ in found if kind != "message.delta"] == [
+        "tool.call.started",
+        "tool.call.completed",
+        "message.completed",
+        "run.completed",
+    ]
+    assert [one["role"] for one in messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_agent_loop_is_bounded() -> None:
+    async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
+        async for one in ctx.agent_loop("What time is it?", max_turns=2):
+            yield one
+
+    found = await results_of(await started(endpoint(ask, transport=looping_gateway(9)), resources=RESOURCES))
+    assert found[-1]["data"]["code"] == "runner.no_answer"
+    assert [one["type"] for one in found].count("tool.call.started") == 2
+
+
 async def test_usage_of_models_is_reported_at_the_end() -> None:
     chunk = {"chunk": {"role": "assistant", "content": "hi"}}
     usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}

@@ -377,6 +377,39 @@ test("sole text of a tool is no JSON", async () => {
   }
 });
 
+/** A model that calls the clock in its first turns, and then answers. */
+function loopingGateway(turnsWithCalls: number): typeof fetch {
+  let turn = 0;
+  return async (url, init) => {
+    if (`${url}`.endsWith("/call")) return Response.json({ result: { text: "02:52" } });
+    turn += 1;
+    const call = { id: `c-${turn}`, type: "function", function: { name: "clock", arguments: "{}" } };
+    const calls = turn <= turnsWithCalls ? { tool_calls: [call] } : {};
+    assert.deepEqual(JSON.parse(`${init?.body}`).tools.map((tool: { name: string }) => tool.name), ["clock"]);
+    const chunk = { role: "assistant", content: `Turn ${turn}.`, ...calls };
+    return new Response(`data: ${JSON.stringify({ chunk })}\n\n`);
+  };
+}
+const RESOURCES = { models: [{ model_id: "m" }], tools: [{ tool_name: "clock" }] };
+
+test("agent loop calls tools until the answer", async () => {
+  const messages: Message[] = [{ role: "user", content: "What time is it?" }];
+  const made = endpoint((ctx) => ctx.agentLoop(messages), { fetch: loopingGateway(1) });
+  const found = await resultsOf(await started(made, runRequest("r-1", { resources: RESOURCES })));
+  const deltas = found.filter((one) => one.type === "message.delta");
+  assert.equal(deltas.map((one) => one.data.chunk.content).join(""), "Turn 1.\n\nTurn 2.");
+  const others = found.map((one) => one.type).filter((type) => type !== "message.delta");
+  assert.deepEqual(others, ["tool.call.started", "tool.call.completed", "message.completed", "run.completed"]);
+  assert.deepEqual(messages.map((message) => message.role), ["user", "assistant", "tool", "assistant"]);
+});
+
+test("agent loop is bounded", async () => {
+  const made = endpoint((ctx) => ctx.agentLoop("What time is it?", { maxTurns: 2 }), { fetch: loopingGateway(9) });
+  const found = await resultsOf(await started(made, runRequest("r-1", { resources: RESOURCES })));
+  assert.equal(found.at(-1)?.data.code, "runner.no_answer");
+  assert.equal(found.filter((one) => one.type === "tool.call.started").length, 2);
+});
+
 test("usage of models is reported at the end", async () => {
   const usage = { prompt_tokens: 3, completion_tokens: 1, total_tokens: 4 };
   const events = [{ chunk: { role: "assistant", content: "hi" } }, { usage }];

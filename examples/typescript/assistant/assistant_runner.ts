@@ -1,9 +1,8 @@
 // An assistant with a model, tools and knowledge, on the package `runnel`.
-import { Endpoint, results, type RunContext, RunFailed } from "runnel/runner";
+import { Endpoint, type RunContext } from "runnel/runner";
 import { serve } from "runnel/node";
 import type { Message } from "runnel";
 
-const MOST_QUESTIONS = 8; // to the model in one run: a model may call tools without end
 const endpoint = new Endpoint(); // the signing secret is in RUNNER_SECRET
 
 // The history, oldest first, and the question with what the knowledge bases have about it.
@@ -20,17 +19,7 @@ const runner = {
   permissions: { models: ["stream"], tools: ["call"], knowledge_bases: ["retrieve"], history: ["page"] },
 } as const;
 endpoint.runner(runner, async function* (ctx) {
-  const messages = await messagesOf(ctx);
-  for (let question = 0; question < MOST_QUESTIONS; question++) {
-    const answer = ctx.models.stream(messages, { tools: ctx.tools.offered() });
-    yield* answer;
-    if (answer.toolCalls.length === 0) {
-      yield results.message(answer.message);
-      return;
-    }
-    yield* ctx.tools.callAll(answer.message, messages); // appends the message and the results of the tools
-  }
-  throw new RunFailed("assistant.no_answer", `the model has called tools ${MOST_QUESTIONS} times without an answer`);
+  yield* ctx.agentLoop(await messagesOf(ctx)); // text, and calls of tools
 });
 
 await serve(endpoint, { host: process.env.HOST, port: process.env.PORT });

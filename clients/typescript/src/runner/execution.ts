@@ -3,6 +3,7 @@
 import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
 import { isTerminal, type MessageDeltaPayload } from "../events.js";
+import { RunFailed } from "./failure.js";
 import { NoModelError } from "./models.js";
 import * as results from "./results.js";
 import type { Result } from "./results.js";
@@ -18,19 +19,6 @@ export type RunFunction = (
 
 /** The gateway gives a cancelled run 5 s to end. */
 const CANCEL_GRACE = 3_000;
-
-/** Failure that a runner throws to end its run. `text` is for the client; codes with `host.` are reserved. */
-export class RunFailed extends Error {
-  override name = "RunFailed";
-
-  constructor(
-    readonly code: string,
-    readonly text: string,
-    readonly retryable = false,
-  ) {
-    super(`${code}: ${text}`);
-  }
-}
 
 /** Executes one run while its response is read. */
 export class Execution {

@@ -2,7 +2,8 @@
 
 export type * from "./context.js";
 export { Endpoint, type EndpointOptions, type EndpointRequest, type EndpointResponse, type RunnerOptions } from "./endpoint.js";
-export { RunFailed, type RunFunction, type Yielded } from "./execution.js";
+export type { RunFunction, Yielded } from "./execution.js";
+export { RunFailed } from "./failure.js";
 export { HostApi, type HostCall } from "./host.js";
 export { ModelAnswer, type ModelOptions, Models, NoModelError, Tools } from "./models.js";
 export * as results from "./results.js";

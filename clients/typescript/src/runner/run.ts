@@ -14,8 +14,10 @@ import type {
 } from "../types.js";
 import type { AgentRunContext, KnowledgeBaseResource, Permissions, RetrievalResultEntry } from "./context.js";
 import { MissingPermissions } from "./grants.js";
+import { RunFailed } from "./failure.js";
 import type { HostApi } from "./host.js";
-import { Models, Tools } from "./models.js";
+import { type ModelOptions, Models, Tools } from "./models.js";
+import type { Result } from "./results.js";
 
 const WAIT_SECONDS = 25;
 const MAX_QUERY = 2000;
@@ -49,6 +51,30 @@ export class RunContext {
     this.state = new State(host, context, this.missing);
     this.files = new Files(host, context);
     this.interactions = new Interactions(host);
+  }
+
+  /**
+   * Asks a model, calls the tools that it asks for, and asks again, until it answers without a call.
+   *
+   * Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
+   * granted tools, unless `tools` names others. Throws `RunFailed` after `maxTurns` turns with calls.
+   */
+  async *agentLoop(
+    messages: string | Message[],
+    { maxTurns = 8, ...options }: ModelOptions & { maxTurns?: number } = {},
+  ): AsyncGenerator<string | Result, void, undefined> {
+    const turns = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
+    const tools = options.tools ?? this.tools.offered();
+    for (let turn = 0; turn < maxTurns; turn++) {
+      const answer = this.models.stream(turns, { ...options, tools });
+      yield* answer;
+      if (answer.toolCalls.length === 0) {
+        turns.push(answer.message);
+        return;
+      }
+      yield* this.tools.callAll(answer.message, turns);
+    }
+    throw new RunFailed("runner.no_answer", `the model called tools in ${maxTurns} turns without an answer`);
   }
 
   /** Text of the message; empty for events without one. */

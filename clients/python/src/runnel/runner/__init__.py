@@ -14,7 +14,7 @@ app = endpoint  # uvicorn main:app
 from . import results
 from .context import Permissions
 from .endpoint import Endpoint
-from .execution import RunFailed
+from .failure import RunFailed
 from .host import HostApi
 from .models import ModelAnswer
 from .results import Result

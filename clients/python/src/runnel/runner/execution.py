@@ -15,6 +15,7 @@ from ..errors import ApiError
 from ..events import TERMINAL
 from ..types import Json
 from . import results
+from .failure import RunFailed
 from .models import NoModelError
 from .results import Result
 from .run import RunContext
@@ -30,14 +31,6 @@ RunFunction = Union[  # noqa: UP007
 GREETING, KEEP_ALIVE = b": run\n\n", b": alive\n\n"
 # The gateway gives a cancelled run 5 s to end.
 _CANCEL_GRACE = 3.0
-
-
-class RunFailed(Exception):
-    """Failure that a runner raises to end its run. `text` is for the client; codes with `host.` are reserved."""
-
-    def __init__(self, code: str, text: str, *, retryable: bool = False) -> None:
-        super().__init__(f"{code}: {text}")
-        self.code, self.text, self.retryable = code, text, retryable
 
 
 class Execution:

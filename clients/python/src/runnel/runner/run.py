@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
-from ..types import Json
+from ..types import Json, Message
 from ._grants import MissingPermissions
 from .context import AgentRunContext, Permissions
 from .data import Files, History, Interactions, Knowledge, State
+from .failure import RunFailed
 from .host import HostApi
 from .models import Models, Tools
+from .results import Result
 
 
 class RunContext:
@@ -31,6 +35,29 @@ class RunContext:
         self.state = State(host, context, self.missing)
         self.files = Files(host, context)
         self.interactions = Interactions(host)
+
+    async def agent_loop(
+        self, messages: str | list[Message], *, max_turns: int = 8, **options: Any
+    ) -> AsyncGenerator[str | Result, None]:
+        """Asks a model, calls the tools that it asks for, and asks again, until it answers without a call.
+
+        Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
+        granted tools, unless `tools` names others. `options` are those of `ctx.models.stream`. Raises `RunFailed`
+        after `max_turns` turns with calls.
+        """
+        turns: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        options.setdefault("tools", self.tools.offered())
+        for _ in range(max_turns):
+            answer = self.models.stream(turns, **options)
+            async with contextlib.aclosing(answer):
+                async for text in answer:
+                    yield text
+            if not answer.tool_calls:
+                turns.append(answer.message)
+                return
+            async for result in self.tools.call_all(answer.message, turns):
+                yield result
+        raise RunFailed("runner.no_answer", f"the model called tools in {max_turns} turns without an answer")
 
     @property
     def text(self) -> str:
