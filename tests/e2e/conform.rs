@@ -286,6 +286,7 @@ async fn correct_runners_pass_in_every_framing() {
         (InjectedFault::AnswersAsOneDocument, &[], &[]),
         (InjectedFault::Appends, &[], &[]),
         (InjectedFault::SendsAllContent, &[], &[]),
+        (InjectedFault::WritesStateOfEachEvent, &[], &[]),
     ])
     .await;
 }
@@ -551,6 +552,25 @@ async fn reports_invalid_callbacks() {
         ),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn state_warnings_name_the_missing_permission() {
+    let runner = FaultyRunner::start(InjectedFault::WritesStateWithoutPermission).await;
+    let report = report(&runner.url, &["--runner", FAULTY_RUNNER_ID]).await;
+    assert_eq!(with_outcome(&report, "warn"), ["callbacks.granted"]);
+    let found = finding(&report, "callbacks.granted");
+    assert!(
+        found["seen"]
+            .as_str()
+            .unwrap()
+            .contains("permissions.state lacks it"),
+        "{found}"
+    );
+    assert!(
+        found["advice"].as_str().unwrap().contains("permissions"),
+        "{found}"
+    );
 }
 
 #[tokio::test]

@@ -95,6 +95,10 @@ pub enum InjectedFault {
     CallsUnknownRoutes,
     CallsWithInvalidBody,
     CallsWithoutGrant,
+    /// Writes state that its manifest asks for, also where the event lacks the party.
+    WritesStateOfEachEvent,
+    /// Writes state of a scope that its manifest lacks.
+    WritesStateWithoutPermission,
     CallsAfterTheEnd,
 }
 
@@ -471,6 +475,14 @@ impl FaultyRunnerState {
                 let body = json!({"mode": "all"});
                 let call = self.client.post(format!("{host}/steering/pull"));
                 call.bearer_auth(token).json(&body)
+            }
+            InjectedFault::WritesStateOfEachEvent => {
+                let call = self.client.put(format!("{host}/state/conversation/count"));
+                call.bearer_auth(token).json(&json!({"value": 1}))
+            }
+            InjectedFault::WritesStateWithoutPermission => {
+                let call = self.client.put(format!("{host}/state/actor/count"));
+                call.bearer_auth(token).json(&json!({"value": 1}))
             }
             InjectedFault::CallsWithInvalidBody => {
                 let call = self.client.put(format!("{host}/state/conversation/k"));

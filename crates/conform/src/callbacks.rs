@@ -24,7 +24,7 @@ const BODIES: ContractCheck = ContractCheck {
 const GRANTED: ContractCheck = ContractCheck {
     id: "callbacks.granted",
     expected: "calls are made where ctx.context.available_apis says that they are open",
-    advice: "look into available_apis first: an agent's policy may close what your manifest asks for",
+    advice: "ask for it in the manifest's permissions, and look into available_apis first: an agent's policy may close it",
 };
 const AFTER_END: ContractCheck = ContractCheck {
     id: "callbacks.none_after_terminal",

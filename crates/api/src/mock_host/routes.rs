@@ -25,7 +25,7 @@ use super::resources::{
     list_knowledge_bases, list_models, list_openai_models, list_tools, pull_steering,
     retrieve_knowledge, stream_model,
 };
-use super::state::{delete_state, get_state, list_state, put_state};
+use super::state::{delete_state, get_state, is_of_event, list_state, put_state};
 use super::{
     CallOutcome, MAX_PATH, MAX_TOKENS, MockHost, MockRunPhase, MockRunState, RecordedCall,
 };
@@ -136,6 +136,9 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
         part.released().await;
     }
     let appends = request.uri().path().ends_with("/run/results");
+    let lacks_party = part
+        .as_ref()
+        .is_some_and(|part| is_of_event(part, request.uri().path()));
     let response = next.run(request).await;
     let (response, error) = error_of(response).await;
     let outcome = match (response.status(), error) {
@@ -150,7 +153,9 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
         {
             CallOutcome::Invalid(message)
         }
-        (StatusCode::FORBIDDEN, Some((_, message))) => CallOutcome::NotGranted(message),
+        (StatusCode::FORBIDDEN, Some((_, message))) if !lacks_party => {
+            CallOutcome::NotGranted(message)
+        }
         (status, _) => CallOutcome::Answered(status.as_u16()),
     };
     mock_host.answered(place, outcome);

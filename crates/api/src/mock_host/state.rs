@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::authorization::NotGranted;
+use domain::authorization::{Decision, Layer, NotGranted};
 use domain::state::{StateKeyFault, check_key};
 use http::{HeaderMap, StatusCode};
 use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
@@ -22,11 +22,27 @@ fn granted_scope(part: &MockRunState, name: &str) -> ApiResult<StateScope> {
             "state scopes are conversation, actor, subject, runner and binding",
         )
     })?;
-    part.run
-        .snapshot
-        .state_scope(scope)
-        .map_err(|refused: NotGranted| ApiError::from(refused))?;
+    let granted = part.run.snapshot.state_scope(scope);
+    granted.map_err(|refused: NotGranted| match state_decision(part, name) {
+        Some(decision) => ApiError::unauthorized(format!("{refused}: {}", decision.rule)),
+        None => ApiError::from(refused),
+    })?;
     Ok(scope)
+}
+
+fn state_decision<'a>(part: &'a MockRunState, scope: &str) -> Option<&'a Decision> {
+    let decisions = part.run.snapshot.decisions.iter();
+    decisions
+        .into_iter()
+        .find(|one| one.kind == "state" && one.operation == scope)
+}
+
+/// Whether a call below `/host/v1/state` is refused for its event alone: manifest and agent grant the scope.
+pub(super) fn is_of_event(part: &MockRunState, path: &str) -> bool {
+    let scope = path.strip_prefix("/host/v1/state/");
+    let scope = scope.and_then(|rest| rest.split('/').next());
+    let decision = scope.and_then(|scope| state_decision(part, scope));
+    decision.is_some_and(|one| !one.granted && one.layer == Layer::EventScope)
 }
 
 fn checked_key(key: &str) -> ApiResult<()> {

@@ -360,17 +360,23 @@ impl<'a> LayerEvaluation<'a> {
                     policy.scopes.contains(&scope),
                     "state_policy.scopes does not name it",
                 ),
-                (
-                    Layer::EventScope,
-                    event.names(scope),
-                    "the event names no such party",
-                ),
+                (Layer::EventScope, event.names(scope), missing_party(scope)),
             ];
             if self.decide("state", scope.as_str(), scope.as_str(), &checks) {
                 granted.push(scope);
             }
         }
         granted
+    }
+}
+
+/// The rule of a scope whose party the event lacks.
+fn missing_party(scope: StateScope) -> &'static str {
+    match scope {
+        StateScope::Conversation => "the event has no conversation",
+        StateScope::Actor => "the event has no actor",
+        StateScope::Subject => "the event has no subject",
+        StateScope::Runner | StateScope::Binding => "every event has it",
     }
 }
 
