@@ -14,6 +14,7 @@ use protocol::resources::{
 use serde_json::{Map, Value};
 
 use crate::form::escape_pointer;
+use crate::nearest::nearest;
 use protocol::peer_text::shown;
 
 /// Maximum manifests of one endpoint.
@@ -35,6 +36,35 @@ const FIELDS: [&str; 13] = [
     "component_kind",
     "usages",
     "supported_event_patterns",
+];
+
+const CAPABILITIES: [&str; 12] = [
+    "streaming",
+    "tool_calling",
+    "knowledge_retrieval",
+    "multimodal_input",
+    "event_context",
+    "platform_api",
+    "interrupt",
+    "stateful_session",
+    "self_managed_context",
+    "skill_authoring",
+    "steering",
+    "interactions",
+];
+const PERMISSIONS: [&str; 12] = [
+    "models",
+    "tools",
+    "knowledge_bases",
+    "history",
+    "events",
+    "artifacts",
+    "storage",
+    "state",
+    "files",
+    "interactions",
+    "agents",
+    "platform_api",
 ];
 
 /// Result of the discovery of one endpoint.
@@ -273,7 +303,13 @@ fn usages(
 ) -> Result<Vec<RunnerUsage>, Fault> {
     let names: Option<Vec<String>> = optional(object, "usages", "must be a list of texts")?;
     let names = names.unwrap_or_default();
-    Ok(known(&names, RunnerUsage::parse, "/usages", warnings))
+    Ok(known(
+        &names,
+        &RunnerUsage::ALL,
+        RunnerUsage::as_str,
+        "/usages",
+        warnings,
+    ))
 }
 
 fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
@@ -297,7 +333,13 @@ fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capa
             "steering" => &mut found.steering,
             "interactions" => &mut found.interactions,
             _ => {
-                warnings.push(Fault::new(at, "unknown capability, ignored"));
+                warnings.push(unknown_word(
+                    at,
+                    "capability",
+                    name,
+                    "ignored",
+                    &CAPABILITIES,
+                ));
                 continue;
             }
         };
@@ -311,44 +353,76 @@ fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permi
     for (name, value) in mapping(value, "/permissions")? {
         let at = format!("/permissions/{}", escape_pointer(&shown(name)));
         let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
+        macro_rules! read {
+            ($operation:ident) => {
+                known(&names, $operation::ALL, $operation::as_str, &at, warnings)
+            };
+        }
         match name {
-            "models" => found.models = known(&names, ModelOperation::parse, &at, warnings),
-            "tools" => found.tools = known(&names, ToolOperation::parse, &at, warnings),
-            "knowledge_bases" => {
-                found.knowledge_bases = known(&names, KnowledgeOperation::parse, &at, warnings);
-            }
-            "history" => found.history = known(&names, HistoryOperation::parse, &at, warnings),
-            "events" => found.events = known(&names, EventOperation::parse, &at, warnings),
-            "artifacts" => found.artifacts = known(&names, ArtifactOperation::parse, &at, warnings),
-            "storage" => found.storage = known(&names, StorageArea::parse, &at, warnings),
-            "state" => found.state = known(&names, StateScope::parse, &at, warnings),
-            "files" => found.files = known(&names, FileOperation::parse, &at, warnings),
-            "interactions" => {
-                found.interactions = known(&names, InteractionOperation::parse, &at, warnings);
-            }
-            "agents" => found.agents = known(&names, AgentOperation::parse, &at, warnings),
+            "models" => found.models = read!(ModelOperation),
+            "tools" => found.tools = read!(ToolOperation),
+            "knowledge_bases" => found.knowledge_bases = read!(KnowledgeOperation),
+            "history" => found.history = read!(HistoryOperation),
+            "events" => found.events = read!(EventOperation),
+            "artifacts" => found.artifacts = read!(ArtifactOperation),
+            "storage" => found.storage = read!(StorageArea),
+            "state" => found.state = read!(StateScope),
+            "files" => found.files = read!(FileOperation),
+            "interactions" => found.interactions = read!(InteractionOperation),
+            "agents" => found.agents = read!(AgentOperation),
             "platform_api" => found.platform_api = names,
-            _ => warnings.push(Fault::new(at, "unknown permission, dropped")),
+            _ => warnings.push(unknown_word(
+                at,
+                "permission",
+                name,
+                "dropped",
+                &PERMISSIONS,
+            )),
         }
     }
     Ok(found)
 }
 
-fn known<T: PartialEq>(
+fn known<T: PartialEq + Copy>(
     names: &[String],
-    parse: fn(&str) -> Option<T>,
+    all: &[T],
+    as_str: fn(T) -> &'static str,
     at: &str,
     warnings: &mut Vec<Fault>,
 ) -> Vec<T> {
     let mut operations = Vec::new();
+    let words: Vec<_> = all.iter().map(|one| as_str(*one)).collect();
     for (index, name) in names.iter().enumerate() {
-        match parse(name) {
-            Some(operation) if operations.contains(&operation) => {}
-            Some(operation) => operations.push(operation),
-            None => warnings.push(Fault::new(format!("{at}/{index}"), "unknown name, dropped")),
+        match all.iter().find(|one| as_str(**one) == name) {
+            Some(operation) if operations.contains(operation) => {}
+            Some(operation) => operations.push(*operation),
+            None => warnings.push(unknown_word(
+                format!("{at}/{index}"),
+                "name",
+                name,
+                "dropped",
+                &words,
+            )),
         }
     }
     operations
+}
+
+/// Warning about a word of a manifest, with the known word that is meant, or all of them.
+fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]) -> Fault {
+    let word = shown(word);
+    let advice = match nearest(&word, known.iter().copied()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("known are {}", known.join(", ")),
+    };
+    Fault::new(at, format!("unknown {noun} {word:?}, {effect}; {advice}"))
+}
+
+/// Warnings about words that a runner probably mistyped: what it asked for with them is missing.
+pub fn mistyped_words(warnings: &[Fault]) -> impl Iterator<Item = &Fault> {
+    const PARTS: [&str; 3] = ["/capabilities/", "/permissions/", "/usages/"];
+    let is_word = |fault: &&Fault| PARTS.iter().any(|part| fault.pointer.starts_with(part));
+    warnings.iter().filter(is_word)
 }
 
 fn context_policy(
@@ -554,6 +628,47 @@ mod tests {
             accepted.manifest.permissions.models,
             [ModelOperation::Invoke]
         );
+    }
+
+    #[test]
+    fn suggests_known_words_for_mistyped_ones() {
+        let found = validate_manifests(&[manifest(json!({
+            "permissions": {"models": ["streem", "moon"], "knowledge_base": ["retrieve"], "state": ["conversations"]},
+            "capabilities": {"stream": true}, "plugin_version": "7",
+        }))]);
+        let mut told: Vec<_> = mistyped_words(&found.accepted[0].warnings)
+            .map(|fault| format!("{} {}", fault.pointer, fault.message))
+            .collect();
+        told.sort_unstable();
+        assert_eq!(
+            told,
+            [
+                "/capabilities/stream unknown capability \"stream\", ignored; did you mean streaming?",
+                "/permissions/knowledge_base unknown permission \"knowledge_base\", dropped; \
+                 did you mean knowledge_bases?",
+                "/permissions/models/0 unknown name \"streem\", dropped; did you mean stream?",
+                "/permissions/models/1 unknown name \"moon\", dropped; known are invoke, stream, rerank, count_tokens",
+                "/permissions/state/0 unknown name \"conversations\", dropped; did you mean conversation?",
+            ]
+        );
+    }
+
+    #[test]
+    fn suggestions_know_each_word_of_the_protocol() {
+        let all = |names: &[&str], value: Value| -> Value {
+            names.iter().map(|name| (*name, value.clone())).collect()
+        };
+        let found = validate_manifests(&[manifest(json!({
+            "capabilities": all(&CAPABILITIES, json!(true)), "permissions": all(&PERMISSIONS, json!([])),
+        }))]);
+        assert_eq!(found.accepted[0].warnings, []);
+        for (words, known) in [
+            (json!(Capabilities::default()), CAPABILITIES),
+            (json!(Permissions::default()), PERMISSIONS),
+        ] {
+            let mut words = words.as_object().unwrap().keys();
+            assert!(words.all(|word| known.contains(&word.as_str())));
+        }
     }
 
     #[test]

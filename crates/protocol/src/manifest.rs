@@ -107,12 +107,14 @@ pub enum RunnerUsage {
 }
 
 impl RunnerUsage {
-    /// Parses the name of a usage.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "agent" => Some(Self::Agent),
-            "event" => Some(Self::Event),
-            _ => None,
+    /// All usages.
+    pub const ALL: [Self; 2] = [Self::Agent, Self::Event];
+
+    /// Returns the name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Event => "event",
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Findings of a discovery, and their log lines.
 
-use domain::manifest::Discovered;
+use domain::manifest::{Discovered, mistyped_words};
 use protocol::admin::{AcceptedRunner, Fault, IncompatibleRunner};
 use protocol::id::RunnerId;
 use store::EndpointRecord;
 
 /// Accepted and rejected manifests of a discovery, as the API shows them.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct DiscoveryFindings {
     pub accepted: Vec<AcceptedRunner>,
@@ -77,6 +77,17 @@ pub(super) fn report(record: &EndpointRecord, findings: &DiscoveryFindings) {
             fault.pointer,
             fault.message
         );
+    }
+    for runner in &findings.accepted {
+        for fault in mistyped_words(&runner.warnings) {
+            tracing::warn!(
+                endpoint.name = record.name,
+                "manifest of {}: {}: {}",
+                runner.id,
+                fault.pointer,
+                fault.message
+            );
+        }
     }
     for runner in &findings.incompatible {
         tracing::warn!(
