@@ -6,11 +6,13 @@ use protocol::id::RunnerId;
 use protocol::manifest::{AgentRunnerManifest, I18n, Permissions};
 use protocol::resources::{HistoryOperation, ModelOperation};
 use runner_kit::{CancellationToken, ResultStream, RunHandle, Runner, SigningSecret, results};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::dev::sending;
 use crate::support::playground::Playground;
+use crate::support::runner::{SECRET, StubRunner};
 use crate::support::{TempDirectory, run};
 
 const OTHER_SECRET: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
@@ -104,18 +106,17 @@ async fn own_runner_is_bound_once_it_is_up() {
     assert!(hello.starts_with("My notes say:"), "{hello}");
 
     let served = Served::start(&address, "plugin:acme/fast/default", &secret(&playground)).await;
-    let line = playground.logged(&format!("fast at {url} is up: ")).await;
-    let (_, granted) = line.split_once("is up: ").unwrap();
-    let (granted, unasked) = granted
-        .split_once("; its manifest does not ask for ")
-        .unwrap();
+    let line = playground.logged(&format!("fast at {url} is up; ")).await;
+    assert!(line.ends_with("try: runnel send \"Hello\""), "{line}");
+    let granted = playground.logged("fast may use ").await;
+    let unasked = playground.logged("fast could ask for ").await;
     for right in ["history page", "model script"] {
-        assert!(granted.contains(right), "{line}");
+        assert!(granted.contains(right), "{granted}");
     }
     for kind in ["knowledge base", "tool", "storage"] {
         assert!(
             unasked.contains(kind) && !granted.contains(kind),
-            "{kind}: {line}"
+            "{kind}: {granted}, {unasked}"
         );
     }
     assert_eq!(
@@ -182,6 +183,33 @@ async fn changed_manifest_binds_the_new_runner() {
     let fast = agents.iter().find(|agent| agent["name"] == "fast").unwrap();
     assert_eq!(fast["enabled"], false, "{fast}");
     served.stop().await;
+}
+
+#[tokio::test]
+async fn mistyped_permissions_are_reported_with_the_meant_word() {
+    let directory = TempDirectory::new();
+    let id = "plugin:acme/fast/default";
+    let runner = StubRunner::start_as(json!({
+        "id": id, "name": "fast", "label": {"en_US": "Fast"},
+        "permissions": {"models": ["streem"], "knowledge_base": ["retrieve"]},
+    }))
+    .await;
+    let arguments = ["--runner", runner.url.as_str(), "--verbose"];
+    let data = directory.file("runnel-data");
+    let playground = Playground::start_with(&data, &arguments, &[("RUNNER_SECRET", SECRET)]).await;
+    let url = runner.url.trim_end_matches('/');
+    for fault in [
+        "/permissions/models/0 unknown name \"streem\", dropped; did you mean stream?",
+        "/permissions/knowledge_base unknown permission \"knowledge_base\", dropped; did you mean knowledge_bases?",
+    ] {
+        playground.logged(&format!("{url}: manifest {fault}")).await;
+        let fault = fault.replacen(' ', ": ", 1);
+        let warning = playground
+            .logged(&format!("manifest of {id}: {fault}"))
+            .await;
+        assert!(warning.contains("WARN"), "{warning}");
+    }
+    playground.stop().await;
 }
 
 #[tokio::test]

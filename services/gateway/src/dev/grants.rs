@@ -1,4 +1,4 @@
-//! Summary of a preview's decisions on one line.
+//! Summary of a preview's decisions, for a terminal.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,16 @@ const NAMED: [&str; 6] = ["model", "tool", "skill", "knowledge_base", "file", "a
 /// Kinds that depend on the event alone.
 const OF_EVENT: [&str; 4] = ["runs", "run", "prompt", "event_artifact"];
 
-/// Rights that runs get, rights that the manifest does not ask for, and rights that another layer removes.
-pub(super) fn summary(decisions: &[Decision]) -> String {
-    let mut granted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+/// A line of rights that runs get, one of kinds that the manifest does not ask for, and one of rights that another
+/// layer removes. Empty ones are left out.
+pub(super) fn summary(decisions: &[Decision]) -> Vec<String> {
+    let mut granted: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut unasked: Vec<&str> = Vec::new();
     let mut removed: Vec<String> = Vec::new();
     let of_runs = |one: &&Decision| !OF_EVENT.contains(&one.kind.as_ref());
     for one in decisions.iter().filter(of_runs) {
         let kind = one.kind.as_ref();
-        let name = if NAMED.contains(&kind) {
-            one.id.as_str()
-        } else {
-            one.operation.as_ref()
-        };
+        let name = name(one);
         if one.granted {
             let names = granted.entry(kind).or_default();
             if !names.contains(&name) {
@@ -40,23 +37,31 @@ pub(super) fn summary(decisions: &[Decision]) -> String {
     unasked.retain(|kind| !granted.contains_key(kind));
     let granted: Vec<_> = granted
         .iter()
-        .map(|(kind, names)| format!("{} {}", words(kind), names.join(" ")))
+        .map(|(kind, names)| format!("{} {}", words(kind), names.join(", ")))
         .collect();
-    let mut text = if granted.is_empty() {
-        "granted nothing".to_owned()
+    let granted = if granted.is_empty() {
+        "nothing".to_owned()
     } else {
-        format!("granted {}", granted.join(", "))
+        granted.join("; ")
     };
     let unasked: Vec<_> = unasked.into_iter().map(words).collect();
+    let mut lines = vec![format!("may use {granted}")];
     if !unasked.is_empty() {
-        text.push_str("; its manifest does not ask for ");
-        text.push_str(&unasked.join(", "));
+        lines.push(format!("could ask for {}", unasked.join(", ")));
     }
     if !removed.is_empty() {
-        text.push_str("; removed ");
-        text.push_str(&removed.join(", "));
+        lines.push(format!("does not get {}", removed.join(", ")));
     }
-    text
+    lines
+}
+
+/// The resource of a decision, or its operation.
+fn name(decision: &Decision) -> String {
+    match (decision.kind.as_ref(), decision.operation.as_ref()) {
+        (kind, _) if NAMED.contains(&kind) => decision.id.clone(),
+        ("state" | "storage", "binding") => "binding (of this agent)".to_owned(),
+        (_, operation) => operation.to_owned(),
+    }
 }
 
 fn words(kind: &str) -> String {
@@ -80,13 +85,15 @@ mod tests {
     }
 
     #[test]
-    fn summarises_grants_on_one_line() {
+    fn summarises_grants_by_kind() {
         let (manifest, policy, event) = (Layer::Manifest, Layer::AgentPolicy, Layer::EventScope);
         let decisions = [
             decision(["model", "m", "invoke"], true, event),
             decision(["model", "m", "stream"], true, event),
             decision(["model", "n", "count_tokens"], false, manifest),
             decision(["tool", "t", "call"], true, event),
+            decision(["tool", "s", "call"], true, event),
+            decision(["state", "binding", "binding"], true, event),
             decision(["tool", "u", "call"], false, policy),
             decision(["knowledge_base", "k", "retrieve"], false, manifest),
             decision(["history", "conversation", "page"], true, event),
@@ -94,9 +101,12 @@ mod tests {
         ];
         assert_eq!(
             summary(&decisions),
-            "granted history page, model m, tool t; its manifest does not ask for knowledge base; \
-             removed tool u (the rule)"
+            [
+                "may use history page; model m; state binding (of this agent); tool t, s",
+                "could ask for knowledge base",
+                "does not get tool u (the rule)",
+            ]
         );
-        assert_eq!(summary(&[]), "granted nothing");
+        assert_eq!(summary(&[]), ["may use nothing"]);
     }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use domain::agent::check_agent_for;
+use domain::manifest::mistyped_words;
 use protocol::admin::{AgentSpec, Fault};
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, DEFAULT_WORKSPACE, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
-use serde_json::{Value, json};
-use store::{EndpointRecord, RunnerRecord, RunnerStatus, SaveAgent, SavedAgent};
+use serde_json::json;
+use store::{RunnerRecord, RunnerStatus, SaveAgent, SavedAgent};
 use uuid::Uuid;
 
 use super::grants;
@@ -18,6 +19,7 @@ use super::own_runners::SECRET_VARIABLE;
 use super::settings::GeneratedSettings;
 use crate::config::DevLayers;
 use runs::Runs;
+use runs::discovery::DiscoveryFindings;
 
 /// Interval of reads of the store.
 const POLL: Duration = Duration::from_millis(200);
@@ -37,7 +39,7 @@ pub(super) struct RunnerWatch {
 struct EndpointState {
     health: String,
     reason: Option<String>,
-    rejected: Value,
+    findings: DiscoveryFindings,
     runners: Vec<RunnerRecord>,
 }
 
@@ -91,7 +93,7 @@ impl RunnerWatch {
         let state = EndpointState {
             health: record.health.clone(),
             reason: record.health_reason.clone(),
-            rejected: record.findings["rejected"].clone(),
+            findings: serde_json::from_value(record.findings.clone()).unwrap_or_default(),
             runners,
         };
         let before = self.reported[index].as_ref();
@@ -101,7 +103,7 @@ impl RunnerWatch {
         let was_healthy = before.is_some_and(|before| before.health == "healthy");
         let url = endpoint.url.as_str().trim_end_matches('/').to_owned();
         let lines = match state.health.as_str() {
-            "healthy" => self.bind(index, &record, &state, &url).await?,
+            "healthy" => self.bind(index, &state, &url).await?,
             "unreachable" if was_healthy => vec![format!("{url} is down, waiting for it")],
             "unreachable" => vec![format!("{url} is not up yet, waiting for it")],
             "unhealthy" => vec![unhealthy(&url, state.reason.as_deref())],
@@ -115,7 +117,6 @@ impl RunnerWatch {
     async fn bind(
         &mut self,
         index: usize,
-        record: &EndpointRecord,
         state: &EndpointState,
         url: &str,
     ) -> anyhow::Result<Vec<String>> {
@@ -137,22 +138,29 @@ impl RunnerWatch {
                 } else {
                     format!("--conversation {name} ")
                 };
-                lines.push(match self.bind_agent(agent, runner).await? {
-                    Err(faults) => unconfigured(name, &faults),
-                    Ok(granted) => format!(
-                        "{name} at {url} is up: {granted}; try: runnel send {option}\"Hello\""
-                    ),
-                });
+                match self.bind_agent(agent, runner).await? {
+                    Err(faults) => lines.push(unconfigured(name, &faults)),
+                    Ok(rights) => {
+                        lines.push(format!(
+                            "{name} at {url} is up; try: runnel send {option}\"Hello\""
+                        ));
+                        lines.extend(rights.iter().map(|right| format!("{name} {right}")));
+                    }
+                }
             }
         }
-        for fault in record.findings["rejected"].as_array().into_iter().flatten() {
-            let [place, message] = ["pointer", "message"].map(|key| fault[key].as_str());
-            lines.push(format!(
-                "{url}: manifest {} {}",
-                place.unwrap_or_default(),
-                message.unwrap_or_default()
-            ));
-        }
+        let DiscoveryFindings {
+            accepted, rejected, ..
+        } = &state.findings;
+        let mistyped = accepted
+            .iter()
+            .flat_map(|found| mistyped_words(&found.warnings));
+        lines.extend(
+            rejected
+                .iter()
+                .chain(mistyped)
+                .map(|fault| format!("{url}: manifest {} {}", fault.pointer, fault.message)),
+        );
         let incompatible = |runner: &&RunnerRecord| runner.status == RunnerStatus::Incompatible;
         for runner in state.runners.iter().filter(incompatible) {
             let reason = runner.reason.as_deref().unwrap_or_default();
@@ -175,7 +183,7 @@ impl RunnerWatch {
         &self,
         agent: &AgentSpec,
         runner: &RunnerRecord,
-    ) -> anyhow::Result<Result<String, Vec<Fault>>> {
+    ) -> anyhow::Result<Result<Vec<String>, Vec<Fault>>> {
         let manifest: AgentRunnerManifest = serde_json::from_str(&runner.manifest)?;
         let refused = check_agent_for(agent, &manifest);
         let configure = SaveAgent::Configure {
@@ -195,7 +203,7 @@ impl RunnerWatch {
         Ok(Ok(self.granted(saved.id).await?))
     }
 
-    async fn granted(&self, agent: AgentId) -> anyhow::Result<String> {
+    async fn granted(&self, agent: AgentId) -> anyhow::Result<Vec<String>> {
         let previews = &self.runs.previews;
         let preview = previews
             .preview_event(&self.workspace, message(), Some(agent))
