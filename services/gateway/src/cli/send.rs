@@ -48,6 +48,9 @@ pub(super) struct SendArguments {
     /// Attach a file to the message. May be repeated.
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
+    /// Fail at once if the gateway is busy. Default: wait as it says, up to a minute.
+    #[arg(long)]
+    no_wait: bool,
 }
 
 /// Maximum size of a message, which is that of an event.
@@ -97,7 +100,10 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     let mut event = parts.build()?;
     attachments::attach(&gateway, &arguments.attach, &mut event).await?;
     let mut input = answers(std::io::stdin().is_terminal() && !json);
-    let sending = Sending::new(&gateway, json, input.as_deref_mut());
+    let mut sending = Sending::new(&gateway, json, input.as_deref_mut());
+    if arguments.no_wait {
+        sending = sending.without_wait();
+    }
     Ok(code_of(sending.post(event, &mut None).await?))
 }
 

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use http::Method;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, RETRY_AFTER};
+use http::{Method, StatusCode};
 use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -101,15 +101,14 @@ impl<'a> MessageRun<'a> {
         })
     }
 
-    /// Posts the event and reads the first stream of its run.
+    /// Posts the event and reads the first stream of its run. A busy gateway is asked again for this time.
     pub(super) async fn post(
         &mut self,
         event: &Value,
         known: &mut Option<String>,
+        patience: Duration,
     ) -> Result<(), FollowStop> {
-        let request = self.streamed(Method::POST, "/v1/events")?.json(event);
-        let gateway = self.gateway;
-        let response = self.wait(gateway.send(request)).await??;
+        let response = self.accepted(event, patience).await?;
         let id = response.headers().get("runnel-run-id");
         let id = id.and_then(|id| id.to_str().ok()).map(str::to_owned);
         let Some(id) = id else {
@@ -118,6 +117,42 @@ impl<'a> MessageRun<'a> {
         known.replace(id.clone());
         self.id = id;
         self.read(response).await
+    }
+
+    /// The response to the event. While the gateway is busy, it waits as long as the gateway says.
+    async fn accepted(
+        &mut self,
+        event: &Value,
+        patience: Duration,
+    ) -> Result<Response, FollowStop> {
+        let gateway = self.gateway;
+        let until = Instant::now() + patience;
+        // The gateway may have accepted an event whose response says otherwise, such as a proxy's 503.
+        let key = uuid::Uuid::new_v4().to_string();
+        loop {
+            let mut request = self.streamed(Method::POST, "/v1/events")?.json(event);
+            if event["event_id"].is_null() {
+                request = request.header("idempotency-key", &key);
+            }
+            let response = self.wait(gateway.send(request)).await??;
+            let Some(pause) = busy_for(&response) else {
+                return Ok(response);
+            };
+            let status = response.status();
+            let body = read_json(response).await.unwrap_or_default();
+            let refusal = refusal(status, &body);
+            let seconds = pause.as_secs();
+            if body["error"]["retryable"] == false {
+                return Err(anyhow!(refusal).into());
+            }
+            if Instant::now() + pause > until {
+                return Err(anyhow!("{refusal}; try again in {seconds} s").into());
+            }
+            self.screen.remark(&format!(
+                "[{refusal}; trying again in {seconds} s, --no-wait fails instead]"
+            ));
+            self.wait(tokio::time::sleep(pause)).await?;
+        }
     }
 
     /// Follows the run to its end and answers its questions.
@@ -344,6 +379,18 @@ impl<'a> MessageRun<'a> {
         };
         took.map_or(String::new(), |took| format!(" in {took}"))
     }
+}
+
+/// Time after which a busy gateway takes the event. `None`: it is not busy.
+fn busy_for(response: &Response) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER);
+    let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
+    match (response.status(), seconds) {
+        (StatusCode::TOO_MANY_REQUESTS, seconds) => Some(seconds.unwrap_or(1)),
+        (StatusCode::SERVICE_UNAVAILABLE, seconds) => seconds,
+        _ => None,
+    }
+    .map(|seconds: u64| Duration::from_secs(seconds.max(1)))
 }
 
 /// Reason for which an event has no run.

@@ -1,6 +1,7 @@
 //! A message, its run, and the runs that continue after its questions.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -8,6 +9,9 @@ use super::LineInput;
 use super::message_run::{FirstInterrupt, MessageRun};
 use super::questions::delivery;
 use crate::cli::gateway::Gateway;
+
+/// Maximum time that a message waits for a busy gateway. The client packages have the same.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// End of the work on a message.
 #[derive(Clone, Copy)]
@@ -23,6 +27,8 @@ pub(super) struct Sending<'a> {
     json: bool,
     /// Answers questions; without it they stay open.
     input: Option<&'a mut LineInput>,
+    /// Time that a message waits for a busy gateway.
+    patience: Duration,
 }
 
 impl<'a> Sending<'a> {
@@ -31,6 +37,15 @@ impl<'a> Sending<'a> {
             gateway,
             json,
             input,
+            patience: PATIENCE,
+        }
+    }
+
+    /// Fails at once if the gateway is busy.
+    pub(super) fn without_wait(self) -> Self {
+        Self {
+            patience: Duration::ZERO,
+            ..self
         }
     }
 
@@ -45,7 +60,7 @@ impl<'a> Sending<'a> {
             event.entry("delivery").or_insert_with(delivery);
         }
         let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
-        if let Err(stop) = run.post(&Value::Object(event), known).await {
+        if let Err(stop) = run.post(&Value::Object(event), known, self.patience).await {
             return run.stopped(stop);
         }
         self.follow(run).await
