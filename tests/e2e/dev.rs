@@ -3,9 +3,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use axum::response::IntoResponse as _;
+use axum::routing::post;
+use axum::{Json, Router};
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::support::client::message;
@@ -167,17 +174,21 @@ async fn printed_curl_command_works() {
 #[tokio::test]
 async fn greeting_lists_the_served_components() {
     let (playground, _directory) = start().await;
-    let lines: Vec<_> = playground.greeting.lines().take(10).collect();
+    let lines: Vec<_> = playground.greeting.lines().take(11).collect();
     let expected = [
         format!("runnel {}  {}", env!("CARGO_PKG_VERSION"), playground.url),
         format!("docs     {}/docs", playground.url),
         format!("key      {}", playground.key),
+        format!(
+            "env      export RUNNEL_URL={} RUNNEL_API_KEY={}",
+            playground.url, playground.key
+        ),
         "settings ./runnel-data/dev.toml".to_owned(),
         "agent    hello → plugin:runnel/local-agent/default".to_owned(),
-        "model    none: a script answers, ./runnel-data/script.toml; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one"
+        "model    scripted, by ./runnel-data/script.toml; set OPENAI_API_KEY or OPENAI_BASE_URL for a real one"
             .to_owned(),
         "tools    current_time, post_note, by MCP".to_owned(),
-        "knows    runnel, a knowledge base of 8 passages".to_owned(),
+        "kb       runnel, 8 passages".to_owned(),
         "send     runnel send \"What is Runnel?\"".to_owned(),
         "plan     runnel send --conversation planner \"Put a note about Runnel on the board\""
             .to_owned(),
@@ -537,6 +548,63 @@ async fn send_without_gateway_explains_the_remedy() {
     assert_eq!(printed.status.code(), Some(2), "{printed:?}");
     assert_eq!(printed.stdout, "");
     assert!(printed.stderr.contains("runnel dev"), "{printed:?}");
+}
+
+/// A gateway that is busy for the first events. Returns its URL and the number of posted events.
+async fn busy_gateway(busy: usize, status: u16) -> (String, Arc<AtomicUsize>) {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&posts);
+    let answer = move || {
+        let is_busy = counter.fetch_add(1, Ordering::SeqCst) < busy;
+        async move {
+            if is_busy {
+                let status = StatusCode::from_u16(status).unwrap();
+                let error = json!({"code": "rate_limited", "message": "too many events", "retryable": true});
+                return (
+                    status,
+                    [("retry-after", "1")],
+                    Json(json!({ "error": error })),
+                )
+                    .into_response();
+            }
+            let event = json!({"run_id": "r-1", "type": "run.completed", "data": {"finish_reason": "stop",
+                "message": {"role": "assistant", "content": "at last"}}});
+            let headers = [
+                ("content-type", "text/event-stream"),
+                ("runnel-run-id", "r-1"),
+            ];
+            let body = format!("event: run.completed\nid: 1\ndata: {event}\n\n");
+            (headers, body).into_response()
+        }
+    };
+    let router = Router::new().route("/v1/events", post(answer));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, posts)
+}
+
+#[tokio::test]
+async fn send_waits_for_a_busy_gateway() {
+    for status in [429, 503] {
+        let (url, posts) = busy_gateway(1, status).await;
+        let printed = send(Path::new("/"), &["hello", "--url", &url, "--key", "k"]).await;
+        assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+        assert!(
+            printed.stderr.contains("too many events")
+                && printed.stderr.contains("trying again in 1 s"),
+            "{printed:?}"
+        );
+        assert_eq!(posts.load(Ordering::SeqCst), 2);
+
+        let (url, posts) = busy_gateway(1, status).await;
+        let arguments = ["hello", "--no-wait", "--url", &url, "--key", "k"];
+        let printed = send(Path::new("/"), &arguments).await;
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let expected = format!("too many events (HTTP {status}); try again in 1 s");
+        assert!(printed.stderr.contains(&expected), "{printed:?}");
+        assert_eq!(posts.load(Ordering::SeqCst), 1);
+    }
 }
 
 #[tokio::test]

@@ -16,6 +16,10 @@ pub(super) fn text(playground: &Playground) -> String {
     };
     line("docs", &format!("{url}/docs"));
     line("key", key);
+    line(
+        "env",
+        &format!("export RUNNEL_URL={url} RUNNEL_API_KEY={key}"),
+    );
     let settings = playground.settings.iter().map(|file| relative(file));
     line("settings", &settings.collect::<Vec<_>>().join(", "));
     match &playground.agent {
@@ -33,7 +37,7 @@ pub(super) fn text(playground: &Playground) -> String {
     line("tools", &format!("{}, by MCP", playground.tools.join(", ")));
     let base = &playground.knowledge_base;
     let passages = output::counted(playground.passages, "passage");
-    line("knows", &format!("{base}, a knowledge base of {passages}"));
+    line("kb", &format!("{base}, {passages}"));
     for name in &playground.harnesses {
         let command = format!("runnel send --conversation {name} \"Write a haiku into poem.txt\"");
         line("coder", &format!("{name}: {command}"));
@@ -76,7 +80,7 @@ fn model(playground: &Playground) -> String {
     let model = &playground.model;
     match &playground.model_origin {
         ModelOrigin::Script { file } => format!(
-            "none: a script answers, {}; OPENAI_API_KEY or OPENAI_BASE_URL brings a real one",
+            "scripted, by {}; set OPENAI_API_KEY or OPENAI_BASE_URL for a real one",
             relative(file)
         ),
         ModelOrigin::Environment { base_url } => format!("{model} at {base_url}, by OPENAI_…"),
