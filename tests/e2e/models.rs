@@ -1082,6 +1082,11 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
         "what was reserved is given back: {budgets}"
     );
     assert_eq!(of_day["calls"], 3);
+    let left = json!({"tokens": 1000 - tokens(item)});
+    assert_eq!(of_day["left"], left, "limits that are set: {budgets}");
+    let of_run = &budgets["items"][0];
+    assert_eq!(of_run["name"], "run-calls");
+    assert_eq!(of_run["used"][0]["left"]["calls"], 0, "{budgets}");
     assert_eq!(budgets["items"][2]["used"][0]["name"], "main", "{budgets}");
 }
 

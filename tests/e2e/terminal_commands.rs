@@ -242,6 +242,21 @@ async fn endpoint_refresh_reports_health_and_runners() {
 }
 
 #[tokio::test]
+async fn budgets_are_listed_with_amounts_left() {
+    let budget =
+        "[[budgets]]\nname = \"day\"\nscope = \"agent\"\nwindow = \"day\"\ntokens = 1000\n";
+    let stage = Stage::on(Sqlite, |config| config.rest += budget).await;
+    let stage = stage.unwrap();
+    let listed = on_stage(&stage, &["budgets"]).await;
+    assert_printed(&listed, "day     each agent  tokens    1000   0     1000  ");
+    let listed = document(&on_stage(&stage, &["budgets", "--json"]).await);
+    assert_eq!(listed["items"][0]["most"]["tokens"], 1000, "{listed}");
+    let playground = Stage::new().await;
+    let listed = on_stage(&playground, &["budgets"]).await;
+    assert!(listed.stderr.contains("no budgets"), "{listed:?}");
+}
+
+#[tokio::test]
 async fn interactions_are_listed_and_answered() {
     let stage = asking_stage(Sqlite).await.unwrap();
     let asked = ask(&stage, &asking_event("q-1"), &[question("q", &json!({}))]).await;

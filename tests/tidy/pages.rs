@@ -15,6 +15,13 @@ fn readme_has_at_most_150_lines() {
     assert!(lines <= README_LINES, "README.md has {lines} lines");
 }
 
+/// `runnel --version` names a release that the changelog describes.
+#[test]
+fn changelog_has_a_section_for_the_version() {
+    let section = format!("\n## {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(read("CHANGELOG.md").contains(&section), "no {section}");
+}
+
 #[test]
 fn summary_lists_every_page_once() {
     let summary = read("docs/SUMMARY.md");

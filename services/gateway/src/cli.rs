@@ -2,6 +2,7 @@
 
 mod agents;
 mod backup;
+mod budgets;
 mod check_config;
 mod conform;
 mod conversations;
@@ -52,7 +53,7 @@ struct Cli {
     /// Print the version.
     #[arg(long, short = 'V')]
     version: bool,
-    /// With --version: print commit, date and features too.
+    /// With --version: print features, platform and profile too.
     #[arg(long, requires = "version")]
     verbose: bool,
 }
@@ -107,6 +108,8 @@ enum Command {
     /// List and refresh runner endpoints.
     #[command(subcommand)]
     Endpoints(endpoints::EndpointsCommand),
+    /// List the budgets, what is used and left of them, and when they reset.
+    Budgets(budgets::BudgetsArguments),
     /// Explain which agent would get an event and why, and which resources its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
@@ -211,6 +214,7 @@ pub async fn run() -> ExitCode {
         Command::Interactions(command) => Box::pin(interactions::interactions(command, json)).await,
         Command::Agents(command) => agents::agents(command, json).await,
         Command::Endpoints(command) => endpoints::endpoints(command, json).await,
+        Command::Budgets(arguments) => budgets::budgets(arguments, json).await,
         Command::Backup(arguments) => backup::backup(arguments, json).await,
         Command::Completions(arguments) => Ok(help::completions(&arguments)),
         Command::Man(arguments) => help::man(&arguments),

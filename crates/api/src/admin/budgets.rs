@@ -32,15 +32,17 @@ pub(crate) struct BudgetView {
     only: Option<String>,
     /// `hour`, `day` or `month` (UTC); `whole` for runs.
     window: &'static str,
+    /// Limits of each subject in a window.
     most: Bounds,
     /// Time of the next reset in epoch seconds. Absent: it does not reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     resets_at: Option<i64>,
     /// The 100 subjects of this workspace with the highest use. Calls in progress count with their reservation.
+    /// An unlisted subject has used less, or nothing.
     used: Vec<UsedBy>,
 }
 
-/// Limits of a budget. An absent one does not apply.
+/// Amounts for each limit of a budget. An absent one is not limited.
 #[derive(Serialize, utoipa::ToSchema)]
 pub(crate) struct Bounds {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +68,8 @@ pub(crate) struct UsedBy {
     tokens: u64,
     cost: f64,
     seconds: f64,
+    /// Limits of the budget minus this use; 0 if the use exceeds the limit.
+    left: Bounds,
 }
 
 /// Lists the budgets and their use in the current window.
@@ -103,7 +107,7 @@ impl BudgetView {
     ) -> Self {
         let used = used.into_iter().map(|used| {
             let name = names.remove(used.subject_id());
-            UsedBy::of(&used, name)
+            UsedBy::of(budget, &used, name)
         });
         Self {
             name: budget.name.clone(),
@@ -120,20 +124,28 @@ impl BudgetView {
                 BudgetWindow::Day => "day",
                 BudgetWindow::Month => "month",
             },
-            most: Bounds {
-                calls: budget.calls,
-                tokens: budget.tokens,
-                cost: budget.cost_micros.map(micros),
-                seconds: budget.wall_ms.map(seconds),
-            },
+            most: Bounds::left(budget, Amount::default()),
             resets_at: resets_at.map(|at| at.div_euclid(1000)),
             used: used.collect(),
         }
     }
 }
 
+impl Bounds {
+    /// Limits of a budget minus its use.
+    fn left(budget: &Budget, used: Amount) -> Self {
+        let left = |limit: Option<u64>, used| limit.map(|limit| limit.saturating_sub(used));
+        Self {
+            calls: left(budget.calls, used.calls),
+            tokens: left(budget.tokens, used.tokens),
+            cost: left(budget.cost_micros, used.cost_micros).map(micros),
+            seconds: left(budget.wall_ms, used.wall_ms).map(seconds),
+        }
+    }
+}
+
 impl UsedBy {
-    fn of(used_budget: &UsedBudget, name: Option<String>) -> Self {
+    fn of(budget: &Budget, used_budget: &UsedBudget, name: Option<String>) -> Self {
         let id = used_budget.subject_id().to_owned();
         let Amount {
             calls,
@@ -148,6 +160,7 @@ impl UsedBy {
             tokens,
             cost: micros(cost_micros),
             seconds: seconds(wall_ms),
+            left: Bounds::left(budget, used_budget.used),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::app::{App, MetricsServer};
 use crate::cli::check_config::{check_references, with_further_faults};
-use crate::cli::{ConfigArgument, output, process_hardening};
+use crate::cli::{ConfigArgument, output, process_hardening, version};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
 use api::http_server::bind;
@@ -90,15 +90,15 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
         }
         output::line(&format!("listening {url}"));
     }
-    let version = env!("CARGO_PKG_VERSION");
     let database = config.database.place();
     tracing::info!(
-        version,
+        version = env!("CARGO_PKG_VERSION"),
         address = url,
         database,
         agents,
         endpoints,
-        "runnel {version} serves {url}: {} and {} of the configuration",
+        "runnel {} serves {url}: {} and {} of the configuration",
+        version::with_commit(),
         output::counted(agents as u64, "agent"),
         output::counted(endpoints as u64, "runner endpoint"),
     );

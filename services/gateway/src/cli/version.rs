@@ -10,6 +10,19 @@ const COMMIT: &str = env!("RUNNEL_BUILD_COMMIT");
 const COMMIT_DATE: &str = env!("RUNNEL_BUILD_DATE");
 const UNKNOWN: &str = "unknown";
 
+/// Version with the commit and its date, which tell builds between two releases apart.
+pub(super) fn with_commit() -> String {
+    describe(VERSION, COMMIT, COMMIT_DATE)
+}
+
+fn describe(version: &str, commit: &str, date: &str) -> String {
+    match (commit, date) {
+        ("", _) => version.to_owned(),
+        (commit, "") => format!("{version} ({commit})"),
+        (commit, date) => format!("{version} ({commit}, {date})"),
+    }
+}
+
 /// Features of this build.
 fn features() -> Vec<&'static str> {
     let all = [("nats", cfg!(feature = "nats"))];
@@ -32,14 +45,32 @@ pub(super) fn print(is_verbose: bool, json: bool) {
             output::document(&json!({"version": VERSION, "commit": commit, "date": date,
             "features": features, "platform": platform, "profile": profile}));
         }
-        (true, false) => output::document(&json!({ "version": VERSION })),
-        (false, false) => output::line(&format!("runnel {VERSION}")),
+        (true, false) => {
+            output::document(&json!({"version": VERSION, "commit": commit, "date": date}));
+        }
+        (false, false) => output::line(&format!("runnel {}", with_commit())),
         (false, true) => {
             let features = features.join(", ");
             output::line(&format!(
                 "runnel {VERSION}\ncommit   {commit}\ndate     {date}\nfeatures {features}\n\
                  platform {platform}\nprofile  {profile}"
             ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    #[test]
+    fn version_names_commit_and_date() {
+        for (commit, date, expected) in [
+            ("ed645d97", "2026-11-28", "0.1.0 (ed645d97, 2026-11-28)"),
+            ("ed645d97", "", "0.1.0 (ed645d97)"),
+            ("", "", "0.1.0"),
+        ] {
+            assert_eq!(describe("0.1.0", commit, date), expected);
         }
     }
 }
