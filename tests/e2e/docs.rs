@@ -73,7 +73,12 @@ async fn api_page_loads_only_own_files() {
     let start = fetch(&stage.client, start.unwrap()).await;
     let documents = between(&start.text, "\"url\": \"", '"');
     let documents: Vec<_> = documents.map(|named| own_path(&page.url, named)).collect();
-    assert_eq!(documents, ["/openapi.json", "/openapi/runner.json"]);
+    let expected = [
+        "/docs/gateway.json",
+        "/docs/host.json",
+        "/openapi/runner.json",
+    ];
+    assert_eq!(documents, expected);
     for path in documents {
         let document = fetch(&stage.client, &path).await;
         let document: Value = serde_json::from_str(&document.text).unwrap();
@@ -96,8 +101,29 @@ async fn api_page_begins_with_posting_events() {
     let (_, paths) = document.split_once("\"paths\":{").unwrap();
     assert!(paths.starts_with("\"/v1/events\":{"), "{}", &paths[..80]);
     assert!(document.contains("(/docs/guide)"), "the guide is linked");
+    let shown = fetch(&stage.client, "/docs/gateway.json").await.text;
+    let (_, paths) = shown.split_once("\"paths\":{").unwrap();
+    assert!(paths.starts_with("\"/v1/events\":{"), "{}", &paths[..80]);
+    assert!(!paths.contains("\"/host/v1/"), "routes of runners");
+}
+
+#[tokio::test]
+async fn every_link_of_the_guide_is_served() {
+    let stage = Stage::new().await;
     let guide = fetch(&stage.client, "/docs/guide").await;
-    assert!(guide.text.starts_with("# Clients"));
+    assert_eq!(guide.headers[CONTENT_TYPE], "text/html; charset=utf-8");
+    assert!(guide.text.contains("<h1 id=\"clients\">Clients</h1>"));
+    let links: Vec<_> = between(&guide.text, " href=\"", '"').collect();
+    assert!(links.contains(&"../openapi.json"), "{links:?}");
+    for link in links {
+        let linked = fetch(&stage.client, &own_path(&guide.url, link)).await;
+        let anchor = link.split_once('#').map_or("", |(_, anchor)| anchor);
+        let is_named = linked.text.contains(&format!(" id=\"{anchor}\""));
+        assert!(anchor.is_empty() || is_named, "{link}");
+    }
+    for inline in ["<style", " style=", "<script", "<!--"] {
+        assert!(!guide.text.contains(inline), "{inline}");
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! `/docs`: the API documents in Swagger UI, and the guide for clients. All files are embedded in the binary,
 //! compressed; the page loads nothing from other hosts.
 
+mod guide;
+
 use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -17,6 +19,8 @@ use http::header::{
 use utoipa_swagger_ui::{Config, SwaggerFile, Url, serve};
 
 use crate::error::routing::no_route;
+use crate::openapi::selected::{client_document, host_document};
+use crate::openapi::served::serialized;
 use crate::state::ApiState;
 
 /// Content security policy: own scripts and requests to this gateway only. Icons are inlined in the style sheet.
@@ -25,15 +29,21 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Swagger UI settings. The external validator is off, and the page does not persist keys.
+/// Documents of the page, in files of their own: the whole document has more routes of runners than of clients.
+const CLIENT_FILE: &str = "gateway.json";
+const HOST_FILE: &str = "host.json";
+
+/// Swagger UI settings. The external validator is off. A key stays in the local storage of the browser until *Logout*,
+/// so that a reload does not ask for it again; only scripts of this gateway can read it.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let documents = [
-        Url::with_primary("Gateway", "../openapi.json", true),
+        Url::with_primary("Gateway", CLIENT_FILE, true),
+        Url::new("Host API", HOST_FILE),
         Url::new("Runner", "../openapi/runner.json"),
     ];
     let config = Config::new(documents)
         .validator_url("none")
-        .persist_authorization(false)
+        .persist_authorization(true)
         .try_it_out_enabled(true)
         .display_request_duration(true)
         .filter(true)
@@ -48,7 +58,10 @@ pub(super) fn page() -> Router<ApiState> {
         // Relative file names on the page need the trailing slash.
         .route("/docs", get(async || Redirect::permanent("docs/")))
         .route("/docs/", get(async || index()))
-        .route("/docs/guide", get(guide))
+        .route(
+            "/docs/guide",
+            get(async || respond("text/html; charset=utf-8", guide::page())),
+        )
         .route(
             "/docs/{file}",
             get(
@@ -59,13 +72,6 @@ pub(super) fn page() -> Router<ApiState> {
                 },
             ),
         )
-}
-
-/// The guide for programs that call this gateway.
-const GUIDE: &str = include_str!("../../../docs/clients.md");
-
-async fn guide() -> Response {
-    respond("text/plain; charset=utf-8", GUIDE)
 }
 
 /// The page, with our title in place of Swagger UI's.
@@ -79,6 +85,14 @@ fn index() -> Response {
 }
 
 fn file(name: &str) -> Response {
+    static CLIENT: LazyLock<Bytes> = LazyLock::new(|| serialized(&client_document()));
+    static HOST: LazyLock<Bytes> = LazyLock::new(|| serialized(&host_document()));
+    match name {
+        CLIENT_FILE => return respond("application/json", CLIENT.clone()),
+        HOST_FILE => return respond("application/json", HOST.clone()),
+        "guide.css" => return respond("text/css", guide::STYLE),
+        _ => {}
+    }
     match embedded(name) {
         Some(file) => respond(&file.content_type, file.bytes),
         None => no_route().into_response(),

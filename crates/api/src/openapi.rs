@@ -5,9 +5,11 @@ pub(super) mod binary;
 mod bounds;
 mod defaults;
 mod events;
+mod examples;
 mod general;
 mod runner;
-mod served;
+pub(super) mod selected;
+pub(super) mod served;
 
 use std::collections::BTreeMap;
 
@@ -244,6 +246,7 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
         .map(|(path, item)| (path.replace("{*", "{"), item))
         .collect();
     general::add_shared_errors(&mut document);
+    examples::add_examples(&mut document);
     let components = document.components.get_or_insert_default();
     refer_to_items(&mut components.schemas);
     for union in [EVENTS, RESULTS] {

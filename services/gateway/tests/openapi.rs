@@ -178,6 +178,33 @@ fn operations_have_one_form_of_success() {
     }
 }
 
+/// The page of the API fills its forms with them.
+#[test]
+fn json_bodies_have_valid_examples() {
+    let document = committed("gateway.json");
+    let operations = document["paths"].as_object().unwrap().values();
+    let operations = operations.flat_map(|item| item.as_object().unwrap().values());
+    let mut checked = 0;
+    for operation in operations.filter(|operation| operation["tags"] != json!(["host"])) {
+        let id = &operation["operationId"];
+        let contents = operation["requestBody"]["content"].as_object();
+        for (media_type, content) in contents.into_iter().flatten() {
+            if !media_type.ends_with("json") {
+                continue;
+            }
+            let example = content.get("example");
+            let example = example.unwrap_or_else(|| panic!("{id}: no example"));
+            let mut schema = content["schema"].clone();
+            schema["components"] = document["components"].clone();
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            let faults: Vec<_> = validator.iter_errors(example).collect();
+            assert!(faults.is_empty(), "{id}: {faults:?}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 14, "{checked}");
+}
+
 /// The page size is bounded by `limit`.
 #[test]
 fn pages_are_bounded_by_their_limits() {

@@ -39,11 +39,7 @@ use runs::watch::WatchFrom;
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
         ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen, for a repeated request. Ignored on a first request"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
-    request_body(content = EventEnvelope, example = json!({
-        "event_type": "message.received",
-        "conversation": {"conversation_id": "c-7"},
-        "input": {"text": "hello big world"},
-    })), responses(
+    request_body = EventEnvelope, responses(
     (status = 200, description = "The event stream of the run. The status is 204 without a stream if `Last-Event-ID` is the terminal event", content_type = "text/event-stream", body = AgentRunEvent,
         headers(("Location" = String, description = "URL of the run; resume its stream at `{Location}/stream`"),
             ("Runnel-Run-Id" = String, description = "The run's id"),

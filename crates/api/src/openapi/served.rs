@@ -29,7 +29,7 @@ pub(super) async fn runner_json() -> impl IntoResponse {
 
 /// Serialized once: this costs thousands of times more than a request, and it is the same for every client. In
 /// the order of the document, which is the order of use.
-fn serialized(document: &OpenApi) -> Bytes {
+pub(crate) fn serialized(document: &OpenApi) -> Bytes {
     let document = serde_json::to_vec(document);
     document.expect("a document has string keys only").into()
 }

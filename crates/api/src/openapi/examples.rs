@@ -1,0 +1,91 @@
+//! Examples of request bodies, by operation. The page of the API fills them into its forms.
+
+use serde_json::{Value, json};
+use utoipa::openapi::{OpenApi, RefOr};
+
+use super::general::operations_of;
+
+/// Sets the examples of JSON bodies that have none.
+pub(super) fn add_examples(document: &mut OpenApi) {
+    let operations = document.paths.paths.values_mut().flat_map(operations_of);
+    for operation in operations {
+        let id = operation.operation_id.as_deref().unwrap_or_default();
+        let Some(example) = example_of(id) else {
+            continue;
+        };
+        let Some(RefOr::T(body)) = &mut operation.request_body else {
+            continue;
+        };
+        for content in body.content.values_mut() {
+            if let RefOr::T(content) = content {
+                content.example.get_or_insert_with(|| example.clone());
+            }
+        }
+    }
+}
+
+fn example_of(operation_id: &str) -> Option<Value> {
+    let example = match operation_id {
+        "post_event" | "stream_event" | "dry_run_event" | "dry_run_agent" => json!({
+            "event_type": "message.received",
+            "conversation": {"conversation_id": "c-7"},
+            "input": {"text": "What is Runnel?"},
+        }),
+        "post_pipeline_query" | "stream_pipeline_query" => json!({
+            "query_id": "q-1",
+            "launcher_type": "person",
+            "launcher_id": "u-1",
+            "sender_id": "u-1",
+            "pipeline_uuid": "p-1",
+            "message_chain": [{"type": "Plain", "text": "What is Runnel?"}],
+            "variables": {"city": "Rome"},
+        }),
+        "submit_interaction" | "submit_interaction_by_link" => json!({
+            "interaction_id": "room",
+            "action_id": "book",
+            "values": {"guests": 2},
+        }),
+        "register_runner_endpoint" => json!({
+            "name": "my-runner",
+            "base_url": "https://runner.example.com",
+            "max_runs": 100,
+        }),
+        "create_agent" | "update_agent" => agent(),
+        "create_api_key" => json!({
+            "name": "shop",
+            "role": "client",
+            "agents": ["support"],
+        }),
+        "create_workspace" => json!({"id": "shop", "name": "The shop"}),
+        "search_knowledge_base" => json!({
+            "query_text": "How long may a customer return a book?",
+            "top_k": 5,
+            "filters": {"mime_type": "text/markdown"},
+        }),
+        _ => return None,
+    };
+    Some(example)
+}
+
+fn agent() -> Value {
+    json!({
+        "name": "support",
+        "description": "Answers questions of customers.",
+        "enabled": true,
+        "event_types": ["message.received"],
+        "scope": {"kind": "global"},
+        "filters": {"source": ["api"]},
+        "runner_id": "plugin:runnel/local-agent/default",
+        "config": {
+            "model": {"primary": "assistant", "fallbacks": []},
+            "prompt": [{"role": "system", "content": "You are a helpful assistant."}],
+        },
+        "resource_policy": {
+            "models": ["assistant"],
+            "knowledge_bases": ["handbook"],
+            "history": ["page"],
+        },
+        "state_policy": {"enabled": true, "scopes": ["conversation"]},
+        "concurrency": "enqueue",
+    })
+}
