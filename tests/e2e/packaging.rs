@@ -1,7 +1,7 @@
 //! Container packaging: the files match the binary, and the programs that compose starts answer an event. The
 //! test starts them itself, without containers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Once;
@@ -84,6 +84,7 @@ fn services_drop_privileges_and_declare_dependencies() {
             !service["logging"]["options"]["max-size"].is_null(),
             "{name}"
         );
+        assert!(!service["mem_limit"].is_null(), "{name}");
         for (needed, how) in service["depends_on"].as_mapping().into_iter().flatten() {
             assert_eq!(how["condition"].as_str(), Some("service_healthy"), "{name}");
             assert!(services.contains_key(needed), "{name} needs {needed:?}");
@@ -110,6 +111,7 @@ fn services_drop_privileges_and_declare_dependencies() {
         let user = match name {
             "prometheus" => "65534:65534",
             "grafana" => "472:0",
+            "proxy" => "99:99",
             _ => "65532:65532",
         };
         assert_eq!(service["user"].as_str(), Some(user), "{name}");
@@ -224,12 +226,7 @@ async fn mounted_configuration_is_valid_for_services() {
         let mounted = format!("./{CONFIG}:/etc/runnel/runnel.toml:ro");
         let volumes = [mounted.as_str(), "artifacts:/var/lib/runnel"];
         assert_eq!(texts(&gateway["volumes"]), volumes);
-        for port in texts(&gateway["ports"]) {
-            assert!(
-                port.starts_with("127.0.0.1:") && port.ends_with(":8700"),
-                "{port}"
-            );
-        }
+        assert!(gateway["ports"].is_null(), "clients use the proxy");
         for secret in texts(&gateway["secrets"]) {
             assert!(
                 config.contains(&format!("file:/run/secrets/{secret}\"")),
@@ -307,6 +304,60 @@ async fn image_command_is_valid_for_binary() {
     let version = manifest.split_once("rust-version = \"").unwrap().1;
     let version = version.split('"').next().unwrap();
     assert!(text_of("Dockerfile").contains(&format!("FROM rust:{version}-slim")));
+}
+
+/// A service that is taken over can sign no request of another one.
+#[test]
+fn services_have_secrets_of_their_own() {
+    let compose = compose();
+    let services = compose["services"].as_mapping().unwrap();
+    let mut owners = BTreeMap::new();
+    for (name, service) in services {
+        let name = name.as_str().unwrap();
+        if name.starts_with("gateway-") {
+            continue;
+        }
+        for secret in texts(&service["secrets"]) {
+            let owner = owners.insert(secret, name);
+            assert_eq!(owner, None, "{secret} is also a secret of {name}");
+        }
+        let variables = service["environment"].as_mapping();
+        for (variable, value) in variables.into_iter().flatten() {
+            let variable = variable.as_str().unwrap();
+            let is_secret = ["SECRET", "KEY", "PASSWORD"]
+                .iter()
+                .any(|end| variable.ends_with(end));
+            assert!(!is_secret, "{name}: {variable} is {value:?}, use a file");
+        }
+    }
+    let signing = owners.keys().filter(|name| name.ends_with("_secret"));
+    assert_eq!(signing.count(), 5, "{owners:?}");
+}
+
+#[test]
+fn proxy_forwards_to_each_ready_replica() {
+    let compose = compose();
+    let services = &compose["services"];
+    assert_eq!(texts(&services["proxy"]["ports"]), ["127.0.0.1:8700:8700"]);
+    let config = text_of("deploy/compose/haproxy.cfg");
+    let servers = config
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("server "));
+    let mut gateways = names(services);
+    gateways.retain(|name| name.starts_with("gateway-"));
+    let expected: Vec<_> = gateways
+        .iter()
+        .map(|name| format!("{name} {name}:8700"))
+        .collect();
+    assert_eq!(servers.collect::<Vec<_>>(), expected);
+    assert_eq!(names(&services["proxy"]["depends_on"]), gateways);
+    for rule in [
+        "uri /readyz",
+        "retry-on conn-failure\n",
+        "option http-no-delay\n",
+    ] {
+        assert!(config.contains(rule), "{rule}");
+    }
 }
 
 #[test]
@@ -455,7 +506,7 @@ async fn compose_services_answer_an_event() {
     };
     std::fs::write(format!("{place}/database_url"), database.url()).unwrap();
 
-    let secret = std::fs::read_to_string(format!("{place}/runner_secret")).unwrap();
+    let secret = std::fs::read_to_string(format!("{place}/local_agent_secret")).unwrap();
     let agent = local_agent_under(&secret).await;
     let (_, agent_address) = agent.url.split_once("://").unwrap();
 
@@ -520,7 +571,7 @@ async fn packaged_configurations_are_valid() {
     for (name, secret) in [
         ("master.key", "master_key"),
         ("master_key", "master_key"),
-        ("runner_secret", "runner_secret"),
+        ("runner_secret", "local_agent_secret"),
     ] {
         let secret = directory.file("secrets").join(secret);
         std::fs::copy(secret, directory.file(name)).unwrap();

@@ -1,5 +1,8 @@
 //! Options that `serve` and `try` share.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +15,11 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// The variable of the signing secret, which no agent may name.
 pub(crate) const SECRET: &str = "RUNNEL_CONNECTORS_SECRET";
 
+/// Suffix of the variable that names a file with the value.
+const FILE: &str = "_FILE";
+/// Longest value of a file, in bytes.
+const FILE_BYTES: u64 = 64 * 1024;
+
 #[derive(clap::Args)]
 pub(crate) struct PlatformArgs {
     /// Where requests may go although it is not public HTTPS: `host:port`, `ip:port` or a network. Repeat it.
@@ -23,7 +31,7 @@ pub(crate) struct PlatformArgs {
     )]
     allow: Vec<AllowRule>,
     /// The beginning of the names of variables that agents may use as `env:NAME`. `serve` sends each to the hosts that the
-    /// variable `NAME_HOSTS` lists.
+    /// variable `NAME_HOSTS` lists. `NAME_FILE` names a file with the value instead.
     #[arg(
         long,
         env = "RUNNEL_CONNECTORS_SECRETS",
@@ -56,7 +64,7 @@ impl PlatformArgs {
         Ok(SecretSource {
             prefix: self.secrets.clone(),
             hosts,
-            lookup: Arc::new(|name| std::env::var(name).ok()),
+            lookup: Arc::new(|name| value_of(name, |name| std::env::var(name).ok())),
         })
     }
 
@@ -68,5 +76,57 @@ impl PlatformArgs {
             .with_writer(std::io::stderr)
             .init();
         Ok(())
+    }
+}
+
+/// The value of a variable, or of the file that the variable `NAME_FILE` names, without white space around it.
+fn value_of(name: &str, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    if let Some(value) = variable(name) {
+        return Some(value);
+    }
+    let file = variable(&format!("{name}{FILE}"))?;
+    match read(Path::new(&file)) {
+        Ok(value) => Some(value.trim().to_owned()),
+        Err(error) => {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "{name}{FILE}: cannot read {file}, runs that need {name} fail"
+            );
+            None
+        }
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut value = String::new();
+    let file = File::open(path)?;
+    file.take(FILE_BYTES).read_to_string(&mut value)?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_take_precedence_over_files() {
+        let file = std::env::temp_dir().join(format!("connector-key-{}", std::process::id()));
+        std::fs::write(&file, "of-file\n").unwrap();
+        let path = file.display().to_string();
+        let variable = |name: &str| match name {
+            "CONNECTOR_A" => Some("of-variable".to_owned()),
+            "CONNECTOR_A_FILE" | "CONNECTOR_B_FILE" => Some(path.clone()),
+            "CONNECTOR_C_FILE" => Some(format!("{path}-missing")),
+            _ => None,
+        };
+        for (name, expected) in [
+            ("CONNECTOR_A", Some("of-variable")),
+            ("CONNECTOR_B", Some("of-file")),
+            ("CONNECTOR_C", None),
+            ("CONNECTOR_D", None),
+        ] {
+            assert_eq!(value_of(name, variable).as_deref(), expected, "{name}");
+        }
+        std::fs::remove_file(file).unwrap();
     }
 }
