@@ -572,22 +572,24 @@ async fn packaged_configurations_are_valid() {
         ("master.key", "master_key"),
         ("master_key", "master_key"),
         ("runner_secret", "local_agent_secret"),
+        ("database_url", "database_url"),
+        ("s3_access_key_id", "postgres_password"),
+        ("s3_secret_access_key", "postgres_password"),
     ] {
         let secret = directory.file("secrets").join(secret);
         std::fs::copy(secret, directory.file(name)).unwrap();
     }
-    let manifest = text_of("packaging/kubernetes/runnel.yaml");
-    let documents: Vec<Value> = serde_norway::Deserializer::from_str(&manifest)
-        .map(|document| serde::Deserialize::deserialize(document).unwrap())
-        .collect();
-    let mapped = documents[0]["data"]["runnel.toml"].as_str().unwrap();
+    let documents = manifests(&text_of("packaging/kubernetes/sqlite/runnel.yaml"));
+    let stateful = of_kind(&documents, "StatefulSet");
+    let mapped = text_of("packaging/kubernetes/sqlite/runnel.toml");
+    let replicated = text_of("packaging/kubernetes/postgres/runnel.toml");
     let packaged = text_of("packaging/runnel.toml");
-    for config in [mapped, &packaged] {
+    for config in [&mapped, &replicated, &packaged] {
         let config = directory.write("runnel.toml", &relocated(config, &directory));
         let checked = runnel(&["check-config"], &config).await;
         assert!(checked.status.success(), "{checked:?}");
     }
-    let container = &documents[2]["spec"]["template"]["spec"]["containers"][0];
+    let container = &stateful["spec"]["template"]["spec"]["containers"][0];
     let arguments = texts(&container["args"]).join(" ");
     assert_eq!(arguments, "serve --config /etc/runnel/runnel.toml");
     // A migration at the first start takes longer than the liveness probe waits.
@@ -600,15 +602,98 @@ async fn packaged_configurations_are_valid() {
     let names: Vec<_> = headless
         .map(|one| one["metadata"]["name"].clone())
         .collect();
-    assert_eq!(names, [documents[2]["spec"]["serviceName"].clone()]);
+    assert_eq!(names, [stateful["spec"]["serviceName"].clone()]);
     assert!(mapped.contains("local_agent = true"));
     for (port, said) in [
         (0, "listen = \"0.0.0.0:8700\""),
         (1, "listen = \"0.0.0.0:9464\""),
     ] {
         let port = container["ports"][port]["containerPort"].as_u64().unwrap();
-        assert!(said.ends_with(&format!(":{port}\"")) && mapped.contains(said));
+        assert!(said.ends_with(&format!(":{port}\"")));
+        assert!(mapped.contains(said) && replicated.contains(said));
     }
+}
+
+/// Documents of a file for Kubernetes.
+fn manifests(text: &str) -> Vec<Value> {
+    let documents = serde_norway::Deserializer::from_str(text);
+    let documents = documents.map(|document| serde::Deserialize::deserialize(document).unwrap());
+    documents.collect()
+}
+
+#[track_caller]
+fn of_kind<'a>(documents: &'a [Value], kind: &str) -> &'a Value {
+    let mut found = documents.iter().filter(|one| one["kind"] == kind);
+    let one = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "several of {kind}");
+    one
+}
+
+/// Output of `kubectl kustomize`. `None` without kubectl.
+async fn kustomized(directory: &Path) -> Option<Vec<Value>> {
+    static SKIPPED: Once = Once::new();
+    let mut build = Command::new("kubectl");
+    if build.arg("version").arg("--client").output().await.is_err() {
+        skipped(&SKIPPED, "kubectl", "there is no kubectl");
+        return None;
+    }
+    let built = run(Command::new("kubectl").arg("kustomize").arg(directory)).await;
+    assert!(built.status.success(), "{built:?}");
+    Some(manifests(&built.stdout))
+}
+
+#[tokio::test]
+async fn cluster_restarts_gateways_after_configuration_changes() {
+    let directory = TempDirectory::new();
+    for path in ["sqlite", "postgres"] {
+        let source = repository_file("packaging/kubernetes").join(path);
+        std::fs::create_dir(directory.file(path)).unwrap();
+        for entry in std::fs::read_dir(source).unwrap() {
+            let file = entry.unwrap();
+            std::fs::copy(file.path(), directory.file(path).join(file.file_name())).unwrap();
+        }
+    }
+    for path in ["sqlite", "postgres"] {
+        let Some(before) = kustomized(&directory.file(path)).await else {
+            return;
+        };
+        let config = directory.file(path).join("runnel.toml");
+        let changed = std::fs::read_to_string(&config).unwrap() + "[limits]\n";
+        std::fs::write(&config, changed).unwrap();
+        let after = kustomized(&directory.file(path)).await.unwrap();
+        let [before, after] = [&before, &after].map(|documents| {
+            let map = &of_kind(documents, "ConfigMap")["metadata"]["name"];
+            let pod = &of_kind(documents, "StatefulSet")["spec"]["template"]["spec"];
+            let volumes = pod["volumes"].as_sequence().unwrap();
+            let is_mounted = |volume: &Value| volume["configMap"]["name"] == *map;
+            assert!(volumes.iter().any(is_mounted), "{map:?}: {volumes:?}");
+            map
+        });
+        assert_ne!(before, after, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn node_drains_end_one_stateless_replica_at_once() {
+    let Some(documents) = kustomized(&repository_file("packaging/kubernetes/postgres")).await
+    else {
+        return;
+    };
+    let stateful = &of_kind(&documents, "StatefulSet")["spec"];
+    assert_eq!(stateful["replicas"].as_u64(), Some(2));
+    assert!(stateful["volumeClaimTemplates"].is_null());
+    let budget = &of_kind(&documents, "PodDisruptionBudget")["spec"];
+    assert_eq!(budget["maxUnavailable"].as_u64(), Some(1));
+    assert_eq!(budget["selector"], stateful["selector"]);
+    let names = |list: &Value| -> BTreeSet<String> {
+        let items = list.as_sequence().unwrap().iter();
+        items
+            .map(|item| item["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let pod = &stateful["template"]["spec"];
+    let mounted = names(&pod["containers"][0]["volumeMounts"]);
+    assert_eq!(mounted, names(&pod["volumes"]));
 }
 
 /// The scripts on small programs: the release build is `.ci/long`'s.
