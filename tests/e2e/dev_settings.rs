@@ -165,6 +165,12 @@ async fn copied_settings_serve_the_same_agents() {
     let elsewhere = TempDirectory::new();
     let copy = elsewhere.file("mine.toml");
     std::fs::copy(data.join("dev.toml"), &copy).unwrap();
+    let head = std::fs::read_to_string(&copy).unwrap();
+    let (head, _) = head.split_once("\n\n").unwrap();
+    assert!(
+        head.contains("it uses the database of this playground"),
+        "{head}"
+    );
     let checked = run(Command::new(runnel())
         .args(["check-config", "--probe", "--config"])
         .arg(&copy)
