@@ -131,7 +131,7 @@ async fn locks_conversations_in_event_order(bench: StoreFixture, database: TestD
     let ends = runs.iter().map(|run| {
         let promotion = Promotion {
             conversation_key: run.conversation_key.clone().unwrap(),
-            promote_next: Arc::new(|_, _| None),
+            promote_next: Arc::new(|_, _, _| None),
         };
         bench.store.write(Append {
             terminal: Some(bench.terminal(Some(promotion))),
@@ -181,7 +181,7 @@ async fn locks_ended_and_queued_runs_in_order(bench: StoreFixture, database: Tes
     let mut other = LockHolder::of(&database, &hold_run(&waiting)).await;
     let promotion = Promotion {
         conversation_key: run.conversation_key.clone().unwrap(),
-        promote_next: Arc::new(|_, _| None),
+        promote_next: Arc::new(|_, _, _| None),
     };
     let end = bench.store.write(Append {
         terminal: Some(bench.terminal(Some(promotion))),

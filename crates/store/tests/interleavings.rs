@@ -129,7 +129,7 @@ async fn end(bench: &StoreFixture, conversation: &str, event: &str) {
     let append = Append {
         terminal: Some(bench.terminal(Some(Promotion {
             conversation_key: run.conversation_key.clone().unwrap(),
-            promote_next: Arc::new(|_, _| Some(new_run(RunId(Uuid::now_v7())))),
+            promote_next: Arc::new(|_, _, _| Some(new_run(RunId(Uuid::now_v7())))),
         }))),
         ..bench.append(&run, 0, &["end"])
     };
