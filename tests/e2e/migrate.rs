@@ -625,6 +625,11 @@ async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] 
     );
     assert_eq!(checked.stderr, "", "{checked:?}");
 
+    let named = told["variables"].as_array().unwrap().iter();
+    let hosts = named.filter(|one| one["name"] == "CONNECTOR_DIFY_API_KEY_HOSTS");
+    let hosts: Vec<_> = hosts.map(|one| &one["value"]).collect();
+    assert_eq!(hosts, [&json!("dify.example")]);
+
     let again = migrate(&directory, &arguments).await;
     let again: Value = serde_json::from_str(&again.stdout).unwrap();
     assert_eq!(again["write"]["outcome"], "unchanged", "{again}");

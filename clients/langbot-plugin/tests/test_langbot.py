@@ -223,12 +223,16 @@ class Walk:
             "LOCAL_AGENT_LISTEN": f"127.0.0.1:{ports['local-agent']}",
             "RUNNEL__SERVER__LISTEN": f"127.0.0.1:{ports['gateway']}",
             "CONNECTOR_SUPPORT_API_KEY": "k-dify",
-            "CONNECTOR_SUPPORT_API_KEY_HOSTS": self.upstream.url.split("/")[2],
             "RUNNEL_CONNECTORS_LISTEN": f"127.0.0.1:{ports['connectors']}",
         }
         command = next(line for line in commands(steps[2]) if "--write" in line)
         command = command.replace("http://127.0.0.1:9120", f"http://127.0.0.1:{ports['connectors']}")
         self._bash(command.replace("2>report.txt", "2>report.txt || { cat report.txt; false; }"), environment)
+        host = self.upstream.url.split("/")[2]
+        report = (self.directory / "report.txt").read_text()
+        hosts = dict(re.findall(r"^  (CONNECTOR_\w+_HOSTS)=(\S+): ", report, flags=re.MULTILINE))
+        assert hosts == {"CONNECTOR_SUPPORT_API_KEY_HOSTS": host}, report
+        environment |= hosts
         written = self.directory / "runnel.toml"
         moved = written.read_text().replace("127.0.0.1:9101", f"127.0.0.1:{ports['local-agent']}")
         written.write_text(moved)
@@ -245,7 +249,6 @@ class Walk:
         assert "the configuration is valid" in self._bash("runnel check-config", environment)
         started = [line for line in fenced(steps[4])[0] if not line.startswith("#")]
         assert len(started) == 3, started
-        host = self.upstream.url.split("/")[2]
         for number, line in enumerate(started):
             line = line.replace("--allow n8n.internal:5678", f"--allow {host}")
             self._start(["bash", "-c", f"exec env {line}"], environment, f"step-4-{number}")

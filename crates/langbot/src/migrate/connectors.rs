@@ -2,8 +2,9 @@
 
 use protocol::JsonObject;
 use serde_json::{Value, json};
+use url::Url;
 
-use super::pipeline::SettingsDraft;
+use super::pipeline::{PipelinePlan, SettingsDraft};
 use super::report::{FieldAction, FieldNote};
 
 /// LangBot's timeout for the service, in seconds.
@@ -19,6 +20,20 @@ const DEFAULT_INPUT: &str = "langbot_asset_run_token";
 pub(super) const IDLE_TIMEOUT: &str = "idle-timeout";
 /// Default idle timeout of the connectors, in seconds.
 pub(super) const IDLE_SECONDS: f64 = 120.0;
+
+/// Settings with the address of a runner's service.
+pub(super) const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
+/// Ends the name of the variable that lists the hosts of a secret. The connectors send it to no other host.
+pub(super) const HOSTS: &str = "_HOSTS";
+/// Services that a connector calls without an address in its settings, by plugin.
+const DEFAULT_HOSTS: [(&str, &str); 6] = [
+    ("DifyAgent", "api.dify.ai"),
+    ("CozeAgent", "api.coze.cn"),
+    ("DashScopeAgent", "dashscope.aliyuncs.com"),
+    ("TboxAgent", "api.tbox.cn"),
+    ("LangflowAgent", "localhost:7860"),
+    ("WeKnoraAgent", "localhost:8080"),
+];
 
 /// Settings of LangBot's runners without a counterpart in connectors.
 pub(super) const UNKNOWN: &[&str] = &[
@@ -44,6 +59,32 @@ pub(super) fn why_not(name: &str) -> &'static str {
             "the gateway itself serves the calls: see `[host_api] shared_mcp`"
         }
         _ => "the connector has no such setting",
+    }
+}
+
+/// The hosts of a plan's service, as [`HOSTS`] lists them. `None`: its address is a secret, or missing.
+pub(super) fn hosts_of(plan: &PipelinePlan) -> Option<String> {
+    let urls = plan
+        .config
+        .iter()
+        .filter(|(name, _)| UPSTREAM.contains(&name.as_str()));
+    let urls: Vec<_> = urls.filter_map(|(_, url)| url.as_str()).collect();
+    if urls.is_empty() {
+        let plugin = plan.family?.plugin;
+        let known = DEFAULT_HOSTS.iter().find(|(name, _)| *name == plugin);
+        return known.map(|(_, host)| (*host).to_owned());
+    }
+    let hosts: Option<Vec<_>> = urls.into_iter().map(host_of).collect();
+    hosts.map(|hosts| hosts.join(","))
+}
+
+/// The host, with its port unless it is the one of HTTPS.
+fn host_of(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    let host = url.host_str()?;
+    match (url.scheme(), url.port_or_known_default()?) {
+        ("https", 443) => Some(host.to_owned()),
+        (_, port) => Some(format!("{host}:{port}")),
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) fn endpoints(
         migration.variables.push(Variable {
             name: variable,
             from: None,
+            value: None,
             read_by: format!(
                 "the gateway and the runner of endpoint {name}: whsec_ and base64, \
                 for example echo \"whsec_$(openssl rand -base64 32)\""

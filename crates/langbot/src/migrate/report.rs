@@ -99,6 +99,9 @@ pub struct Variable {
     /// File and pointer of its current value. Absent for a new value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Its value, if it is known and no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
     /// The program that reads it.
     pub read_by: String,
 }

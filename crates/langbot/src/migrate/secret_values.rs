@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::source::decoded;
 use super::{Migration, MigrationDocument};
 
-/// The variable of a secret, and its value.
+/// A variable and its value: a secret, or the hosts that it may go to.
 #[derive(Debug)]
 pub struct SecretValue {
     pub variable: String,
@@ -14,7 +14,7 @@ pub struct SecretValue {
     pub value: Option<SecretString>,
 }
 
-/// Returns the secrets of a migration. New variables have no value and are left out.
+/// Returns the values of a migration's variables. New secrets have none and are left out.
 pub fn secret_values(
     documents: &[MigrationDocument<'_>],
     migration: &Migration,
@@ -26,13 +26,15 @@ pub fn secret_values(
         })
     };
     let named = migration.variables.iter();
-    let named = named.filter_map(|variable| Some((variable, variable.from.as_deref()?)));
+    let named = named.filter(|variable| variable.from.is_some() || variable.value.is_some());
     named
-        .map(|(variable, from)| SecretValue {
-            variable: variable.name.clone(),
-            value: value_at(from)
-                .filter(|value| !is_masked(value))
-                .map(SecretString::from),
+        .map(|variable| {
+            let held = variable.from.as_deref().and_then(value_at);
+            let held = held.filter(|value| !is_masked(value));
+            SecretValue {
+                variable: variable.name.clone(),
+                value: held.or(variable.value.clone()).map(SecretString::from),
+            }
         })
         .collect()
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::connectors::{HOSTS, UPSTREAM, hosts_of};
 use super::endpoints::endpoints;
 use super::other_sections::IDLE_SECONDS;
 use super::report::{
@@ -14,9 +15,6 @@ use super::report::{
 use super::server::RunnerServer;
 use super::toml_text::{comment, key, value};
 use super::{MigrationTarget, PlannedPipeline};
-
-/// Settings with the address of a runner's service.
-const UPSTREAM: [&str; 3] = ["base-url", "api-base", "webhook-url"];
 
 /// One table of `runnel.toml`.
 #[derive(Clone, Debug, PartialEq)]
@@ -281,20 +279,30 @@ fn outside(one: &mut PlannedPipeline<'_>, runner_id: &str, migration: &mut Migra
         let urls = urls.filter_map(|(_, url)| url.as_str().map(str::to_owned));
         migration.upstream.extend(urls);
     }
-    let removed = std::mem::take(&mut one.removed);
-    migration
-        .variables
-        .extend(removed.into_iter().map(|removed| Variable {
+    let read_by = match plan.server {
+        RunnerServer::Connectors => format!("runnel-connectors, for agent {}", one.name),
+        RunnerServer::Bridge => format!("the bridge, for agent {}", one.name),
+        RunnerServer::Unknown | RunnerServer::LocalAgent => {
+            format!("the runner {runner_id}, for agent {}", one.name)
+        }
+    };
+    for removed in std::mem::take(&mut one.removed) {
+        let hosts = format!("{}{HOSTS}", removed.variable);
+        migration.variables.push(Variable {
             name: removed.variable,
             from: Some(format!("{}#{}", one.file, removed.pointer)),
-            read_by: match plan.server {
-                RunnerServer::Connectors => format!("runnel-connectors, for agent {}", one.name),
-                RunnerServer::Bridge => format!("the bridge, for agent {}", one.name),
-                RunnerServer::Unknown | RunnerServer::LocalAgent => {
-                    format!("the runner {runner_id}, for agent {}", one.name)
-                }
-            },
-        }));
+            value: None,
+            read_by: read_by.clone(),
+        });
+        if plan.server == RunnerServer::Connectors {
+            migration.variables.push(Variable {
+                name: hosts,
+                from: None,
+                value: hosts_of(plan),
+                read_by: format!("{read_by}: the hosts that its secret may go to"),
+            });
+        }
+    }
 }
 
 pub(super) fn write_members(text: &mut String, members: &[(String, Value)]) {

@@ -778,6 +778,62 @@ fn member_of(migration: &Migration, kind: TableKind, member: &str) -> Value {
 }
 
 #[test]
+fn lists_hosts_of_connector_variables() {
+    for (legacy, url, name, expected) in [
+        ("dify-service-api", "", "BOT_API_KEY", Some("dify.test")),
+        (
+            "dify-service-api",
+            "http://dify.internal/v1",
+            "BOT_API_KEY",
+            Some("dify.internal:80"),
+        ),
+        (
+            "dify-service-api",
+            "https://dify.internal:5001/v1",
+            "BOT_API_KEY",
+            Some("dify.internal:5001"),
+        ),
+        (
+            "n8n-service-api",
+            "",
+            "BOT_BASIC_PASSWORD",
+            Some("n8n.test"),
+        ),
+        (
+            "dashscope-app-api",
+            "",
+            "BOT_API_KEY",
+            Some("dashscope.aliyuncs.com"),
+        ),
+        ("tbox-app-api", "", "BOT_API_KEY", Some("api.tbox.cn")),
+        // The address itself is a secret.
+        (
+            "dify-service-api",
+            "https://user:pass@dify.test/v1",
+            "BOT_API_KEY",
+            None,
+        ),
+    ] {
+        let mut section = section(legacy);
+        if !url.is_empty() {
+            section["base-url"] = json!(url);
+        }
+        let migration = served(&pipeline(legacy, section));
+        let name = format!("CONNECTOR_{name}_HOSTS");
+        let found = migration.variables.iter().find(|one| one.name == name);
+        let found = found.unwrap_or_else(|| panic!("{legacy}: {:?}", migration.variables));
+        assert_eq!(found.value.as_deref(), expected, "{legacy} {url}");
+        assert_eq!(found.from, None);
+    }
+    let migration = of(
+        &pipeline("dify-service-api", section("dify-service-api")),
+        RunnerIds::Newer,
+    );
+    let mut names = migration.variables.iter().map(|one| &one.name);
+    assert!(names.all(|name| !name.ends_with("_HOSTS")), "no connectors");
+}
+
+#[test]
 fn known_servers_get_real_addresses() {
     for (legacy, name, url) in [
         ("local-agent", "local-agent", "http://127.0.0.1:9101"),

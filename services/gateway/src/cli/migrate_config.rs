@@ -100,6 +100,7 @@ pub(super) async fn migrate_config(
         migration.variables.push(Variable {
             name: "RUNNEL_MASTER_KEY".to_owned(),
             from: None,
+            value: None,
             read_by: "the gateway: 32 random bytes as hex, for example openssl rand -hex 32"
                 .to_owned(),
         });

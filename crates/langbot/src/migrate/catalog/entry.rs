@@ -115,6 +115,7 @@ impl<'r, 'v> TableEntry<'r, 'v> {
         let variables = self.vault.removed.iter().map(|removed| Variable {
             name: removed.variable.clone(),
             from: Some(format!("{}#{}", row.file, removed.pointer)),
+            value: None,
             read_by: read_by.clone(),
         });
         out.variables.extend(variables);

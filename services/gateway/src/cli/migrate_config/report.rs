@@ -37,9 +37,13 @@ pub(super) fn report(migration: &Migration) -> String {
             Some(from) => format!("its value stands at {from}; "),
             None => String::new(),
         };
+        let value = match &variable.value {
+            Some(value) => format!("={value}"),
+            None => String::new(),
+        };
         let _ = writeln!(
             text,
-            "  {}: {from}read by {}",
+            "  {}{value}: {from}read by {}",
             variable.name, variable.read_by
         );
     }
