@@ -31,6 +31,7 @@ use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
 use crate::manifest::manifest;
 use crate::model::ModelChain;
+use crate::program;
 use crate::records::{GraphRecords, RunIdentity};
 use crate::resume::SubmissionEffect;
 use crate::session::{GraphDriver, ProtocolSession, RunGraphs, RunTranscript};
@@ -117,7 +118,12 @@ async fn work(
     let config = Config::read(&context.config, &context.resources);
     let config =
         config.map_err(|invalid| GraphRunFailure::new(CONFIG_INVALID, invalid.to_string()))?;
-    if config.models.is_empty() {
+    let is_program = context.event.event_type == program::GRAPH_RUN;
+    if is_program && !config.rules.enabled {
+        let message = "/protocol-enabled must be true in the agent's config: it runs graphs";
+        return Err(GraphRunFailure::new(CONFIG_INVALID, message));
+    }
+    if config.models.is_empty() && !program::needs_no_model(&context) {
         let message = "no model is granted: set `model` of the agent's config to a model that its resource policy grants";
         return Err(GraphRunFailure::new(NO_MODEL, message));
     }
@@ -293,7 +299,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 SubmissionEffect::Stale => Some(self.answer("This question is not open any more.", RunOutcome::NotDone).await),
             });
         }
-        if let Some(turn) = history::of_input(&context.input) {
+        if let Some(declaration) = program::declared(&context) {
+            let declaration = declaration.map_err(Halt::Failed)?;
+            self.begin_program(declaration).await?;
+        } else if let Some(turn) = history::of_input(&context.input) {
             self.transcript.push(turn);
         } else if self.driver.graphs.live_graphs.is_empty() {
             let message =

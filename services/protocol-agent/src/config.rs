@@ -17,6 +17,7 @@ use protocol::resources::{AgentResources, KnowledgeOperation, ModelOperation};
 pub use read::TableFault;
 pub use tables::{Remote, RemoteKind, ToolFacts};
 
+pub(crate) use read::PLAN;
 use read::TableReader;
 
 /// The most that a run may declare; larger values are refused.
@@ -41,6 +42,8 @@ pub struct Config {
     pub replay: Replay,
     /// Bounds of a run besides those in `rules`.
     pub budgets: Budgets,
+    /// Whether a person approves each plan before its first action.
+    pub approves_plans: bool,
     /// The operator's word about tools, by name.
     pub effects: BTreeMap<String, ToolFacts>,
     /// Services and pipelines.
@@ -119,11 +122,13 @@ impl Config {
     pub fn read(config: &JsonObject, resources: &AgentResources) -> Result<Self, InvalidConfig> {
         let mut reader = TableReader::new(config);
         let window = reader.size("context-window-tokens", 1_024, 10_000_000, 200_000);
+        let (rules, approves_plans) = rules(&mut reader);
         let read = Self {
             models: models(&mut reader, resources),
             timeout: reader.timeout("timeout", Duration::from_mins(5)),
             prompt: reader.prompt("prompt"),
-            rules: rules(&mut reader),
+            rules,
+            approves_plans,
             replay: reader.word(
                 "replay",
                 &[
@@ -165,13 +170,18 @@ impl Config {
     }
 }
 
-fn rules(reader: &mut TableReader<'_>) -> AgentRules {
+/// Rules of the protocol, and whether plans need an approval.
+fn rules(reader: &mut TableReader<'_>) -> (AgentRules, bool) {
     let defaults = AgentRules::default();
     let carriers = [
         ("flat", CarrierMode::Flat),
         ("strict", CarrierMode::Strict),
         ("fenced", CarrierMode::Fenced),
     ];
+    let (approve, approves_plans) = {
+        let effects: Vec<_> = defaults.approve.iter().copied().collect();
+        reader.approvals(&effects)
+    };
     let mut rules = AgentRules {
         enabled: reader.flag("protocol-enabled", false),
         carrier: reader.word("carrier", &carriers, CarrierMode::Flat),
@@ -192,10 +202,7 @@ fn rules(reader: &mut TableReader<'_>) -> AgentRules {
             repeat: reader.flag("feature-repeat", true),
             report: reader.flag("feature-report", true),
         },
-        approve: reader.effects(
-            "approve",
-            &defaults.approve.iter().copied().collect::<Vec<_>>(),
-        ),
+        approve,
         forbid: reader.effects("forbid", &[]),
         ..defaults
     };
@@ -203,7 +210,7 @@ fn rules(reader: &mut TableReader<'_>) -> AgentRules {
     rules.limits.declarations = u32::try_from(declarations).unwrap_or(24);
     rules.limits.parallel =
         u8::try_from(reader.integer("max-parallel", 1, MOST_PARALLEL, 4)).unwrap_or(4);
-    rules
+    (rules, approves_plans)
 }
 
 /// The first model and its fallbacks, without those that the run may not ask.

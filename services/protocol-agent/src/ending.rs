@@ -120,6 +120,18 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
+    /// The text with the actions of all open graphs that are done, and those that are not.
+    pub(crate) fn progress(&self, text: &str) -> String {
+        let open = self.driver.graphs.live_graphs.iter();
+        let open = open.filter(|live| !live.is_closed);
+        let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
+        let (done, open): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_done(node));
+        let mut text = text.to_owned();
+        list(&mut text, "Done", done.into_iter());
+        list(&mut text, "Not done", open.into_iter());
+        text
+    }
+
     /// Ends at a limit: what is done, what is not, and why.
     pub(crate) async fn end_at(&mut self, limit: Limit) -> SessionEnd {
         let mut text = match limit {
@@ -140,23 +152,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
-        let open = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .filter(|live| !live.is_closed);
-        let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
-        list(
-            &mut text,
-            "Done",
-            nodes.iter().copied().filter(|node| is_done(node)),
-        );
-        list(
-            &mut text,
-            "Not done",
-            nodes.iter().copied().filter(|node| !is_done(node)),
-        );
+        text = self.progress(&text);
         let goes_on = self
             .driver
             .graphs

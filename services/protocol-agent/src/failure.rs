@@ -8,6 +8,8 @@ use crate::records::RecordsError;
 
 /// The configuration cannot be run.
 pub(crate) const CONFIG_INVALID: &str = "protocol_agent.config_invalid";
+/// The declaration of a program was refused.
+pub(crate) const DECLARATION_INVALID: &str = "protocol_agent.declaration_invalid";
 /// No model of the configuration was granted.
 pub(crate) const NO_MODEL: &str = "runner.no_model";
 /// Neither the event nor an open graph asks for anything.

@@ -24,6 +24,8 @@ mod live;
 mod model;
 mod observe;
 mod output_limit;
+mod plan_approval;
+mod program;
 mod projection;
 mod prompt;
 mod resume;

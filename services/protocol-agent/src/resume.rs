@@ -18,6 +18,7 @@ use crate::execute::{AttemptReport, agent};
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
 use crate::live::LiveGraph;
+use crate::plan_approval;
 use crate::records::{
     Adoption, LoadedRecords, PendingQuestion, QuestionSubject, Resumed, Submission, pattern,
 };
@@ -288,7 +289,10 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                         key: String::new(),
                         timeout_ms: None,
                     };
-                    let outcome: ActionOutcome = human::outcome(&execute, submission);
+                    let mut outcome: ActionOutcome = human::outcome(&execute, submission);
+                    if plan_approval::is_question(&execute.id) {
+                        outcome = plan_approval::outcome(outcome);
+                    }
                     let (id, attempt) = (execute.id, execute.attempt);
                     events.push(GraphEvent::Finished {
                         id,

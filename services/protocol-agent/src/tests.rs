@@ -6,4 +6,5 @@ mod delegation;
 mod endings;
 mod graphs;
 mod humans;
+mod programs;
 mod shown;

@@ -54,6 +54,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             if !self.transcript.needs_model {
                 return Ok(self.wait().await);
             }
+            if let Some(ended) = self.end_program().await {
+                return Ok(ended);
+            }
             if self.driver.graphs.env.is_spent() {
                 return Ok(self.end_at(Limit::Tokens).await);
             }

@@ -12,6 +12,9 @@ use serde_json::Value;
 /// A selector's word for no choice.
 const NONE: &str = "__none__";
 
+/// The word for approvals of plans.
+pub(crate) const PLAN: &str = "plan";
+
 /// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFault {
@@ -100,6 +103,26 @@ impl<'a> TableReader<'a> {
         default
     }
 
+    /// Effects that need an approval, and whether plans do: the word alone leaves the effects at their default.
+    pub(super) fn approvals(&mut self, default: &[Effect]) -> (BTreeSet<Effect>, bool) {
+        let is_plan = |value: &Value| value.as_str() == Some(PLAN);
+        let Some(value) = self.get("approve") else {
+            return (default.iter().copied().collect(), false);
+        };
+        let (plans, effects): (Vec<Value>, Vec<Value>) = match value.clone() {
+            Value::Array(list) => list.into_iter().partition(is_plan),
+            word if is_plan(&word) => (vec![word], Vec::new()),
+            _ => {
+                self.fault("/approve".to_owned(), "must be a list of effects, or plan");
+                return (BTreeSet::new(), false);
+            }
+        };
+        if effects.is_empty() && !plans.is_empty() {
+            return (default.iter().copied().collect(), true);
+        }
+        (self.effects("approve", default), !plans.is_empty())
+    }
+
     /// A list of effects by name.
     pub(super) fn effects(&mut self, key: &str, default: &[Effect]) -> BTreeSet<Effect> {
         let Some(value) = self.get(key) else {
@@ -111,6 +134,9 @@ impl<'a> TableReader<'a> {
         };
         let mut effects = BTreeSet::new();
         for (index, name) in list.iter().enumerate() {
+            if key == "approve" && name.as_str() == Some(PLAN) {
+                continue;
+            }
             let found = Effect::ALL
                 .into_iter()
                 .find(|effect| name.as_str() == Some(effect.as_str()));

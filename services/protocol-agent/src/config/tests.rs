@@ -97,3 +97,18 @@ fn remotes_need_distinct_names() {
         ]
     );
 }
+
+#[test]
+fn plan_alone_leaves_effects_at_their_default() {
+    let read = |approve: serde_json::Value| {
+        let config = json!({"approve": approve});
+        let config = Config::read(config.as_object().unwrap(), &AgentResources::default()).unwrap();
+        (config.approves_plans, config.rules.approve)
+    };
+    let defaults = AgentRules::default().approve;
+    assert_eq!(read(json!("plan")), (true, defaults.clone()));
+    assert_eq!(read(json!(["plan"])), (true, defaults));
+    let some = std::collections::BTreeSet::from([Effect::Write]);
+    assert_eq!(read(json!(["plan", "write"])), (true, some));
+    assert_eq!(read(json!([])), (false, std::collections::BTreeSet::new()));
+}

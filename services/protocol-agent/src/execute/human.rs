@@ -23,7 +23,7 @@ pub(crate) use form::{outcome, request as question};
 /// Characters of a title.
 const TITLE: usize = 900;
 /// Characters of a description.
-const DESCRIPTION: usize = 9_900;
+pub(crate) const DESCRIPTION: usize = 9_900;
 /// Characters of a label.
 const LABEL: usize = 500;
 

@@ -43,7 +43,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             (Intent::Decide | Intent::Cancel, Payload::Decision(decision)) => {
                 self.decided(decision).await?;
             }
-            (Intent::Revise, Payload::ActionGraph { .. }) => self.revise(accepted).await?,
+            (Intent::Revise, Payload::ActionGraph { .. }) => self.revise(accepted, known).await?,
             (_, Payload::FinalReportSpec(spec)) => {
                 return self.final_report(accepted, &spec, known).await;
             }
@@ -56,12 +56,20 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     }
 
     /// Makes the graph of a declaration. It is stored before anything of it runs.
-    async fn open(
+    pub(crate) async fn open(
         &mut self,
         accepted: AcceptedDeclaration,
         raw: &str,
         known: &KnownFacts,
     ) -> Result<(), Halt> {
+        let accepted = match self.with_plan_approval(accepted, known) {
+            Ok(accepted) => accepted,
+            Err(why) => {
+                let line = format!("Nothing was executed: {why}.");
+                self.transcript.push(sentence_notice(&line));
+                return Ok(());
+            }
+        };
         let id = GraphId::from_random(Uuid::new_v4().as_u128());
         let source = accepted.declaration.source.clone();
         let diagnostics = accepted.diagnostics.clone();
@@ -157,7 +165,19 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(())
     }
 
-    async fn revise(&mut self, accepted: AcceptedDeclaration) -> Result<(), Halt> {
+    async fn revise(
+        &mut self,
+        accepted: AcceptedDeclaration,
+        known: &KnownFacts,
+    ) -> Result<(), Halt> {
+        let accepted = match self.with_plan_approval(accepted, known) {
+            Ok(accepted) => accepted,
+            Err(why) => {
+                let line = format!("The revision was refused: {why}.");
+                self.transcript.push(sentence_notice(&line));
+                return Ok(());
+            }
+        };
         let base = accepted.declaration.base.clone();
         let position = base
             .as_ref()
@@ -201,7 +221,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 
 impl<H: GraphAgentHost> RunGraphs<H> {
     /// Closes the oldest graphs that only the model could still move, so that another one may be opened.
-    pub(super) async fn make_room(&mut self, most: usize) {
+    pub(crate) async fn make_room(&mut self, most: usize) {
         let open = self
             .live_graphs
             .iter()

@@ -1,0 +1,164 @@
+//! Approval of a plan: a question in front of all actions of a declaration. Nothing starts before its answer.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use action_graph::accept::accept_draft;
+use action_graph::action::{Action, Executor, ExecutorKind, FailureMode};
+use action_graph::bind::is_binding;
+use action_graph::code::Code;
+use action_graph::declaration::{Payload, Section};
+use action_graph::ids::ActionId;
+use action_graph::json::pretty;
+use action_graph::node::Sent;
+use action_graph::rules::KnownFacts;
+use action_graph::schedule::{ActionFailure, ActionOutcome};
+use action_graph::validate::{AcceptedDeclaration, Context};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::config::PLAN;
+use crate::execute::human::DESCRIPTION;
+use crate::host::GraphAgentHost;
+use crate::program::GRAPH_RUN;
+use crate::session::ProtocolSession;
+
+/// Beginning of the id of the question. A random rest keeps it apart from those of models and of earlier plans.
+const ID: &str = "plan_approval_";
+
+/// Whether an action is the question about a plan.
+pub(crate) fn is_question(id: &ActionId) -> bool {
+    id.as_str().starts_with(ID)
+}
+
+/// The end of the question: a refusal fails it, so that the graph stops and no decision of a model goes on without it.
+pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
+    match outcome {
+        ActionOutcome::Ok {
+            satisfying: false, ..
+        } => ActionOutcome::Err(ActionFailure::new(
+            Code::ApprovalDenied,
+            "the user refused the plan",
+            Sent::Yes,
+        )),
+        outcome => outcome,
+    }
+}
+
+impl<H: GraphAgentHost> ProtocolSession<H> {
+    /// Whether the agent or the program wants plans to be approved.
+    fn approves_plans(&self) -> bool {
+        let env = &self.driver.graphs.env;
+        let event = &env.context.event;
+        let is_asked = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
+        env.config.approves_plans || event.event_type == GRAPH_RUN && is_asked
+    }
+
+    /// The declaration with the question about its plan, where one is wanted; why it cannot be asked otherwise.
+    pub(crate) fn with_plan_approval(
+        &self,
+        accepted: AcceptedDeclaration,
+        known: &KnownFacts,
+    ) -> Result<AcceptedDeclaration, String> {
+        if !self.approves_plans() || !accepted.declaration.actions().iter().any(acts) {
+            return Ok(accepted);
+        }
+        let mut draft = accepted.declaration;
+        let title = format!("Run this plan? {}", draft.title);
+        let hash = draft.source.semantic_sha256.clone();
+        let details = shown(draft.actions(), &draft.source.sections);
+        if details.chars().count() > DESCRIPTION {
+            return Err(format!(
+                "the plan has more than {DESCRIPTION} characters, which no question shows: declare fewer actions"
+            ));
+        }
+        let question = question(&title, &details);
+        let Payload::ActionGraph { actions, .. } = &mut draft.payload else {
+            return Err("its payload is no graph".to_owned());
+        };
+        for action in actions.iter_mut() {
+            action.depends_on.push(question.id.clone());
+        }
+        actions.insert(0, question);
+        let context = Context {
+            catalog: &self.driver.graphs.env.catalog,
+            known,
+            rules: &self.driver.rules,
+        };
+        let mut asking = accept_draft(draft, context).map_err(|faults| {
+            let fault = faults.iter().find(|one| one.is_error());
+            fault.map_or_else(String::new, |one| format!("{}: {}", one.code, one.line()))
+        })?;
+        // The same work declared again is known by its own hash.
+        asking.declaration.source.semantic_sha256 = hash;
+        asking.diagnostics = accepted.diagnostics;
+        Ok(asking)
+    }
+}
+
+/// Whether an action reaches beyond the runtime and the user.
+fn acts(action: &Action) -> bool {
+    let kind = action.resolved.as_ref().map(|one| one.kind);
+    !matches!(kind, Some(ExecutorKind::Runtime | ExecutorKind::Human))
+}
+
+fn question(title: &str, details: &str) -> Action {
+    let id = format!("{ID}{:08x}", Uuid::new_v4().as_fields().0);
+    let mut action = Action::new(&id, Executor::named(ExecutorKind::Human, "approve"));
+    "Approve the plan".clone_into(&mut action.title);
+    action.description.clone_from(&action.title);
+    let input = json!({"title": title.trim(), "details": details});
+    action.input = input.as_object().cloned().unwrap_or_default();
+    action.failure.mode = FailureMode::Abort;
+    action
+}
+
+/// The texts that a declaration may refer to.
+type Sections = BTreeMap<String, Section>;
+
+/// Each action with its executor, its arguments as declared, its list and its task.
+fn shown(actions: &[Action], sections: &Sections) -> String {
+    let lines = actions.iter().enumerate().map(|(index, action)| {
+        let target = action.resolved.as_ref().map_or("", |one| &one.target);
+        let input = readable(&Value::Object(action.input.clone()), sections);
+        let input = pretty(&input).replace("```", "'''");
+        let mut text = format!("{}. {}: `{target}`", index + 1, action.title);
+        if let Some(each) = &action.for_each {
+            let (items, max) = (&each.items, each.max);
+            let _ = write!(text, ", for each item of {items}, at most {max}");
+        }
+        let _ = write!(text, "\n```json\n{input}\n```");
+        if let Some(reference) = &action.prompt_ref {
+            let _ = write!(text, "\n{}", source(&reference.to_string(), sections));
+        }
+        text
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The arguments with the source of a value in place of its binding.
+fn readable(value: &Value, sections: &Sections) -> Value {
+    match value {
+        Value::Object(object) if is_binding(value) => {
+            let reference = object.get("$ref").and_then(Value::as_str);
+            Value::from(source(reference.unwrap_or_default(), sections))
+        }
+        Value::Object(object) => {
+            let members = object.iter();
+            let members = members.map(|(key, one)| (key.clone(), readable(one, sections)));
+            Value::Object(members.collect())
+        }
+        Value::Array(list) => list.iter().map(|one| readable(one, sections)).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The text of a section, or the source of a later value.
+fn source(reference: &str, sections: &Sections) -> String {
+    let section = reference.strip_prefix("md:");
+    let section = section.and_then(|id| sections.get(&id.to_lowercase()));
+    match section {
+        Some(section) => section.text.clone(),
+        None => format!("from {reference}"),
+    }
+}

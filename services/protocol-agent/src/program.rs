@@ -1,0 +1,188 @@
+//! Graphs of programs: an event of type `graph.run` holds the declaration, and no model takes part.
+
+use action_graph::accept::{OutputVerdict, accept};
+use action_graph::declaration::{DeclarationForm, Intent, ReportBody, ReportSection, ReportSpec};
+use action_graph::diagnostic::Diagnostic;
+use action_graph::graph::{Graph, GraphStatus};
+use action_graph::output::ModelOutput;
+use action_graph::reference::{Reference, ResultPart};
+use action_graph::report::render_report;
+use action_graph::rules::{AgentRules, CarrierMode, PlainText};
+use action_graph::transcript::TranscriptTurn;
+use action_graph::validate::{AcceptedDeclaration, Context};
+use protocol::context::AgentRunContext;
+use protocol::result::RunOutcome;
+use serde_json::{Map, Value};
+
+use crate::ending::SessionEnd;
+use crate::failure::{DECLARATION_INVALID, GraphRunFailure, Halt, RECORDS};
+use crate::host::GraphAgentHost;
+use crate::live::{GraphWait, LiveGraph};
+use crate::session::ProtocolSession;
+
+/// Type of the events.
+pub(crate) const GRAPH_RUN: &str = "graph.run";
+/// Member of the event's data with the declaration.
+const DECLARATION: &str = "declaration";
+/// Faults that a failure names.
+const NAMED: usize = 8;
+
+/// Whether the event can be handled without a model: a declaration, or the answer to a question of one.
+pub(crate) fn needs_no_model(context: &AgentRunContext) -> bool {
+    context.event.event_type == GRAPH_RUN || context.input.interaction.is_some()
+}
+
+/// The declaration of the event. `None` for an event of another type.
+pub(crate) fn declared(
+    context: &AgentRunContext,
+) -> Option<Result<&Map<String, Value>, GraphRunFailure>> {
+    if context.event.event_type != GRAPH_RUN {
+        return None;
+    }
+    let declaration = context.event.data.get(DECLARATION);
+    let declaration = declaration.and_then(Value::as_object);
+    let missing = "/data/declaration must be an object: the full form of a declaration, or arguments of AgentProtocolOutput";
+    Some(declaration.ok_or_else(|| GraphRunFailure::new(DECLARATION_INVALID, missing)))
+}
+
+/// The declaration as the output that a model would write, and the carrier that it uses.
+fn output_of(declaration: &Map<String, Value>) -> (ModelOutput, CarrierMode) {
+    let text = Value::Object(declaration.clone()).to_string();
+    if declaration.contains_key("kind") {
+        return (ModelOutput::carrier(text), CarrierMode::Flat);
+    }
+    let block = format!("```json agent-protocol\n{text}\n```\n");
+    (ModelOutput::text(&block), CarrierMode::Fenced)
+}
+
+fn is_of_program(live: &LiveGraph) -> bool {
+    live.graph.info.origin == DeclarationForm::Injected
+}
+
+impl<H: GraphAgentHost> ProtocolSession<H> {
+    /// Makes the graph of a program's declaration.
+    pub(crate) async fn begin_program(
+        &mut self,
+        declaration: &Map<String, Value>,
+    ) -> Result<(), Halt> {
+        let (output, carrier) = output_of(declaration);
+        let raw = output.raw();
+        let most = self.driver.rules.limits.open_graphs;
+        self.driver.graphs.make_room(most).await;
+        let known = self.known(&raw).await?;
+        let rules = AgentRules {
+            carrier,
+            plain_text: PlainText::Repair,
+            ..self.driver.rules.clone()
+        };
+        let context = Context {
+            catalog: &self.driver.graphs.env.catalog,
+            known: &known,
+            rules: &rules,
+        };
+        let mut accepted = accepted(accept(&output, context)).map_err(Halt::Failed)?;
+        accepted.declaration.source.origin = DeclarationForm::Injected;
+        self.declarations += 1;
+        self.open(accepted, &raw, &known).await?;
+        let mut graphs = self.driver.graphs.live_graphs.iter();
+        if graphs.any(|live| is_of_program(live) && !live.is_closed) {
+            return Ok(());
+        }
+        let why = match self.transcript.turns.last() {
+            Some(TranscriptTurn::Notice(notice)) => notice.sentence.clone(),
+            _ => "the graph was not made".to_owned(),
+        };
+        Err(Halt::Failed(GraphRunFailure::new(RECORDS, why).retryable()))
+    }
+
+    /// Ends a run whose graphs are those of programs, in place of a question to a model. `None`: a model decides.
+    pub(crate) async fn end_program(&mut self) -> Option<SessionEnd> {
+        let own = self.transcript.turns.iter().skip(self.transcript.earlier);
+        let has_request = own
+            .into_iter()
+            .any(|turn| matches!(turn, TranscriptTurn::User { .. }));
+        let graphs = &self.driver.graphs.live_graphs;
+        let mut ended = graphs.iter().filter(|live| live.need() == GraphWait::Model);
+        let newest = ended.clone().next_back()?;
+        if has_request || !ended.all(is_of_program) {
+            return None;
+        }
+        if let Some(text) = results_of(&newest.graph) {
+            return Some(self.answer(&text, RunOutcome::Ok).await);
+        }
+        let text = self.progress("The graph did not complete.");
+        Some(self.answer(&text, RunOutcome::NotDone).await)
+    }
+}
+
+fn accepted(verdict: OutputVerdict) -> Result<AcceptedDeclaration, GraphRunFailure> {
+    let invalid = |message: String| Err(GraphRunFailure::new(DECLARATION_INVALID, message));
+    match verdict {
+        OutputVerdict::Accepted(accepted)
+            if accepted.declaration.makes_graph()
+                && accepted.declaration.intent == Intent::Execute =>
+        {
+            Ok(*accepted)
+        }
+        OutputVerdict::Repair(repair) => {
+            let faults = repair.diagnostics.iter().filter(|one| one.is_error());
+            let faults: Vec<_> = faults.take(NAMED).map(fault).collect();
+            invalid(faults.join("; "))
+        }
+        OutputVerdict::Accepted(_) | OutputVerdict::Content(_) => invalid(
+            "/data/declaration declares no graph: use the intent `execute` with a payload `action_graph`, or the kind `act`"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The fault with its pointer into the event.
+fn fault(one: &Diagnostic) -> String {
+    format!(
+        "/data/{DECLARATION}{} {}: {}",
+        one.pointer,
+        one.code,
+        one.line()
+    )
+}
+
+/// The results of a completed graph that no other action uses; `None` for a graph that did not complete.
+fn results_of(graph: &Graph) -> Option<String> {
+    if graph.aggregate() != GraphStatus::Completed {
+        return None;
+    }
+    let is_last = |id| {
+        graph
+            .declared()
+            .all(|other| !other.action.depends_on.contains(id))
+    };
+    let last: Vec<_> = graph
+        .declared()
+        .filter(|node| is_last(&node.action.id))
+        .collect();
+    let has_headings = last.len() > 1;
+    let sections = last.into_iter().map(|node| ReportSection {
+        heading: if has_headings {
+            node.action.title.clone()
+        } else {
+            String::new()
+        },
+        body: ReportBody::Ref(Reference::Action {
+            id: node.action.id.clone(),
+            part: ResultPart::Output,
+            pointer: String::new(),
+        }),
+        optional: true,
+    });
+    let spec = ReportSpec {
+        title: String::new(),
+        sections: sections.collect(),
+        footer: String::new(),
+    };
+    let text = render_report(graph, &spec).unwrap_or_default();
+    Some(if text.trim().is_empty() {
+        "The graph has completed.".to_owned()
+    } else {
+        text
+    })
+}
