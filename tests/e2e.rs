@@ -154,6 +154,8 @@ mod packaging;
 mod payload_limits;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
+#[path = "e2e/planner.rs"]
+mod planner;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/races.rs"]

@@ -220,7 +220,7 @@ pub async fn run() -> ExitCode {
         Command::Man(arguments) => help::man(&arguments),
         Command::Explain(arguments) => explain::explain(arguments, json).await,
         Command::Kb(command) => kb::kb(command, json).await,
-        Command::Graph(command) => graph::graph(command, json),
+        Command::Graph(command) => Box::pin(graph::graph(command, json)).await,
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Failpoints => Ok(failpoints()),
         Command::Conform(arguments) => Ok(Box::pin(conform::conform(*arguments, json)).await),

@@ -1,7 +1,8 @@
-//! `runnel graph`: action graphs of a model output, without a model and without a gateway.
+//! `runnel graph`: action graphs of a model output, without a model; without a gateway, or live by an agent.
 
 mod builtins;
 mod execute;
+mod live;
 mod read;
 mod script;
 mod show;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::cli::output;
 use execute::{ExecutedGraph, execute};
+use live::{RunGraphArguments, run_live};
 use read::{read_model_output, read_script};
 use script::ReplayScript;
 
@@ -30,8 +32,9 @@ pub(super) enum GraphCommand {
     Lint(GraphArguments),
     /// Run the graph with scripted tools and print its transcript turn for the model.
     Render(GraphArguments),
-    /// Run the graph with scripted tools. Prints each change of state, then the result record.
-    Run(GraphArguments),
+    /// Run the graph with scripted tools. Prints each change of state, then the result record. With --live an agent
+    /// of a gateway runs it.
+    Run(RunGraphArguments),
 }
 
 #[derive(clap::Args)]
@@ -54,12 +57,15 @@ struct CheckedOutput {
 }
 
 /// Runs a subcommand. 0: accepted and not failed; 1: refused, failed or blocked.
-pub(super) fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn graph(command: GraphCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (shown, to_authors) = (GraphLimits::default(), all_diagnostics());
     let (arguments, limits, act): (_, _, fn(CheckedOutput, bool) -> bool) = match command {
         GraphCommand::Lint(arguments) => (arguments, to_authors, lint),
         GraphCommand::Render(arguments) => (arguments, shown, render),
-        GraphCommand::Run(arguments) => (arguments, to_authors, run),
+        GraphCommand::Run(arguments) if arguments.live.live => {
+            return run_live(arguments, json).await;
+        }
+        GraphCommand::Run(arguments) => (arguments.graph, to_authors, run),
     };
     let judged = judge(&arguments, limits)?;
     if !json && judged.script.is_open() {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::cli::event_body::EventParts;
 use crate::cli::gateway::{Gateway, GatewayArguments};
@@ -99,9 +99,19 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     };
     let mut event = parts.build()?;
     attachments::attach(&gateway, &arguments.attach, &mut event).await?;
+    post(&gateway, event, json, arguments.no_wait).await
+}
+
+/// Posts an event and follows its run. Answers its questions at a terminal. With `no_wait`, a busy gateway is an error.
+pub(super) async fn post(
+    gateway: &Gateway,
+    event: Map<String, Value>,
+    json: bool,
+    no_wait: bool,
+) -> anyhow::Result<ExitCode> {
     let mut input = answers(std::io::stdin().is_terminal() && !json);
-    let mut sending = Sending::new(&gateway, json, input.as_deref_mut());
-    if arguments.no_wait {
+    let mut sending = Sending::new(gateway, json, input.as_deref_mut());
+    if no_wait {
         sending = sending.without_wait();
     }
     Ok(code_of(sending.post(event, &mut None).await?))

@@ -266,7 +266,7 @@ fn done(value: Value, satisfying: bool) -> ActionOutcome {
 }
 
 /// The JSON of a declaration; `null` without one.
-fn body(model: &ModelFile) -> Value {
+pub(super) fn body(model: &ModelFile) -> Value {
     let text = match (model.output.calls.first(), find(&model.output.text)) {
         (Some(call), _) => call.arguments.as_str(),
         (None, FencedBlocks::One(block)) => block.body,
