@@ -95,13 +95,7 @@ impl TestAgent {
         n: usize,
         shared: &SharedParts,
     ) -> (Ingest, NewRun, String) {
-        let envelope: EventEnvelope = serde_json::from_value(json!({
-            "event_type": "message.received", "bot_id": "b",
-            "conversation": {"conversation_id": format!("c-{n}")},
-            "actor": {"actor_type": "user", "actor_id": format!("u-{n}"), "actor_name": "Ada"},
-            "input": {"text": "How many records were made last week?"},
-        }))
-        .unwrap();
+        let envelope = envelope(n);
         let event_id = format!("e-{n}");
         let run_id = RunId(Uuid::now_v7());
         let base = bench.event(&event_id, &sha256_hex(event_id.as_bytes()));
@@ -178,6 +172,16 @@ impl TestAgent {
         };
         (event, run, told)
     }
+}
+
+fn envelope(n: usize) -> EventEnvelope {
+    let event = json!({
+        "event_type": "message.received", "bot_id": "b",
+        "conversation": {"conversation_id": format!("c-{n}")},
+        "actor": {"actor_type": "user", "actor_id": format!("u-{n}"), "actor_name": "Ada"},
+        "input": {"text": "How many records were made last week?"},
+    });
+    serde_json::from_value(event).unwrap()
 }
 
 /// Creates a run of 11 events; returns it with its context.
