@@ -119,7 +119,7 @@ async fn runs_show_agent_input_and_duration(#[values(Sqlite, Postgres)] engine: 
 /// Posts an event to an agent whose conversations end after ten idle minutes.
 async fn held(stage: &OwnStage, event_id: &str) -> HeldRun {
     let mut event = message(event_id);
-    event["event_type"] = json!("message.expiring");
+    event["source"] = json!("expiring");
     event["input"]["text"] = json!(event_id);
     HeldRun::start(stage, &event).await
 }
@@ -149,7 +149,8 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
         return;
     };
     let agent = json!({
-        "name": "expiring", "event_types": ["message.expiring"], "runner_id": RUNNER_ID,
+        "name": "expiring", "event_types": ["message.received"], "runner_id": RUNNER_ID,
+        "filters": {"source": ["expiring"]},
         "conversation_idle_seconds": 600,
         "resource_policy": {"history": ["page", "search"], "events": ["page"]},
         "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},

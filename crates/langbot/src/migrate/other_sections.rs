@@ -19,10 +19,9 @@ impl SettingsDraft<'_, '_> {
     pub(super) fn idle_seconds(&mut self, ai: &JsonObject, at: &str) -> Option<u64> {
         let value = ai.get("runner")?.get("expire-time")?;
         let pointer = member(&member(at, "runner"), "expire-time");
-        let seconds = match convert(FieldKind::Number, value) {
-            Converted::Same(value) | Converted::Changed(value, _) => value.as_f64(),
-            _ => None,
-        };
+        let read = || value.as_str()?.trim().parse::<f64>().ok();
+        let seconds = value.as_f64().or_else(read);
+        let seconds = seconds.filter(|seconds| seconds.is_finite());
         if value.is_null() || seconds.is_some_and(|seconds| seconds <= 0.0) {
             return None;
         }
