@@ -256,13 +256,22 @@ impl RunCaller {
         };
         let own_id = own.map(|own| own.conversation_id.as_str());
         let foreign = named.is_some_and(|id| Some(id) != own_id);
-        let refusal = "only the run's own conversation is open to it";
-        self.record(state, call, foreign.then_some(refusal)).await?;
         if foreign {
-            Err(ApiError::unauthorized(refusal))
-        } else {
-            Ok(own)
+            return self.refuse_foreign(state, call).await;
         }
+        self.record(state, call, None).await?;
+        Ok(own)
+    }
+
+    /// Refuses a conversation that is not open to the run, and audits the call.
+    pub(super) async fn refuse_foreign<T>(
+        &self,
+        state: &ApiState,
+        call: AuditedCall<'_>,
+    ) -> ApiResult<T> {
+        let refusal = "only the run's own conversation is open to it";
+        self.record(state, call, Some(refusal)).await?;
+        Err(ApiError::unauthorized(refusal))
     }
 
     /// Checks a key of state or storage, and audits a rejected one.

@@ -39,6 +39,9 @@ mod questions;
 /// Version of snapshots that this binary writes and reads. A snapshot of another version grants nothing.
 pub const SNAPSHOT_VERSION: u32 = 1;
 
+/// Operation that opens the transcripts of all conversations of the workspace.
+const ALL_HISTORY: &str = "history:workspace";
+
 /// Resources that the operator declares: the upper bound of all agents.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceCatalog {
@@ -222,8 +225,9 @@ impl AuthorizationSnapshot {
         let name = match operation {
             HistoryOperation::Page => "history:page",
             HistoryOperation::Search => "history:search",
+            HistoryOperation::Workspace => ALL_HISTORY,
         };
-        if self.operations.contains(name) {
+        if self.operations.contains(name) || self.operations.contains(ALL_HISTORY) {
             return Ok(self.conversation.as_ref());
         }
         let lacks_only_a_conversation = |decision: &Decision| {
@@ -235,6 +239,20 @@ impl AuthorizationSnapshot {
             None if self.decisions.iter().any(lacks_only_a_conversation) => Ok(None),
             _ => Err(NotGranted { operation: name }),
         }
+    }
+
+    /// Checks access to the transcript of a conversation that is not the run's own.
+    pub fn other_history(&self, conversation_id: &str) -> Result<(), NotGranted> {
+        let names = |one: &Decision| {
+            one.granted
+                && one.kind == "history"
+                && one.operation == "conversation"
+                && one.id == conversation_id
+        };
+        if self.decisions.iter().any(names) {
+            return Ok(());
+        }
+        self.granted(ALL_HISTORY)
     }
 
     /// Checks an operation on artifacts of the run's own scope.
@@ -631,15 +649,17 @@ mod tests {
         for (wanted, allowed) in [("page", "page"), ("search", "search"), ("page", "search")] {
             let wants = json!({"history": [wanted]});
             let allows = json!({"history": [allowed]});
-            for &operation in HistoryOperation::ALL {
+            for operation in [HistoryOperation::Page, HistoryOperation::Search] {
                 let is_granted = operation.as_str() == wanted && wanted == allowed;
                 let with = snapshot(&wants, &allows, &json!({}), Some(&talk));
                 let opened = with.history(operation).ok().flatten();
                 assert_eq!(opened.is_some(), is_granted, "{operation:?}");
                 let apis = with.available_apis;
-                let flag = match operation {
-                    HistoryOperation::Page => apis.history_page,
-                    HistoryOperation::Search => apis.history_search,
+                let is_page = operation == HistoryOperation::Page;
+                let flag = if is_page {
+                    apis.history_page
+                } else {
+                    apis.history_search
                 };
                 assert_eq!(flag, is_granted, "{operation:?}");
 

@@ -79,6 +79,15 @@ pub struct HistorySearch {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u64>,
+    /// For runs: another conversation, if granted. Default: the run's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    /// Bot of `conversation_id`, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bot_id: Option<String>,
+    /// Thread of `conversation_id`, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_id: Option<String>,
 }
 
 /// Filters for the items of a conversation.

@@ -49,7 +49,7 @@ operations!(
 );
 operations!(
     /// Operations on the conversation's history.
-    HistoryOperation { Page = "page", Search = "search" }
+    HistoryOperation { Page = "page", Search = "search", Workspace = "workspace" }
 );
 operations!(
     /// Operations on the event log.

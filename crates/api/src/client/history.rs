@@ -139,6 +139,7 @@ pub(crate) async fn search_conversation_history(
             after_cursor: query.after_cursor,
         }),
         top_k: query.top_k,
+        ..HistorySearch::default()
     };
     let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
     let sound = domain::history::check_search(&search);

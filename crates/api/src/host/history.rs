@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use domain::authorization::{AuthorizationSnapshot, FrozenConversation};
 use protocol::error::ErrorBody;
 use protocol::history::{HistorySearch, HistorySearchResult, TranscriptItem};
 use protocol::resources::HistoryOperation;
@@ -21,8 +22,14 @@ use crate::view::Direction;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnHistoryQuery {
-    /// If given, must be the run's own conversation.
+    /// Another conversation, if the run was granted it. Default: the run's own.
     pub(crate) conversation_id: Option<String>,
+    /// Bot of another conversation, if it has one.
+    #[serde(default)]
+    pub(crate) bot_id: Option<String>,
+    /// Thread of another conversation, if it has one.
+    #[serde(default)]
+    pub(crate) thread_id: Option<String>,
     /// Only items before this cursor: the `next_cursor` of a backward page. Can be combined with `after_cursor`.
     pub(crate) before_cursor: Option<String>,
     /// Only items after this cursor: the `next_cursor` of a forward page.
@@ -38,7 +45,7 @@ pub(crate) struct OwnHistoryQuery {
     include_attachments: bool,
 }
 
-/// Lists the transcript of the run's conversation and thread.
+/// Lists the transcript of the run's conversation and thread, or of another one that the run was granted.
 ///
 /// It is empty for a run without a conversation. A page may have fewer than `limit` items if they are large.
 /// Check `has_more` and continue with `next_cursor`.
@@ -56,6 +63,55 @@ pub(crate) async fn page_history(
     Ok(Json(read_page(&caller, &state, query).await?))
 }
 
+/// Returns the conversation that a request names, unless it is the run's own. An id alone names the own one if the
+/// ids are equal.
+fn other_conversation(
+    snapshot: &AuthorizationSnapshot,
+    [conversation_id, bot_id, thread_id]: [Option<String>; 3],
+) -> Option<FrozenConversation> {
+    let is_id_alone = bot_id.is_none() && thread_id.is_none();
+    let other = FrozenConversation {
+        conversation_id: conversation_id?,
+        bot_id: bot_id.unwrap_or_default(),
+        thread_id: thread_id.unwrap_or_default(),
+    };
+    let is_own = snapshot.conversation.as_ref().is_some_and(|own| {
+        other == *own || is_id_alone && other.conversation_id == own.conversation_id
+    });
+    (!is_own).then_some(other)
+}
+
+/// Returns the transcript that a granted call reads, and audits the call.
+async fn readable<'a>(
+    caller: &'a RunCaller,
+    state: &'a ApiState,
+    call: AuditedCall<'_>,
+    (operation, other): (HistoryOperation, Option<&'a FrozenConversation>),
+) -> ApiResult<ConversationTranscript<'a>> {
+    let snapshot = &caller.grant.snapshot;
+    let is_open =
+        |other: &FrozenConversation| snapshot.other_history(&other.conversation_id).is_ok();
+    let asked = snapshot.history(operation);
+    let (conversation, begins_after) = match other {
+        Some(other) if is_open(other) => {
+            caller.record(state, call, None).await?;
+            (Some(other), 0)
+        }
+        Some(_) if asked.is_ok() => return caller.refuse_foreign(state, call).await,
+        _ => {
+            let own = caller.own_conversation_if_any(state, call, asked, None);
+            (own.await?, snapshot.transcript_after())
+        }
+    };
+    Ok(ConversationTranscript {
+        state,
+        workspace: &caller.grant.run.workspace,
+        conversation,
+        begins_after,
+        memory: &caller.answer,
+    })
+}
+
 /// Reads a page of the run's transcript, for all APIs that offer it.
 pub(super) async fn read_page(
     caller: &RunCaller,
@@ -67,20 +123,17 @@ pub(super) async fn read_page(
         resource: "conversation",
         operation: "page",
     };
-    let asked = caller.grant.snapshot.history(HistoryOperation::Page);
     // Models often pass an empty string for an omitted argument.
     let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let named = said(query.conversation_id);
-    let conversation = caller
-        .own_conversation_if_any(state, call, asked, named.as_deref())
-        .await?;
-    let transcript = ConversationTranscript {
+    let named = [query.conversation_id, query.bot_id, query.thread_id].map(said);
+    let other = other_conversation(&caller.grant.snapshot, named);
+    let transcript = readable(
+        caller,
         state,
-        workspace: &caller.grant.run.workspace,
-        conversation,
-        begins_after: caller.grant.snapshot.transcript_after(),
-        memory: &caller.answer,
-    };
+        call,
+        (HistoryOperation::Page, other.as_ref()),
+    );
+    let transcript = transcript.await?;
     let part = TranscriptQuery {
         before_cursor: said(query.before_cursor),
         after_cursor: said(query.after_cursor),
@@ -91,7 +144,8 @@ pub(super) async fn read_page(
     transcript.page(&part).await
 }
 
-/// Searches the transcript of the run's conversation and thread, newest first.
+/// Searches the transcript of the run's conversation and thread, or of another one that the run was granted,
+/// newest first.
 ///
 /// The search matches whole words and ignores case, width and accents. In Chinese, Japanese and Korean text it
 /// matches any substring. It covers the first 4,000 characters of each item.
@@ -111,18 +165,11 @@ pub(crate) async fn search_history(
         resource: "conversation",
         operation: "search",
     };
-    let asked = caller.grant.snapshot.history(HistoryOperation::Search);
-    let conversation = caller
-        .own_conversation_if_any(&state, call, asked, None)
-        .await?;
+    let named = [&search.conversation_id, &search.bot_id, &search.thread_id].map(Clone::clone);
+    let other = other_conversation(&caller.grant.snapshot, named);
+    let wanted = (HistoryOperation::Search, other.as_ref());
+    let transcript = readable(&caller, &state, call, wanted).await?;
     let sound = domain::history::check_search(&search);
     let sound = sound.map_err(|faults| ApiError::faults(&faults))?;
-    let transcript = ConversationTranscript {
-        state: &state,
-        workspace: &caller.grant.run.workspace,
-        conversation,
-        begins_after: caller.grant.snapshot.transcript_after(),
-        memory: &caller.answer,
-    };
     Ok(Json(transcript.search(search.query, sound).await?))
 }

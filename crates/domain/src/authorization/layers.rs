@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use protocol::admin::{AgentSpec, Concurrency};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
-    EventOperation, HistoryOperation, KnowledgeBaseResource, ModelResource, StateScope,
-    StorageArea, StorageResource, ToolResource,
+    EventOperation, KnowledgeBaseResource, ModelResource, StateScope, StorageArea, StorageResource,
+    ToolResource,
 };
 
 use super::{Decision, EventScope, Layer, ParentGrant};
@@ -15,6 +15,7 @@ use crate::form::{SelectorValues, selected};
 
 mod agents;
 mod artifacts;
+mod history;
 mod interactions;
 mod skills;
 
@@ -236,36 +237,6 @@ impl<'a> LayerEvaluation<'a> {
                 StorageArea::Plugin => granted.plugin_storage = is_open,
                 StorageArea::Workspace => granted.workspace_storage = is_open,
                 StorageArea::Binding => granted.binding_storage = is_open,
-            }
-        }
-        granted
-    }
-
-    /// Decides `page` and `search`, in this order.
-    pub(super) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
-        let mut granted = (false, false);
-        for &operation in HistoryOperation::ALL {
-            let checks = [
-                (
-                    Layer::Manifest,
-                    self.manifest.permissions.history.contains(&operation),
-                    "",
-                ),
-                (
-                    Layer::AgentPolicy,
-                    self.agent.resource_policy.history.contains(&operation),
-                    "resource_policy.history does not name it",
-                ),
-                (
-                    Layer::EventScope,
-                    has_conversation,
-                    "the event has no conversation",
-                ),
-            ];
-            let decided = self.decide("history", "conversation", operation.as_str(), &checks);
-            match operation {
-                HistoryOperation::Page => granted.0 = decided,
-                HistoryOperation::Search => granted.1 = decided,
             }
         }
         granted

@@ -87,6 +87,7 @@ impl ParentGrant<'_> {
                     |file: &protocol::JsonObject| file.get("name").is_some_and(|name| name == id);
                 resources.files.iter().any(is_it)
             }
+            "history" if operation == "conversation" => snapshot.other_history(id).is_ok(),
             // The prompt is part of the child's own event.
             "prompt" => true,
             _ => snapshot.operations.contains(&format!("{kind}:{operation}")),

@@ -40,6 +40,13 @@ pub struct ResourcePolicy {
     pub storage: Vec<StorageArea>,
     #[serde(deserialize_with = "lists::each_once")]
     pub history: Vec<HistoryOperation>,
+    /// Ids of other conversations that the runs may page and search. The manifest must request
+    /// `history: ["workspace"]`, as for `workspace` in `history`, which opens all conversations.
+    #[serde(
+        deserialize_with = "lists::bounded",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub history_conversations: Vec<String>,
     #[serde(deserialize_with = "lists::each_once")]
     pub events: Vec<EventOperation>,
     #[serde(deserialize_with = "lists::each_once")]

@@ -1,0 +1,44 @@
+//! Decisions about transcripts: the run's own conversation, and others.
+
+use protocol::resources::HistoryOperation;
+
+use super::{Layer, LayerEvaluation};
+
+impl LayerEvaluation<'_> {
+    /// Decides `page` and `search`, in this order. `workspace` includes both.
+    pub(in crate::authorization) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
+        let page = self.history_operation(HistoryOperation::Page, has_conversation);
+        let search = self.history_operation(HistoryOperation::Search, has_conversation);
+        let all = self.history_operation(HistoryOperation::Workspace, true);
+        let agent = self.agent;
+        let named = &agent.resource_policy.history_conversations;
+        let mut others = false;
+        for conversation in named {
+            let permissions = &self.manifest.permissions;
+            let checks = [(
+                Layer::Manifest,
+                permissions.history.contains(&HistoryOperation::Workspace),
+                "permissions.history lacks workspace",
+            )];
+            others |= self.decide("history", conversation, "conversation", &checks);
+        }
+        (page || all || others, search || all || others)
+    }
+
+    fn history_operation(&mut self, operation: HistoryOperation, in_scope: bool) -> bool {
+        let checks = [
+            (
+                Layer::Manifest,
+                self.manifest.permissions.history.contains(&operation),
+                "",
+            ),
+            (
+                Layer::AgentPolicy,
+                self.agent.resource_policy.history.contains(&operation),
+                "resource_policy.history does not name it",
+            ),
+            (Layer::EventScope, in_scope, "the event has no conversation"),
+        ];
+        self.decide("history", "conversation", operation.as_str(), &checks)
+    }
+}
