@@ -51,6 +51,16 @@ async fn drops_unknown_operations_of_permissions() {
         asking["context"][name] = json!(1);
         dropped.push(format!("/context/{name}"));
     }
+    // Flags of the stub that disagree with these permissions.
+    dropped.extend(
+        [
+            "/capabilities/tool_calling",
+            "/capabilities/knowledge_retrieval",
+            "/capabilities/event_context",
+            "/capabilities/self_managed_context",
+        ]
+        .map(str::to_owned),
+    );
     let spec = json!({"name": "other", "base_url": stage.runner.url, "manifests": [asking]});
     let registered = admin.create(ENDPOINTS, &spec).await.body;
     assert_eq!(registered["rejected"], json!([]), "{registered}");

@@ -17,6 +17,8 @@ use crate::form::escape_pointer;
 use crate::nearest::nearest;
 use protocol::peer_text::shown;
 
+mod flags;
+
 /// Maximum manifests of one endpoint.
 pub const MAX_RUNNERS: usize = 256;
 /// Maximum warnings for one manifest.
@@ -222,13 +224,12 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
         metadata: optional(object, "metadata", "must be an object")?.unwrap_or_default(),
         id,
     };
+    warnings.extend(flags::display_only(object, &manifest));
     if warnings.len() > MAX_WARNINGS {
         let more = warnings.len() - MAX_WARNINGS;
         warnings.truncate(MAX_WARNINGS);
-        warnings.push(Fault::new(
-            "",
-            format!("{more} more places were ignored or dropped"),
-        ));
+        let message = format!("{more} more places were ignored or dropped");
+        warnings.push(Fault::new("", message));
     }
     Ok(ManifestResult::Accepted(Box::new(AcceptedManifest {
         index,
