@@ -276,7 +276,8 @@ fn outcome(params: &Value, decision: PermissionDecision) -> Value {
         PermissionDecision::Refused
         | PermissionDecision::Expired
         | PermissionDecision::Unavailable
-        | PermissionDecision::TooMany => {
+        | PermissionDecision::TooMany
+        | PermissionDecision::TooLong => {
             of_kind("reject_once").or_else(|| of_kind("reject_always"))
         }
     };

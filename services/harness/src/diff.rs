@@ -3,7 +3,7 @@
 use serde_json::Value;
 use similar::TextDiff;
 
-/// Bytes of either text that are compared; longer ones are only named.
+/// Bytes of either text that are compared; longer ones are not.
 const MOST_BYTES: usize = 256 * 1024;
 
 /// A unified difference of an ACP content part of type `diff`.
@@ -16,7 +16,8 @@ pub(crate) fn of_acp(part: &Value) -> String {
 /// A unified difference of two texts.
 pub(crate) fn unified(path: &str, old: &str, new: &str) -> String {
     if old.len() > MOST_BYTES || new.len() > MOST_BYTES {
-        return format!("{path}: {} bytes become {} bytes", old.len(), new.len());
+        let (before, after) = (old.len(), new.len());
+        return format!("{path}: {before} bytes become {after} bytes\n{old}\n{new}");
     }
     TextDiff::from_lines(old, new)
         .unified_diff()

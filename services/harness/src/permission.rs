@@ -1,5 +1,6 @@
 //! Permissions of a harness: decided by the agent's mode, by what the conversation allowed before, or by a person.
 
+mod arguments;
 mod open;
 mod policy;
 mod question;
@@ -13,6 +14,7 @@ use runner_kit::host::Host;
 use serde_json::{Value, json};
 
 use crate::config::{Config, PermissionMode};
+pub(crate) use arguments::with_members;
 pub(crate) use open::{Decided, OpenPermissions};
 use policy::Ruling;
 use question::QuestionOutcome;
@@ -77,6 +79,8 @@ pub(crate) enum PermissionDecision {
     Unavailable,
     /// The turn has too many open permissions.
     TooMany,
+    /// No question can show all of the command.
+    TooLong,
     /// The run ends.
     Cancelled,
 }
@@ -94,6 +98,9 @@ impl PermissionDecision {
             Self::Expired => Some("nobody answered in time"),
             Self::Unavailable => Some("refused, for this surface cannot ask"),
             Self::TooMany => Some("refused, for too many permissions are open"),
+            Self::TooLong => Some(
+                "refused, for a question cannot show all of it: use several shorter commands, each below 8,000 bytes",
+            ),
         }
     }
 }
@@ -158,6 +165,7 @@ impl PermissionDecider {
             QuestionOutcome::No => PermissionDecision::Refused,
             QuestionOutcome::Expired => PermissionDecision::Expired,
             QuestionOutcome::Unavailable => PermissionDecision::Unavailable,
+            QuestionOutcome::TooLong => PermissionDecision::TooLong,
             QuestionOutcome::Cancelled => PermissionDecision::Cancelled,
         }
     }

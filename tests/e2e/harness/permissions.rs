@@ -49,6 +49,26 @@ async fn conversation_permission_is_requested_once() {
 }
 
 #[tokio::test]
+async fn command_beyond_the_question_cannot_be_allowed() {
+    let house = HarnessFixture::open(fake("good")).await;
+    let run = house.post("permit long.txt").await;
+    let question = house.question(&run).await;
+    let actions = question["request"]["actions"].as_array().unwrap();
+    let ids: Vec<_> = actions.iter().map(|action| &action["id"]).collect();
+    assert_eq!(ids, ["reject"]);
+    let shown = question["request"]["description"].as_str().unwrap();
+    assert!(shown.contains("bytes are not shown"), "{shown}");
+    house.answer(&question, "reject").await;
+    let ended = house.ended(&run).await;
+    assert!(
+        ended.logs().contains("a question cannot show all of it"),
+        "{}",
+        ended.logs()
+    );
+    assert!(!house.workspace().join("long.txt").exists());
+}
+
+#[tokio::test]
 async fn expired_permission_differs_from_a_rejected_one() {
     let mut setup = fake("good");
     setup.config = "approval-seconds = 1";

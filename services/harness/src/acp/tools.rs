@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::kind_of;
-use crate::permission::Permission;
+use crate::permission::{Permission, with_members};
 use crate::speaker::{bounded, cut};
 use crate::turn::TurnStage;
 
@@ -165,22 +165,61 @@ fn name_of(call: &Value) -> String {
         .to_owned()
 }
 
-/// Exact subject of the question: differences, command, or arguments.
+/// The model's own words about a call. They change nothing of it.
+const DESCRIPTION: &str = "description";
+/// Arguments whose text may be a part of a difference.
+const DIFF_TEXTS: [&str; 8] = [
+    "oldString",
+    "newString",
+    "old_string",
+    "new_string",
+    "content",
+    "contents",
+    "patch",
+    "diff",
+];
+
+/// Exact subject of the question: differences or command with all other arguments, or the arguments.
 fn detail_of(call: &Value) -> String {
+    let input = &call["rawInput"];
     let differences: Vec<String> = diffs(call).map(crate::diff::of_acp).collect();
     if !differences.is_empty() {
-        return differences.join("\n");
+        return with_members(differences.join("\n"), input, &shown_by_diffs(call));
     }
-    let input = &call["rawInput"];
-    match &input["command"] {
-        Value::String(command) => command.clone(),
+    match command_of(&input["command"]) {
+        Some(command) => with_members(command, input, &["command", DESCRIPTION]),
+        None if input.is_null() => shown_text(call),
+        None => serde_json::to_string_pretty(input).unwrap_or_default(),
+    }
+}
+
+/// A command as a text, or as words. Words with other values are no command.
+fn command_of(command: &Value) -> Option<String> {
+    match command {
+        Value::String(command) => Some(command.clone()),
         Value::Array(words) => {
-            let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
-            words.join(" ")
+            let words: Option<Vec<_>> = words.iter().map(Value::as_str).collect();
+            words.map(|words| words.join(" "))
         }
-        _ if input.is_null() => shown_text(call),
-        _ => serde_json::to_string_pretty(input).unwrap_or_default(),
+        _ => None,
     }
+}
+
+/// Names of the arguments that the differences of a call show.
+fn shown_by_diffs(call: &Value) -> Vec<&str> {
+    let texts = diffs(call).flat_map(|part| ["path", "oldText", "newText"].map(|name| &part[name]));
+    let texts: Vec<_> = texts.filter_map(Value::as_str).collect();
+    let members = call["rawInput"].as_object().into_iter().flatten();
+    let is_shown = |name: &str, value: &Value| {
+        let Some(value) = value.as_str() else {
+            return false;
+        };
+        let is_part = DIFF_TEXTS.contains(&name);
+        let mut texts = texts.iter();
+        name == DESCRIPTION || texts.any(|text| *text == value || is_part && text.contains(value))
+    };
+    let shown = members.filter(|(name, value)| is_shown(name, value));
+    shown.map(|(name, _)| name.as_str()).collect()
 }
 
 /// The files that a call touches: its locations, its differences, and the path of its arguments.
@@ -262,6 +301,43 @@ mod tests {
         assert_eq!(
             (permission.kind, permission.detail.as_str()),
             (ActionKind::Execute, "echo a very long one")
+        );
+    }
+
+    #[test]
+    fn permission_shows_all_arguments() {
+        let detail = |call: Value| {
+            let permission = AcpToolCalls::default().permission(&json!({"toolCall": call}));
+            permission.detail
+        };
+        for (input, expected) in [
+            (
+                json!({"command": "make", "description": "Builds.", "background": true, "env": {"A": "b"}}),
+                "make\nbackground: true\nenv: {\"A\":\"b\"}",
+            ),
+            (
+                json!({"command": ["make", "all"], "timeout": 5}),
+                "make all\ntimeout: 5",
+            ),
+            (
+                json!({"command": ["make", 5]}),
+                "{\n  \"command\": [\n    \"make\",\n    5\n  ]\n}",
+            ),
+        ] {
+            let call = json!({"kind": "execute", "title": "bash", "rawInput": input});
+            assert_eq!(detail(call), expected);
+        }
+        let content = json!([{"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"}]);
+        let input = json!({"filePath": "/w/a", "oldString": "x", "newString": "y", "replaceAll": true, "mode": "x"});
+        let shown =
+            detail(json!({"kind": "edit", "title": "edit", "content": content, "rawInput": input}));
+        assert!(
+            shown.contains("-x") && shown.contains("replaceAll: true"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("mode: \"x\"") && !shown.contains("filePath"),
+            "{shown}"
         );
     }
 

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::permission::{ActionKind, Permission};
+use crate::permission::{ActionKind, Permission, with_members};
 use crate::speaker::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
@@ -198,14 +198,18 @@ pub(super) fn permission(request: &Value) -> Permission {
         "Read" | "Grep" | "Glob" | "LS" => (ActionKind::Read, None),
         "Write" => (
             ActionKind::Edit,
-            Some(crate::diff::unified(text("file_path"), "", text("content"))),
+            Some(with_members(
+                crate::diff::unified(text("file_path"), "", text("content")),
+                input,
+                &["file_path", "content"],
+            )),
         ),
         "Edit" => (
             ActionKind::Edit,
-            Some(crate::diff::unified(
-                text("file_path"),
-                text("old_string"),
-                text("new_string"),
+            Some(with_members(
+                crate::diff::unified(text("file_path"), text("old_string"), text("new_string")),
+                input,
+                &["file_path", "old_string", "new_string"],
             )),
         ),
         "MultiEdit" | "NotebookEdit" => (ActionKind::Edit, None),
@@ -235,14 +239,8 @@ pub(super) fn permission(request: &Value) -> Permission {
 /// The command, and each other member of the arguments. The model's own description changes nothing of the call, and would
 /// make each call another one for "allow for this conversation".
 fn command_of(input: &Value) -> String {
-    let members = input.as_object().into_iter().flatten();
-    let others = members.filter(|(name, _)| !["command", "description"].contains(&name.as_str()));
     let command = input["command"].as_str().unwrap_or_default().to_owned();
-    let others = others.map(|(name, value)| format!("{name}: {value}"));
-    std::iter::once(command)
-        .chain(others)
-        .collect::<Vec<_>>()
-        .join("\n")
+    with_members(command, input, &["command", "description"])
 }
 
 /// The content of a user message: the text, images as blocks, and the paths of all files.
@@ -286,8 +284,10 @@ mod tests {
             assert!(bash.detail.contains(member), "{}", bash.detail);
         }
         let edit = permission(
-            &json!({"tool_name": "Edit", "input": {"file_path": "/w/a", "old_string": "x\n", "new_string": "y\n"}}),
+            &json!({"tool_name": "Edit", "input": {"file_path": "/w/a", "old_string": "x\n", "new_string": "y\n",
+                "replace_all": true}}),
         );
+        assert!(edit.detail.contains("replace_all: true"), "{}", edit.detail);
         assert_eq!(
             (edit.kind, edit.title.as_str()),
             (ActionKind::Edit, "Edit /w/a")

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::permission::{ActionKind, Permission};
+use crate::permission::{ActionKind, Permission, with_members};
 use crate::speaker::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
@@ -126,30 +126,33 @@ impl TurnItems {
                 let command = params["command"]
                     .as_str()
                     .or_else(|| item?["command"].as_str());
+                let command = command.unwrap_or("an unknown command").to_owned();
                 Some(Permission {
                     kind: ActionKind::Execute,
                     title: "run a command".to_owned(),
-                    detail: format!("{}{reason}", command.unwrap_or("an unknown command")),
+                    detail: with_arguments(command, params) + &reason,
                     paths: Vec::new(),
                 })
             }
             "item/fileChange/requestApproval" => {
                 let changes = item.and_then(|item| item["changes"].as_array());
                 let changes = changes.map_or(&[][..], Vec::as_slice);
-                let paths: Vec<&str> = changes
+                let named: Vec<&str> = changes
                     .iter()
                     .filter_map(|change| change["path"].as_str())
                     .collect();
-                let shown = changes.iter().map(|change| {
-                    let (path, diff) =
-                        (&change["path"], change["diff"].as_str().unwrap_or_default());
-                    format!("{}\n{diff}", path.as_str().unwrap_or_default())
-                });
+                let shown: Vec<_> = changes.iter().map(shown_change).collect();
+                let moved = changes.iter().filter_map(moved_to);
+                let paths = named
+                    .iter()
+                    .copied()
+                    .chain(moved)
+                    .chain(params["grantRoot"].as_str());
                 Some(Permission {
                     kind: ActionKind::Edit,
-                    title: format!("edit {}", paths.join(", ")),
-                    detail: format!("{}{reason}", shown.collect::<Vec<_>>().join("\n")),
-                    paths: paths.into_iter().map(PathBuf::from).collect(),
+                    title: format!("edit {}", named.join(", ")),
+                    detail: with_arguments(shown.join("\n"), params) + &reason,
+                    paths: paths.map(PathBuf::from).collect(),
                 })
             }
             "item/permissions/requestApproval" => {
@@ -158,13 +161,53 @@ impl TurnItems {
                 Some(Permission {
                     kind: ActionKind::Other,
                     title: "use more permissions".to_owned(),
-                    detail: format!("{detail}{reason}"),
+                    detail: with_arguments(detail, params) + &reason,
                     paths: Vec::new(),
                 })
             }
             _ => None,
         }
     }
+}
+
+/// Members of a request that are shown elsewhere, or that offer answers to it.
+const SHOWN: [&str; 7] = [
+    "command",
+    "commandActions",
+    "permissions",
+    "reason",
+    "availableDecisions",
+    "proposedExecpolicyAmendment",
+    "proposedNetworkPolicyAmendments",
+];
+
+/// The text, and each other argument of a request. Ids and times name the request itself.
+fn with_arguments(text: String, params: &Value) -> String {
+    let names = params.as_object().into_iter().flatten();
+    let names = names.map(|(name, _)| name.as_str());
+    let named = names.filter(|name| name.ends_with("Id") || name.ends_with("Ms"));
+    let shown: Vec<_> = named.chain(SHOWN).collect();
+    with_members(text, params, &shown)
+}
+
+/// The path of a change, its kind and its difference.
+fn shown_change(change: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = change["kind"]["type"]
+        .as_str()
+        .map(|kind| format!(" ({kind})"));
+    let moved = moved_to(change).map(|path| format!(" to {path}"));
+    let (path, diff) = (text(&change["path"]), text(&change["diff"]));
+    format!(
+        "{path}{}{}\n{diff}",
+        moved.unwrap_or_default(),
+        kind.unwrap_or_default()
+    )
+}
+
+fn moved_to(change: &Value) -> Option<&str> {
+    let mut names = ["move_path", "movePath"].into_iter();
+    names.find_map(|name| change["kind"][name].as_str())
 }
 
 /// The permissions that a request asks for by name, which its answer repeats.
@@ -235,6 +278,31 @@ mod tests {
         );
         assert!(edit.detail.contains("+y"));
         assert!(items.permission("account/other", &json!({})).is_none());
+    }
+
+    #[test]
+    fn permission_shows_all_arguments() {
+        let mut items = TurnItems::default();
+        let kind = json!({"type": "update", "move_path": "/etc/b"});
+        let item = json!({"type": "fileChange", "changes": [{"path": "/w/a", "kind": kind, "diff": "+y"}]});
+        items.items.insert("i".to_owned(), item);
+        let params = json!({"itemId": "i", "turnId": "t", "startedAtMs": 7, "grantRoot": "/srv", "reason": "to move"});
+        let edit = items
+            .permission("item/fileChange/requestApproval", &params)
+            .unwrap();
+        assert_eq!(
+            edit.detail,
+            "/w/a to /etc/b (update)\n+y\ngrantRoot: \"/srv\"\n\nto move"
+        );
+        let paths = ["/w/a", "/etc/b", "/srv"].map(PathBuf::from);
+        assert_eq!(edit.paths, paths);
+        let params = json!({"itemId": "c", "command": "make", "cwd": "/w", "commandActions": [],
+            "additionalPermissions": {"network": {"enabled": true}}, "networkApprovalContext": null});
+        let command = items
+            .permission("item/commandExecution/requestApproval", &params)
+            .unwrap();
+        let expected = "make\nadditionalPermissions: {\"network\":{\"enabled\":true}}\ncwd: \"/w\"";
+        assert_eq!(command.detail, expected);
     }
 
     #[test]

@@ -11,12 +11,13 @@ use runner_kit::host::Host;
 use runner_kit::{ResultSender, results};
 use serde_json::{Value, json};
 
-use super::{ALLOWED, Permission};
+use super::{ALLOWED, ActionKind, Permission};
 use crate::speaker::cut;
 
 /// Bytes of what exactly is asked for.
 const DETAIL_BYTES: usize = 8_000;
 const TITLE_BYTES: usize = 900;
+const ALLOW: &str = "Allow: ";
 
 const ONCE: &str = "allow_once";
 const CONVERSATION: &str = "allow_conversation";
@@ -30,6 +31,8 @@ pub(super) enum QuestionOutcome {
     No,
     Expired,
     Unavailable,
+    /// Answered, although the question did not show all of the command.
+    TooLong,
     Cancelled,
 }
 
@@ -71,7 +74,14 @@ impl RunQuestions {
         self.out
             .send(results::custom(ResultType::ActionRequested.as_str(), data))
             .await;
-        self.wait(&id).await
+        match self.wait(&id).await {
+            QuestionOutcome::Once | QuestionOutcome::Conversation | QuestionOutcome::No
+                if !can_be_allowed(permission) =>
+            {
+                QuestionOutcome::TooLong
+            }
+            outcome => outcome,
+        }
     }
 
     /// Stores what the conversation allows.
@@ -81,18 +91,20 @@ impl RunQuestions {
     }
 
     fn request(&self, id: &str, permission: &Permission) -> Value {
-        let title = cut(&format!("Allow: {}", permission.title), TITLE_BYTES);
+        let title = cut(&format!("{ALLOW}{}", permission.title), TITLE_BYTES);
         let detail = both_ends(&permission.detail, DETAIL_BYTES);
         let now = crate::clock::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let mut actions = Vec::new();
+        if can_be_allowed(permission) {
+            actions.push(json!({"id": ONCE, "label": "Allow once", "style": "primary"}));
+            actions.push(json!({"id": CONVERSATION, "label": "Allow for this conversation"}));
+        }
+        actions.push(json!({"id": REJECT, "label": "Refuse", "style": "danger"}));
         json!({
             "interaction_id": id, "kind": "confirmation", "title": title, "description": detail, "await": true,
-            "actions": [
-                {"id": ONCE, "label": "Allow once", "style": "primary"},
-                {"id": CONVERSATION, "label": "Allow for this conversation"},
-                {"id": REJECT, "label": "Refuse", "style": "danger"},
-            ],
+            "actions": actions,
             "expires_at": (now + self.time).as_secs(),
             "fallback_text": format!("{title}\n\n{detail}"),
         })
@@ -122,6 +134,13 @@ impl RunQuestions {
     }
 }
 
+/// Only what a question shows can be allowed. An edit may be longer: it ends in a file of the workspace.
+fn can_be_allowed(permission: &Permission) -> bool {
+    let Permission { title, detail, .. } = permission;
+    let shows_title = ALLOW.len() + title.len() <= TITLE_BYTES || detail.contains(title);
+    permission.kind == ActionKind::Edit || (detail.len() <= DETAIL_BYTES && shows_title)
+}
+
 /// A text of at most `max_bytes`, or its beginning and end with the number of bytes between them.
 fn both_ends(text: &str, max_bytes: usize) -> String {
     if text.len() <= max_bytes {
@@ -131,9 +150,7 @@ fn both_ends(text: &str, max_bytes: usize) -> String {
     let head = &text[..text.floor_char_boundary(half)];
     let tail = &text[text.ceil_char_boundary(text.len() - half)..];
     let (all, left_out) = (text.len(), text.len() - head.len() - tail.len());
-    format!(
-        "{head}\n\n[… {left_out} of {all} bytes are not shown; refuse it unless you know them …]\n\n{tail}"
-    )
+    format!("{head}\n\n[… {left_out} of {all} bytes are not shown …]\n\n{tail}")
 }
 
 #[cfg(test)]
@@ -148,5 +165,29 @@ mod tests {
         assert!(shown.starts_with("begin ") && shown.ends_with(" end"));
         assert!(shown.contains("of 12010 bytes are not shown"), "{shown}");
         assert_eq!(both_ends("ls -l", DETAIL_BYTES), "ls -l");
+    }
+
+    #[test]
+    fn only_shown_commands_can_be_allowed() {
+        let long = "x".repeat(DETAIL_BYTES);
+        let longer = format!("{long}x");
+        let command = "y".repeat(TITLE_BYTES);
+        for (kind, title, detail, expected) in [
+            (ActionKind::Execute, "run", "ls -l", true),
+            (ActionKind::Execute, "run", &long, true),
+            (ActionKind::Execute, "run", &longer, false),
+            (ActionKind::Execute, &command, "ls -l", false),
+            (ActionKind::Execute, &command, &command, true),
+            (ActionKind::Edit, "edit", &longer, true),
+        ] {
+            let permission = Permission {
+                kind,
+                title: title.to_owned(),
+                detail: detail.to_owned(),
+                paths: Vec::new(),
+            };
+            let bytes = (title.len(), detail.len());
+            assert_eq!(can_be_allowed(&permission), expected, "{bytes:?}");
+        }
     }
 }
