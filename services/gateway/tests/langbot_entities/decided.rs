@@ -81,6 +81,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
             "ContextAPICapabilities.artifact_metadata is ours alone",
             "ContextAPICapabilities.artifact_read is ours alone",
             "ModelResource.input_modalities is ours alone",
+            "RunnerPermissions.history is [enum(page,search,workspace)] for us, [enum(page,search)] for them",
             "StorageResource.binding_storage is ours alone",
         ],
     ),
