@@ -56,8 +56,6 @@ async fn drops_unknown_operations_of_permissions() {
         [
             "/capabilities/tool_calling",
             "/capabilities/knowledge_retrieval",
-            "/capabilities/event_context",
-            "/capabilities/self_managed_context",
         ]
         .map(str::to_owned),
     );

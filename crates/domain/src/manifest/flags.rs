@@ -45,16 +45,6 @@ pub(super) fn display_only(
             capabilities.platform_api,
             "there is no platform API",
         ),
-        unserved(
-            "/capabilities/event_context",
-            !capabilities.event_context,
-            "every run gets its event",
-        ),
-        unserved(
-            "/capabilities/self_managed_context",
-            !capabilities.self_managed_context,
-            "no run gets history in its context",
-        ),
         surplus(
             "/context/supports_history_pull",
             context.supports_history_pull,
@@ -140,16 +130,11 @@ mod tests {
             "/capabilities/stateful_session",
         ];
         check(&bases, &expected);
-        let stated = json!({"capabilities": {"platform_api": true, "event_context": false,
-            "self_managed_context": false}, "context": {"owns_compaction": false}});
+        let stated = json!({"capabilities": {"platform_api": true, "event_context": false},
+            "context": {"owns_compaction": false}});
         check(
             &stated,
-            &[
-                "/capabilities/platform_api",
-                "/capabilities/event_context",
-                "/capabilities/self_managed_context",
-                "/context/owns_compaction",
-            ],
+            &["/capabilities/platform_api", "/context/owns_compaction"],
         );
         let pulls = json!({
             "permissions": {"history": ["page", "search"], "artifacts": ["read"]},
