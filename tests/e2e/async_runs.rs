@@ -118,6 +118,8 @@ async fn rejects_invalid_result_lists_by_pointer() {
     }
     let large = run.append(&[run.delta(1, &"x".repeat(1024 * 1024))]).await;
     assert_eq!(large.status, 413, "{}", large.body);
+    let advice = large.error("message").as_str().unwrap();
+    assert!(advice.contains("upload it as an artifact"), "{advice}");
     run.accepted(&[run.delta(1, "x"), run.completed(2)], 2)
         .await;
     stage

@@ -487,3 +487,25 @@ async fn sends_no_static_refs_to_unwilling_runners() {
     let context = told(&stage, &message("m-1")).await;
     assert_eq!(context["runtime"]["static_refs"], json!({}));
 }
+
+#[tokio::test]
+async fn deadline_follows_timeout_of_agent() {
+    let runner = StubRunner::start().await;
+    runner.answer_all(|run| sse(run.talk(1).concat()));
+    let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
+    for (source, config, least, most) in [
+        ("default", json!({}), 200.0, 300.0),
+        ("short", json!({"timeout": 100}), 0.0, 100.0),
+        ("zero", json!({"timeout": 0}), 301.0, f64::MAX),
+        ("null", json!({"timeout": null}), 301.0, f64::MAX),
+    ] {
+        bound(&stage.admin, source, &json!({"config": config})).await;
+        let mut event = message(source);
+        event["event_type"] = json!("test.event");
+        event["source"] = json!(source);
+        let context = told(&stage, &event).await;
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+        let left = context["runtime"]["deadline_at"].as_f64().unwrap() - now;
+        assert!((least..=most).contains(&left), "{source}: {left}");
+    }
+}

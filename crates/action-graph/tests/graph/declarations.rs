@@ -4,6 +4,7 @@ use action_graph::accept::{AfterRefusal, OutputVerdict, RepairBudget, accept_dra
 use action_graph::action::{
     ActionEnding, ChosenBy, Class, Condition, Effect, ExecutorKind, FailureMode, Test,
 };
+use action_graph::catalog::{Catalog, CatalogEntry, Cost};
 use action_graph::code::Code;
 use action_graph::declaration::{
     CARRIER, DeclarationForm, Durability, Intent, Payload, ReplyOutcome, Strategy,
@@ -15,7 +16,7 @@ use action_graph::reference::Reference;
 use action_graph::rules::PlainText;
 use serde_json::{Value, json};
 
-use crate::support::{act, envelope, fenced, read_action, read_call, world};
+use crate::support::{act, entries, envelope, fenced, read_action, read_call, world};
 
 fn carrier(value: Value) -> ModelOutput {
     ModelOutput::carrier(value.to_string())
@@ -287,6 +288,31 @@ fn auto_targets_match_capabilities() {
         "billing",
     );
     check(Value::Null, "code-reviewer");
+}
+
+#[test]
+fn cheaper_executor_wins_between_equal_ones() {
+    let executor = json!({"type": "agent", "target": "auto", "capabilities": ["translate"]});
+    let action = read_action("a", json!({"executor": executor, "input": {}}));
+    let output = fenced(&envelope(json!([action]), json!({})), "");
+    for (first, second, target) in [
+        (Cost::High, Cost::Low, "second"),
+        (Cost::Low, Cost::Medium, "first"),
+        (Cost::Medium, Cost::Medium, "first"),
+    ] {
+        let priced = |name, cost| CatalogEntry {
+            cost,
+            ..CatalogEntry::new(ExecutorKind::Agent, name, "Translates.", json!({}))
+                .able(&["translate"])
+        };
+        let mut world = world();
+        let mut entries = entries();
+        entries.extend([priced("first", first), priced("second", second)]);
+        world.catalog = Catalog::new(entries);
+        let accepted = world.accepted(&output);
+        let resolved = accepted.declaration.actions()[0].resolved.as_ref();
+        assert_eq!(resolved.expect("it is resolved").target, target);
+    }
 }
 
 #[test]
