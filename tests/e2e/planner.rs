@@ -96,6 +96,7 @@ async fn rejection_or_missing_terminal_posts_nothing() {
         printed.stderr.contains("[failed] Post the note"),
         "{printed:?}"
     );
+    assert!(printed.stderr.contains("; actions failed]"), "{printed:?}");
     let listed = run(&mut listing(&here)).await.stdout;
     assert!(listed.contains("completed (actions failed)"), "{listed}");
     playground.stop().await;

@@ -301,7 +301,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
         if let Some(declaration) = program::declared(&context) {
             let declaration = declaration.map_err(Halt::Failed)?;
-            self.begin_program(declaration).await?;
+            program::begin(self, declaration).await?;
         } else if let Some(turn) = history::of_input(&context.input) {
             self.transcript.push(turn);
         } else if self.driver.graphs.live_graphs.is_empty() {

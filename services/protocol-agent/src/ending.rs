@@ -120,18 +120,6 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// The text with the actions of all open graphs that are done, and those that are not.
-    pub(crate) fn progress(&self, text: &str) -> String {
-        let open = self.driver.graphs.live_graphs.iter();
-        let open = open.filter(|live| !live.is_closed);
-        let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
-        let (done, open): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_done(node));
-        let mut text = text.to_owned();
-        list(&mut text, "Done", done.into_iter());
-        list(&mut text, "Not done", open.into_iter());
-        text
-    }
-
     /// Ends at a limit: what is done, what is not, and why.
     pub(crate) async fn end_at(&mut self, limit: Limit) -> SessionEnd {
         let mut text = match limit {
@@ -152,7 +140,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
-        text = self.progress(&text);
+        text = self.driver.graphs.progress(&text);
         let goes_on = self
             .driver
             .graphs
@@ -183,6 +171,18 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
+    /// The text with the actions of all open graphs that are done, and those that are not.
+    pub(crate) fn progress(&self, text: &str) -> String {
+        let open = self.live_graphs.iter();
+        let open = open.filter(|live| !live.is_closed);
+        let nodes: Vec<_> = open.flat_map(|live| live.graph.declared()).collect();
+        let (done, open): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_done(node));
+        let mut text = text.to_owned();
+        list(&mut text, "Done", done.into_iter());
+        list(&mut text, "Not done", open.into_iter());
+        text
+    }
+
     /// The finish reason of an answer, by the newest graph of the run: later graphs replace failed ones.
     fn answer_reason(&self) -> &'static str {
         let newest = self.live_graphs.last().filter(|live| !live.waits());

@@ -18,10 +18,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::config::PLAN;
+use crate::execute::ExecutorEnv;
 use crate::execute::human::DESCRIPTION;
 use crate::host::GraphAgentHost;
 use crate::program::GRAPH_RUN;
-use crate::session::ProtocolSession;
+use crate::session::GraphDriver;
 
 /// Beginning of the id of the question. A random rest keeps it apart from those of models and of earlier plans.
 const ID: &str = "plan_approval_";
@@ -45,55 +46,52 @@ pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
     }
 }
 
-impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Whether the agent or the program wants plans to be approved.
-    fn approves_plans(&self) -> bool {
-        let env = &self.driver.graphs.env;
-        let event = &env.context.event;
-        let is_asked = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
-        env.config.approves_plans || event.event_type == GRAPH_RUN && is_asked
-    }
+/// Whether the agent or the program wants plans to be approved.
+fn is_wanted(env: &ExecutorEnv<impl GraphAgentHost>) -> bool {
+    let event = &env.context.event;
+    let is_asked = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
+    env.config.approves_plans || event.event_type == GRAPH_RUN && is_asked
+}
 
-    /// The declaration with the question about its plan, where one is wanted; why it cannot be asked otherwise.
-    pub(crate) fn with_plan_approval(
-        &self,
-        accepted: AcceptedDeclaration,
-        known: &KnownFacts,
-    ) -> Result<AcceptedDeclaration, String> {
-        if !self.approves_plans() || !accepted.declaration.actions().iter().any(acts) {
-            return Ok(accepted);
-        }
-        let mut draft = accepted.declaration;
-        let title = format!("Run this plan? {}", draft.title);
-        let hash = draft.source.semantic_sha256.clone();
-        let details = shown(draft.actions(), &draft.source.sections);
-        if details.chars().count() > DESCRIPTION {
-            return Err(format!(
-                "the plan has more than {DESCRIPTION} characters, which no question shows: declare fewer actions"
-            ));
-        }
-        let question = question(&title, &details);
-        let Payload::ActionGraph { actions, .. } = &mut draft.payload else {
-            return Err("its payload is no graph".to_owned());
-        };
-        for action in actions.iter_mut() {
-            action.depends_on.push(question.id.clone());
-        }
-        actions.insert(0, question);
-        let context = Context {
-            catalog: &self.driver.graphs.env.catalog,
-            known,
-            rules: &self.driver.rules,
-        };
-        let mut asking = accept_draft(draft, context).map_err(|faults| {
-            let fault = faults.iter().find(|one| one.is_error());
-            fault.map_or_else(String::new, |one| format!("{}: {}", one.code, one.line()))
-        })?;
-        // The same work declared again is known by its own hash.
-        asking.declaration.source.semantic_sha256 = hash;
-        asking.diagnostics = accepted.diagnostics;
-        Ok(asking)
+/// The declaration with the question about its plan, where one is wanted; why it cannot be asked otherwise.
+pub(crate) fn with_question(
+    driver: &GraphDriver<impl GraphAgentHost>,
+    accepted: AcceptedDeclaration,
+    known: &KnownFacts,
+) -> Result<AcceptedDeclaration, String> {
+    if !is_wanted(&driver.graphs.env) || !accepted.declaration.actions().iter().any(acts) {
+        return Ok(accepted);
     }
+    let mut draft = accepted.declaration;
+    let title = format!("Run this plan? {}", draft.title);
+    let hash = draft.source.semantic_sha256.clone();
+    let details = shown(draft.actions(), &draft.source.sections);
+    if details.chars().count() > DESCRIPTION {
+        return Err(format!(
+            "the plan has more than {DESCRIPTION} characters, which no question shows: declare fewer actions"
+        ));
+    }
+    let question = question(&title, &details);
+    let Payload::ActionGraph { actions, .. } = &mut draft.payload else {
+        return Err("its payload is no graph".to_owned());
+    };
+    for action in actions.iter_mut() {
+        action.depends_on.push(question.id.clone());
+    }
+    actions.insert(0, question);
+    let context = Context {
+        catalog: &driver.graphs.env.catalog,
+        known,
+        rules: &driver.rules,
+    };
+    let mut asking = accept_draft(draft, context).map_err(|faults| {
+        let fault = faults.iter().find(|one| one.is_error());
+        fault.map_or_else(String::new, |one| format!("{}: {}", one.code, one.line()))
+    })?;
+    // The same work declared again is known by its own hash.
+    asking.declaration.source.semantic_sha256 = hash;
+    asking.diagnostics = accepted.diagnostics;
+    Ok(asking)
 }
 
 /// Whether an action reaches beyond the runtime and the user.

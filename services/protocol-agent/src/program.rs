@@ -59,60 +59,65 @@ fn is_of_program(live: &LiveGraph) -> bool {
     live.graph.info.origin == DeclarationForm::Injected
 }
 
-impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Makes the graph of a program's declaration.
-    pub(crate) async fn begin_program(
-        &mut self,
-        declaration: &Map<String, Value>,
-    ) -> Result<(), Halt> {
-        let (output, carrier) = output_of(declaration);
-        let raw = output.raw();
-        let most = self.driver.rules.limits.open_graphs;
-        self.driver.graphs.make_room(most).await;
-        let known = self.known(&raw).await?;
-        let rules = AgentRules {
-            carrier,
-            plain_text: PlainText::Repair,
-            ..self.driver.rules.clone()
-        };
-        let context = Context {
-            catalog: &self.driver.graphs.env.catalog,
-            known: &known,
-            rules: &rules,
-        };
-        let mut accepted = accepted(accept(&output, context)).map_err(Halt::Failed)?;
-        accepted.declaration.source.origin = DeclarationForm::Injected;
-        self.declarations += 1;
-        self.open(accepted, &raw, &known).await?;
-        let mut graphs = self.driver.graphs.live_graphs.iter();
-        if graphs.any(|live| is_of_program(live) && !live.is_closed) {
-            return Ok(());
-        }
-        let why = match self.transcript.turns.last() {
-            Some(TranscriptTurn::Notice(notice)) => notice.sentence.clone(),
-            _ => "the graph was not made".to_owned(),
-        };
-        Err(Halt::Failed(GraphRunFailure::new(RECORDS, why).retryable()))
+/// Makes the graph of a program's declaration.
+pub(crate) async fn begin(
+    session: &mut ProtocolSession<impl GraphAgentHost>,
+    declaration: &Map<String, Value>,
+) -> Result<(), Halt> {
+    let (output, carrier) = output_of(declaration);
+    let raw = output.raw();
+    let most = session.driver.rules.limits.open_graphs;
+    session.driver.graphs.make_room(most).await;
+    let known = session.known(&raw).await?;
+    let rules = AgentRules {
+        carrier,
+        plain_text: PlainText::Repair,
+        ..session.driver.rules.clone()
+    };
+    let context = Context {
+        catalog: &session.driver.graphs.env.catalog,
+        known: &known,
+        rules: &rules,
+    };
+    let mut accepted = accepted(accept(&output, context)).map_err(Halt::Failed)?;
+    accepted.declaration.source.origin = DeclarationForm::Injected;
+    session.declarations += 1;
+    session.open(accepted, &raw, &known).await?;
+    let mut graphs = session.driver.graphs.live_graphs.iter();
+    if graphs.any(|live| is_of_program(live) && !live.is_closed) {
+        return Ok(());
     }
+    let why = match session.transcript.turns.last() {
+        Some(TranscriptTurn::Notice(notice)) => notice.sentence.clone(),
+        _ => "the graph was not made".to_owned(),
+    };
+    Err(Halt::Failed(GraphRunFailure::new(RECORDS, why).retryable()))
+}
 
-    /// Ends a run whose graphs are those of programs, in place of a question to a model. `None`: a model decides.
-    pub(crate) async fn end_program(&mut self) -> Option<SessionEnd> {
-        let own = self.transcript.turns.iter().skip(self.transcript.earlier);
-        let has_request = own
-            .into_iter()
-            .any(|turn| matches!(turn, TranscriptTurn::User { .. }));
-        let graphs = &self.driver.graphs.live_graphs;
-        let mut ended = graphs.iter().filter(|live| live.need() == GraphWait::Model);
-        let newest = ended.clone().next_back()?;
-        if has_request || !ended.all(is_of_program) {
-            return None;
-        }
-        if let Some(text) = results_of(&newest.graph) {
-            return Some(self.answer(&text, RunOutcome::Ok).await);
-        }
-        let text = self.progress("The graph did not complete.");
-        Some(self.answer(&text, RunOutcome::NotDone).await)
+/// Ends a run whose graphs are those of programs, in place of a question to a model. `None`: a model decides.
+pub(crate) async fn end(session: &mut ProtocolSession<impl GraphAgentHost>) -> Option<SessionEnd> {
+    let own = session
+        .transcript
+        .turns
+        .iter()
+        .skip(session.transcript.earlier);
+    let has_request = own
+        .into_iter()
+        .any(|turn| matches!(turn, TranscriptTurn::User { .. }));
+    let graphs = &session.driver.graphs.live_graphs;
+    let mut ended = graphs.iter().filter(|live| live.need() == GraphWait::Model);
+    let newest = ended.clone().next_back()?;
+    if has_request || !ended.all(is_of_program) {
+        return None;
     }
+    if let Some(text) = results_of(&newest.graph) {
+        return Some(session.answer(&text, RunOutcome::Ok).await);
+    }
+    let text = session
+        .driver
+        .graphs
+        .progress("The graph did not complete.");
+    Some(session.answer(&text, RunOutcome::NotDone).await)
 }
 
 fn accepted(verdict: OutputVerdict) -> Result<AcceptedDeclaration, GraphRunFailure> {

@@ -20,6 +20,7 @@ use crate::failure::{GraphRunFailure, Halt, PROTOCOL};
 use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
 use crate::model::{ModelCallFailure, VisibleParts};
+use crate::program;
 use crate::prompt::ModelPrompt;
 use crate::session::{ProtocolSession, RunGraphs};
 use action_graph::rules::CarrierMode;
@@ -54,7 +55,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             if !self.transcript.needs_model {
                 return Ok(self.wait().await);
             }
-            if let Some(ended) = self.end_program().await {
+            if let Some(ended) = program::end(self).await {
                 return Ok(ended);
             }
             if self.driver.graphs.env.is_spent() {

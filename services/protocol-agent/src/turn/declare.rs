@@ -15,6 +15,7 @@ use super::{TurnStep, sentence_notice};
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
 use crate::live::{GraphWait, LiveGraph};
+use crate::plan_approval;
 use crate::records::{OpenOutcome, RecordsError};
 use crate::session::{ProtocolSession, RunGraphs, budget};
 
@@ -62,7 +63,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         raw: &str,
         known: &KnownFacts,
     ) -> Result<(), Halt> {
-        let accepted = match self.with_plan_approval(accepted, known) {
+        let accepted = match plan_approval::with_question(&self.driver, accepted, known) {
             Ok(accepted) => accepted,
             Err(why) => {
                 let line = format!("Nothing was executed: {why}.");
@@ -170,7 +171,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         accepted: AcceptedDeclaration,
         known: &KnownFacts,
     ) -> Result<(), Halt> {
-        let accepted = match self.with_plan_approval(accepted, known) {
+        let accepted = match plan_approval::with_question(&self.driver, accepted, known) {
             Ok(accepted) => accepted,
             Err(why) => {
                 let line = format!("The revision was refused: {why}.");

@@ -17,6 +17,7 @@ use super::{LEFT, LineInput};
 use crate::cli::facts::{milliseconds, text, took};
 use crate::cli::gateway::{Gateway, Unreachable, encoded, read_json, refusal};
 use crate::cli::output;
+use crate::cli::runs::{ACTIONS_FAILED, INCOMPLETE};
 use egress::{RequestBuilder, Response};
 
 /// Maximum number of resumes without a new event. A stopping gateway closes its streams; another replica, or its
@@ -343,7 +344,14 @@ impl<'a> MessageRun<'a> {
         let data = &ending["data"];
         match (ending["type"].as_str(), data["code"].as_str()) {
             (Some("run.completed"), _) => {
-                self.screen.remark(&format!("[run {id} completed{took}]"));
+                let is_incomplete = data["finish_reason"].as_str() == Some(ACTIONS_FAILED);
+                let more = if is_incomplete {
+                    format!("; {INCOMPLETE}")
+                } else {
+                    String::new()
+                };
+                self.screen
+                    .remark(&format!("[run {id} completed{took}{more}]"));
                 ExitCode::SUCCESS
             }
             (_, Some("cancelled")) => {
