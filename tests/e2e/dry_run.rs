@@ -341,7 +341,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
     let printed = explain(
         &admin,
         &directory,
-        &["--bot", "b-1", "--conversation", "c-7"],
+        &["--bot", "b-1", "--conversation", "c-7", "-v"],
     )
     .await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
@@ -366,6 +366,26 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
             "{start}: {printed:?}"
         );
     }
+
+    let short = explain(
+        &admin,
+        &directory,
+        &["--bot", "b-1", "--conversation", "c-7"],
+    )
+    .await;
+    assert!(
+        short.stdout.contains("granted  tool search call"),
+        "{short:?}"
+    );
+    let removed: Vec<_> = short
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("removed"))
+        .collect();
+    assert!(
+        removed.len() == 1 && removed[0].ends_with("-v lists them"),
+        "{removed:?}"
+    );
 
     let file = directory.write("event.json", &message("m-1").to_string());
     let file = file.to_str().unwrap();

@@ -97,6 +97,31 @@ async fn runs_are_listed_and_found_by_parts() {
 }
 
 #[tokio::test]
+async fn shows_events_grants_and_calls_of_a_run() {
+    let (playground, directory) = echoing().await;
+    let here = directory.file("");
+    assert!(run(&mut sending(&here, &["hello"])).await.status.success());
+    let plain = command(&here, &["runs", "show"]).await;
+    let all = ["runs", "show", "--events", "--grants", "--audit"];
+    let shown = command(&here, &all).await;
+    for row in [
+        "runner  message.completed",
+        "state conversation  ",
+        "state_set ",
+        "allow ",
+    ] {
+        assert_printed(&shown, row);
+        assert!(!plain.stdout.contains(row), "{row}: {plain:?}");
+    }
+    let run = document(&command(&here, &[&all[..], &["--json"]].concat()).await);
+    let first = |list: &str| run[list][0].clone();
+    assert_eq!(first("events")["sequence"], 1, "{run}");
+    assert!(first("grants")["granted"].is_boolean(), "{run}");
+    assert!(first("audit")["decision"].is_string(), "{run}");
+    playground.stop().await;
+}
+
+#[tokio::test]
 async fn conversations_are_listed_and_shown_in_order() {
     let (playground, directory) = echoing().await;
     let here = directory.file("");

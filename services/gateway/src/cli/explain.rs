@@ -15,6 +15,9 @@ use crate::cli::event_body::EventParts;
 use crate::cli::gateway::{GatewayArguments, encoded};
 use crate::cli::ids::find_id;
 use crate::cli::output;
+use render::Amount;
+
+pub(super) use render::what;
 
 #[derive(clap::Args)]
 pub(super) struct ExplainArguments {
@@ -42,6 +45,9 @@ pub(super) struct ExplainArguments {
     /// The source of the event. The gateway's default is `api`.
     #[arg(long)]
     source: Option<String>,
+    /// Also list each right that a layer removed, with its rule, and the open parts of the host API.
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     gateway: GatewayArguments,
 }
@@ -64,7 +70,12 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     if json {
         output::document(&answer);
     } else {
-        for line in render::render(&answer) {
+        let amount = if arguments.verbose {
+            Amount::All
+        } else {
+            Amount::Verdict
+        };
+        for line in render::render(&answer, amount) {
             output::line(&line);
         }
     }

@@ -1,5 +1,7 @@
 //! `runnel runs`: runs of a gateway, over HTTP.
 
+mod details; // lists of `runs show`
+
 use std::process::ExitCode;
 
 use anstyle::Style;
@@ -13,6 +15,7 @@ use crate::cli::gateway::{Gateway, GatewayArguments, encoded};
 use crate::cli::ids::{RUNS, find_id, tail};
 use crate::cli::table::{TableRow, one_line, print_table};
 use crate::cli::{agents, output, send};
+use details::DetailArguments;
 
 /// Finish reason of a run whose graph has failed actions.
 pub(super) const ACTIONS_FAILED: &str = "actions_failed";
@@ -44,7 +47,12 @@ pub(super) enum RunsCommand {
         gateway: GatewayArguments,
     },
     /// Show a run: status, times, usage, error and answer.
-    Show(RunArguments),
+    Show {
+        #[command(flatten)]
+        run: RunArguments,
+        #[command(flatten)]
+        details: DetailArguments,
+    },
     /// Follow a run from its first event to its end, and answer its questions. Exit code 0: it completed.
     Watch(RunArguments),
     /// Cancel runs.
@@ -77,7 +85,10 @@ pub(super) struct RunArguments {
 /// Runs a `runs` command.
 pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (RunsCommand::List { gateway, .. }
-    | RunsCommand::Show(RunArguments { gateway, .. })
+    | RunsCommand::Show {
+        run: RunArguments { gateway, .. },
+        ..
+    }
     | RunsCommand::Watch(RunArguments { gateway, .. })
     | RunsCommand::Cancel { gateway, .. }
     | RunsCommand::Retry { gateway, .. }) = &command;
@@ -108,7 +119,10 @@ pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<Exi
             let runs = gateway.list(path, "cursor", usize::from(limit)).await?;
             list(&runs, json);
         }
-        RunsCommand::Show(RunArguments { run, .. }) => show(&gateway, run, json).await?,
+        RunsCommand::Show {
+            run: RunArguments { run, .. },
+            details,
+        } => show(&gateway, run, &details, json).await?,
         RunsCommand::Watch(RunArguments { run, .. }) => {
             let run = find(&gateway, run).await?;
             return send::watch(&gateway, &run, json).await;
@@ -191,11 +205,18 @@ fn style_of(run: &Value) -> Style {
     }
 }
 
-async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::Result<()> {
+async fn show(
+    gateway: &Gateway,
+    named: Option<String>,
+    details: &DetailArguments,
+    json: bool,
+) -> anyhow::Result<()> {
     let id = find(gateway, named).await?;
     let path = format!("/v1/runs/{}", encoded(&id));
-    let run = gateway.get(&path).await?;
+    let mut run = gateway.get(&path).await?;
+    let details = details.read(gateway, &path).await?;
     if json {
+        details.add_to(&mut run);
         output::document(&run);
         return Ok(());
     }
@@ -234,6 +255,7 @@ async fn show(gateway: &Gateway, named: Option<String>, json: bool) -> anyhow::R
     if !answer.is_empty() {
         output::line(&format!("\n{answer}"));
     }
+    details.print();
     if !ENDED.contains(&text(&run, "status")) {
         output::remark(&format!("`runnel runs watch {}` follows it", tail(&id)));
     }

@@ -13,8 +13,17 @@ const LAYERS: [(&str, &str); 4] = [
     ("event_scope", "the scope of the event"),
 ];
 
+/// Amount of the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Amount {
+    /// The agent, its runner, and what a run would get.
+    Verdict,
+    /// Also each right that a layer removed.
+    All,
+}
+
 /// The lines of a dry run.
-pub(super) fn render(answer: &Value) -> Vec<String> {
+pub(super) fn render(answer: &Value, amount: Amount) -> Vec<String> {
     let mut lines = vec![headline(answer)];
     if answer["known_event"] == true {
         lines.push(
@@ -26,7 +35,7 @@ pub(super) fn render(answer: &Value) -> Vec<String> {
     }
     render_candidates(answer, &mut lines);
     if answer["agent"].is_object() {
-        render_agent(&answer["agent"], &mut lines);
+        render_agent(&answer["agent"], amount, &mut lines);
     }
     lines
 }
@@ -77,7 +86,7 @@ fn render_candidates(answer: &Value, lines: &mut Vec<String>) {
     }
 }
 
-fn render_agent(agent: &Value, lines: &mut Vec<String>) {
+fn render_agent(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
     let wins = agent["standing"] == "wins";
     let condition = if wins { "" } else { ", if it won" };
     lines.push(String::new());
@@ -108,7 +117,7 @@ fn render_agent(agent: &Value, lines: &mut Vec<String>) {
             lines.push(format!("limit    {live} of {most} runs of {whose} live"));
         }
     }
-    render_grants(agent, lines);
+    render_grants(agent, amount, lines);
 }
 
 fn reason_text(reason: &Value) -> String {
@@ -139,7 +148,7 @@ fn admission(admission: &Value) -> String {
     )
 }
 
-fn render_grants(agent: &Value, lines: &mut Vec<String>) {
+fn render_grants(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
     if agent["resources"].is_null() {
         lines.push("granted  nothing: its runner cannot be called".to_owned());
         return;
@@ -151,7 +160,9 @@ fn render_grants(agent: &Value, lines: &mut Vec<String>) {
         .filter(|(_, open)| **open == true)
         .map(|(name, _)| name.as_str())
         .collect();
-    lines.push(format!("apis     {}", or_none(&apis.join(" "))));
+    if amount == Amount::All {
+        lines.push(format!("apis     {}", or_none(&apis.join(" "))));
+    }
     let decisions = items(&agent["decisions"]);
     let granted: Vec<_> = decisions
         .iter()
@@ -168,21 +179,31 @@ fn render_grants(agent: &Value, lines: &mut Vec<String>) {
         };
         lines.push(format!("granted  {}{why}", what(one)));
     }
+    render_removed(decisions, amount, lines);
+}
+
+/// Rights that each layer removed: their number, or each with its rule.
+fn render_removed(decisions: &[Value], amount: Amount, lines: &mut Vec<String>) {
+    let mut counts = Vec::new();
     for (layer, name) in LAYERS {
-        let taken = decisions
-            .iter()
-            .filter(|one| one["granted"] == false && one["layer"] == layer);
-        for one in taken {
-            lines.push(format!(
-                "removed  {}, by {name}: {}",
-                what(one),
-                text(&one["rule"])
-            ));
+        let removed = |one: &&Value| one["granted"] == false && one["layer"] == layer;
+        let removed: Vec<_> = decisions.iter().filter(removed).collect();
+        if amount == Amount::All {
+            lines.extend(removed.iter().map(|one| {
+                let rule = text(&one["rule"]);
+                format!("removed  {}, by {name}: {rule}", what(one))
+            }));
+        } else if !removed.is_empty() {
+            counts.push(format!("{} by {name}", removed.len()));
         }
+    }
+    if !counts.is_empty() {
+        lines.push(format!("removed  {}; -v lists them", counts.join(", ")));
     }
 }
 
-fn what(decision: &Value) -> String {
+/// A right in words.
+pub(in crate::cli) fn what(decision: &Value) -> String {
     let (kind, id, operation) = (
         text(&decision["kind"]),
         text(&decision["id"]),
@@ -255,12 +276,23 @@ mod tests {
             "removed  tool t call, by the runner's manifest: permissions.tools lacks call",
             "removed  history page, by the scope of the event: no conversation",
         ];
-        assert_eq!(render(&answer), expected);
+        assert_eq!(render(&answer, Amount::All), expected);
+        let short = [
+            &expected[..11],
+            &[
+                "granted  model m invoke",
+                "removed  1 by the runner's manifest, 1 by the scope of the event; -v lists them",
+            ],
+        ]
+        .concat();
+        assert_eq!(render(&answer, Amount::Verdict), short);
     }
 
     #[test]
     fn shows_missing_agent_and_refusal_first() {
-        let check = |answer: Value, expected: &[&str]| assert_eq!(render(&answer), expected);
+        let check = |answer: Value, expected: &[&str]| {
+            assert_eq!(render(&answer, Amount::Verdict), expected);
+        };
         check(
             json!({"event_type": "x", "outcome": "no_agent", "winner": null, "candidates": []}),
             &[
