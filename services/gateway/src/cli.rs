@@ -85,7 +85,7 @@ enum Command {
     /// Manage workspaces in the configured database.
     #[command(subcommand)]
     Workspace(workspace::WorkspaceCommand),
-    /// Convert LangBot pipelines or a database into agents, runner endpoints, models and tools. Prints them
+    /// Convert LangBot pipelines or a database into agents, endpoints, models and tools. Prints them
     /// unless `--write` is given.
     MigrateConfig(migrate_config::MigrateArguments),
     /// Manage the keys that sign run tokens and cursors, in the configured database.
@@ -110,12 +110,12 @@ enum Command {
     Endpoints(endpoints::EndpointsCommand),
     /// List the budgets, what is used and left of them, and when they reset.
     Budgets(budgets::BudgetsArguments),
-    /// Explain which agent would get an event and why, and which resources its run could use. Posts nothing.
+    /// Explain which agent would get an event, and what its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
     #[command(subcommand)]
     Kb(kb::KbCommand),
-    /// Check, render or run an action graph that a model declared. Needs no gateway and no model.
+    /// Check, render or run an action graph. Needs no gateway and no model.
     #[command(subcommand)]
     Graph(graph::GraphCommand),
     /// Copy the SQLite database and the artifacts into one file, while the gateway runs.
@@ -181,7 +181,7 @@ impl ConfigArgument {
 
 /// Runs the command. Exit codes: 0 success; 1 failure; 2 wrong usage.
 pub async fn run() -> ExitCode {
-    let matches = help::command().get_matches();
+    let matches = help::command_for_terminal().get_matches();
     let Cli {
         command,
         json,

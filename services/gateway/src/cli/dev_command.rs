@@ -35,8 +35,8 @@ pub(super) struct DevArguments {
     /// Listening address; port 0 selects a free port. Default: `server.listen` of the settings, else 127.0.0.1:8700.
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// A runner of your own, by its base URL. The first one gets the messages. Prints its secret, waits for it, and
-    /// follows changes of its manifest. A single one has the secret of `RUNNER_SECRET`, if it is set. May be repeated.
+    /// A runner of your own, by its base URL. The first one gets the messages. A single one may have the secret of
+    /// `RUNNER_SECRET`. May be repeated.
     #[arg(long, value_name = "URL")]
     runner: Vec<String>,
     /// Use the scripted model even if a real model is configured.
@@ -63,8 +63,7 @@ struct OutputAmount {
     /// Print the whole log. `RUNNEL_LOG` sets another filter.
     #[arg(long, short)]
     verbose: bool,
-    /// Print no line for each run: only the banner, news of your own runners, warnings (such as failed runs) and
-    /// errors.
+    /// Print the banner, changes of your runners, warnings (such as failed runs) and errors, but no line for each run.
     #[arg(long, short, conflicts_with = "verbose")]
     quiet: bool,
 }

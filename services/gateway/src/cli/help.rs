@@ -1,5 +1,7 @@
 //! Help texts, completions and manual pages, all from the command line's definition.
 
+mod layout; // groups of commands, line lengths
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,6 +73,11 @@ fn emphasized(text: &StyledStr) -> StyledStr {
     emphasized.into()
 }
 
+/// The command line for a terminal: commands in groups, short lines.
+pub(super) fn command_for_terminal() -> Command {
+    without_backticks(layout::arranged(Cli::command()))
+}
+
 /// Prints the completion script of a shell.
 pub(super) fn completions(arguments: &CompletionsArguments) -> ExitCode {
     let mut script = Vec::new();
@@ -95,6 +102,51 @@ pub(super) fn man(arguments: &ManArguments) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_command_has_one_group() {
+        let mut listed: Vec<_> = layout::GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .collect();
+        listed.sort_unstable();
+        let command = command();
+        let mut commands: Vec<_> = command.get_subcommands().collect();
+        commands.retain(|command| !command.is_hide_set());
+        let mut names: Vec<_> = commands.iter().map(|command| command.get_name()).collect();
+        names.sort_unstable();
+        assert!(listed.into_iter().eq(names.iter()), "{names:?}");
+    }
+
+    #[test]
+    fn root_help_shows_groups_in_order() {
+        let help = command_for_terminal().render_long_help().to_string();
+        let found = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text}: {help}"));
+        let places = [
+            "Run:",
+            "\n  dev ",
+            "Look:",
+            "\n  runs ",
+            "Configure:",
+            "Develop:",
+            "Options:",
+            "--json",
+            "Exit codes:",
+        ];
+        assert!(places.map(found).is_sorted(), "{help}");
+    }
+
+    #[test]
+    fn help_lines_are_short() {
+        let mut command = command_for_terminal();
+        command.build();
+        let mut texts = Vec::new();
+        help_of(&command, &mut texts);
+        let usage = |line: &&str| !line.starts_with("Usage:");
+        let lines = texts.iter().flat_map(|text| text.lines().filter(usage));
+        let long: Vec<_> = lines.filter(|line| line.chars().count() > 120).collect();
+        assert_eq!(long, [""; 0]);
+    }
 
     fn help_of(command: &Command, texts: &mut Vec<String>) {
         texts.push(command.clone().render_long_help().to_string());

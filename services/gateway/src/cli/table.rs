@@ -15,10 +15,17 @@ pub(super) struct TableRow {
 /// Blanks between two columns.
 const GAP: u16 = 2;
 
-/// Prints a table. On a terminal, the last column is cut at its edge.
+/// Width of a table in a file or a pipe. Programs read `--json`.
+const PIPED_COLUMNS: usize = 120;
+
+/// Prints a table. The last column is cut at the edge of the terminal, or of the line in a file.
 pub(super) fn print_table(head: &[&str], rows: Vec<TableRow>) {
     let stdout = std::io::stdout();
-    let columns = output::is_screen(&stdout).then(|| output::columns(std::io::stdout()));
+    let columns = if output::is_screen(&stdout) {
+        output::columns(stdout)
+    } else {
+        PIPED_COLUMNS
+    };
     let styles: Vec<Style> = rows.iter().map(|row| row.style).collect();
     let cells = rows.into_iter().map(|row| row.cells).collect();
     let lines = layout(head, cells, columns);
@@ -31,7 +38,7 @@ pub(super) fn print_table(head: &[&str], rows: Vec<TableRow>) {
     }
 }
 
-fn layout(head: &[&str], rows: Vec<Vec<String>>, columns: Option<usize>) -> Vec<String> {
+fn layout(head: &[&str], rows: Vec<Vec<String>>, columns: usize) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(head.to_vec());
@@ -49,11 +56,9 @@ fn layout(head: &[&str], rows: Vec<Vec<String>>, columns: Option<usize>) -> Vec<
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
-    if let Some(columns) = columns {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
-        table.set_truncation_indicator("…");
-    }
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
+    table.set_truncation_indicator("…");
     let lines = table.lines();
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
@@ -76,12 +81,12 @@ mod tests {
                 vec!["ab".to_owned(), "a\nb\u{1b}c".to_owned()],
             ]
         };
-        let whole = layout(&["name", "input"], rows(), None);
+        let whole = layout(&["name", "input"], rows(), 80);
         assert_eq!(
             whole,
             ["name  input", "你好  one two three four five", "ab    a bc"]
         );
-        let cut = layout(&["name", "input"], rows(), Some(16));
+        let cut = layout(&["name", "input"], rows(), 16);
         assert_eq!(cut.len(), 3, "{cut:?}");
         assert!(
             cut[1].starts_with("你好  one") && cut[1].ends_with('…'),

@@ -59,8 +59,8 @@ pub(crate) struct ConnectorArgs {
     /// `runnel-connectors try`. The file's name is the agent's name. May be repeated.
     #[arg(long, value_name = "FILE")]
     connectors: Vec<PathBuf>,
-    /// A destination that these agents may reach besides public HTTPS: `host:port`, `ip:port` or a network. May
-    /// be repeated.
+    /// A destination that the agents of --connectors may reach besides public HTTPS: `host:port`, `ip:port` or a
+    /// network. May be repeated.
     #[arg(long, value_name = "HOST:PORT", requires = "connectors")]
     allow: Vec<AllowRule>,
 }
