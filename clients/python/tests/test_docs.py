@@ -4,6 +4,7 @@ import sys
 import typing
 from pathlib import Path
 
+import httpx
 import pytest
 
 import gateway_process
@@ -72,6 +73,25 @@ def test_documented_clients_print_the_answer(
         exec(compile(program, page, "exec"), names)
         assert printed in capsys.readouterr().out
     finally:
+        playground.stop()
+
+
+def test_chat_page_gives_the_browser_a_link(tmp_path: Path) -> None:
+    gateway_process.binary()
+    playground = Playground(tmp_path)
+    environment = {"RUNNEL_URL": playground.url, "RUNNEL_API_KEY": playground.key, "PORT": "0"}
+    page = Process([sys.executable, str(REPOSITORY / "examples/python/chat_page.py")], tmp_path, environment)
+    try:
+        url = page.first_line.split()[1]
+        assert "EventSource" in httpx.get(url).text
+        asked = {"text": "What is Runnel?", "conversation": "page-1"}
+        link = httpx.post(f"{url}/ask", json=asked, timeout=30).json()["url"]
+        assert playground.key not in link
+        assert httpx.get(link).status_code == 400, "a reader without the header"
+        stream = httpx.get(link, headers={"accept": "text/event-stream"}, timeout=30).text
+        assert "Runnel is a gateway" in stream
+    finally:
+        page.stop()
         playground.stop()
 
 
