@@ -422,7 +422,7 @@ async fn reports_agent_faults_by_configuration_path() {
         ),
         (
             "config = { timeout = \"5m\" }",
-            "agents[0].config.timeout: must be seconds, 0 or null for the longest",
+            "agents[0].config.timeout: must be a number of seconds; 0 or null selects the maximum",
         ),
     ] {
         let wrong = VALID.replace("name = \"hello\"", &format!("name = \"hello\"\n{written}"));

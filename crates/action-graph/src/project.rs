@@ -208,10 +208,10 @@ fn reason(node: &Node) -> Option<String> {
         NodeState::Waiting(Wait::Approval) => "waits for your approval",
         NodeState::Waiting(Wait::User) => "waits for your answer",
         NodeState::Waiting(Wait::Retry) => "tries again shortly",
-        NodeState::Waiting(_) => "waits",
+        NodeState::Waiting(_) => "waiting",
         NodeState::Uncertain => "it is not known whether this happened",
         NodeState::Skipped => "not needed",
-        NodeState::Blocked(_) => "cannot go on",
+        NodeState::Blocked(_) => "blocked",
         NodeState::Canceled => "canceled",
         NodeState::Failed => match node.why {
             Some(Code::ApprovalDenied) => "you refused it",

@@ -38,7 +38,7 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     {
         fault(
             "/config/timeout",
-            "must be seconds, 0 or null for the longest",
+            "must be a number of seconds; 0 or null selects the maximum",
         );
     }
     for (index, pattern) in spec.event_types.iter().enumerate() {

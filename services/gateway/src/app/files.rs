@@ -56,8 +56,8 @@ async fn open_artifact_store(
         (Ok(store), Ok(()), ArtifactLocation::Directory(directory)) => {
             if !config.database.url.starts_with("sqlite:") && config.artifacts.url.is_none() {
                 tracing::warn!(
-                    "artifacts stand in {}: where several replicas share this PostgreSQL, set artifacts.url \
-                     to a place that all of them see",
+                    "artifacts are stored in {}: if several replicas use this PostgreSQL, set artifacts.url \
+                     to storage that all of them can reach",
                     directory.display()
                 );
             }

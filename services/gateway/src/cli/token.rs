@@ -95,7 +95,7 @@ pub(super) struct WorkspaceArgument {
 fn roles() -> impl TypedValueParser<Value = KeyRole> {
     let possible = KeyRole::ALL.map(|role| {
         let help = match role {
-            KeyRole::Owner => "Make and list workspaces, and nothing in them",
+            KeyRole::Owner => "Create and list workspaces, without access to their content",
             KeyRole::Admin => "Everything a client may, and endpoints, runners, agents, API keys",
             KeyRole::Client => "Post events, read runs",
         };

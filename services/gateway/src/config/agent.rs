@@ -151,7 +151,7 @@ mod tests {
             shown,
             [
                 "concurrency: must be one of concurrent, reject, enqueue, interrupt, steer",
-                "config.timeout: must be seconds, 0 or null for the longest",
+                "config.timeout: must be a number of seconds; 0 or null selects the maximum",
                 "event_type: is not known here; did you mean event_types?",
                 "event_types[0]: must be an exact event type or a prefix that ends in .*",
                 "resource_policy.models: must be \"*\" or a list of names",

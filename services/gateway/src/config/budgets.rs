@@ -32,7 +32,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let bounds = if let (Ok(None), Ok(None), Ok(None), Ok(None)) = bounds {
         Err(table.fault(
             "calls",
-            "or tokens, cost or seconds must be given: without one it bounds nothing",
+            "is not set, and neither is tokens, cost or seconds: set at least one of them",
         ))
     } else {
         Ok(())

@@ -75,7 +75,7 @@ async fn probe_master_key(url: &str, master_key: &MasterKey) -> Result<String, S
     let records = store::probe_signing_keys(url).await;
     let records = records.map_err(|error| in_words(&error))?;
     if records.is_empty() {
-        return Ok("seals nothing yet".to_owned());
+        return Ok("not used yet".to_owned());
     }
     match check_master_key(master_key, &records) {
         Ok(()) => Ok("opens the signing keys".to_owned()),
