@@ -141,7 +141,7 @@ async fn assistant_answers_with_model_tool_knowledge_memory(
     );
     assert_eq!(
         events[5]["data"]["message"],
-        json!({"role": "assistant", "content": "It is 42."})
+        json!({"role": "assistant", "content": "Let me see. It is 42."})
     );
 
     let asked = desk.talker.asked();

@@ -142,7 +142,7 @@ async fn own_runner_keeps_secret_and_agent_over_restarts() {
     let first = Playground::start_with(&data, &arguments, &[]).await;
     let given = secret(&first);
     let served = Served::start(&address, "plugin:acme/fast/default", &given).await;
-    first.logged("is up: ").await;
+    first.logged("is up; ").await;
     first.stop().await;
 
     let second = Playground::start_with(&data, &arguments, &[]).await;
@@ -190,7 +190,7 @@ async fn mistyped_permissions_are_reported_with_the_meant_word() {
     let directory = TempDirectory::new();
     let id = "plugin:acme/fast/default";
     let runner = StubRunner::start_as(json!({
-        "id": id, "name": "fast", "label": {"en_US": "Fast"},
+        "id": id, "name": "default", "label": {"en_US": "Fast"},
         "permissions": {"models": ["streem"], "knowledge_base": ["retrieve"]},
     }))
     .await;

@@ -107,8 +107,7 @@ async fn shows_events_grants_and_calls_of_a_run() {
     for row in [
         "runner  message.completed",
         "state conversation  ",
-        "state_set ",
-        "allow ",
+        "run_get run  allow",
     ] {
         assert_printed(&shown, row);
         assert!(!plain.stdout.contains(row), "{row}: {plain:?}");
