@@ -1,21 +1,17 @@
 //! Validation of runner manifests at discovery (protocol §2). One invalid manifest does not affect the others.
 
+mod words; // capabilities and permissions
+
 use protocol::PROTOCOL_VERSION;
 use protocol::admin::Fault;
 use protocol::id::RunnerId;
-use protocol::manifest::{
-    AgentRunnerManifest, Capabilities, ContextPolicy, Permissions, RunnerUsage, every_event,
-};
-use protocol::resources::{
-    AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
-    InteractionOperation, KnowledgeOperation, ModelOperation, StateScope, StorageArea,
-    ToolOperation,
-};
+use protocol::manifest::{AgentRunnerManifest, ContextPolicy, RunnerUsage, every_event};
 use serde_json::{Map, Value};
 
 use crate::form::escape_pointer;
-use crate::nearest::nearest;
 use protocol::peer_text::shown;
+pub use words::mistyped_words;
+use words::{capabilities, known, permissions};
 
 mod flags;
 
@@ -38,35 +34,6 @@ const FIELDS: [&str; 13] = [
     "component_kind",
     "usages",
     "supported_event_patterns",
-];
-
-const CAPABILITIES: [&str; 12] = [
-    "streaming",
-    "tool_calling",
-    "knowledge_retrieval",
-    "multimodal_input",
-    "event_context",
-    "platform_api",
-    "interrupt",
-    "stateful_session",
-    "self_managed_context",
-    "skill_authoring",
-    "steering",
-    "interactions",
-];
-const PERMISSIONS: [&str; 12] = [
-    "models",
-    "tools",
-    "knowledge_bases",
-    "history",
-    "events",
-    "artifacts",
-    "storage",
-    "state",
-    "files",
-    "interactions",
-    "agents",
-    "platform_api",
 ];
 
 /// Result of the discovery of one endpoint.
@@ -313,119 +280,6 @@ fn usages(
     ))
 }
 
-fn capabilities(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Capabilities, Fault> {
-    let mut found = Capabilities::default();
-    for (name, value) in mapping(value, "/capabilities")? {
-        let at = format!("/capabilities/{}", escape_pointer(&shown(name)));
-        let Some(flag) = value.as_bool() else {
-            return Err(Fault::new(at, "must be true or false"));
-        };
-        let field = match name {
-            "streaming" => &mut found.streaming,
-            "tool_calling" => &mut found.tool_calling,
-            "knowledge_retrieval" => &mut found.knowledge_retrieval,
-            "multimodal_input" => &mut found.multimodal_input,
-            "event_context" => &mut found.event_context,
-            "platform_api" => &mut found.platform_api,
-            "interrupt" => &mut found.interrupt,
-            "stateful_session" => &mut found.stateful_session,
-            "self_managed_context" => &mut found.self_managed_context,
-            "skill_authoring" => &mut found.skill_authoring,
-            "steering" => &mut found.steering,
-            "interactions" => &mut found.interactions,
-            _ => {
-                warnings.push(unknown_word(
-                    at,
-                    "capability",
-                    name,
-                    "ignored",
-                    &CAPABILITIES,
-                ));
-                continue;
-            }
-        };
-        *field = flag;
-    }
-    Ok(found)
-}
-
-fn permissions(value: Option<&Value>, warnings: &mut Vec<Fault>) -> Result<Permissions, Fault> {
-    let mut found = Permissions::default();
-    for (name, value) in mapping(value, "/permissions")? {
-        let at = format!("/permissions/{}", escape_pointer(&shown(name)));
-        let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
-        macro_rules! read {
-            ($operation:ident) => {
-                known(&names, $operation::ALL, $operation::as_str, &at, warnings)
-            };
-        }
-        match name {
-            "models" => found.models = read!(ModelOperation),
-            "tools" => found.tools = read!(ToolOperation),
-            "knowledge_bases" => found.knowledge_bases = read!(KnowledgeOperation),
-            "history" => found.history = read!(HistoryOperation),
-            "events" => found.events = read!(EventOperation),
-            "artifacts" => found.artifacts = read!(ArtifactOperation),
-            "storage" => found.storage = read!(StorageArea),
-            "state" => found.state = read!(StateScope),
-            "files" => found.files = read!(FileOperation),
-            "interactions" => found.interactions = read!(InteractionOperation),
-            "agents" => found.agents = read!(AgentOperation),
-            "platform_api" => found.platform_api = names,
-            _ => warnings.push(unknown_word(
-                at,
-                "permission",
-                name,
-                "dropped",
-                &PERMISSIONS,
-            )),
-        }
-    }
-    Ok(found)
-}
-
-fn known<T: PartialEq + Copy>(
-    names: &[String],
-    all: &[T],
-    as_str: fn(T) -> &'static str,
-    at: &str,
-    warnings: &mut Vec<Fault>,
-) -> Vec<T> {
-    let mut operations = Vec::new();
-    let words: Vec<_> = all.iter().map(|one| as_str(*one)).collect();
-    for (index, name) in names.iter().enumerate() {
-        match all.iter().find(|one| as_str(**one) == name) {
-            Some(operation) if operations.contains(operation) => {}
-            Some(operation) => operations.push(*operation),
-            None => warnings.push(unknown_word(
-                format!("{at}/{index}"),
-                "name",
-                name,
-                "dropped",
-                &words,
-            )),
-        }
-    }
-    operations
-}
-
-/// Warning about a word of a manifest, with the known word that is meant, or all of them.
-fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]) -> Fault {
-    let word = shown(word);
-    let advice = match nearest(&word, known.iter().copied()) {
-        Some(meant) => format!("did you mean {meant}?"),
-        None => format!("known are {}", known.join(", ")),
-    };
-    Fault::new(at, format!("unknown {noun} {word:?}, {effect}; {advice}"))
-}
-
-/// Warnings about words that a runner probably mistyped: what it asked for with them is missing.
-pub fn mistyped_words(warnings: &[Fault]) -> impl Iterator<Item = &Fault> {
-    const PARTS: [&str; 3] = ["/capabilities/", "/permissions/", "/usages/"];
-    let is_word = |fault: &&Fault| PARTS.iter().any(|part| fault.pointer.starts_with(part));
-    warnings.iter().filter(is_word)
-}
-
 fn context_policy(
     value: Option<&Value>,
     warnings: &mut Vec<Fault>,
@@ -473,8 +327,11 @@ fn config_schema(value: Option<&Value>) -> Result<Vec<protocol::manifest::FormIt
 
 #[cfg(test)]
 mod tests {
+    use protocol::manifest::{Capabilities, Permissions};
+    use protocol::resources::ModelOperation;
     use serde_json::json;
 
+    use super::words::{CAPABILITIES, PERMISSIONS};
     use super::*;
 
     fn manifest(changes: Value) -> Value {

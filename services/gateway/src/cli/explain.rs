@@ -15,7 +15,7 @@ use crate::cli::event_body::EventParts;
 use crate::cli::gateway::{GatewayArguments, encoded};
 use crate::cli::ids::find_id;
 use crate::cli::output;
-use render::Amount;
+use render::ExplainDetail;
 
 pub(super) use render::what;
 
@@ -71,9 +71,9 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
         output::document(&answer);
     } else {
         let amount = if arguments.verbose {
-            Amount::All
+            ExplainDetail::All
         } else {
-            Amount::Verdict
+            ExplainDetail::Verdict
         };
         for line in render::render(&answer, amount) {
             output::line(&line);

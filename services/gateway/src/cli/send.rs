@@ -1,6 +1,7 @@
 //! `runnel send`: posts messages and follows their runs.
 
 mod attachments;
+mod busy;
 mod chat;
 mod conversation;
 mod graph_list;

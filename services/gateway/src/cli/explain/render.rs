@@ -13,9 +13,9 @@ const LAYERS: [(&str, &str); 4] = [
     ("event_scope", "the scope of the event"),
 ];
 
-/// Amount of the output.
+/// Detail of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Amount {
+pub(super) enum ExplainDetail {
     /// The agent, its runner, and what a run would get.
     Verdict,
     /// Also each right that a layer removed.
@@ -23,7 +23,7 @@ pub(super) enum Amount {
 }
 
 /// The lines of a dry run.
-pub(super) fn render(answer: &Value, amount: Amount) -> Vec<String> {
+pub(super) fn render(answer: &Value, amount: ExplainDetail) -> Vec<String> {
     let mut lines = vec![headline(answer)];
     if answer["known_event"] == true {
         lines.push(
@@ -86,7 +86,7 @@ fn render_candidates(answer: &Value, lines: &mut Vec<String>) {
     }
 }
 
-fn render_agent(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
+fn render_agent(agent: &Value, amount: ExplainDetail, lines: &mut Vec<String>) {
     let wins = agent["standing"] == "wins";
     let condition = if wins { "" } else { ", if it won" };
     lines.push(String::new());
@@ -148,7 +148,7 @@ fn admission(admission: &Value) -> String {
     )
 }
 
-fn render_grants(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
+fn render_grants(agent: &Value, amount: ExplainDetail, lines: &mut Vec<String>) {
     if agent["resources"].is_null() {
         lines.push("granted  nothing: its runner cannot be called".to_owned());
         return;
@@ -160,7 +160,7 @@ fn render_grants(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
         .filter(|(_, open)| **open == true)
         .map(|(name, _)| name.as_str())
         .collect();
-    if amount == Amount::All {
+    if amount == ExplainDetail::All {
         lines.push(format!("apis     {}", or_none(&apis.join(" "))));
     }
     let decisions = items(&agent["decisions"]);
@@ -183,12 +183,12 @@ fn render_grants(agent: &Value, amount: Amount, lines: &mut Vec<String>) {
 }
 
 /// Rights that each layer removed: their number, or each with its rule.
-fn render_removed(decisions: &[Value], amount: Amount, lines: &mut Vec<String>) {
+fn render_removed(decisions: &[Value], amount: ExplainDetail, lines: &mut Vec<String>) {
     let mut counts = Vec::new();
     for (layer, name) in LAYERS {
         let removed = |one: &&Value| one["granted"] == false && one["layer"] == layer;
         let removed: Vec<_> = decisions.iter().filter(removed).collect();
-        if amount == Amount::All {
+        if amount == ExplainDetail::All {
             lines.extend(removed.iter().map(|one| {
                 let rule = text(&one["rule"]);
                 format!("removed  {}, by {name}: {rule}", what(one))
@@ -276,7 +276,7 @@ mod tests {
             "removed  tool t call, by the runner's manifest: permissions.tools lacks call",
             "removed  history page, by the scope of the event: no conversation",
         ];
-        assert_eq!(render(&answer, Amount::All), expected);
+        assert_eq!(render(&answer, ExplainDetail::All), expected);
         let short = [
             &expected[..11],
             &[
@@ -285,13 +285,13 @@ mod tests {
             ],
         ]
         .concat();
-        assert_eq!(render(&answer, Amount::Verdict), short);
+        assert_eq!(render(&answer, ExplainDetail::Verdict), short);
     }
 
     #[test]
     fn shows_missing_agent_and_refusal_first() {
         let check = |answer: Value, expected: &[&str]| {
-            assert_eq!(render(&answer, Amount::Verdict), expected);
+            assert_eq!(render(&answer, ExplainDetail::Verdict), expected);
         };
         check(
             json!({"event_type": "x", "outcome": "no_agent", "winner": null, "candidates": []}),

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use http::header::{ACCEPT, RETRY_AFTER};
-use http::{Method, StatusCode};
+use http::Method;
+use http::header::ACCEPT;
 use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::busy::busy_for;
 use super::questions::{ask, open_question, submit};
 use super::screen::Screen;
 use super::sending::FollowEnd;
@@ -387,18 +388,6 @@ impl<'a> MessageRun<'a> {
         };
         took.map_or(String::new(), |took| format!(" in {took}"))
     }
-}
-
-/// Time after which a busy gateway takes the event. `None`: it is not busy.
-fn busy_for(response: &Response) -> Option<Duration> {
-    let seconds = response.headers().get(RETRY_AFTER);
-    let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
-    match (response.status(), seconds) {
-        (StatusCode::TOO_MANY_REQUESTS, seconds) => Some(seconds.unwrap_or(1)),
-        (StatusCode::SERVICE_UNAVAILABLE, seconds) => seconds,
-        _ => None,
-    }
-    .map(|seconds: u64| Duration::from_secs(seconds.max(1)))
 }
 
 /// Reason for which an event has no run.
