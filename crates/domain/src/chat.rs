@@ -65,7 +65,7 @@ fn without_reasoning_block(text: &str) -> &str {
         return text;
     };
     match thoughts.split_once("\n</think>\n") {
-        Some((_, said)) => said,
+        Some((_, text)) => text,
         None => text,
     }
 }
@@ -132,15 +132,15 @@ pub fn chat_tool(tool: &LlmTool) -> Value {
 /// Converts a complete chat completion. `None`: it has no choice with a message.
 pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
     let choice = completion.get("choices")?.get(0)?;
-    let said = choice.get("message")?;
-    let text = text_or_refusal(said);
-    let thought = reasoning(said);
+    let message = choice.get("message")?;
+    let text = text_or_refusal(message);
+    let thought = reasoning(message);
     let text = match thought {
         _ if remove_think => without_thinking(&text),
         Some(thought) => format!("<think>\n{thought}\n</think>\n{text}"),
         None => text,
     };
-    let calls: Vec<_> = said
+    let calls: Vec<_> = message
         .get("tool_calls")
         .and_then(Value::as_array)
         .into_iter()
@@ -151,7 +151,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
     let mut thoughts = carried::Reasoning::default();
-    thoughts.add(said);
+    thoughts.add(message);
     fields.extend(thoughts.members(!calls.is_empty()));
     let message = Message {
         tool_calls: (!calls.is_empty()).then_some(calls),
@@ -210,10 +210,10 @@ pub fn call_input(arguments: &str) -> Value {
 }
 
 /// Returns the text of a message or delta. A refusal is in a member of its own.
-pub(crate) fn text_or_refusal(said: &Value) -> String {
-    let text = said.get("content").map(plain_text).unwrap_or_default();
+pub(crate) fn text_or_refusal(message: &Value) -> String {
+    let text = message.get("content").map(plain_text).unwrap_or_default();
     if text.is_empty() {
-        text_of(said, "refusal").unwrap_or_default()
+        text_of(message, "refusal").unwrap_or_default()
     } else {
         text
     }
@@ -235,8 +235,8 @@ fn reason_fields(reason: &str) -> JsonObject {
 }
 
 /// Returns reasoning that a provider sends in a separate member.
-pub(crate) fn reasoning(said: &Value) -> Option<&str> {
-    let of = |key| said.get(key).and_then(Value::as_str);
+pub(crate) fn reasoning(message: &Value) -> Option<&str> {
+    let of = |key| message.get(key).and_then(Value::as_str);
     let texts = [of("reasoning_content"), of("reasoning")];
     texts.into_iter().flatten().find(|text| !text.is_empty())
 }
@@ -304,9 +304,9 @@ mod tests {
             "tool_calls": [{"id": null, "function": {"name": "f", "arguments": {"a": 1}}}]}}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}}),
         );
-        let said = answer(&completion, true).unwrap();
+        let message = answer(&completion, true).unwrap();
         assert_eq!(
-            serde_json::to_value(&said).unwrap(),
+            serde_json::to_value(&message).unwrap(),
             json!({"message": {"role": "assistant", "content": "", "resp_message_id": "r1",
                 "provider_specific_fields": {"finish_reason": "tool_calls", "reasoning_content": "hm"},
                 "tool_calls": [{"id": "call_0", "type": "function",

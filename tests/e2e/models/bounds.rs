@@ -10,8 +10,8 @@ const CHAT: &str = "/openai/v1/chat/completions";
 
 /// The provider's request for a run's call with these members.
 async fn asked_by(run: &HeldRun, upstream: &Upstream, model: &str, more: &Value) -> Value {
-    let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
-    upstream.reply(UpstreamReply::Json(200, said));
+    let completion = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
+    upstream.reply(UpstreamReply::Json(200, completion));
     let answered = run.call(CHAT, &asking(model, more)).await;
     assert_eq!(answered.status, 200, "{more}: {}", answered.body);
     upstream.asked().pop().unwrap().body
@@ -38,9 +38,9 @@ async fn sends_output_limit_under_configured_name() {
             (json!({other: 4000}), 50),
             (json!({other: null}), 50),
         ] {
-            let asked = asked_by(&run, &upstream, "remote", &more).await;
-            assert_eq!(asked[read], bound, "{more}: {asked}");
-            assert_eq!(asked.get(other), None, "{more}: {asked}");
+            let request = asked_by(&run, &upstream, "remote", &more).await;
+            assert_eq!(request[read], bound, "{more}: {request}");
+            assert_eq!(request.get(other), None, "{more}: {request}");
         }
         run.end(&stage).await;
     }
@@ -60,8 +60,8 @@ fn reasoning_parameters(tokens: u64) -> [(&'static str, Value); 4] {
     ]
 }
 
-fn bounded(mut more: Value, most: u64) -> Value {
-    more["max_tokens"] = json!(most);
+fn bounded(mut more: Value, limit: u64) -> Value {
+    more["max_tokens"] = json!(limit);
     more
 }
 
@@ -82,13 +82,13 @@ async fn bounds_reasoning_and_minimum_output() {
     }
     assert!(upstream.asked().is_empty(), "the provider gets no request");
     for (pointer, more) in reasoning_parameters(38_000) {
-        let asked = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
-        assert_eq!(asked.pointer(pointer), Some(&json!(50)), "{asked}");
-        assert_eq!(asked["max_tokens"], 16, "{asked}");
+        let request = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
+        assert_eq!(request.pointer(pointer), Some(&json!(50)), "{request}");
+        assert_eq!(request["max_tokens"], 16, "{request}");
     }
     for (pointer, more) in reasoning_parameters(40) {
-        let asked = asked_by(&run, &upstream, "free", &bounded(more, 16)).await;
-        assert_eq!(asked.pointer(pointer), Some(&json!(40)), "{asked}");
+        let request = asked_by(&run, &upstream, "free", &bounded(more, 16)).await;
+        assert_eq!(request.pointer(pointer), Some(&json!(40)), "{request}");
     }
     for pointer in ["/thinking_budget", "/min_tokens"] {
         let more = json!({&pointer[1..]: "38000"});
@@ -106,16 +106,16 @@ async fn reserves_reasoning_only_once_within_limit() {
     let (stage, run, upstream) = remote(budget).await;
     // All four fit at once, because a reservation may be released after the next call begins.
     for (pointer, more) in reasoning_parameters(38_000) {
-        let said = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
+        let completion = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
             "usage": {"input_tokens": 5, "output_tokens": 2}});
-        upstream.reply(UpstreamReply::Json(200, said));
+        upstream.reply(UpstreamReply::Json(200, completion));
         let mut more = bounded(more, 300);
         more["max_completion_tokens"] = json!(400);
         let answered = run.call(CHAT, &asking("claude", &more)).await;
         assert_eq!(answered.status, 200, "{pointer}: {}", answered.body);
-        let asked = upstream.asked().pop().unwrap().body;
-        assert_eq!(asked["max_tokens"], 300, "{asked}");
-        assert_eq!(asked.pointer(pointer), None, "{asked}");
+        let request = upstream.asked().pop().unwrap().body;
+        assert_eq!(request["max_tokens"], 300, "{request}");
+        assert_eq!(request.pointer(pointer), None, "{request}");
     }
     run.end(&stage).await;
 }

@@ -100,8 +100,8 @@ async fn cancelled_call_charges_whole_reservation() {
         .await;
         stage.client.cancel(&run.run_id).await;
     };
-    let asked = chat_request("hello");
-    let (answered, ()) = tokio::join!(run.call(INVOKE, &asked), cancelling);
+    let request = chat_request("hello");
+    let (answered, ()) = tokio::join!(run.call(INVOKE, &request), cancelling);
     assert_eq!(answered.error("code"), "cancelled");
     assert_eq!(
         used(&stage, &run, 1).await["completion_tokens"],

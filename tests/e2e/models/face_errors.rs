@@ -128,9 +128,9 @@ async fn answer_schemas_reach_claude_models() {
         upstream.reply(UpstreamReply::Json(200, message));
         let answer = run.call(path, &body).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        let asked = upstream.asked().pop().unwrap().body;
+        let request = upstream.asked().pop().unwrap().body;
         let expected = json!({"type": "json_schema", "schema": schema});
-        assert_eq!(asked["output_config"]["format"], expected, "{path}");
+        assert_eq!(request["output_config"]["format"], expected, "{path}");
     }
     run.end(&stage).await;
 }
@@ -152,10 +152,10 @@ async fn refused_effort_levels_are_sent_once() {
         let answer = run.call(MESSAGES, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
-    let asked = upstream.asked();
-    let levels: Vec<_> = asked
+    let requests = upstream.asked();
+    let levels: Vec<_> = requests
         .iter()
-        .map(|asked| &asked.body["reasoning_effort"])
+        .map(|request| &request.body["reasoning_effort"])
         .collect();
     assert_eq!(levels, ["xhigh", "high", "high"]);
     run.end(&stage).await;

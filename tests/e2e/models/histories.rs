@@ -13,12 +13,12 @@ const CHAT: &str = "/openai/v1/chat/completions";
 const RESPONSES: &str = "/openai/v1/responses";
 const MESSAGES: &str = "/anthropic/v1/messages";
 
-fn completion(said: &Value) -> UpstreamReply {
-    let choice = json!({"message": said, "finish_reason": "stop"});
+fn completion(message: &Value) -> UpstreamReply {
+    let choice = json!({"message": message, "finish_reason": "stop"});
     UpstreamReply::Json(200, json!({"id": "c", "choices": [choice]}))
 }
 
-fn said(text: &str) -> UpstreamReply {
+fn text_reply(text: &str) -> UpstreamReply {
     completion(&json!({"role": "assistant", "content": text}))
 }
 
@@ -72,7 +72,7 @@ async fn codex_tools_of_items_reach_the_provider() {
     upstream.reply(completion(
         &json!({"role": "assistant", "content": null, "tool_calls": [call]}),
     ));
-    upstream.reply(said("done"));
+    upstream.reply(text_reply("done"));
     let exec = json!({"type": "custom", "name": "exec", "description": "Runs.", "format": {"type": "text"}});
     let tools = json!({"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [
         {"type": "namespace", "name": "functions", "tools": [exec, {"type": "function", "name": "wait", "strict": false,
@@ -90,27 +90,27 @@ async fn codex_tools_of_items_reach_the_provider() {
     let item = &first["output"][0];
     let names = ["type", "namespace", "name", "input"].map(|name| &item[name]);
     assert_eq!(names, ["custom_tool_call", "functions", "exec", "ls"]);
-    let asked = upstream.asked().remove(0).body;
-    let offered: Vec<_> = asked["tools"].as_array().unwrap().iter().collect();
+    let request = upstream.asked().remove(0).body;
+    let offered: Vec<_> = request["tools"].as_array().unwrap().iter().collect();
     let offered: Vec<_> = offered
         .iter()
         .map(|tool| &tool["function"]["name"])
         .collect();
     assert_eq!(offered, ["functions__exec", "functions__wait"]);
     assert_eq!(
-        asked["messages"],
+        request["messages"],
         json!([{"role": "system", "content": "be kind"}, {"role": "user", "content": "<environment/>\n\nhello"}])
     );
     let input = body["input"].as_array_mut().unwrap();
     input.push(item.clone());
     input.push(json!({"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}));
     answered(&run, RESPONSES, &body).await;
-    let asked = upstream.asked().pop().unwrap().body;
+    let request = upstream.asked().pop().unwrap().body;
     assert_eq!(
-        asked["messages"][2]["tool_calls"][0]["function"],
+        request["messages"][2]["tool_calls"][0]["function"],
         call["function"]
     );
-    assert_eq!(asked["messages"][3]["content"], "a.txt");
+    assert_eq!(request["messages"][3]["content"], "a.txt");
     let log = stage.gateway.log();
     let reports = log
         .matches("does not read items of type web_search_call")
@@ -128,7 +128,7 @@ async fn references_resolve_to_items_of_the_run() {
     let calls = json!({"role": "assistant", "content": "I look.", "reasoning_content": "T", "tool_calls": [call]});
     upstream.reply(completion(&calls));
     for _ in 0..2 {
-        upstream.reply(said("blue"));
+        upstream.reply(text_reply("blue"));
     }
     let tools = json!([{"type": "function", "name": "look"}]);
     let first = json!({"model": "remote", "input": "the sky?", "tools": tools});
@@ -203,13 +203,13 @@ async fn signed_reasoning_returns_before_its_call() {
     input.extend(first["output"].as_array().unwrap().iter().cloned());
     input.push(json!({"type": "function_call_output", "call_id": "toolu_1", "output": "blue"}));
     answered(&run, RESPONSES, &body).await;
-    let asked = upstream.asked().pop().unwrap().body;
+    let request = upstream.asked().pop().unwrap().body;
     assert_eq!(
-        asked["messages"][1]["content"],
+        request["messages"][1]["content"],
         json!([signed, call]),
-        "{asked}"
+        "{request}"
     );
-    assert!(asked["thinking"].is_object(), "{asked}");
+    assert!(request["thinking"].is_object(), "{request}");
     run.end(&stage).await;
 }
 
@@ -245,9 +245,9 @@ async fn reasoning_with_invalid_signatures_is_left_out() {
         &body(json!([thinks("of another account"), call])),
     )
     .await;
-    let asked = upstream.asked();
-    assert_eq!(asked.len(), 3);
-    let contents = [1, 2].map(|n: usize| asked[n].body["messages"][1]["content"].clone());
+    let requests = upstream.asked();
+    assert_eq!(requests.len(), 3);
+    let contents = [1, 2].map(|n: usize| requests[n].body["messages"][1]["content"].clone());
     assert_eq!(contents[0], json!([thinks("of another account"), call]));
     assert_eq!(contents[1], json!([call]));
     run.end(&stage).await;

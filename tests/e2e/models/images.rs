@@ -105,18 +105,19 @@ async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] en
         ("/models/remote/stream", &body),
         ("/openai/v1/chat/completions", &of_openai),
     ] {
-        let said = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}}]});
+        let completion =
+            json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}}]});
         upstream.reply(match path {
             "/models/remote/stream" => UpstreamReply::Events(vec![
                 format!("data: {}", json!({"choices": [{"index": 0, "delta": {"content": "a cat"}, "finish_reason": "stop"}]})),
                 "data: [DONE]".to_owned(),
             ]),
-            _ => UpstreamReply::Json(200, said),
+            _ => UpstreamReply::Json(200, completion),
         });
         let (status, text) = text_of(run.request(Method::POST, path).json(body)).await;
         assert!(status == 200 && text.contains("a cat"), "{path}: {text}");
-        let asked = upstream.asked().pop().unwrap().body;
-        let parts = &asked["messages"][0]["content"];
+        let request = upstream.asked().pop().unwrap().body;
+        let parts = &request["messages"][0]["content"];
         for (place, url) in urls.iter().enumerate() {
             assert!(
                 parts[place + 1]["image_url"]["url"] == json!(url),
@@ -132,9 +133,9 @@ async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] en
     ));
     let claude = run.call("/models/claude/invoke", &asks(&[&of_run])).await;
     assert_eq!(claude.status, 200, "{}", claude.body);
-    let asked = upstream.asked().pop().unwrap().body;
+    let request = upstream.asked().pop().unwrap().body;
     assert_eq!(
-        asked["messages"][0]["content"][1]["source"],
+        request["messages"][0]["content"][1]["source"],
         json!({"type": "base64", "media_type": "image/png", "data": encoded[1]})
     );
     let read = |row: &Value| row["action"] == "artifact_read" && row["outcome"] == "ok";

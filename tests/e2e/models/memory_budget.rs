@@ -52,22 +52,22 @@ async fn memory_budget_rejects_only_large_model_requests() {
     // rejected; repeat it.
     let mut held = Vec::new();
     until("a run's share to be taken", async || {
-        let asked = hog.call(invoke, &large).await;
-        if asked.status != 429 {
+        let response = hog.call(invoke, &large).await;
+        if response.status != 429 {
             held.push(announce(&hog, paths[held.len() % 2], 20 * MIB).await);
             return false;
         }
-        asked.error("details")["reason"] == "model_bytes_of_run"
+        response.error("details")["reason"] == "model_bytes_of_run"
     })
     .await;
     // Both runs use one endpoint, whose runs leave a quarter of the budget to others.
     until("the share of an endpoint to be taken", async || {
-        let asked = run.call(invoke, &large).await;
-        if asked.status != 429 {
+        let response = run.call(invoke, &large).await;
+        if response.status != 429 {
             held.push(announce(&run, paths[2], 5 * MIB).await);
             return false;
         }
-        asked.error("details")["reason"] == "model_bytes_of_endpoint"
+        response.error("details")["reason"] == "model_bytes_of_endpoint"
     })
     .await;
     for path in paths

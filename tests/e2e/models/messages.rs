@@ -99,8 +99,8 @@ async fn answers_messages_plain_and_streamed() {
         ],
         ["message", "assistant", "talker", "end_turn"]
     );
-    let said = json!([{"type": "text", "text": "You said: hello"}]);
-    assert_eq!(body["content"], said);
+    let content = json!([{"type": "text", "text": "You said: hello"}]);
+    assert_eq!(body["content"], content);
     assert!(
         body["usage"]["output_tokens"].as_u64().unwrap() > 0,
         "{body}"
@@ -255,7 +255,7 @@ async fn lists_granted_models_in_anthropic_format() {
 }
 
 /// Waits until the provider has this many requests.
-async fn asked(upstream: &Upstream, count: usize) {
+async fn wait_for_requests(upstream: &Upstream, count: usize) {
     until("the provider to be asked", async || {
         upstream.asked().len() >= count
     })

@@ -74,14 +74,14 @@ async fn passes_only_allowed_parameters_to_providers() {
         (400, &json!("/tools/0/type"))
     );
 
-    let said = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
-    upstream.reply(UpstreamReply::Json(200, said));
+    let completion = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
+    upstream.reply(UpstreamReply::Json(200, completion));
     let more = json!({"model": "remote", "guided_json": {"type": "object"}, "temperature": 0.5, "store": null});
     let answered = run.call(CHAT, &with(chat_request("hello"), &more)).await;
     assert_eq!(answered.status, 200, "{}", answered.body);
-    let asked = upstream.asked().pop().unwrap().body;
-    assert_eq!(asked["guided_json"], json!({"type": "object"}));
-    assert_eq!(asked["temperature"], 0.5);
+    let request = upstream.asked().pop().unwrap().body;
+    assert_eq!(request["guided_json"], json!({"type": "object"}));
+    assert_eq!(request["temperature"], 0.5);
     run.end(&stage).await;
 }
 
@@ -94,12 +94,15 @@ async fn counts_image_tokens_equally_on_every_api() {
     let body = json!({"model": "remote", "messages": [{"role": "user", "content": [image]}]});
     let native = json!({"messages": body["messages"]});
     for (path, body) in [(CHAT, &body), ("/models/remote/invoke", &native)] {
-        let said = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}]});
-        upstream.reply(UpstreamReply::Json(200, said));
+        let completion = json!({"choices": [{"message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}]});
+        upstream.reply(UpstreamReply::Json(200, completion));
         let answered = run.call(path, body).await;
         assert_eq!(answered.status, 200, "{path}: {}", answered.body);
-        let asked = upstream.asked().pop().unwrap().body;
-        assert!(asked["messages"] == body["messages"], "{path}: it is sent");
+        let request = upstream.asked().pop().unwrap().body;
+        assert!(
+            request["messages"] == body["messages"],
+            "{path}: it is sent"
+        );
     }
     let path = format!("/v1/runs/{}/usage", run.run_id);
     until("both to be counted", async || {
@@ -115,10 +118,10 @@ async fn counts_image_tokens_equally_on_every_api() {
 #[tokio::test]
 async fn redacts_provider_keys_in_answers() {
     let (stage, run, upstream) = remote("").await;
-    let said = "your key is first-secret-key";
-    let whole = json!({"choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}]});
+    let text = "your key is first-secret-key";
+    let whole = json!({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]});
     let chunk =
-        json!({"choices": [{"index": 0, "delta": {"content": said}, "finish_reason": "stop"}]});
+        json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]});
     let body = with(chat_request("hello"), &json!({"model": "remote"}));
     for (path, body, reply) in [
         (CHAT, &body, UpstreamReply::Json(200, whole.clone())),

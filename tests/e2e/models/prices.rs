@@ -14,10 +14,10 @@ const PRICED: &str = "[[models]]\nmodel_id = \"free\"\nprovider = \"anthropic\"\
 #[tokio::test]
 async fn cached_tokens_cost_less_and_unpriced_calls_fail() {
     let (stage, run, upstream) = remote(PRICED).await;
-    let said = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {
+    let completion = json!({"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {
         "input_tokens": 200, "cache_read_input_tokens": 40_000, "cache_creation_input_tokens": 1000,
         "output_tokens": 9}});
-    upstream.reply(UpstreamReply::Json(200, said));
+    upstream.reply(UpstreamReply::Json(200, completion));
     let mut body = chat_request("hello");
     body["model"] = json!("free");
     let answered = run.call(CHAT, &body).await;

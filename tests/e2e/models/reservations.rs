@@ -127,8 +127,8 @@ async fn renews_reservations_during_long_calls() {
     let mut database = PgConnection::connect(&url).await.unwrap();
     let mut lease = async || -> i64 {
         let lease = "SELECT lease_expires_at FROM budget_reservations";
-        let asked = sqlx::query_scalar(lease).fetch_one(&mut database);
-        asked.await.unwrap()
+        let expiry = sqlx::query_scalar(lease).fetch_one(&mut database);
+        expiry.await.unwrap()
     };
     let first = lease().await;
     // Past the first lease's expiry, when a lapsed reservation would be released.

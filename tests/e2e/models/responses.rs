@@ -48,11 +48,11 @@ fn names(events: &[Value]) -> Vec<&str> {
 async fn streams_events_in_api_order() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     let tool = json!({"type": "function", "name": "get_weather", "parameters": {"type": "object"}});
-    let asked = asks(
+    let request = asks(
         "talker",
         &json!({"input": "the weather", "tools": [tool], "store": true}),
     );
-    let events = stream(&run, asked).await;
+    let events = stream(&run, request).await;
     assert_eq!(
         names(&events),
         [
@@ -81,8 +81,11 @@ async fn streams_events_in_api_order() {
         response["output"],
         json!([events[7]["item"], events[11]["item"]])
     );
-    let said = ["model", "store", "status"].map(|name| &response[name]);
-    assert_eq!(said, [&json!("talker"), &json!(false), &json!("completed")]);
+    let members = ["model", "store", "status"].map(|name| &response[name]);
+    assert_eq!(
+        members,
+        [&json!("talker"), &json!(false), &json!("completed")]
+    );
     until("the outcome", async || {
         let rows = audit(&stage, &run).await;
         rows.iter()
@@ -100,7 +103,7 @@ async fn translates_requests_to_chat_completions() {
     upstream.reply(UpstreamReply::Json(200, done));
     let custom = json!({"type": "custom", "name": "apply_patch", "description": "Patches.",
         "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}});
-    let asked = asks(
+    let request = asks(
         "remote",
         &json!({"instructions": "be kind", "max_output_tokens": 900, "tools": [custom],
         "include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, "client_metadata": {"a": "b"},
@@ -111,16 +114,16 @@ async fn translates_requests_to_chat_completions() {
             {"type": "custom_tool_call", "call_id": "call_7", "name": "apply_patch", "input": "*** x"},
             {"type": "custom_tool_call_output", "call_id": "call_7", "output": "done"}]}),
     );
-    let answered = run.call(RESPONSES, &asked).await;
+    let answered = run.call(RESPONSES, &request).await;
     assert_eq!(answered.status, 200, "{}", answered.body);
     assert_eq!(answered.body["status"], "incomplete");
     assert_eq!(
         answered.body["incomplete_details"]["reason"],
         "max_output_tokens"
     );
-    let asked = upstream.asked().pop().unwrap();
-    assert_eq!(asked.path, "/v1/chat/completions");
-    let body = &asked.body;
+    let request = upstream.asked().pop().unwrap();
+    assert_eq!(request.path, "/v1/chat/completions");
+    let body = &request.body;
     assert_eq!(
         (&body["max_tokens"], &body["model"]),
         (&json!(50), &json!("gpt"))
@@ -181,9 +184,9 @@ async fn rejects_requests_by_pointer_before_calling_provider() {
         assert_eq!(refused.error("param"), pointer);
         assert!(!refused.error("message").to_string().contains("/messages"));
     }
-    let kept = run.get("/openai/v1/responses/resp_1").await;
+    let response = run.get("/openai/v1/responses/resp_1").await;
     assert_eq!(
-        (kept.status, kept.error("param")),
+        (response.status, response.error("param")),
         (400, &json!("/response_id"))
     );
     assert!(upstream.asked().is_empty());
@@ -280,11 +283,11 @@ async fn counts_input_like_count_tokens() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     let tool = json!({"type": "function", "name": "find", "description": "Finds a thing.",
         "parameters": {"type": "object"}});
-    let asked = asks(
+    let request = asks(
         "talker",
         &json!({"instructions": "be kind", "tools": [tool]}),
     );
-    let counted = run.call(INPUT_TOKENS, &asked).await;
+    let counted = run.call(INPUT_TOKENS, &request).await;
     assert_eq!(counted.status, 200, "{}", counted.body);
     assert_eq!(counted.body["object"], "response.input_tokens");
     let native = json!({"messages": [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}],

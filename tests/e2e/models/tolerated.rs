@@ -279,10 +279,10 @@ async fn requires_finish_reason_or_done_marker() {
                 .openai("remote", UpstreamReply::Events(half.clone()))
                 .await,
         ] {
-            let told = heard.failed.unwrap().1;
+            let message = heard.failed.unwrap().1;
             assert!(
-                told.contains("the stream ended before the answer did"),
-                "{told}"
+                message.contains("the stream ended before the answer did"),
+                "{message}"
             );
         }
         let marked = with(&[&of(reason), DONE]);
@@ -315,9 +315,9 @@ async fn maps_errors_in_200_responses_to_codes() {
             ("/openai/v1/chat/completions", &body),
         ] {
             let (status, text) = asking.ask(path, body, whole()).await;
-            let told: Value = serde_json::from_str(&text).unwrap();
+            let body: Value = serde_json::from_str(&text).unwrap();
             assert_ne!(status, 200);
-            assert_eq!(told["error"]["code"], code, "{text}");
+            assert_eq!(body["error"]["code"], code, "{text}");
         }
     }
     asking.end().await;
@@ -360,13 +360,13 @@ async fn accepts_completion_for_stream_and_vice_versa() {
     let (_, text) = asking
         .ask("/openai/v1/chat/completions", &body, stream())
         .await;
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(told["choices"][0]["message"]["content"], "hi!", "{text}");
+    let body: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(body["choices"][0]["message"]["content"], "hi!", "{text}");
     let (_, text) = asking
         .ask("/models/remote/invoke", &chat_request("hi"), stream())
         .await;
-    let told: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(told["message"]["content"], "hi!", "{text}");
+    let body: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(body["message"]["content"], "hi!", "{text}");
     let half = UpstreamReply::Events(with(&[&hi()]));
     let (status, text) = asking
         .ask("/models/remote/invoke", &chat_request("hi"), half)
@@ -536,8 +536,8 @@ async fn separates_tool_calls_with_equal_ids() {
         let (_, text) = asking
             .ask(path, body, UpstreamReply::Json(200, completion.clone()))
             .await;
-        let told: Value = serde_json::from_str(&text).unwrap();
-        let calls = told.pointer(place).unwrap().as_array().unwrap().clone();
+        let body: Value = serde_json::from_str(&text).unwrap();
+        let calls = body.pointer(place).unwrap().as_array().unwrap().clone();
         let mut ids: Vec<_> = calls
             .iter()
             .map(|call| call["id"].as_str().unwrap())
@@ -638,7 +638,7 @@ async fn halves_oversized_batches() {
         .upstream
         .asked()
         .iter()
-        .map(|asked| asked.body["input"].as_array().unwrap().len())
+        .map(|request| request.body["input"].as_array().unwrap().len())
         .collect();
     assert_eq!(sizes, [5, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
     asking

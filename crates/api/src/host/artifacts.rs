@@ -158,7 +158,7 @@ pub(crate) async fn read_artifact(
     match opened.await {
         Ok(bytes) => {
             let range = part.range();
-            let bytes = told(call, bytes, range.end - range.start);
+            let bytes = counted(call, bytes, range.end - range.start);
             Ok(part.answer(&found.metadata, bytes))
         }
         Err(error) => call.end(Err(error)),
@@ -167,7 +167,7 @@ pub(crate) async fn read_artifact(
 
 /// Streams the bytes to the runner and counts them. The call ends with the last byte; the stream ends with the
 /// run.
-fn told(
+fn counted(
     call: HostCall,
     bytes: impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
     left: u64,
@@ -198,9 +198,9 @@ fn told(
             // The content is shorter than expected: abort the response.
             Ok(None) => None,
             Err(error) => {
-                let told = std::io::Error::other(error.message().to_owned());
+                let io_error = std::io::Error::other(error.message().to_owned());
                 let _ = call.end::<()>(Err(error));
-                Some((Err(told), (None, bytes, left)))
+                Some((Err(io_error), (None, bytes, left)))
             }
         }
     })

@@ -89,8 +89,8 @@ pub(super) async fn start(
         resource: &agent_id,
         operation: "agents",
     };
-    let asked = caller.grant.snapshot.agent(&agent_id);
-    let agent = caller.granted(state, call, asked).await?;
+    let permission = caller.grant.snapshot.agent(&agent_id);
+    let agent = caller.granted(state, call, permission).await?;
     let agent: AgentId = agent
         .agent_id
         .parse()

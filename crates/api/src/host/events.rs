@@ -103,9 +103,9 @@ pub(crate) async fn page_own_events(
         resource: "conversation",
         operation: "page",
     };
-    let asked = caller.grant.snapshot.event_page();
+    let permission = caller.grant.snapshot.event_page();
     caller
-        .own_conversation(&state, call, asked, query.conversation_id.as_deref())
+        .own_conversation(&state, call, permission, query.conversation_id.as_deref())
         .await?;
     let run = &caller.grant.run;
     let key = run

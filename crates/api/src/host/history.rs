@@ -124,8 +124,8 @@ pub(super) async fn read_page(
         operation: "page",
     };
     // Models often pass an empty string for an omitted argument.
-    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let named = [query.conversation_id, query.bot_id, query.thread_id].map(said);
+    let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let named = [query.conversation_id, query.bot_id, query.thread_id].map(non_empty);
     let other = other_conversation(&caller.grant.snapshot, named);
     let transcript = readable(
         caller,
@@ -135,8 +135,8 @@ pub(super) async fn read_page(
     );
     let transcript = transcript.await?;
     let part = TranscriptQuery {
-        before_cursor: said(query.before_cursor),
-        after_cursor: said(query.after_cursor),
+        before_cursor: non_empty(query.before_cursor),
+        after_cursor: non_empty(query.after_cursor),
         limit: query.limit,
         direction: query.direction,
         include_attachments: query.include_attachments,

@@ -106,10 +106,10 @@ pub(super) async fn read_answer(
             .runs
             .awaited
             .await_interaction(&caller.grant, id, Duration::from_secs(wait));
-    let told = waiting.await?;
+    let outcome = waiting.await?;
     // Reserve memory after the wait, so that waiting calls hold none.
-    if matches!(told, AwaitedInteraction::Submitted { .. }) {
+    if matches!(outcome, AwaitedInteraction::Submitted { .. }) {
         caller.answer.reserve(SUBMISSION_BYTES)?;
     }
-    Ok(told)
+    Ok(outcome)
 }

@@ -73,8 +73,8 @@ pub(crate) async fn retrieve(
         operation: "retrieve",
     };
     let snapshot = &caller.grant.snapshot;
-    let asked = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
-    let (mut host_call, _granted) = caller.begin(state, call, asked).await?;
+    let permission = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
+    let (mut host_call, _granted) = caller.begin(state, call, permission).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
     let place = state.runs.calls.begin_retrieval(&caller.grant);
     if let Err(refused) = host_call.keep(place, FULL) {

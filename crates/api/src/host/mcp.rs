@@ -222,10 +222,10 @@ async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
         StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
         status => status,
     };
-    let said = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
-    let said = said.unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    let why = said.trim();
+    let body = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
+    let body = body.unwrap_or_default();
+    let body = String::from_utf8_lossy(&body);
+    let why = body.trim();
     no_message(status, format!("this is no message of the protocol: {why}"))
 }
 

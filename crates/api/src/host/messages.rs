@@ -133,8 +133,8 @@ async fn create_message(
     if streams {
         return stream(provider_request, call, body).await;
     }
-    let said = answer(&provider_request, &mut call, body).await;
-    Ok(Json(call.end(said)?).into_response())
+    let response = answer(&provider_request, &mut call, body).await;
+    Ok(Json(call.end(response)?).into_response())
 }
 
 /// Refuses a conversation that the server would keep. By this code, clients send the whole conversation instead.
@@ -158,15 +158,15 @@ async fn answer(
     let settings = settings_of(&body);
     let (prepared, _images) = provider_request.prepare(call, body).await?;
     let message = match prepared {
-        PreparedMessages::Own(asked) => {
+        PreparedMessages::Own(request) => {
             let mut message = call
-                .within(provider.ask(WireFormat::Messages, asked))
+                .within(provider.ask(WireFormat::Messages, request))
                 .await?;
             let mut relay = MessageRelay::new(provider_request.id);
-            let said = relay
+            let bytes = relay
                 .message(&mut message)
                 .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
-            call.say(said);
+            call.say(bytes);
             call.count(relay.usage());
             Value::Object(message)
         }
@@ -195,8 +195,8 @@ async fn stream(
     let beginning = async {
         let (prepared, _images) = provider_request.prepare(&mut call, body).await?;
         match prepared {
-            PreparedMessages::Own(asked) => {
-                let events = provider.request_events(WireFormat::Messages, asked);
+            PreparedMessages::Own(request) => {
+                let events = provider.request_events(WireFormat::Messages, request);
                 let events = call.within(events).await?;
                 ApiResult::Ok((events, EventConversion::relayed(provider_request.id)))
             }
@@ -210,8 +210,8 @@ async fn stream(
         }
     };
     match beginning.await {
-        Ok((items, told)) => {
-            let frames = frames(MessageEventStream::new(call, items, told, heartbeat));
+        Ok((items, conversion)) => {
+            let frames = frames(MessageEventStream::new(call, items, conversion, heartbeat));
             Ok(event_stream(Body::from_stream(frames)))
         }
         Err(failed) => call.end(Err(failed)),
@@ -220,8 +220,9 @@ async fn stream(
 
 /// Request fields that determine the format of the answer.
 fn settings_of(body: &JsonObject) -> JsonObject {
-    let kept = ["thinking", "stop_sequences"].into_iter();
-    kept.filter_map(|name| Some((name.to_owned(), body.get(name)?.clone())))
+    let names = ["thinking", "stop_sequences"].into_iter();
+    names
+        .filter_map(|name| Some((name.to_owned(), body.get(name)?.clone())))
         .collect()
 }
 
@@ -256,8 +257,8 @@ async fn count_message_tokens(
         resource: &id,
         operation: operation.as_str(),
     };
-    let asked = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, asked).await?;
+    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
+    caller.granted(&state, call, permission).await?;
     let model = state.models.find(&id)?;
     provider_request::check(&request, model)?;
     let tokens = provider_request::prompt_tokens(model, &request);

@@ -74,8 +74,8 @@ pub(super) async fn begin_call<'a>(
         resource: id,
         operation: operation.as_str(),
     };
-    let asked = caller.grant.snapshot.model(id, operation).map(drop);
-    let (mut call, ()) = caller.begin(state, call, asked).await?;
+    let permission = caller.grant.snapshot.model(id, operation).map(drop);
+    let (mut call, ()) = caller.begin(state, call, permission).await?;
     let place = state.runs.calls.begin_model_call(&caller.grant);
     if let Err(refused) = call.keep(place, FULL) {
         return call.end(Err(refused));
@@ -139,8 +139,8 @@ pub(crate) async fn invoke_model(
         model,
         id: &id,
     };
-    let said = invocation.invoke(&mut call, &request).await;
-    call.end(said).map(Json)
+    let response = invocation.invoke(&mut call, &request).await;
+    call.end(response).map(Json)
 }
 
 /// A request to a model.
@@ -161,14 +161,14 @@ impl ModelInvocation<'_> {
         let completion = call.within(self.model.provider.complete(body)).await?;
         call.say(said_bytes(&completion, "message"));
         call.count(domain::chat::usage_of(&completion));
-        let said = answer(&completion, request.remove_think);
-        let mut said = said
+        let response = answer(&completion, request.remove_think);
+        let mut response = response
             .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
-        let message = &mut said.message;
+        let message = &mut response.message;
         let calls = message.tool_calls.as_mut();
         mark_model(message.provider_specific_fields.as_mut(), calls, self.id);
-        call.add_bytes(said.message.plain_text().len());
-        Ok(said)
+        call.add_bytes(response.message.plain_text().len());
+        Ok(response)
     }
 
     async fn stream(&self, call: &mut HostCall, request: &LlmRequest) -> ApiResult<Chunks> {
@@ -251,7 +251,7 @@ fn frames(
 ) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
     let chunks = Box::pin(call.while_live(chunks));
     let begun = (chunks, ModelStreamState::Chunks(Box::new((call, reader))));
-    let said = stream::unfold(begun, |(mut chunks, stream_state)| async move {
+    let frames = stream::unfold(begun, |(mut chunks, stream_state)| async move {
         let ModelStreamState::Chunks(mut stream_state) = stream_state else {
             return None;
         };
@@ -287,7 +287,8 @@ fn frames(
         };
         Some((frame, (chunks, ModelStreamState::Over)))
     });
-    said.filter(|frame| std::future::ready(!frame.is_empty()))
+    frames
+        .filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
 }
 
@@ -324,8 +325,8 @@ pub(crate) async fn count_model_tokens(
         resource: &id,
         operation: operation.as_str(),
     };
-    let asked = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, asked).await?;
+    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
+    caller.granted(&state, call, permission).await?;
     check_max_items("/messages", request.messages.len(), MAX_MESSAGES)?;
     check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
     let count = state.models.find(&id)?.count;

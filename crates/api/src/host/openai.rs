@@ -125,7 +125,7 @@ pub(crate) async fn create_chat_completion(
     }
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let said = async {
+    let response = async {
         let (body, _images) = prepare(
             &caller,
             &state,
@@ -138,13 +138,13 @@ pub(crate) async fn create_chat_completion(
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
         call.say(said_bytes(&completion, "message"));
-        let said = Value::Object(completion);
-        call.add_bytes(said.to_string().len());
-        Ok(said)
+        let response = Value::Object(completion);
+        call.add_bytes(response.to_string().len());
+        Ok(response)
     };
-    let said = said.await;
+    let response = response.await;
 
-    Ok(Json(call.end(said)?).into_response())
+    Ok(Json(call.end(response)?).into_response())
 }
 
 async fn stream_chat(
@@ -227,7 +227,7 @@ fn frames(
     wants_usage: bool,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     let chunks = Box::pin(call.while_live(chunks));
-    let said = stream::unfold(
+    let frames = stream::unfold(
         (chunks, Some(call), id, false),
         move |(mut chunks, call, id, mut has_finished)| async move {
             let mut call = call?;
@@ -256,7 +256,8 @@ fn frames(
             Some((frame, (chunks, None, id, has_finished)))
         },
     );
-    said.filter(|frame| std::future::ready(!frame.is_empty()))
+    frames
+        .filter(|frame| std::future::ready(!frame.is_empty()))
         .map(Ok)
 }
 

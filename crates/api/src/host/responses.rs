@@ -99,8 +99,8 @@ async fn create_response(
         id: &id,
     };
     if !is_stream {
-        let said = provider_request.whole(&mut call, body).await;
-        return Ok(Json(call.end(said)?).into_response());
+        let response = provider_request.whole(&mut call, body).await;
+        return Ok(Json(call.end(response)?).into_response());
     }
     match provider_request.stream(&mut call, body).await {
         Ok(answer) => Ok(event_stream(Body::from_stream(answer.frames(call)))),
@@ -133,13 +133,15 @@ async fn count_response_tokens(
         resource: &id,
         operation: operation.as_str(),
     };
-    let asked = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, asked).await?;
+    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
+    caller.granted(&state, call, permission).await?;
     let model = state.models.find(&id)?;
     let turn = Turn::of(&caller, &state, &mut request)?;
-    let asked = read_request(&request, &id, ProviderApi::Responses, &model.extra_members);
-    let asked = asked.map_err(|fault| refused(fault).moved(|at| turn.pointer(at)))?;
-    let tokens = input_tokens(model, &asked);
+    let responses_request =
+        read_request(&request, &id, ProviderApi::Responses, &model.extra_members);
+    let responses_request =
+        responses_request.map_err(|fault| refused(fault).moved(|at| turn.pointer(at)))?;
+    let tokens = input_tokens(model, &responses_request);
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),
     ))

@@ -123,9 +123,9 @@ pub(crate) fn sequenced_results(
             return Err(ApiError::invalid(pointer, message));
         }
         if raw.get().len() > limits.event_bytes {
-            let most = limits.event_bytes;
+            let max_bytes = limits.event_bytes;
             let message = format!(
-                "{place} is larger than the {most} bytes of limits.event_bytes; upload it as an artifact"
+                "{place} is larger than the {max_bytes} bytes of limits.event_bytes; upload it as an artifact"
             );
             return Err(ApiError::too_large(message));
         }

@@ -140,10 +140,10 @@ mod tests {
     fn sets_append_flag_in_contexts() {
         let context = json!({"run_id": "r", "config": {"run_append_result": false},
             "context": {"event_seq": 1, "available_apis": {"state": true, "run_append_result": false}}});
-        let told = appendable(context.to_string());
+        let text = appendable(context.to_string());
         let mut expected = context;
         expected["context"]["available_apis"]["run_append_result"] = json!(true);
-        assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), expected);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
         assert_eq!(appendable("null".to_owned()), "null");
     }
 }

@@ -60,9 +60,11 @@ pub(crate) async fn list_scope_runs(
         resource: "conversation",
         operation: "list",
     };
-    let asked = caller.grant.snapshot.run_list();
+    let permission = caller.grant.snapshot.run_list();
     let named = query.conversation_id.as_deref();
-    let conversation = caller.own_conversation(&state, call, asked, named).await?;
+    let conversation = caller
+        .own_conversation(&state, call, permission, named)
+        .await?;
     let run = &caller.grant.run;
     let filter = RunFilter {
         statuses: statuses(query.statuses.as_deref())?,

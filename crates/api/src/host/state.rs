@@ -35,8 +35,8 @@ async fn access(
         let message = "state scopes are conversation, actor, subject, runner and binding";
         return Err(ApiError::invalid_argument(message));
     };
-    let asked = caller.grant.snapshot.state_scope(known);
-    let identity = caller.granted(state, call, asked).await?.to_owned();
+    let permission = caller.grant.snapshot.state_scope(known);
+    let identity = caller.granted(state, call, permission).await?.to_owned();
     Ok(StateAccess {
         scope: known,
         identity,
@@ -220,10 +220,10 @@ async fn change(
     };
     caller.checked_key(state, call, &key).await?;
     let bytes = value.as_ref().map_or(0, String::len);
-    let most = state.runs.limits().results.state_value_bytes;
-    if bytes > most {
+    let max_bytes = state.runs.limits().results.state_value_bytes;
+    if bytes > max_bytes {
         return Err(ApiError::too_large(format!(
-            "the value is larger than the {most} bytes of limits.state_value_bytes"
+            "the value is larger than the {max_bytes} bytes of limits.state_value_bytes"
         )));
     }
     after_appended(caller, state).await?;

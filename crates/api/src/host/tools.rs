@@ -76,8 +76,8 @@ pub(super) async fn read_detail(
         resource: &name,
         operation: "detail",
     };
-    let asked = caller.grant.snapshot.tool(&name, ToolOperation::Detail);
-    let granted = caller.granted(state, call, asked).await?;
+    let permission = caller.grant.snapshot.tool(&name, ToolOperation::Detail);
+    let granted = caller.granted(state, call, permission).await?;
     still_exists(state, granted)?;
     Ok(ToolDetail {
         tool: ToolDescription {
@@ -177,12 +177,12 @@ impl ToolCalling<'_> {
             resource: self.name,
             operation: "call",
         };
-        let asked: Result<&ToolResource, NotGranted> = self
+        let permission: Result<&ToolResource, NotGranted> = self
             .caller
             .grant
             .snapshot
             .tool(self.name, ToolOperation::Call);
-        let (mut host_call, granted) = self.caller.begin(self.state, call, asked).await?;
+        let (mut host_call, granted) = self.caller.begin(self.state, call, permission).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);
         if let Err(refused) = host_call.keep(place, FULL) {
@@ -235,7 +235,7 @@ impl ToolCalling<'_> {
                     Ok(offload(self.caller, self.state, &tool, called?).await)
                 }
                 Some(CallKey { key, scope }) => {
-                    let kept = IdempotentCall {
+                    let idempotent_call = IdempotentCall {
                         caller: self.caller,
                         state: self.state,
                         tool: &tool,
@@ -244,7 +244,7 @@ impl ToolCalling<'_> {
                         key,
                         key_of: self.key_of(scope)?,
                     };
-                    kept.call(parameters).await
+                    idempotent_call.call(parameters).await
                 }
             }
         };

@@ -35,8 +35,8 @@ impl Assembler {
             if let Some(reason) = finish_reason(choice) {
                 assembled.reason = Some(reason.to_owned());
             }
-            for (name, told) in choice["delta"].as_object().into_iter().flatten() {
-                assembled.add(name, told);
+            for (name, delta) in choice["delta"].as_object().into_iter().flatten() {
+                assembled.add(name, delta);
             }
         }
         self.members.extend(chunk);
@@ -62,46 +62,46 @@ impl Assembler {
 }
 
 impl AssembledChoice {
-    fn add(&mut self, name: &str, told: &Value) {
+    fn add(&mut self, name: &str, delta: &Value) {
         if name == "tool_calls" {
-            for call in told.as_array().into_iter().flatten() {
+            for call in delta.as_array().into_iter().flatten() {
                 self.add_call(call);
             }
             return;
         }
-        match (self.message.get_mut(name), told) {
+        match (self.message.get_mut(name), delta) {
             (_, Value::Null) => {}
-            (Some(Value::String(known)), Value::String(told)) if TEXTS.contains(&name) => {
-                known.push_str(told);
+            (Some(Value::String(known)), Value::String(delta)) if TEXTS.contains(&name) => {
+                known.push_str(delta);
             }
-            (Some(Value::Array(known)), Value::Array(told)) => known.extend(told.iter().cloned()),
+            (Some(Value::Array(known)), Value::Array(delta)) => known.extend(delta.iter().cloned()),
             _ => {
-                self.message.insert(name.to_owned(), told.clone());
+                self.message.insert(name.to_owned(), delta.clone());
             }
         }
     }
 
-    fn add_call(&mut self, told: &Value) {
-        let index = told["index"].as_u64().unwrap_or_default();
+    fn add_call(&mut self, delta: &Value) {
+        let index = delta["index"].as_u64().unwrap_or_default();
         let Some(call) = self.calls.get_mut(&index) else {
-            self.calls.insert(index, told.clone());
+            self.calls.insert(index, delta.clone());
             return;
         };
-        let arguments = text_at(call, "arguments") + &text_at(told, "arguments");
+        let arguments = text_at(call, "arguments") + &text_at(delta, "arguments");
         let name = text_at(call, "name");
-        let members = told.as_object().into_iter().flatten();
+        let members = delta.as_object().into_iter().flatten();
         for (member, value) in
             members.filter(|(member, value)| *member != "function" && !value.is_null())
         {
             call[member] = value.clone();
         }
-        for (member, value) in told["function"].as_object().into_iter().flatten() {
+        for (member, value) in delta["function"].as_object().into_iter().flatten() {
             if !value.is_null() {
                 call["function"][member] = value.clone();
             }
         }
-        let told = text_at(told, "name");
-        call["function"]["name"] = json!(if name.is_empty() { told } else { name });
+        let delta = text_at(delta, "name");
+        call["function"]["name"] = json!(if name.is_empty() { delta } else { name });
         call["function"]["arguments"] = json!(arguments);
     }
 }

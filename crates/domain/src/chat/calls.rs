@@ -16,9 +16,9 @@ pub fn assign_call_ids(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     let mut ids = HashSet::new();
     for (n, call) in calls.into_iter().flatten().enumerate() {
-        let said = text_of(call, "id").filter(|id| is_id(id));
-        let id = unused_id(&mut ids, said.as_deref(), n);
-        if said.as_ref() != Some(&id)
+        let original_id = text_of(call, "id").filter(|id| is_id(id));
+        let id = unused_id(&mut ids, original_id.as_deref(), n);
+        if original_id.as_ref() != Some(&id)
             && let Some(call) = call.as_object_mut()
         {
             call.insert("id".to_owned(), json!(id));
@@ -27,8 +27,8 @@ pub fn assign_call_ids(message: &mut Value) {
 }
 
 /// Returns the provider's id, unless another call has it.
-fn unused_id(ids: &mut HashSet<String>, said: Option<&str>, mut number: usize) -> String {
-    let mut id = said.unwrap_or_default().to_owned();
+fn unused_id(ids: &mut HashSet<String>, original_id: Option<&str>, mut number: usize) -> String {
+    let mut id = original_id.unwrap_or_default().to_owned();
     while id.is_empty() || ids.contains(&id) {
         id = format!("call_{number}");
         number += 1;
@@ -79,8 +79,8 @@ impl CallTracker {
         let Some(Value::Array(calls)) = delta.get_mut("tool_calls") else {
             return;
         };
-        let told = std::mem::take(calls);
-        for (n, mut call) in told.into_iter().enumerate() {
+        let original_calls = std::mem::take(calls);
+        for (n, mut call) in original_calls.into_iter().enumerate() {
             let mut pieces = self.read(n as u64, &call).into_iter();
             let Some(first) = pieces.next() else { continue };
             let is_cut = pieces.len() > 0;

@@ -128,15 +128,18 @@ pub(super) struct Reasoning {
 
 impl Reasoning {
     /// Adds the members of a message or delta.
-    pub(super) fn add(&mut self, said: &Value) {
+    pub(super) fn add(&mut self, message: &Value) {
         for (text, name) in self.texts.iter_mut().zip(TEXTS) {
-            let more = said.get(name).and_then(Value::as_str).unwrap_or_default();
+            let more = message
+                .get(name)
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             self.bytes = self.bytes.saturating_add(more.len());
             if self.bytes <= REASONING_BYTES {
                 text.push_str(more);
             }
         }
-        for more in said
+        for more in message
             .get(DETAILS)
             .and_then(Value::as_array)
             .into_iter()
@@ -147,7 +150,9 @@ impl Reasoning {
                 self.details.push(more.clone());
             }
         }
-        for (name, value) in unknown_of(said, &OF_MESSAGE).filter(|(name, _)| !is_reasoning(name)) {
+        for (name, value) in
+            unknown_of(message, &OF_MESSAGE).filter(|(name, _)| !is_reasoning(name))
+        {
             self.unknown_bytes = self.unknown_bytes.saturating_add(value.to_string().len());
             if self.unknown_bytes <= MEMBER_BYTES {
                 self.add_unknown(name, value);
@@ -325,18 +330,18 @@ mod tests {
 
     #[test]
     fn complete_answers_keep_same_members_as_streams() {
-        let said = json!({"role": "assistant", "content": "", "reasoning": "T",
+        let message = json!({"role": "assistant", "content": "", "reasoning": "T",
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}, "sig": "S"}]});
-        let completion = json!({"choices": [{"message": said, "finish_reason": "tool_calls"}]});
-        let mut said = answer(completion.as_object().unwrap(), false)
+        let completion = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}]});
+        let mut message = answer(completion.as_object().unwrap(), false)
             .unwrap()
             .message;
         mark_model(
-            said.provider_specific_fields.as_mut(),
-            said.tool_calls.as_mut(),
+            message.provider_specific_fields.as_mut(),
+            message.tool_calls.as_mut(),
             "m",
         );
-        let back = chat_message(&said, "m");
+        let back = chat_message(&message, "m");
         assert_eq!(
             (&back["reasoning"], &back["tool_calls"][0]["sig"]),
             (&json!("T"), &json!("S"))
@@ -346,12 +351,12 @@ mod tests {
 
     #[test]
     fn answers_without_calls_return_no_reasoning() {
-        let said = json!({"role": "assistant", "content": "hi", "reasoning_content": "T"});
-        let completion = json!({"choices": [{"message": said}]});
-        let said = answer(completion.as_object().unwrap(), true)
+        let message = json!({"role": "assistant", "content": "hi", "reasoning_content": "T"});
+        let completion = json!({"choices": [{"message": message}]});
+        let message = answer(completion.as_object().unwrap(), true)
             .unwrap()
             .message;
-        assert_eq!(said.provider_specific_fields, None);
+        assert_eq!(message.provider_specific_fields, None);
         let mut forged = Message::text("assistant", "hi");
         let fields = json!({"model": "m", "reasoning_content": "T"});
         forged.provider_specific_fields = fields.as_object().cloned();
@@ -380,12 +385,12 @@ mod tests {
         let chunk = json!({"choices": [{"delta": {"content": "hi", "reasoning": "T",
             "extra_content": {"google": {"thought_signature": "S"}}}, "finish_reason": "stop"}]});
         reader.read(chunk.as_object().unwrap());
-        let mut said = Message::text("assistant", "hi");
-        said.provider_specific_fields = reader.finish().0.provider_specific_fields;
+        let mut message = Message::text("assistant", "hi");
+        message.provider_specific_fields = reader.finish().0.provider_specific_fields;
         let signed = json!({"role": "assistant", "content": "hi",
             "extra_content": {"google": {"thought_signature": "S"}}});
-        assert_eq!(chat_message(&said, "m"), signed);
-        assert!(chat_message(&said, "n").get("extra_content").is_none());
+        assert_eq!(chat_message(&message, "m"), signed);
+        assert!(chat_message(&message, "n").get("extra_content").is_none());
     }
 
     #[test]

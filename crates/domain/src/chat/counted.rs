@@ -25,23 +25,28 @@ pub fn count(value: &Value) -> Option<i64> {
 
 /// Reads token usage. `None`: absent or invalid.
 pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
-    let told = usage.as_object()?;
+    let provider_usage = usage.as_object()?;
     let of = |names: [&str; 2]| {
         names
             .iter()
-            .filter_map(|name| count(told.get(*name)?))
+            .filter_map(|name| count(provider_usage.get(*name)?))
             .max()
     };
-    let mut further = told.clone();
+    let mut further = provider_usage.clone();
     for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
         further.remove(name);
     }
     let total_tokens = of(["total_tokens", "total_tokens"]);
-    let prompt_tokens = whole_prompt(told, of(["prompt_tokens", "input_tokens"]));
+    let prompt_tokens = whole_prompt(provider_usage, of(["prompt_tokens", "input_tokens"]));
     let completion_tokens = of(["completion_tokens", "output_tokens"]);
     let mut read = LlmTokenUsage {
         prompt_tokens,
-        completion_tokens: whole_completion(told, prompt_tokens, completion_tokens, total_tokens),
+        completion_tokens: whole_completion(
+            provider_usage,
+            prompt_tokens,
+            completion_tokens,
+            total_tokens,
+        ),
         total_tokens,
         further,
     };
@@ -56,9 +61,9 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
 
 /// All prompt tokens. Anthropic counts cached ones beside `input_tokens`, and so do some servers under OpenAI's
 /// names.
-fn whole_prompt(told: &JsonObject, prompt: Option<i64>) -> Option<i64> {
-    let cached = cached_beside(told);
-    let is_beside = !told.contains_key("prompt_tokens") || cached > prompt;
+fn whole_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64> {
+    let cached = cached_beside(provider_usage);
+    let is_beside = !provider_usage.contains_key("prompt_tokens") || cached > prompt;
     match (prompt, cached) {
         (Some(prompt), Some(cached)) if is_beside => Some(prompt.saturating_add(cached)),
         (prompt, cached) => prompt.or(cached),
@@ -67,13 +72,13 @@ fn whole_prompt(told: &JsonObject, prompt: Option<i64>) -> Option<i64> {
 
 /// All completion tokens. Some providers count reasoning beside the completion, which only the total shows.
 fn whole_completion(
-    told: &JsonObject,
+    provider_usage: &JsonObject,
     prompt: Option<i64>,
     completion: Option<i64>,
     total: Option<i64>,
 ) -> Option<i64> {
     let completion = completion?;
-    let with_reasoning = completion.saturating_add(reasoning(told));
+    let with_reasoning = completion.saturating_add(reasoning(provider_usage));
     let rest = total
         .unwrap_or(0)
         .saturating_sub(prompt.unwrap_or(i64::MAX));
@@ -86,49 +91,51 @@ pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
         |answer: &JsonObject| answer.get("choices")?.get(0)?.get("usage").and_then(usage);
     let of_groq = |answer: &JsonObject| answer.get("x_groq")?.get("usage").and_then(usage);
     let mut known = answer.get("usage").and_then(usage);
-    for told in [in_choice(answer), of_groq(answer)].into_iter().flatten() {
-        add_usage(&mut known, told);
+    for provider_usage in [in_choice(answer), of_groq(answer)].into_iter().flatten() {
+        add_usage(&mut known, provider_usage);
     }
     known
 }
 
 /// Merges later usage. Smaller numbers are ignored.
-pub fn add_usage(known: &mut Option<LlmTokenUsage>, told: LlmTokenUsage) {
+pub fn add_usage(known: &mut Option<LlmTokenUsage>, provider_usage: LlmTokenUsage) {
     let Some(known) = known else {
-        *known = Some(told);
+        *known = Some(provider_usage);
         return;
     };
-    known.prompt_tokens = known.prompt_tokens.max(told.prompt_tokens);
-    known.completion_tokens = known.completion_tokens.max(told.completion_tokens);
+    known.prompt_tokens = known.prompt_tokens.max(provider_usage.prompt_tokens);
+    known.completion_tokens = known
+        .completion_tokens
+        .max(provider_usage.completion_tokens);
     let sum = known
         .prompt_tokens
         .unwrap_or(0)
         .saturating_add(known.completion_tokens.unwrap_or(0));
-    let total = known.total_tokens.max(told.total_tokens);
+    let total = known.total_tokens.max(provider_usage.total_tokens);
     known.total_tokens = total.map(|total| total.max(sum));
-    for (name, value) in told.further {
+    for (name, value) in provider_usage.further {
         merge_details(&mut known.further, name, value);
     }
 }
 
 /// Merges a provider's later usage of the same answer. Smaller numbers are ignored.
-pub fn merge_usage(known: &mut JsonObject, told: &Value) {
-    for (name, value) in told.as_object().into_iter().flatten() {
+pub fn merge_usage(known: &mut JsonObject, provider_usage: &Value) {
+    for (name, value) in provider_usage.as_object().into_iter().flatten() {
         merge_details(known, name.clone(), value.clone());
     }
 }
 
 /// Details are counts or objects of counts.
-fn merge_details(known: &mut JsonObject, name: String, told: Value) {
-    match (known.get_mut(&name), told) {
-        (Some(Value::Object(known)), Value::Object(told)) => {
-            for (name, value) in told {
+fn merge_details(known: &mut JsonObject, name: String, update: Value) {
+    match (known.get_mut(&name), update) {
+        (Some(Value::Object(known)), Value::Object(update)) => {
+            for (name, value) in update {
                 merge_details(known, name, value);
             }
         }
-        (Some(known), told) if told.is_null() || count(known) > count(&told) => {}
-        (_, told) => {
-            known.insert(name, told);
+        (Some(known), update) if update.is_null() || count(known) > count(&update) => {}
+        (_, update) => {
+            known.insert(name, update);
         }
     }
 }
@@ -151,7 +158,7 @@ mod tests {
 
     #[test]
     fn reads_token_counts_in_all_formats() {
-        for (told, expected) in [
+        for (provider_usage, expected) in [
             (
                 json!({"prompt_tokens": 3, "completion_tokens": 4}),
                 Some([Some(3), Some(4), None]),
@@ -173,7 +180,7 @@ mod tests {
             (json!({"x": 1}), None),
             (json!([1]), None),
         ] {
-            assert_eq!(counts(usage(&told)), expected, "{told}");
+            assert_eq!(counts(usage(&provider_usage)), expected, "{provider_usage}");
         }
         let usage = json!({"prompt_tokens": 2, "completion_tokens": 1});
         for answer in [
@@ -181,20 +188,24 @@ mod tests {
             json!({"usage": null, "choices": [{"usage": usage}]}),
             json!({"choices": [], "x_groq": {"usage": usage}}),
         ] {
-            let told = usage_of(answer.as_object().unwrap());
-            assert_eq!(counts(told), Some([Some(2), Some(1), None]), "{answer}");
+            let provider_usage = usage_of(answer.as_object().unwrap());
+            assert_eq!(
+                counts(provider_usage),
+                Some([Some(2), Some(1), None]),
+                "{answer}"
+            );
         }
     }
 
     #[test]
     fn ignores_smaller_later_counts() {
         let mut known = None;
-        for told in [
+        for provider_usage in [
             json!({"prompt_tokens": 1200, "completion_tokens": 1, "total_tokens": 1201, "d": {"cached": 4}}),
             json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "d": {"cached": 0, "a": 1}}),
             json!({"completion_tokens": 9}),
         ] {
-            add_usage(&mut known, usage(&told).unwrap());
+            add_usage(&mut known, usage(&provider_usage).unwrap());
         }
         assert_eq!(
             counts(known.clone()),

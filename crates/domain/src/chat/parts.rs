@@ -109,15 +109,17 @@ impl TokenParts {
 }
 
 /// Prompt tokens that Anthropic reports beside `input_tokens`.
-pub(super) fn cached_beside(told: &JsonObject) -> Option<i64> {
+pub(super) fn cached_beside(provider_usage: &JsonObject) -> Option<i64> {
     let names = ["cache_read_input_tokens", "cache_creation_input_tokens"];
-    let counts = names.iter().filter_map(|name| count(told.get(*name)?));
+    let counts = names
+        .iter()
+        .filter_map(|name| count(provider_usage.get(*name)?));
     counts.reduce(i64::saturating_add)
 }
 
 /// Reasoning tokens of a usage in any spelling.
-pub(super) fn reasoning(told: &JsonObject) -> i64 {
-    i64::try_from(largest(told, &REASONING)).unwrap_or(i64::MAX)
+pub(super) fn reasoning(provider_usage: &JsonObject) -> i64 {
+    i64::try_from(largest(provider_usage, &REASONING)).unwrap_or(i64::MAX)
 }
 
 /// Adds the details in the spelling of OpenAI's chat completions, which clients of that API read.
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn splits_tokens_of_every_spelling() {
-        for (told, expected) in [
+        for (provider_usage, expected) in [
             // Anthropic, without and with lifetimes.
             (
                 json!({"input_tokens": 200, "cache_read_input_tokens": 40_000, "cache_creation_input_tokens": 1000,
@@ -237,7 +239,7 @@ mod tests {
                 [9, 0, 0, 0, 0, 0],
             ),
         ] {
-            let usage = usage(&told);
+            let usage = usage(&provider_usage);
             let parts = TokenParts::of(usage.as_ref());
             let found = [
                 parts.input,
@@ -247,18 +249,18 @@ mod tests {
                 parts.output,
                 parts.reasoning,
             ];
-            assert_eq!(found, expected, "{told}");
+            assert_eq!(found, expected, "{provider_usage}");
             // Reading the result again changes nothing.
             let again = crate::chat::usage(&json!(usage));
-            assert_eq!(TokenParts::of(again.as_ref()), parts, "{told}");
+            assert_eq!(TokenParts::of(again.as_ref()), parts, "{provider_usage}");
         }
     }
 
     #[test]
     fn usage_names_details_as_chat_completions() {
-        let told = json!({"input_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 2,
+        let provider_usage = json!({"input_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 2,
             "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 1}});
-        let usage = json!(usage(&told));
+        let usage = json!(usage(&provider_usage));
         assert_eq!(usage["prompt_tokens"], 10);
         assert_eq!(
             usage["prompt_tokens_details"],

@@ -26,17 +26,17 @@ pub use passthrough::{
 };
 
 /// Converts token usage to the names of the Responses API. Null: the provider did not count tokens.
-fn usage(told: Option<&protocol::message::LlmTokenUsage>) -> Value {
-    let Some(told) = told else {
+fn usage(provider_usage: Option<&protocol::message::LlmTokenUsage>) -> Value {
+    let Some(provider_usage) = provider_usage else {
         return Value::Null;
     };
-    let parts = TokenParts::of(Some(told));
+    let parts = TokenParts::of(Some(provider_usage));
     let (prompt, completion) = (parts.prompt(), parts.completion());
     let mut input = json!({"cached_tokens": parts.cache_read});
     if parts.cache_write() > 0 {
         input["cache_write_tokens"] = json!(parts.cache_write());
     }
-    let total = told
+    let total = provider_usage
         .total_tokens
         .and_then(|total| u64::try_from(total).ok());
     json!({

@@ -50,8 +50,8 @@ impl ChunkReader {
     /// Returns the text and calls of one chunk. `None`: it has neither. With `all_content`, all earlier text was
     /// reasoning.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
-        if let Some(told) = usage_of(chunk) {
-            add_usage(&mut self.usage, told);
+        if let Some(usage) = usage_of(chunk) {
+            add_usage(&mut self.usage, usage);
         }
         if self.response_id.is_none() {
             self.response_id = chunk.get("id").and_then(Value::as_str).map(str::to_owned);
@@ -115,8 +115,8 @@ impl ChunkReader {
     fn text(&mut self, delta: &Value) -> (String, bool) {
         let content = text_or_refusal(delta);
         if let Some(filter) = &mut self.filter {
-            let said = filter.push(&content);
-            return (said.text, said.starts_over);
+            let visible = filter.push(&content);
+            return (visible.text, visible.starts_over);
         }
         let mut text = String::new();
         if let Some(thought) = reasoning(delta) {
@@ -158,9 +158,9 @@ mod tests {
             read(&mut reader, &json!({"role": "assistant", "content": ""})),
             None
         );
-        let said = read(&mut reader, &json!({"content": "Hel"})).unwrap();
+        let delta = read(&mut reader, &json!({"content": "Hel"})).unwrap();
         assert_eq!(
-            said,
+            delta,
             json!({"role": "assistant", "content": "Hel", "resp_message_id": "r"})
         );
         let first = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]});
@@ -198,8 +198,8 @@ mod tests {
         let mut calls: Vec<(String, String, String)> = Vec::new();
         for delta in deltas {
             let chunk = json!({"choices": [{"delta": {"tool_calls": delta}}]});
-            let said = reader.read(chunk.as_object().unwrap()).unwrap();
-            for call in said.tool_calls.unwrap() {
+            let delta = reader.read(chunk.as_object().unwrap()).unwrap();
+            for call in delta.tool_calls.unwrap() {
                 let place = calls.iter().position(|(id, ..)| *id == call.id);
                 let place = place.unwrap_or_else(|| {
                     calls.push((call.id.clone(), String::new(), String::new()));
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn separate_reasoning_is_tagged_or_removed() {
-        for (remove, said) in [(false, "<think>\nab\n</think>\nc"), (true, "c")] {
+        for (remove, expected) in [(false, "<think>\nab\n</think>\nc"), (true, "c")] {
             let mut reader = ChunkReader::new(remove);
             let deltas = [
                 json!({"reasoning_content": "a"}),
@@ -382,7 +382,7 @@ mod tests {
             let text: String = chunks
                 .filter_map(|chunk| chunk["content"].as_str().map(str::to_owned))
                 .collect();
-            assert_eq!(text, said);
+            assert_eq!(text, expected);
             assert_eq!(reader.finish().0.content, None);
         }
     }
@@ -390,8 +390,8 @@ mod tests {
     #[test]
     fn lone_closing_mark_turns_text_into_reasoning() {
         let mut reader = ChunkReader::new(true);
-        let said = read(&mut reader, &json!({"content": "thoughts"})).unwrap();
-        assert_eq!(said["content"], "thoughts");
+        let delta = read(&mut reader, &json!({"content": "thoughts"})).unwrap();
+        assert_eq!(delta["content"], "thoughts");
         let over = read(&mut reader, &json!({"content": "</think>\nanswer"})).unwrap();
         assert_eq!(
             (&over["content"], &over["all_content"]),

@@ -21,18 +21,18 @@ pub fn message(
     model: &str,
 ) -> Option<Value> {
     let choice = completion.get("choices")?.get(0)?;
-    let said = choice.get("message")?;
+    let message = choice.get("message")?;
     let mut content = Vec::new();
-    if let Some(thought) = reasoning(said).filter(|_| shows_thinking(request)) {
+    if let Some(thought) = reasoning(message).filter(|_| shows_thinking(request)) {
         content.push(
             json!({"type": "thinking", "thinking": thought, "signature": own_signature(model)}),
         );
     }
-    let visible = visible_text(&text_or_refusal(said));
+    let visible = visible_text(&text_or_refusal(message));
     if !visible.is_empty() {
         content.push(json!({"type": "text", "text": visible}));
     }
-    for (n, call) in list(said.get("tool_calls")).iter().enumerate() {
+    for (n, call) in list(message.get("tool_calls")).iter().enumerate() {
         let function = &call["function"];
         let id = Some(text(call, "id")).filter(|id| is_id(id));
         let id = id.map_or_else(|| Cow::Owned(format!("call_{n}")), Cow::Borrowed);
@@ -42,7 +42,7 @@ pub fn message(
         );
     }
     let has_calls = content.iter().any(|block| block["type"] == "tool_use");
-    let stop = stop_of(choice, said, has_calls, request);
+    let stop = stop_of(choice, message, has_calls, request);
     let usage = usage_of(completion);
     Some(
         json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": content,
@@ -70,10 +70,10 @@ pub(super) struct AnthropicStopReason {
     pub(super) sequence: Option<String>,
 }
 
-/// `said`: the message or last delta of the choice.
+/// `message`: the message or last delta of the choice.
 pub(super) fn stop_of(
     choice: &Value,
-    said: &Value,
+    message: &Value,
     has_calls: bool,
     request: &JsonObject,
 ) -> AnthropicStopReason {
@@ -81,18 +81,18 @@ pub(super) fn stop_of(
         Some("length" | "max_tokens") => "max_tokens",
         Some("content_filter" | "refusal") => "refusal",
         _ if has_calls => "tool_use",
-        _ if !text(said, "refusal").is_empty() => "refusal",
+        _ if !text(message, "refusal").is_empty() => "refusal",
         _ => "end_turn",
     };
     // vLLM and similar servers report the sequence here.
-    let told = text(choice, "stop_reason");
+    let sequence = text(choice, "stop_reason");
     let is_asked = list(request.get("stop_sequences"))
         .iter()
-        .any(|stop| stop == told);
-    if reason == "end_turn" && is_asked && !told.is_empty() {
+        .any(|stop| stop == sequence);
+    if reason == "end_turn" && is_asked && !sequence.is_empty() {
         return AnthropicStopReason {
             reason: "stop_sequence",
-            sequence: Some(told.to_owned()),
+            sequence: Some(sequence.to_owned()),
         };
     }
     AnthropicStopReason {
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn a_completion_becomes_a_message() {
-        let said = json!({"role": "assistant", "content": "<think>x</think>ok", "reasoning_content": "hm", "tool_calls": [
+        let chat_message = json!({"role": "assistant", "content": "<think>x</think>ok", "reasoning_content": "hm", "tool_calls": [
             {"id": "call-1", "function": {"name": "f", "arguments": "{\"a\":1}"}},
             {"id": null, "function": {"name": "g", "arguments": "{\"a\""}},
             {"id": "c3", "function": {"name": "h", "arguments": ""}}]});
-        let completion = json!({"choices": [{"message": said, "finish_reason": "stop"}], "usage": {
+        let completion = json!({"choices": [{"message": chat_message, "finish_reason": "stop"}], "usage": {
             "prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 7}}});
         let request = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
         let message = message(&object(&completion), &object(&request), "msg_1", "m").unwrap();
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn counts_cached_tokens_separately() {
         let of = |usage: &Value| usage_json(crate::chat::usage(usage).as_ref());
-        for (told, expected) in [
+        for (provider_usage, expected) in [
             (
                 json!({"prompt_tokens": 9, "completion_tokens": 2}),
                 [9, 0, 0, 2],
@@ -219,7 +219,7 @@ mod tests {
                 shown["cache_creation"] =
                     json!({"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0});
             }
-            assert_eq!(of(&told), shown, "{told}");
+            assert_eq!(of(&provider_usage), shown, "{provider_usage}");
         }
     }
 }

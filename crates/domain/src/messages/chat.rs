@@ -134,15 +134,15 @@ impl Translation<'_> {
 
     /// Tool results come first, as chat completions require, then all other content.
     fn user(&self, blocks: &[LocatedBlock<'_>], messages: &mut Vec<Value>) -> Result<(), Fault> {
-        let (mut shown, mut said) = (Vec::new(), Vec::new());
+        let (mut shown, mut parts) = (Vec::new(), Vec::new());
         for (pointer, block) in blocks {
             if text(block, "type") == "tool_result" {
                 messages.push(self.tool_result(pointer, block, &mut shown)?);
             } else {
-                self.add_part(pointer, block, &mut said)?;
+                self.add_part(pointer, block, &mut parts)?;
             }
         }
-        shown.append(&mut said);
+        shown.append(&mut parts);
         if !shown.is_empty() {
             messages.push(json!({"role": "user", "content": content_of(shown)}));
         }
@@ -231,7 +231,7 @@ impl Translation<'_> {
 
     /// `None`: the blocks have no content for a completion.
     fn assistant(&self, blocks: &[LocatedBlock<'_>]) -> Option<Value> {
-        let (mut said, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
+        let (mut texts, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for (_, block) in blocks {
             match text(block, "type") {
                 "tool_use" => {
@@ -248,17 +248,17 @@ impl Translation<'_> {
                 "thinking" if own_signature_model(block) == Some(self.model) => {
                     thought.push_str(text(block, "thinking"));
                 }
-                "text" => said.push_str(text(block, "text")),
+                "text" => texts.push_str(text(block, "text")),
                 _ => {}
             }
         }
-        if said.is_empty() && calls.is_empty() {
+        if texts.is_empty() && calls.is_empty() {
             return None;
         }
-        let content = if said.is_empty() {
+        let content = if texts.is_empty() {
             Value::Null
         } else {
-            json!(said)
+            json!(texts)
         };
         let mut message = json!({"role": "assistant", "content": content});
         if !thought.is_empty() {
@@ -314,10 +314,10 @@ fn placed<'a>(pointer: &str, content: &'a Value) -> Vec<LocatedBlock<'a>> {
 
 /// Joins all system texts into one message, because many chat templates accept only one, at the beginning.
 fn system_message(body: &JsonObject) -> Option<Value> {
-    let said = list(body.get("messages")).iter();
-    let said = said.filter(|message| text(message, "role") == "system");
-    let said = said.map(|message| &message["content"]);
-    let blocks = body.get("system").into_iter().chain(said);
+    let system = list(body.get("messages")).iter();
+    let system = system.filter(|message| text(message, "role") == "system");
+    let system = system.map(|message| &message["content"]);
+    let blocks = body.get("system").into_iter().chain(system);
     let blocks = blocks.flat_map(|content| placed("", content));
     let texts = blocks.map(|(_, block)| text(&block, "text").to_owned());
     let texts: Vec<_> = texts.filter(|text| !text.trim().is_empty()).collect();
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_turn_with_tools_keeps_ids_and_order() {
         let picture = json!({"type": "base64", "media_type": "image/png", "data": "AA=="});
-        let told = messages(&json!([
+        let chat = messages(&json!([
             {"role": "user", "content": "go"},
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "a secret", "signature": "EqMD"},
@@ -391,7 +391,7 @@ mod tests {
             "function": {"name": name, "arguments": arguments}})
         };
         assert_eq!(
-            told,
+            chat,
             json!([
                 {"role": "user", "content": "go"},
                 {"role": "assistant", "content": "I look.", "reasoning_content": "hm",
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn merges_consecutive_roles_and_drops_empty_texts() {
-        let told = messages(&json!([
+        let chat = messages(&json!([
             {"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
             {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
             {"role": "assistant", "content": "c"}, {"role": "assistant", "content": "d"},
@@ -415,7 +415,7 @@ mod tests {
             {"role": "system", "content": "be brief"},
         ]));
         assert_eq!(
-            told,
+            chat,
             json!([{"role": "system", "content": "be brief"}, {"role": "user", "content": "a\n\nb"},
                 {"role": "assistant", "content": "cd"}])
         );
@@ -523,9 +523,9 @@ mod tests {
         ] {
             let image =
                 json!({"type": "image", "source": {"type": "url", "url": "https://a.b/c.png"}});
-            let told = messages(&json!([{"role": "user", "content": [block, image]}]));
+            let chat = messages(&json!([{"role": "user", "content": [block, image]}]));
             let shown = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
-            assert_eq!(told[0]["content"], json!([part, shown]));
+            assert_eq!(chat[0]["content"], json!([part, shown]));
         }
     }
 

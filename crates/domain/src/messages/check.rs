@@ -72,7 +72,7 @@ const CLIENT_TOOL_MEMBERS: [&str; 8] = [
 /// Pointers of faults start at the body. Null members are ignored.
 pub fn check_request(body: &JsonObject, opened: &[String]) -> Result<(), Fault> {
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
-    for (name, value) in said(body) {
+    for (name, value) in set_members(body) {
         if !MEMBERS.contains(&name.as_str()) && !is_opened(name) {
             let message = "is not allowed; the operator can allow it by `extra_members` of the model's \
                            [[model_providers]]";
@@ -279,7 +279,7 @@ fn check_members(value: &Value, members: &[&str]) -> Result<(), Fault> {
     let Some(object) = value.as_object() else {
         return Err(Fault::new("", "must be an object"));
     };
-    match said(object).find(|(name, _)| !members.contains(&name.as_str())) {
+    match set_members(object).find(|(name, _)| !members.contains(&name.as_str())) {
         Some((other, _)) => {
             let message = format!("is not allowed; allowed members: {}", members.join(", "));
             Err(Fault::new(pointer_of(other), message))
@@ -298,16 +298,16 @@ fn text_or_fault<'a>(value: &'a Value, name: &str) -> Result<&'a str, Fault> {
 
 fn each(
     items: &Value,
-    most: usize,
+    max_items: usize,
     check: impl Fn(&Value) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let Some(items) = items.as_array() else {
         return Err(Fault::new("", "must be a list"));
     };
     require(
-        items.len() <= most,
+        items.len() <= max_items,
         "",
-        &format!("must have at most {most} items"),
+        &format!("must have at most {max_items} items"),
     )?;
     let mut items = items.iter().enumerate();
     items.try_for_each(|(n, item)| check(item).map_err(|fault| fault.under(&format!("/{n}"))))
@@ -320,7 +320,7 @@ fn require(holds: bool, pointer: &str, message: &str) -> Result<(), Fault> {
     Err(Fault::new(pointer, message))
 }
 
-fn said(object: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
+fn set_members(object: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
     object.iter().filter(|(_, value)| !value.is_null())
 }
 

@@ -16,8 +16,8 @@ pub fn counted_request(body: &JsonObject) -> (Vec<Message>, Vec<LlmTool>) {
     if let Some(system) = body.get("system").filter(|system| !system.is_null()) {
         messages.push(message("system", system));
     }
-    let said = list(body.get("messages")).iter();
-    messages.extend(said.map(|said| message(text(said, "role"), &said["content"])));
+    let turns = list(body.get("messages")).iter();
+    messages.extend(turns.map(|turns| message(text(turns, "role"), &turns["content"])));
     let tools = list(body.get("tools")).iter().map(tool);
     (messages, tools.collect())
 }
@@ -42,8 +42,8 @@ fn message(role: &str, content: &Value) -> Message {
 }
 
 fn add(content: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<ToolCall>) {
-    if let Value::String(said) = content {
-        return parts.push(ContentElement::text(said.as_str()));
+    if let Value::String(text) = content {
+        return parts.push(ContentElement::text(text.as_str()));
     }
     for block in list(Some(content)) {
         match text(block, "type") {

@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn every_status_has_a_type() {
-        for (status, name, told) in [
+        for (status, name, expected) in [
             (400, "invalid_request_error", 400),
             (401, "authentication_error", 401),
             (403, "permission_error", 403),
@@ -48,7 +48,13 @@ mod tests {
             (503, "overloaded_error", 529),
             (504, "timeout_error", 504),
         ] {
-            assert_eq!(error_kind(status), ErrorKind { name, status: told });
+            assert_eq!(
+                error_kind(status),
+                ErrorKind {
+                    name,
+                    status: expected
+                }
+            );
         }
     }
 }

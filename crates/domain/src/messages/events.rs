@@ -63,15 +63,15 @@ enum BlockKind {
 impl MessageEventWriter {
     /// Creates a writer for a message with this id. `request`: the Messages request.
     pub fn new(id: &str, model: &str, request: &JsonObject) -> Self {
-        let kept = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
-        let kept = kept
+        let members = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
+        let members = members
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));
         Self {
             id: Some(id.to_owned()),
             model: model.to_owned(),
             shows_thinking: shows_thinking(request),
-            request: kept.collect(),
+            request: members.collect(),
             blocks: VecDeque::new(),
             is_open: false,
             index: 0,
@@ -87,8 +87,8 @@ impl MessageEventWriter {
     /// Returns the events of one chunk.
     pub fn read(&mut self, chunk: &JsonObject) -> Vec<Value> {
         let mut events = Vec::new();
-        if let Some(told) = usage_of(chunk) {
-            add_usage(&mut self.usage, told);
+        if let Some(usage) = usage_of(chunk) {
+            add_usage(&mut self.usage, usage);
         }
         self.begin(&mut events);
         let choice = chunk.get("choices").and_then(|choices| choices.get(0));
@@ -99,8 +99,8 @@ impl MessageEventWriter {
         if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
             self.add_text(thought, BlockKind::Thinking);
         }
-        let said = self.visible_text.read(&text_or_refusal(delta));
-        self.add_text(&said, BlockKind::Text);
+        let visible = self.visible_text.read(&text_or_refusal(delta));
+        self.add_text(&visible, BlockKind::Text);
         for call in list(delta.get("tool_calls")) {
             self.add_call(call);
         }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     /// Returns the events of these deltas as short texts.
-    fn told(request: &Value, deltas: &[Value]) -> Vec<String> {
+    fn event_lines(request: &Value, deltas: &[Value]) -> Vec<String> {
         let mut writer = MessageEventWriter::new("msg_1", "m", request.as_object().unwrap());
         let mut events = Vec::new();
         for delta in deltas {
@@ -307,9 +307,9 @@ mod tests {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                let said = ["text", "thinking", "partial_json", "signature"];
-                let said = said.iter().find_map(|name| delta[*name].as_str()).unwrap();
-                format!("{index}:{said}")
+                let value = ["text", "thinking", "partial_json", "signature"];
+                let value = value.iter().find_map(|name| delta[*name].as_str()).unwrap();
+                format!("{index}:{value}")
             }
             "content_block_stop" => format!("{index}-"),
             "message_delta" => format!(
@@ -347,12 +347,15 @@ mod tests {
             "\"end_turn\" 2",
             "stop",
         ];
-        assert_eq!(told(&json!({}), &deltas), expected);
+        assert_eq!(event_lines(&json!({}), &deltas), expected);
     }
 
     #[test]
     fn an_empty_answer_has_no_block() {
-        assert_eq!(told(&json!({}), &[]), ["start", "\"end_turn\" 0", "stop"]);
+        assert_eq!(
+            event_lines(&json!({}), &[]),
+            ["start", "\"end_turn\" 0", "stop"]
+        );
     }
 
     #[test]
@@ -364,7 +367,7 @@ mod tests {
         ];
         let asks = json!({"thinking": {"type": "enabled"}});
         assert_eq!(
-            told(&asks, &deltas),
+            event_lines(&asks, &deltas),
             [
                 "start",
                 "0+thinking",
@@ -379,7 +382,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            told(&json!({}), &deltas),
+            event_lines(&json!({}), &deltas),
             ["start", "0+text", "0:ok", "0-", "\"max_tokens\" 0", "stop"]
         );
     }
@@ -395,7 +398,7 @@ mod tests {
             json!({"end": "tool_calls"}),
         ];
         assert_eq!(
-            told(&json!({}), &deltas),
+            event_lines(&json!({}), &deltas),
             [
                 "start",
                 "0+text",
@@ -422,7 +425,7 @@ mod tests {
             json!({"content": "after", "end": "stop"}),
         ];
         assert_eq!(
-            told(&json!({}), &deltas),
+            event_lines(&json!({}), &deltas),
             [
                 "start",
                 "0+tool_use \"a\" \"f\"",
@@ -438,10 +441,10 @@ mod tests {
                 "stop"
             ]
             .into_iter()
-            .flat_map(|told| if told == "\"tool_use\" 0" {
-                vec!["2-", told]
+            .flat_map(|line| if line == "\"tool_use\" 0" {
+                vec!["2-", line]
             } else {
-                vec![told]
+                vec![line]
             })
             .collect::<Vec<_>>()
         );
@@ -455,7 +458,7 @@ mod tests {
             json!({"end": "length"}),
         ];
         assert_eq!(
-            told(&json!({}), &deltas),
+            event_lines(&json!({}), &deltas),
             [
                 "start",
                 "0+tool_use \"a\" \"f\"",
@@ -474,7 +477,7 @@ mod tests {
     fn a_refusal_is_a_stop_reason() {
         let deltas = [json!({"refusal": "I will not"}), json!({"end": "stop"})];
         assert_eq!(
-            told(&json!({}), &deltas),
+            event_lines(&json!({}), &deltas),
             [
                 "start",
                 "0+text",

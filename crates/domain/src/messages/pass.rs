@@ -49,14 +49,14 @@ pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
     (known, unknown)
 }
 
-/// Prepares a validated request: limits `max_tokens` to `most`. Removes content that the provider rejects
+/// Prepares a validated request: limits `max_tokens` to `limit`. Removes content that the provider rejects
 /// although clients send it: empty texts, reasoning of other models, and reasoning without a signature.
-pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
+pub fn pass_request(body: &mut JsonObject, limit: Option<u64>) {
     body.retain(|_, value| !value.is_null());
-    let said = body.get("max_tokens").and_then(Value::as_u64);
-    if let Some(least) = said.into_iter().chain(most).min() {
+    let max_tokens = body.get("max_tokens").and_then(Value::as_u64);
+    if let Some(least) = max_tokens.into_iter().chain(limit).min() {
         body.insert("max_tokens".to_owned(), json!(least));
-        if said != Some(least) {
+        if max_tokens != Some(least) {
             limit_thinking_budget(body, least);
         }
     }
@@ -78,16 +78,16 @@ pub fn pass_request(body: &mut JsonObject, most: Option<u64>) {
 }
 
 /// The thinking budget is part of the answer's limit and must be smaller.
-fn limit_thinking_budget(body: &mut JsonObject, most: u64) {
+fn limit_thinking_budget(body: &mut JsonObject, limit: u64) {
     let budget = body.get_mut("thinking");
     let Some(budget) = budget.and_then(|thinking| thinking.get_mut("budget_tokens")) else {
         return;
     };
-    if budget.as_u64().is_none_or(|budget| budget < most) {
+    if budget.as_u64().is_none_or(|budget| budget < limit) {
         return;
     }
-    if most > MIN_THINKING_BUDGET {
-        *budget = json!(most - 1);
+    if limit > MIN_THINKING_BUDGET {
+        *budget = json!(limit - 1);
     } else {
         disable_thinking(body);
     }
@@ -184,9 +184,9 @@ fn is_blank(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn passed(body: &Value, most: Option<u64>) -> Value {
+    fn passed(body: &Value, limit: Option<u64>) -> Value {
         let mut body = body.as_object().unwrap().clone();
-        pass_request(&mut body, most);
+        pass_request(&mut body, limit);
         Value::Object(body)
     }
 
@@ -248,12 +248,12 @@ mod tests {
                 true,
             ),
         ] {
-            let said = json!([block, call]);
+            let content = json!([block, call]);
             let result = json!([{"type": "tool_result", "tool_use_id": "t"}]);
             let body = json!({"thinking": thinking, "context_management": edits, "messages": [
-                {"role": "assistant", "content": said}, {"role": "user", "content": result}]});
+                {"role": "assistant", "content": content}, {"role": "user", "content": result}]});
             let passed = passed(&body, None);
-            let is_signed = passed["messages"][0]["content"] == said;
+            let is_signed = passed["messages"][0]["content"] == content;
             assert_eq!(is_signed, is_kept && *thinking == thinks, "{block}");
             let still_thinks = passed.get("thinking").is_some();
             assert_eq!(still_thinks, is_kept, "{block}");
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn limits_answer_and_thinking_budget() {
         let thinks = |budget: u64| json!({"type": "enabled", "budget_tokens": budget});
-        for (body, most, expected) in [
+        for (body, limit, expected) in [
             (
                 json!({"max_tokens": 9000}),
                 Some(5000),
@@ -295,7 +295,7 @@ mod tests {
                 json!({"max_tokens": 100}),
             ),
         ] {
-            assert_eq!(passed(&body, most), expected, "{body}");
+            assert_eq!(passed(&body, limit), expected, "{body}");
         }
     }
 

@@ -30,10 +30,10 @@ impl MessageRelay {
     /// Reads a complete message and returns the bytes of the model's output. `None`: it is not a message.
     pub fn message(&mut self, message: &mut JsonObject) -> Option<usize> {
         let content = message.get("content").and_then(Value::as_array)?;
-        let said = content.iter().map(said_bytes).sum();
+        let bytes = content.iter().map(said_bytes).sum();
         message.insert("model".to_owned(), json!(self.model));
         self.count(message.get("usage"));
-        Some(said)
+        Some(bytes)
     }
 
     /// Reads the next event and returns the bytes of the model's output in it.
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn messages_change_only_model_name() {
-        let told = json!({"id": "msg_x", "model": "claude-upstream", "content": [
+        let source = json!({"id": "msg_x", "model": "claude-upstream", "content": [
             {"type": "thinking", "thinking": "hm", "signature": "EqMD"}, {"type": "text", "text": "four"},
             {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}], "stop_reason": "tool_use",
             "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4, "service_tier": "standard"}});
-        let (mut relay, mut message) = (MessageRelay::new("claude"), object(&told));
+        let (mut relay, mut message) = (MessageRelay::new("claude"), object(&source));
         assert_eq!(relay.message(&mut message), Some(2 + 4 + 1 + 7));
-        let mut expected = told;
+        let mut expected = source;
         expected["model"] = json!("claude");
         assert_eq!(Value::Object(message), expected);
         let usage = relay.usage().unwrap();
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn events_change_only_model_name() {
         let mut relay = MessageRelay::new("claude");
-        let mut said = 0;
-        for (told, has_finished) in [
+        let mut bytes = 0;
+        for (source, has_finished) in [
             (
                 json!({"type": "message_start", "message": {"model": "claude",
                     "usage": {"input_tokens": 9, "output_tokens": 1}}}),
@@ -161,13 +161,13 @@ mod tests {
             (json!({"type": "message_stop"}), true),
             (json!({"type": "of tomorrow", "x": 1}), true),
         ] {
-            let mut event = object(&told);
-            said += relay.event(&mut event);
-            assert_eq!(Value::Object(event), told);
-            assert_eq!(relay.has_finished(), has_finished, "{told}");
+            let mut event = object(&source);
+            bytes += relay.event(&mut event);
+            assert_eq!(Value::Object(event), source);
+            assert_eq!(relay.has_finished(), has_finished, "{source}");
         }
         let usage = relay.usage().unwrap();
-        assert_eq!((said, usage.total_tokens), (2, Some(16)));
+        assert_eq!((bytes, usage.total_tokens), (2, Some(16)));
         assert_eq!(MessageRelay::new("m").usage(), None);
     }
 }

@@ -63,9 +63,9 @@ mod tests {
             (&[" ", ""], ""),
         ] {
             let mut in_pieces = VisibleTextFilter::default();
-            let mut said: String = pieces.iter().map(|piece| in_pieces.read(piece)).collect();
-            said += &in_pieces.finish();
-            assert_eq!(said.trim_start(), expected, "{pieces:?}");
+            let mut text: String = pieces.iter().map(|piece| in_pieces.read(piece)).collect();
+            text += &in_pieces.finish();
+            assert_eq!(text.trim_start(), expected, "{pieces:?}");
             assert_eq!(
                 visible_text(&pieces.concat()).trim_start(),
                 expected,

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::super::{remote, remote_of};
-use super::{MESSAGES, asked, asks, event, kinds, pieces, stream_events, streams, used};
+use super::{
+    MESSAGES, asks, event, kinds, pieces, stream_events, streams, used, wait_for_requests,
+};
 use crate::support::gateway::Config;
 use crate::support::upstream::UpstreamReply;
 
@@ -48,17 +50,17 @@ async fn passes_bodies_and_answers_unchanged() {
     expected["model"] = json!("claude");
     assert_eq!(answer.json::<Value>().await.unwrap(), expected);
 
-    let asked = upstream.asked().remove(0);
-    assert_eq!(asked.path, "/v1/messages");
-    let beta = asked.headers.get_all("anthropic-beta").iter();
+    let request = upstream.asked().remove(0);
+    assert_eq!(request.path, "/v1/messages");
+    let beta = request.headers.get_all("anthropic-beta").iter();
     assert_eq!(
         beta.collect::<Vec<_>>(),
         ["interleaved-thinking-2025-05-14"]
     );
-    assert_eq!(asked.headers["x-api-key"], "first-secret-key");
-    assert!(!asked.headers.contains_key("authorization"));
+    assert_eq!(request.headers["x-api-key"], "first-secret-key");
+    assert!(!request.headers.contains_key("authorization"));
     body["messages"][0]["content"].as_array_mut().unwrap().pop();
-    assert_eq!(asked.body, body);
+    assert_eq!(request.body, body);
     let used = used(&stage, &run, 1).await;
     assert_eq!([&used["prompt_tokens"], &used["completion_tokens"]], [9, 8]);
     run.end(&stage).await;
@@ -115,7 +117,7 @@ async fn pings_while_the_provider_is_silent() {
         }
         assert!(text.contains("event: message_start"), "{text}");
     }
-    asked(&upstream, 2).await;
+    wait_for_requests(&upstream, 2).await;
     run.end(&stage).await;
 }
 
@@ -123,16 +125,16 @@ async fn pings_while_the_provider_is_silent() {
 async fn withholds_reasoning_of_other_models() {
     let (stage, run, upstream) = remote("").await;
     let thought = json!({"type": "thinking", "thinking": "hm", "signature": "runnel:remote"});
-    let said = json!({"type": "text", "text": "ok"});
+    let block = json!({"type": "text", "text": "ok"});
     let mut body = asks("claude", "hello");
     let messages = body["messages"].as_array_mut().unwrap();
-    messages.push(json!({"role": "assistant", "content": [thought, said]}));
+    messages.push(json!({"role": "assistant", "content": [thought, block]}));
     messages.push(json!({"role": "user", "content": "go on"}));
     upstream.reply(UpstreamReply::Json(200, message()));
     let answer = run.call(MESSAGES, &body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let back = &upstream.asked()[0].body["messages"][1]["content"];
-    assert_eq!(*back, json!([said]));
+    assert_eq!(*back, json!([block]));
     run.end(&stage).await;
 }
 

@@ -59,8 +59,8 @@ fn check(got: &Value, model: &str, models: &Value) {
 
 /// Scripts an OpenAI-compatible server for one client. Each of its two keys is rate-limited once.
 fn script_openai(upstream: &Upstream) {
-    let completion = |said: &str| {
-        let message = json!({"role": "assistant", "content": said});
+    let completion = |text: &str| {
+        let message = json!({"role": "assistant", "content": text});
         json!({"id": "c", "choices": [{"message": message, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 5, "completion_tokens": 4}})
     };
@@ -102,7 +102,7 @@ fn script_anthropic(upstream: &Upstream) {
         json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-up", "content": content,
             "stop_reason": "end_turn", "stop_sequence": null, "usage": {"input_tokens": 5, "output_tokens": 4}})
     };
-    let whole = |said: &str| message(json!([{"type": "text", "text": said}]));
+    let whole = |text: &str| message(json!([{"type": "text", "text": text}]));
     let streamed = |block: Value, deltas: Vec<Value>, reason: &str| {
         let mut begun = message(json!([]));
         begun["stop_reason"] = json!(null);
@@ -143,9 +143,9 @@ fn script_anthropic(upstream: &Upstream) {
 fn check_provider(got: &Value, model: &str, upstream: &Upstream) {
     check(got, model, &json!(["remote", "claude"]));
     assert_eq!(got["call_id"], CALL_ID);
-    let asked = upstream.asked();
+    let requests = upstream.asked();
     let id = format!("{CALL_ID:?}");
-    let back = asked[3].body["messages"].to_string();
+    let back = requests[3].body["messages"].to_string();
     assert_eq!(back.matches(&id).count(), 2, "{back}");
 }
 

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{chunk, remote, remote_of, scripted, scripted_with, text_of};
-use super::{COUNT, MESSAGES, asked, asks, event, kinds, stream_events, streams, used};
+use super::{COUNT, MESSAGES, asks, event, kinds, stream_events, streams, used, wait_for_requests};
 use crate::support::Sqlite;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
@@ -286,7 +286,7 @@ async fn cancel_ends_stream_and_provider_call() {
     upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let body = streams(asks("remote", "hi"));
     let cancelling = async {
-        asked(&upstream, 1).await;
+        wait_for_requests(&upstream, 1).await;
         stage.client.cancel(&run.run_id).await;
         upstream.left(1).await;
     };

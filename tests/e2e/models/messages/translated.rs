@@ -12,8 +12,8 @@ use crate::support::runner::StubRunner;
 use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{OwnStage, Sqlite};
 
-fn completion(said: &str) -> Value {
-    json!({"id": "c", "choices": [{"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
+fn completion(text: &str) -> Value {
+    json!({"id": "c", "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}})
 }
 
@@ -35,11 +35,11 @@ async fn sends_chat_completions_with_limits_and_names() {
     let usage = json!({"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4,
         "output_tokens": 2});
     assert_eq!(answer.body["usage"], usage);
-    let asked = upstream.asked().remove(0);
-    assert_eq!(asked.path, "/v1/chat/completions");
+    let request = upstream.asked().remove(0);
+    assert_eq!(request.path, "/v1/chat/completions");
     let function = json!({"name": "f", "description": "d", "parameters": {"type": "object"}});
     assert_eq!(
-        asked.body,
+        request.body,
         json!({"model": "gpt", "max_tokens": 50, "stop": ["END"], "messages": [
             {"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}],
             "tools": [{"type": "function", "function": function}], "tool_choice": "auto", "parallel_tool_calls": false})
@@ -65,8 +65,8 @@ async fn requests_usage_in_every_stream() {
     assert_eq!(pieces(&events, "text"), "hello");
     let end = &events[events.len() - 2]["usage"];
     assert_eq!([&end["input_tokens"], &end["output_tokens"]], [7, 3]);
-    let asked = &upstream.asked()[0].body;
-    assert_eq!(asked["stream_options"], json!({"include_usage": true}));
+    let request = &upstream.asked()[0].body;
+    assert_eq!(request["stream_options"], json!({"include_usage": true}));
     run.end(&stage).await;
 }
 
@@ -126,8 +126,8 @@ async fn sends_artifacts_as_image_bytes() {
     let message = json!({"type": "message", "content": [], "usage": {}});
     upstream.reply(UpstreamReply::Json(200, message));
     assert_eq!(run.call(MESSAGES, &asking("claude")).await.status, 200);
-    let asked = upstream.asked();
-    let parts = |n: usize| asked[n].body["messages"][0]["content"][0].clone();
+    let requests = upstream.asked();
+    let parts = |n: usize| requests[n].body["messages"][0]["content"][0].clone();
     assert_eq!(
         parts(0)["image_url"]["url"],
         format!("data:image/png;base64,{data}")

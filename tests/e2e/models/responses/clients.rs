@@ -26,7 +26,7 @@ struct ClientRun {
     stage: OwnStage,
     run: HeldRun,
     model: &'static str,
-    said: &'static str,
+    text: &'static str,
     _upstream: Option<Upstream>,
 }
 
@@ -38,7 +38,7 @@ impl ProviderKind {
                 stage,
                 run,
                 model: "talker",
-                said: "<think>hidden</think>You said: hello",
+                text: "<think>hidden</think>You said: hello",
                 _upstream: None,
             };
         }
@@ -59,7 +59,7 @@ impl ProviderKind {
             stage,
             run,
             model: if is_chat { "remote" } else { "claude" },
-            said: "You said: hello",
+            text: "You said: hello",
             _upstream: Some(upstream),
         }
     }
@@ -156,15 +156,15 @@ fn of_messages() -> Vec<UpstreamReply> {
 }
 
 /// The expected results of a client.
-fn check_client(got: &Value, asked: &ClientRun) {
-    assert_eq!(got["whole"], asked.said);
+fn check_client(got: &Value, client_run: &ClientRun) {
+    assert_eq!(got["whole"], client_run.text);
     assert_eq!(
         (&got["pieces"], &got["last"]),
         (&got["whole"], &got["whole"])
     );
     assert_eq!(
         (&got["model"], &got["stored"]),
-        (&json!(asked.model), &json!(false))
+        (&json!(client_run.model), &json!(false))
     );
     assert_eq!(got["usage"], true);
     let types = got["types"].as_array().unwrap();
@@ -191,11 +191,12 @@ fn check_client(got: &Value, asked: &ClientRun) {
 }
 
 async fn check(mut program: Command, behind: ProviderKind) {
-    let asked = behind.start().await;
-    let base_url = format!("{}/openai/v1", asked.run.host.url);
-    let given = json!({"base_url": base_url, "token": asked.run.token, "model": asked.model});
-    check_client(&ask(&mut program, &given).await, &asked);
-    asked.run.end(&asked.stage).await;
+    let client_run = behind.start().await;
+    let base_url = format!("{}/openai/v1", client_run.run.host.url);
+    let given =
+        json!({"base_url": base_url, "token": client_run.run.token, "model": client_run.model});
+    check_client(&ask(&mut program, &given).await, &client_run);
+    client_run.run.end(&client_run.stage).await;
 }
 
 #[rstest]

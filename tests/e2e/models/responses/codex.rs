@@ -39,9 +39,9 @@ async fn codex_runs_with_models_that_it_knows() {
         .env("RUNNEL_TOKEN", &run.token)
         .kill_on_drop(true);
     let output = within("the answer of Codex", codex.output()).await.unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{log}");
-    assert!(told.contains("It is "), "{told}\n{log}");
+    assert!(output.status.success(), "{stdout}\n{log}");
+    assert!(stdout.contains("It is "), "{stdout}\n{log}");
     run.end(&stage).await;
 }

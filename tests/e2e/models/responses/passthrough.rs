@@ -37,14 +37,14 @@ async fn forwards_requests_to_responses_providers_unchanged() {
     let custom = json!({"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}});
     let reasoning =
         json!({"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "gOLD"});
-    let asked = asks(
+    let request = asks(
         "remote",
         &json!({"instructions": "be kind", "store": true, "max_output_tokens": 900,
         "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"},
         "text": {"verbosity": "low"}, "prompt_cache_key": "k", "client_metadata": {"a": "b"}, "tools": [custom],
         "input": [reasoning, {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]}),
     );
-    let answered = run.call(RESPONSES, &asked).await;
+    let answered = run.call(RESPONSES, &request).await;
     assert_eq!(answered.status, 200, "{}", answered.body);
     let mut expected = response("completed");
     (expected["model"], expected["store"]) = (json!("remote"), json!(false));
@@ -55,7 +55,7 @@ async fn forwards_requests_to_responses_providers_unchanged() {
         sent.body,
         json!({"model": "gpt", "instructions": "be kind", "store": false, "max_output_tokens": 50,
             "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low", "summary": "auto"},
-            "text": {"verbosity": "low"}, "prompt_cache_key": "k", "tools": [custom], "input": asked["input"]})
+            "text": {"verbosity": "low"}, "prompt_cache_key": "k", "tools": [custom], "input": request["input"]})
     );
     let used = used(&stage, &run, 1).await;
     assert_eq!(

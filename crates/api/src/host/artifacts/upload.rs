@@ -26,9 +26,9 @@ pub(super) async fn store(
     headers: &HeaderMap,
     body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
-    let asked = caller.grant.snapshot.artifacts(ArtifactOperation::Create);
-    if asked.is_err() {
-        caller.granted(state, CALL, asked).await?;
+    let permission = caller.grant.snapshot.artifacts(ArtifactOperation::Create);
+    if permission.is_err() {
+        caller.granted(state, CALL, permission).await?;
     }
     let run = &caller.grant.run;
     let owner = (ArtifactOrigin::Runner, Some(run.id));

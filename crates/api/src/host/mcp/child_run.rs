@@ -109,7 +109,7 @@ fn named_here(pointer: &str) -> String {
 }
 
 fn result(child: &ChildRun) -> CallToolResult {
-    let text = said(child);
+    let text = result_text(child);
     let content = vec![ContentBlock::text(text)];
     let mut result = if child.status == RunStatus::Completed {
         CallToolResult::success(content)
@@ -124,7 +124,7 @@ fn result(child: &ChildRun) -> CallToolResult {
 }
 
 /// The last message, or the reason for its absence.
-fn said(child: &ChildRun) -> String {
+fn result_text(child: &ChildRun) -> String {
     let message = child.output.as_ref();
     let message = message.and_then(|output| serde_json::from_str::<Message>(output.get()).ok());
     let text = message.map(|message| message.plain_text());

@@ -20,7 +20,7 @@ use egress::upstream::UpstreamError;
 pub(super) struct MessageEventStream {
     call: HostCall,
     items: BoxStream<'static, ApiResult<JsonObject>>,
-    told: EventConversion,
+    conversion: EventConversion,
     /// Interval between `ping` events on an idle stream.
     heartbeat: Duration,
 }
@@ -48,13 +48,13 @@ impl MessageEventStream {
     pub(super) fn new(
         call: HostCall,
         items: BoxStream<'static, Result<JsonObject, UpstreamError>>,
-        told: EventConversion,
+        conversion: EventConversion,
         heartbeat: Duration,
     ) -> Self {
         Self {
             items: Box::pin(call.while_live(items)),
             call,
-            told,
+            conversion,
             heartbeat,
         }
     }
@@ -72,15 +72,15 @@ impl MessageEventStream {
     }
 
     fn read(mut self, mut item: JsonObject) -> (Bytes, Option<Self>) {
-        let (frames, is_over) = match &mut self.told {
+        let (frames, is_over) = match &mut self.conversion {
             EventConversion::Written(writer) => {
                 self.call.count(domain::chat::usage_of(&item));
                 self.call.say(said_bytes(&item, "delta"));
                 (frames_of(&writer.read(&item)), false)
             }
             EventConversion::Relayed(relay) => {
-                let said = relay.event(&mut item);
-                self.call.say(said);
+                let bytes = relay.event(&mut item);
+                self.call.say(bytes);
                 self.call.count(relay.usage());
                 (frame(&Value::Object(item)), relay.has_stopped())
             }
@@ -95,7 +95,7 @@ impl MessageEventStream {
 
     /// Finishes the stream after the provider's last item.
     fn finish(mut self) -> Bytes {
-        let has_finished = match &self.told {
+        let has_finished = match &self.conversion {
             EventConversion::Written(writer) => writer.has_finished(),
             EventConversion::Relayed(relay) => relay.has_finished(),
         };
@@ -103,7 +103,7 @@ impl MessageEventStream {
             let cut = "the stream ended before the answer did".to_owned();
             return self.fail(UpstreamError::Malformed(cut).into());
         }
-        let events = match self.told {
+        let events = match self.conversion {
             EventConversion::Written(writer) => writer.finish().0,
             EventConversion::Relayed(_) => vec![json!({"type": "message_stop"})],
         };
@@ -116,8 +116,9 @@ impl MessageEventStream {
     /// Builds the error event. The call has ended.
     fn fail(self, failed: ApiError) -> Bytes {
         let failed = self.call.end::<()>(Err(failed)).err();
-        let told = failed.map(ApiError::into_parts);
-        told.map(|(status, error)| frame(&error_body(status, &error)))
+        let parts = failed.map(ApiError::into_parts);
+        parts
+            .map(|(status, error)| frame(&error_body(status, &error)))
             .unwrap_or_default()
     }
 }
@@ -126,10 +127,11 @@ impl MessageEventStream {
 pub(super) fn frames(
     event_streaming: MessageEventStream,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    let told = stream::unfold(Some(event_streaming), |event_streaming| async move {
+    let frames = stream::unfold(Some(event_streaming), |event_streaming| async move {
         Some(event_streaming?.next().await)
     });
-    told.filter(|frames| std::future::ready(!frames.is_empty()))
+    frames
+        .filter(|frames| std::future::ready(!frames.is_empty()))
         .map(Ok)
 }
 

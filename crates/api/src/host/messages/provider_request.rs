@@ -72,8 +72,8 @@ impl MessagesInvocation<'_> {
         let prompt_tokens = prompt_tokens(model, &body);
         let (prepared, spend) = if model.provider.supports(WireFormat::Messages) {
             pass_request(&mut body, model.max_output_tokens);
-            let (asked, spend) = self.spend(prompt_tokens, model.asked(body));
-            (PreparedMessages::Own(asked), spend)
+            let (request, spend) = self.spend(prompt_tokens, model.asked(body));
+            (PreparedMessages::Own(request), spend)
         } else {
             let chat = chat_request(&body, id).map_err(refused)?;
             check_parameters(&chat, &model.extra_members).map_err(refused)?;
@@ -161,8 +161,8 @@ pub(super) fn check(body: &JsonObject, model: &Model) -> ApiResult<()> {
 pub(super) fn prompt_tokens(model: &Model, body: &JsonObject) -> u64 {
     let (messages, tools) = counted_request(body);
     let beside = other_texts(body);
-    let asked = model.count.of_request(&messages, &tools);
-    asked.saturating_add(model.count.of_texts(beside.iter()))
+    let tokens = model.count.of_request(&messages, &tools);
+    tokens.saturating_add(model.count.of_texts(beside.iter()))
 }
 
 fn refused(fault: Fault) -> ApiError {

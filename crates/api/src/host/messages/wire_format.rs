@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     fn errors_have_anthropic_format_and_pointer() {
-        let told = |error: ApiError| {
+        let body_of = |error: ApiError| {
             let (status, error) = error.into_parts();
             error_body(status, &error)
         };
-        let invalid = told(ApiError::invalid(
+        let invalid = body_of(ApiError::invalid(
             "/messages/0/role",
             "must be user or assistant",
         ));
@@ -185,14 +185,14 @@ mod tests {
         );
         let image =
             ApiError::not_found("artifact", "a-1").with("pointer", json!("/messages/0/content/1"));
-        let image = told(image);
+        let image = body_of(image);
         assert_eq!(image["error"]["type"], "not_found_error");
         assert_eq!(
             image["error"]["message"],
             "/messages/0/content/1: there is no artifact a-1"
         );
         let long = ApiError::invalid_argument("x").with("reason", json!("context_length_exceeded"));
-        assert_eq!(told(long)["error"]["message"], "prompt is too long: x");
+        assert_eq!(body_of(long)["error"]["message"], "prompt is too long: x");
     }
 
     #[test]

@@ -89,9 +89,9 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
             return fault("/type");
         }
         // Some servers accept a built-in tool by its name alone.
-        let said = members.iter().filter(|(_, value)| !value.is_null());
+        let values = members.iter().filter(|(_, value)| !value.is_null());
         let mut others =
-            said.filter(|(name, _)| !of_ours(name) && !TOOL_FIELDS.contains(&name.as_str()));
+            values.filter(|(name, _)| !of_ours(name) && !TOOL_FIELDS.contains(&name.as_str()));
         if let Some((other, _)) = others.next() {
             return fault(&format!("/{}", escaped(other)));
         }

@@ -96,12 +96,17 @@ struct Image {
 }
 
 impl Image {
-    /// Reads a granted and visible artifact of at most `most` bytes. Checks and audit are those of `GET
+    /// Reads a granted and visible artifact of at most `max_bytes` bytes. Checks and audit are those of `GET
     /// /artifacts/{id}/content`.
-    async fn read(caller: &RunCaller, state: &ApiState, id: &str, most: u64) -> ApiResult<Self> {
+    async fn read(
+        caller: &RunCaller,
+        state: &ApiState,
+        id: &str,
+        max_bytes: u64,
+    ) -> ApiResult<Self> {
         let (mut call, found) = find(caller, state, ArtifactOperation::Read, id).await?;
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
-        let permit = check(&mime_type, size, most).and_then(|bytes| {
+        let permit = check(&mime_type, size, max_bytes).and_then(|bytes| {
             // Base64 needs a third more.
             let budget = state.model_memory();
             budget.take(caller.sender(), bytes.div_ceil(3) * 4)
@@ -144,13 +149,13 @@ async fn read_exactly(
 }
 
 /// Checks type and size of an image.
-fn check(mime_type: &str, size: u64, most: u64) -> ApiResult<usize> {
+fn check(mime_type: &str, size: u64, max_bytes: u64) -> ApiResult<usize> {
     if !TYPES.contains(&mime_type) {
         let types = TYPES.join(", ");
         let message = format!("must be an image ({types}), and this artifact is {mime_type}");
         return Err(ApiError::invalid_argument(message));
     }
-    if size > most {
+    if size > max_bytes {
         let message = format!(
             "the images of a request must have at most {MAX_IMAGE_BYTES} bytes together; send smaller ones"
         );

@@ -22,8 +22,8 @@ pub(in crate::host) fn check_token_limits(body: &JsonObject) -> Result<(), Fault
     let members = members
         .into_iter()
         .chain(ANSWERS.map(|key| (key, MAX_ANSWERS)));
-    for (key, most) in members {
-        check_number(body.get(key), &format!("/{key}"), 1..=most)?;
+    for (key, max) in members {
+        check_number(body.get(key), &format!("/{key}"), 1..=max)?;
     }
     for pointer in THOUGHTS.into_iter().chain([LEAST]) {
         check_number(value_at(body, pointer), pointer, 0..=MAX_TOKENS)?;
@@ -41,8 +41,8 @@ fn check_number(
     if value.is_none_or(|value| value.is_null() || is_within(value)) {
         return Ok(());
     }
-    let (least, most) = range.into_inner();
-    let message = format!("must be a whole number from {least} to {most}");
+    let (least, max) = range.into_inner();
+    let message = format!("must be a whole number from {least} to {max}");
     Err(Fault::new(pointer, message))
 }
 
@@ -55,12 +55,12 @@ pub(in crate::host) fn prompt_texts(body: &JsonObject) -> Vec<String> {
 
 /// Bytes of generated text in a chunk, or in one `message` of a whole answer. This includes reasoning and tool
 /// arguments in any field.
-pub(in crate::host) fn said_bytes(answer: &JsonObject, said: &str) -> usize {
+pub(in crate::host) fn said_bytes(answer: &JsonObject, member: &str) -> usize {
     let choices = answer.get("choices").and_then(Value::as_array);
     choices
         .into_iter()
         .flatten()
-        .map(|choice| text_bytes(&choice[said]))
+        .map(|choice| text_bytes(&choice[member]))
         .sum()
 }
 
@@ -71,10 +71,10 @@ fn text_bytes(value: &Value) -> usize {
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(text_bytes).sum(),
         Value::Object(members) => {
-            let said = members
+            let fields = members
                 .iter()
                 .filter(|(name, _)| !names.contains(&name.as_str()));
-            said.map(|(_, value)| text_bytes(value)).sum()
+            fields.map(|(_, value)| text_bytes(value)).sum()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
@@ -109,8 +109,8 @@ pub(in crate::host) fn chat_spend(
 /// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so
 /// upper bounds of concurrent calls would fill a budget of which nothing is spent.
 pub(in crate::host) fn reserved(of_model: Option<u64>, answers: u64, upper_bound: u64) -> u64 {
-    let most = of_model.unwrap_or(u64::MAX).saturating_mul(answers);
-    most.min(upper_bound)
+    let bound = of_model.unwrap_or(u64::MAX).saturating_mul(answers);
+    bound.min(upper_bound)
 }
 
 /// Number of answers that the request asks for.
@@ -123,10 +123,10 @@ fn answers_of(body: &JsonObject) -> u64 {
 /// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
 fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
     let number = |key: &str| body.get(key).and_then(Value::as_u64);
-    let said = number(bound).unwrap_or(UNSAID_TOKENS);
+    let tokens = number(bound).unwrap_or(UNSAID_TOKENS);
     let each = match thoughts {
-        ThoughtCount::Within => said,
-        ThoughtCount::Beside => with_reasoning(body, said),
+        ThoughtCount::Within => tokens,
+        ThoughtCount::Beside => with_reasoning(body, tokens),
     };
     each.saturating_mul(answers_of(body))
 }
@@ -135,8 +135,8 @@ fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u
 fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
     let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
     let thoughts = THOUGHTS.into_iter().filter_map(number);
-    let said = bound.max(number(LEAST).unwrap_or_default());
-    thoughts.fold(said, u64::saturating_add)
+    let tokens = bound.max(number(LEAST).unwrap_or_default());
+    thoughts.fold(tokens, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn reserves_token_limit_times_number_of_answers() {
-        let most =
+        let bound =
             |value: &Value| completion_bound(&body(value), "max_tokens", ThoughtCount::Beside);
-        assert_eq!(most(&json!({})), UNSAID_TOKENS);
-        assert_eq!(most(&json!({"max_tokens": null})), UNSAID_TOKENS);
-        assert_eq!(most(&json!({"max_tokens": 5})), 5);
-        assert_eq!(most(&json!({"max_tokens": 500, "n": 100})), 50_000);
-        assert_eq!(most(&json!({"max_tokens": 7, "n": 2, "best_of": 3})), 21);
+        assert_eq!(bound(&json!({})), UNSAID_TOKENS);
+        assert_eq!(bound(&json!({"max_tokens": null})), UNSAID_TOKENS);
+        assert_eq!(bound(&json!({"max_tokens": 5})), 5);
+        assert_eq!(bound(&json!({"max_tokens": 500, "n": 100})), 50_000);
+        assert_eq!(bound(&json!({"max_tokens": 7, "n": 2, "best_of": 3})), 21);
         // An unknown limit field bounds nothing.
         let other = json!({"max_completion_tokens": 1});
-        assert_eq!(most(&other), UNSAID_TOKENS);
+        assert_eq!(bound(&other), UNSAID_TOKENS);
     }
 
     /// 64 agents with the prices of Claude Sonnet, which ask for 32,000 tokens, and $10.
@@ -177,8 +177,8 @@ mod tests {
             cost_micros: Some(10_000_000),
             wall_ms: None,
         };
-        let asked = body(&json!({"max_tokens": 32_000}));
-        let bound = completion_bound(&asked, "max_tokens", ThoughtCount::Within);
+        let request = body(&json!({"max_tokens": 32_000}));
+        let bound = completion_bound(&request, "max_tokens", ThoughtCount::Within);
         let fitting = |of_model| {
             let call = Amount {
                 calls: 1,
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn reserves_reasoning_and_minimum_beyond_limit() {
-        for (said, beside) in [
+        for (request, beside) in [
             (json!({"max_tokens": 16, "thinking_budget": 38_000}), 38_016),
             (
                 json!({"max_tokens": 16, "reasoning": {"max_tokens": 38_000}}),
@@ -228,27 +228,27 @@ mod tests {
                 16,
             ),
         ] {
-            let most = |thoughts| completion_bound(&body(&said), "max_tokens", thoughts);
-            assert_eq!(most(ThoughtCount::Beside), beside, "{said}");
+            let bound = |thoughts| completion_bound(&body(&request), "max_tokens", thoughts);
+            assert_eq!(bound(ThoughtCount::Beside), beside, "{request}");
             // Providers that count reasoning within the limit add nothing.
-            let answers = said["n"].as_u64().unwrap_or(1);
-            assert_eq!(most(ThoughtCount::Within), 16 * answers, "{said}");
+            let answers = request["n"].as_u64().unwrap_or(1);
+            assert_eq!(bound(ThoughtCount::Within), 16 * answers, "{request}");
         }
     }
 
     #[test]
     fn counts_all_prompt_and_generated_text() {
-        let asked = body(
+        let request = body(
             &json!({"functions": [{"name": "f"}], "temperature": 1, "user": "u", "stream": true}),
         );
-        assert_eq!(prompt_texts(&asked), [r#"[{"name":"f"}]"#, r#""u""#]);
-        let said = json!({"choices": [
+        assert_eq!(prompt_texts(&request), [r#"[{"name":"f"}]"#, r#""u""#]);
+        let answer = json!({"choices": [
             {"delta": {"role": "assistant", "content": "12", "reasoning_content": "345"}},
             {"delta": {"function_call": {"name": "6", "arguments": "78"}}},
             {"delta": {"tool_calls": [{"id": "x", "type": "function", "function": {"arguments": "9"}}]}},
         ]});
-        assert_eq!(said_bytes(&body(&said), "delta"), 9);
-        assert_eq!(said_bytes(&body(&said), "message"), 0);
+        assert_eq!(said_bytes(&body(&answer), "delta"), 9);
+        assert_eq!(said_bytes(&body(&answer), "message"), 0);
     }
 
     #[test]

@@ -114,14 +114,14 @@ mod tests {
             ),
             (502, "runtime_error", "", ("server_error", "runtime_error")),
         ] {
-            let told = openai_error(StatusCode::from_u16(status).unwrap(), error(code, reason));
-            let told = &told["error"];
+            let body = openai_error(StatusCode::from_u16(status).unwrap(), error(code, reason));
+            let body = &body["error"];
             assert_eq!(
-                (&told["type"], &told["code"]),
+                (&body["type"], &body["code"]),
                 (&json!(expected.0), &json!(expected.1))
             );
             assert_eq!(
-                (&told["param"], &told["message"]),
+                (&body["param"], &body["message"]),
                 (&json!("/input/0"), &json!("m"))
             );
         }

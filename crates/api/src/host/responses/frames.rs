@@ -10,7 +10,7 @@ use protocol::JsonObject;
 use serde_json::Value;
 
 use super::errors::code_of;
-use super::turn::KeptTurn;
+use super::turn::StoredTurn;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::said_bytes;
 use crate::host_call::HostCall;
@@ -20,7 +20,7 @@ use models::{Chunks, WireEvents};
 /// A streaming answer, and its turn for later requests.
 pub(super) struct StreamingResponse {
     pub(super) events: ResponseEvents,
-    pub(super) turn: Option<KeptTurn>,
+    pub(super) turn: Option<StoredTurn>,
 }
 
 /// Source of the events of an answer.
@@ -47,7 +47,7 @@ enum ResponseStreamState {
 /// A call whose answer is streaming.
 struct AnsweringCall {
     call: HostCall,
-    turn: Option<KeptTurn>,
+    turn: Option<StoredTurn>,
 }
 
 impl AnsweringCall {
@@ -82,11 +82,11 @@ impl StreamingResponse {
                 (items, stream_state, Bytes::new())
             }
         };
-        let said = stream::unfold((items, stream_state), |(items, stream_state)| {
+        let later_frames = stream::unfold((items, stream_state), |(items, stream_state)| {
             stream_state.next(items)
         });
         stream::once(std::future::ready(begun))
-            .chain(said)
+            .chain(later_frames)
             .filter(|frame| std::future::ready(!frame.is_empty()))
             .map(Ok)
     }
@@ -159,7 +159,7 @@ fn passed(
         Some(Ok(mut event)) => {
             let end = passing.read(&mut event);
             call.count(passing.usage.clone());
-            call.say(passing.said);
+            call.say(passing.text_bytes);
             let event = Value::Object(event);
             let frames = frames(std::slice::from_ref(&event));
             call.add_bytes(frames.len());

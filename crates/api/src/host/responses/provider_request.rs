@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::frames::{ResponseEvents, StreamingResponse, too_large};
 use super::store::ResponseOwner;
-use super::turn::{KeptTurn, Turn};
+use super::turn::{StoredTurn, Turn};
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};
@@ -37,7 +37,7 @@ struct PreparedResponse {
     answering: AnswerConversion,
     /// Memory permits of its images.
     images: Vec<MemoryPermit>,
-    turn: Option<KeptTurn>,
+    turn: Option<StoredTurn>,
 }
 
 /// Conversion of the provider's answer.
@@ -121,7 +121,7 @@ impl ResponsesInvocation<'_> {
         let turn = Turn::of(self.caller, self.state, &mut request)?;
         let prepared = self.prepare_turn(call, request, &turn).await;
         let mut prepared = prepared.map_err(|failed| failed.moved(|at| turn.pointer(at)))?;
-        prepared.turn = turn.kept;
+        prepared.turn = turn.stored;
         Ok(prepared)
     }
 
@@ -143,28 +143,30 @@ impl ResponsesInvocation<'_> {
         } else {
             ProviderApi::Chat
         };
-        let mut asked = read_request(&request, id, target, opened)
+        let mut responses_request = read_request(&request, id, target, opened)
             .map_err(|fault| ApiError::faults(&[fault]))?;
-        self.report_left_out(turn.owner, &asked);
-        let body = std::mem::take(&mut asked.chat);
-        check_token_limits(&body).map_err(|fault| ApiError::faults(&[asked.fault(fault)]))?;
+        self.report_left_out(turn.owner, &responses_request);
+        let body = std::mem::take(&mut responses_request.chat);
+        check_token_limits(&body)
+            .map_err(|fault| ApiError::faults(&[responses_request.fault(fault)]))?;
         let prompt = CompletionInput {
             body,
-            beside: &asked.beside,
+            beside: &responses_request.beside,
         };
         let prepared = prepare(caller, state, call, (id, model), prompt).await;
-        let (chat, images) = prepared.map_err(|failed| failed.moved(|at| asked.pointer(at)))?;
+        let (chat, images) =
+            prepared.map_err(|failed| failed.moved(|at| responses_request.pointer(at)))?;
         let head = self.head(turn);
         let (body, answering) = match target {
             ProviderApi::Responses => {
-                let body = passthrough_body(request, &asked, &chat, opened);
+                let body = passthrough_body(request, &responses_request, &chat, opened);
                 (
                     body,
                     AnswerConversion::Passed(ResponsesPassthrough::new(head)),
                 )
             }
             ProviderApi::Chat => {
-                let writer = ResponseEventWriter::new(head, &request, &asked);
+                let writer = ResponseEventWriter::new(head, &request, &responses_request);
                 (chat, AnswerConversion::Written(Box::new(writer)))
             }
         };
@@ -177,9 +179,9 @@ impl ResponsesInvocation<'_> {
     }
 
     /// Logs each type of item that is left out, once for the run.
-    fn report_left_out(&self, owner: ResponseOwner, asked: &ResponsesRequest) {
+    fn report_left_out(&self, owner: ResponseOwner, responses_request: &ResponsesRequest) {
         let run = self.caller.grant.run.id;
-        for kind in &asked.left_out {
+        for kind in &responses_request.left_out {
             if self.state.response_store().reports(owner, kind) {
                 tolerated(Peer::Runner, "unknown_response_item", run);
                 tracing::warn!(
@@ -203,20 +205,21 @@ impl ResponsesInvocation<'_> {
 }
 
 /// Counts the tokens of a request like the native API.
-pub(super) fn input_tokens(model: &Model, asked: &ResponsesRequest) -> u64 {
+pub(super) fn input_tokens(model: &Model, responses_request: &ResponsesRequest) -> u64 {
     let items = |name: &str| {
-        let items = asked.chat.get(name).and_then(Value::as_array);
+        let items = responses_request.chat.get(name).and_then(Value::as_array);
         items.into_iter().flatten()
     };
     let messages: Vec<_> = items("messages").map(message).collect();
     let tools: Vec<_> = items("tools").filter_map(tool).collect();
-    let mut others = asked.chat.clone();
+    let mut others = responses_request.chat.clone();
     for counted in ["messages", "tools"] {
         others.remove(counted);
     }
     let others = prompt_texts(&others);
     let count = model.count;
-    count.of_request(&messages, &tools) + count.of_texts(others.iter().chain(&asked.beside))
+    count.of_request(&messages, &tools)
+        + count.of_texts(others.iter().chain(&responses_request.beside))
 }
 
 fn message(chat: &Value) -> Message {

@@ -179,9 +179,9 @@ impl StoredRuns {
     }
 
     /// Removes responses of other runs until the rest fits.
-    fn evict(&mut self, kept: RunId) {
+    fn evict(&mut self, current: RunId) {
         while self.bytes > PROCESS_BYTES {
-            let others = self.runs.iter().filter(|(id, _)| **id != kept);
+            let others = self.runs.iter().filter(|(id, _)| **id != current);
             let Some(oldest) = others.min_by_key(|(_, run)| run.newest).map(|(id, _)| *id) else {
                 return;
             };
@@ -314,9 +314,9 @@ mod tests {
             keep(&store, one, n, "{}");
         }
         let items = store.conversation(one, "resp_2").unwrap();
-        let said: Vec<_> = items.iter().map(|item| item["content"].clone()).collect();
+        let contents: Vec<_> = items.iter().map(|item| item["content"].clone()).collect();
         assert_eq!(
-            said,
+            contents,
             [
                 json!(1),
                 Value::Null,

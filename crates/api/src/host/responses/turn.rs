@@ -18,18 +18,18 @@ pub(super) struct Turn {
     pub(super) owner: ResponseOwner,
     pub(super) previous: Option<String>,
     /// `None`: the client wants nothing kept.
-    pub(super) kept: Option<KeptTurn>,
+    pub(super) stored: Option<StoredTurn>,
 }
 
 /// A request whose answer is kept for later ones.
-pub(super) struct KeptTurn {
+pub(super) struct StoredTurn {
     state: ApiState,
     owner: ResponseOwner,
     previous: Option<String>,
     input: Option<String>,
 }
 
-impl KeptTurn {
+impl StoredTurn {
     /// Keeps the answer for references of later requests.
     pub(super) fn keep(self, response: &Value, unsent_reasoning: Option<String>) {
         let answered = AnsweredRequest {
@@ -66,7 +66,7 @@ impl Turn {
             let items = json!([{"role": "user", "content": text}]);
             request.insert("input".to_owned(), items);
         }
-        let kept = keeps_items(request).then(|| KeptTurn {
+        let stored = keeps_items(request).then(|| StoredTurn {
             state: state.clone(),
             owner,
             previous: previous.clone(),
@@ -86,7 +86,7 @@ impl Turn {
             earlier,
             owner,
             previous,
-            kept,
+            stored,
         })
     }
 
@@ -151,7 +151,7 @@ mod tests {
             earlier: 3,
             owner: ResponseOwner::of(RunId(Uuid::nil()), 0, 0),
             previous: None,
-            kept: None,
+            stored: None,
         };
         for (resolved, of_client) in [
             ("/input/4/content/0", "/input/1/content/0"),

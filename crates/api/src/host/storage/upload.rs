@@ -92,8 +92,8 @@ impl<'a> Upload<'a> {
     }
 
     fn too_large(&self) -> ApiError {
-        let most = self.state.runs.limits().storage_blob_bytes;
-        ApiError::too_large(format!("a blob has at most {most} bytes"))
+        let max_bytes = self.state.runs.limits().storage_blob_bytes;
+        ApiError::too_large(format!("a blob has at most {max_bytes} bytes"))
     }
 
     /// Reads the whole body, publishes the blob under its key, and audits its size. Returns the SHA-256.

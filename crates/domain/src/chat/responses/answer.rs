@@ -50,13 +50,17 @@ pub struct ResponseEventWriter {
 
 impl ResponseEventWriter {
     /// Creates a writer for the answer to this request.
-    pub fn new(head: ResponseHead, request: &JsonObject, asked: &ResponsesRequest) -> Self {
+    pub fn new(
+        head: ResponseHead,
+        request: &JsonObject,
+        responses_request: &ResponsesRequest,
+    ) -> Self {
         Self {
             head,
             echo: echo(request),
-            names: asked.names.clone(),
-            returns_reasoning: asked.returns_reasoning,
-            keeps_items: asked.keeps_items,
+            names: responses_request.names.clone(),
+            returns_reasoning: responses_request.returns_reasoning,
+            keeps_items: responses_request.keeps_items,
             sequence: 0,
             items: Vec::new(),
             open: None,
@@ -81,8 +85,8 @@ impl ResponseEventWriter {
 
     /// Returns the events of one chunk or of a complete completion.
     pub fn read(&mut self, chunk: &JsonObject) -> Result<Vec<Value>, AnswerTooLarge> {
-        if let Some(told) = usage_of(chunk) {
-            add_usage(&mut self.usage, told);
+        if let Some(usage) = usage_of(chunk) {
+            add_usage(&mut self.usage, usage);
         }
         let mut events = Vec::new();
         let choices = chunk.get("choices").and_then(Value::as_array);
@@ -93,19 +97,21 @@ impl ResponseEventWriter {
         if let Some(reason) = finish_reason(choice) {
             self.reason = Some(reason.to_owned());
         }
-        let said = choice.get("delta").or_else(|| choice.get("message"));
-        let Some(said) = said else { return Ok(events) };
+        let delta = choice.get("delta").or_else(|| choice.get("message"));
+        let Some(delta) = delta else {
+            return Ok(events);
+        };
         if self.collects_reasoning() {
-            self.thoughts.add(said);
+            self.thoughts.add(delta);
         }
-        if let Some(text) = reasoning(said) {
+        if let Some(text) = reasoning(delta) {
             self.say(TextKind::Reasoning, text, &mut events);
         }
-        let text = said.get("content").map(plain_text).unwrap_or_default();
+        let text = delta.get("content").map(plain_text).unwrap_or_default();
         self.say(TextKind::Answer, &text, &mut events);
-        let refusal = text_of(said, "refusal").unwrap_or_default();
+        let refusal = text_of(delta, "refusal").unwrap_or_default();
         self.say(TextKind::Refusal, &refusal, &mut events);
-        let calls = said.get("tool_calls").and_then(Value::as_array);
+        let calls = delta.get("tool_calls").and_then(Value::as_array);
         for (n, call) in (0..).zip(calls.into_iter().flatten()) {
             self.call(call["index"].as_u64().unwrap_or(n), call, &mut events);
         }

@@ -110,7 +110,7 @@ impl ResponsesRequest {
 
 /// Returns true if the request asks for streaming.
 pub fn wants_stream(body: &JsonObject) -> Result<bool, Fault> {
-    switch(body, "stream").map(|said| said == Some(true))
+    switch(body, "stream").map(|flag| flag == Some(true))
 }
 
 /// Returns true if later requests may refer to the answer. It is the default.
@@ -230,7 +230,7 @@ fn check_other(name: &str, value: &Value, target: ProviderApi) -> Result<(), Fau
 fn switch(body: &JsonObject, name: &str) -> Result<Option<bool>, Fault> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(said)) => Ok(Some(*said)),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
         Some(_) => Err(Fault::new(format!("/{name}"), "must be true or false")),
     }
 }
@@ -488,9 +488,15 @@ mod tests {
         let body = json!({"model": "m", "instructions": "be kind",
             "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"},
                 {"type": "input_image", "image_url": "http://10.0.0.1/a"}]}]});
-        let asked = read(&body, ProviderApi::Chat, &[]).unwrap();
+        let responses_request = read(&body, ProviderApi::Chat, &[]).unwrap();
         let fault = Fault::new("/messages/1/content/1/image_url/url", "is no place");
-        assert_eq!(asked.fault(fault).pointer, "/input/0/content/1/image_url");
-        assert_eq!(asked.pointer("/max_tokens"), "/max_output_tokens");
+        assert_eq!(
+            responses_request.fault(fault).pointer,
+            "/input/0/content/1/image_url"
+        );
+        assert_eq!(
+            responses_request.pointer("/max_tokens"),
+            "/max_output_tokens"
+        );
     }
 }

@@ -70,12 +70,12 @@ impl ResponseHead {
 /// Returns the request members that the answer repeats.
 pub(super) fn echo(request: &JsonObject) -> JsonObject {
     let members = ECHOED.iter().map(|(name, default)| {
-        let said = request.get(*name).filter(|said| !said.is_null());
-        let said = said
-            .filter(|said| said.to_string().len() <= ECHO_BYTES)
+        let value = request.get(*name).filter(|value| !value.is_null());
+        let value = value
+            .filter(|value| value.to_string().len() <= ECHO_BYTES)
             .cloned();
-        let said = said.unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
-        ((*name).to_owned(), said)
+        let value = value.unwrap_or_else(|| serde_json::from_str(default).unwrap_or_default());
+        ((*name).to_owned(), value)
     });
     members.collect()
 }

@@ -36,7 +36,7 @@ const PASSED: [&str; 17] = [
 /// limit and the provider's name of the model. `opened`: additional members that the operator allows.
 pub fn passthrough_body(
     mut body: JsonObject,
-    asked: &ResponsesRequest,
+    responses_request: &ResponsesRequest,
     chat: &JsonObject,
     opened: &[String],
 ) -> JsonObject {
@@ -44,10 +44,10 @@ pub fn passthrough_body(
         let is_passed = PASSED.contains(&name.as_str()) || opened.contains(name);
         is_passed && !value.is_null()
     });
-    if let Some(tools) = &asked.own_tools {
+    if let Some(tools) = &responses_request.own_tools {
         body.insert("tools".to_owned(), tools.clone());
     }
-    for (from, to) in asked.places.images() {
+    for (from, to) in responses_request.places.images() {
         let to = to
             .strip_prefix("/input")
             .and_then(|to| body.get_mut("input")?.pointer_mut(to));
@@ -61,7 +61,7 @@ pub fn passthrough_body(
         }
     }
     if let Some(Value::Array(items)) = body.get_mut("input") {
-        for (n, tools) in &asked.own_tools_of_items {
+        for (n, tools) in &responses_request.own_tools_of_items {
             if let Some(item) = items.get_mut(*n) {
                 item["tools"] = tools.clone();
             }
@@ -76,7 +76,7 @@ pub fn passthrough_body(
     if let Some(bound) = bounds.iter().find_map(|name| chat.get(*name)) {
         body.insert("max_output_tokens".to_owned(), bound.clone());
     }
-    if asked.keeps_items && body.get("reasoning").is_some_and(Value::is_object) {
+    if responses_request.keeps_items && body.get("reasoning").is_some_and(Value::is_object) {
         include_reasoning(&mut body);
     }
     body.insert("store".to_owned(), json!(false));
@@ -162,7 +162,7 @@ pub struct ResponsesPassthrough {
     /// Token usage.
     pub usage: Option<LlmTokenUsage>,
     /// Text bytes of the current event.
-    pub said: usize,
+    pub text_bytes: usize,
     /// The newest response object, without its items.
     response: Option<Value>,
 }
@@ -174,7 +174,7 @@ impl ResponsesPassthrough {
             head,
             next: 0,
             usage: None,
-            said: 0,
+            text_bytes: 0,
             response: None,
         }
     }
@@ -208,11 +208,11 @@ impl ResponsesPassthrough {
             .to_owned();
         // Only delta events of a text have one.
         let delta = event.get("delta").and_then(Value::as_str);
-        self.said = delta.map_or(0, str::len);
+        self.text_bytes = delta.map_or(0, str::len);
         if let Some(response) = event.get_mut("response") {
             rewrite_response(response, &self.head);
-            if let Some(told) = response.get("usage").and_then(usage) {
-                self.usage = Some(told);
+            if let Some(usage) = response.get("usage").and_then(usage) {
+                self.usage = Some(usage);
             }
         }
         let message = |holder: &Value| {
@@ -252,10 +252,11 @@ mod tests {
     fn passed(request: &Value, chat: &Value) -> Value {
         let request = object(request);
         let opened = ["guided".to_owned()];
-        let asked = read_request(&request, "m", ProviderApi::Responses, &opened).unwrap();
-        let mut body = asked.chat.clone();
+        let responses_request =
+            read_request(&request, "m", ProviderApi::Responses, &opened).unwrap();
+        let mut body = responses_request.chat.clone();
         body.extend(object(chat));
-        passthrough_body(request, &asked, &body, &opened).into()
+        passthrough_body(request, &responses_request, &body, &opened).into()
     }
 
     #[test]
@@ -291,15 +292,14 @@ mod tests {
 
     #[test]
     fn passes_no_unknown_items_and_tool_members() {
-        let said = json!({"role": "user", "content": "hi"});
+        let message = json!({"role": "user", "content": "hi"});
         let tool = json!({"type": "function", "name": "f", "unknown": 1});
         let request = json!({"model": "m", "input": [{"type": "additional_tools", "role": "developer", "tools": [tool]},
-            {"type": "mcp_approval_response", "approve": true}, {"type": "note", "text": "a"}, said]});
+            {"type": "mcp_approval_response", "approve": true}, {"type": "note", "text": "a"}, message]});
         let body = passed(&request, &json!({}));
         let tools = json!([{"type": "function", "name": "f"}]);
         let note = json!({"type": "message", "role": "user", "content": "a"});
-        let expected =
-            json!([{"type": "additional_tools", "role": "developer", "tools": tools}, note, said]);
+        let expected = json!([{"type": "additional_tools", "role": "developer", "tools": tools}, note, message]);
         assert_eq!(body["input"], expected);
     }
 
@@ -331,7 +331,7 @@ mod tests {
     fn events_use_granted_model_name() {
         let usage = json!({"input_tokens": 5, "output_tokens": 2, "total_tokens": 7});
         let mut passing = passing();
-        for (event, said, end) in [
+        for (event, text_bytes, end) in [
             (
                 json!({"type": "response.created", "sequence_number": 0,
                 "response": {"id": "r", "model": "gpt", "store": true, "output": []}}),
@@ -352,7 +352,7 @@ mod tests {
         ] {
             let mut event = object(&event);
             assert_eq!(passing.read(&mut event), end);
-            assert_eq!(passing.said, said);
+            assert_eq!(passing.text_bytes, text_bytes);
             if let Some(response) = event.get("response") {
                 assert_eq!(
                     (&response["model"], &response["store"]),

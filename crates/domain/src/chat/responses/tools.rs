@@ -77,8 +77,8 @@ pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
         return whole;
     }
     let sum = checksum(whole.as_bytes());
-    let kept: String = whole.chars().take(NAME_CHARS - 9).collect();
-    format!("{kept}_{sum:08x}")
+    let prefix: String = whole.chars().take(NAME_CHARS - 9).collect();
+    format!("{prefix}_{sum:08x}")
 }
 
 /// FNV-1a, 32 bits: stable across processes.
@@ -94,8 +94,8 @@ pub(super) fn read_tools(
     places: &mut PointerMap,
 ) -> Result<RequestTools, Fault> {
     let mut tools = RequestTools::default();
-    let told = body.get("tools").unwrap_or(&Value::Null);
-    tools.own = tools.add_list(told, "/tools", places)?;
+    let tool_list = body.get("tools").unwrap_or(&Value::Null);
+    tools.own = tools.add_list(tool_list, "/tools", places)?;
     let items = body.get("input").and_then(Value::as_array);
     for (n, item) in items.into_iter().flatten().enumerate() {
         if item["type"] == "additional_tools" {
@@ -115,13 +115,13 @@ impl RequestTools {
         pointer: &str,
         places: &mut PointerMap,
     ) -> Result<Vec<Value>, Fault> {
-        let told = match list {
+        let tool_list = match list {
             Value::Null => return Ok(Vec::new()),
-            Value::Array(told) => told,
+            Value::Array(tool_list) => tool_list,
             _ => return Err(Fault::new(pointer, "must be a list")),
         };
-        let mut own = Vec::with_capacity(told.len());
-        for (n, tool) in told.iter().enumerate() {
+        let mut own = Vec::with_capacity(tool_list.len());
+        for (n, tool) in tool_list.iter().enumerate() {
             let pointer = format!("{pointer}/{n}");
             if tool["type"] == "namespace" {
                 own.push(self.add_namespace(tool, &pointer, places)?);
@@ -221,8 +221,9 @@ fn unknown_type(kind: &str, pointer: &str) -> Fault {
 
 fn own_tool(tool: &Value) -> Value {
     let members = tool.as_object().into_iter().flatten();
-    let kept = members.filter(|(name, _)| OF_TOOL.contains(&name.as_str()));
-    kept.map(|(name, value)| (name.clone(), value.clone()))
+    let members = members.filter(|(name, _)| OF_TOOL.contains(&name.as_str()));
+    members
+        .map(|(name, value)| (name.clone(), value.clone()))
         .collect::<JsonObject>()
         .into()
 }
@@ -243,9 +244,9 @@ fn plain(name: &str, tool: &Value) -> Value {
 
 /// Converts a custom tool to a function with one text argument.
 fn custom(name: &str, tool: &Value) -> Value {
-    let said = tool["description"].as_str().unwrap_or_default();
+    let text = tool["description"].as_str().unwrap_or_default();
     let format = &tool["format"];
-    let mut description = said.to_owned();
+    let mut description = text.to_owned();
     let mut input = "The input of the tool, as plain text.".to_owned();
     if format["type"] == "grammar" {
         let syntax = format["syntax"].as_str().unwrap_or("lark");

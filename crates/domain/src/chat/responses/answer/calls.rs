@@ -19,19 +19,19 @@ pub(super) struct StreamedCall {
 
 impl ResponseEventWriter {
     /// Starts or continues a call.
-    pub(super) fn call(&mut self, index: u64, told: &Value, events: &mut Vec<Value>) {
-        let function = &told["function"];
+    pub(super) fn call(&mut self, index: u64, delta: &Value, events: &mut Vec<Value>) {
+        let function = &delta["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
         self.bytes += arguments.len();
         let collects = self.collects_reasoning();
         let call = self.calls.entry(index).or_default();
-        if let Some(id) = told["id"].as_str().filter(|_| call.id.is_empty()) {
+        if let Some(id) = delta["id"].as_str().filter(|_| call.id.is_empty()) {
             id.clone_into(&mut call.id);
         }
         if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
             name.clone_into(&mut call.name);
         }
-        if collects && let Some(members) = of_call(told) {
+        if collects && let Some(members) = of_call(delta) {
             self.bytes += members
                 .values()
                 .map(|value| value.to_string().len())

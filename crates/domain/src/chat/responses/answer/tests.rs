@@ -11,14 +11,14 @@ fn writer(more: &Value) -> ResponseEventWriter {
         {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]});
     request.as_object_mut().unwrap().extend(object(more));
     let request = object(&request);
-    let asked = read_request(&request, "m", ProviderApi::Chat, &[]).unwrap();
+    let responses_request = read_request(&request, "m", ProviderApi::Chat, &[]).unwrap();
     let head = ResponseHead {
         key: "k".to_owned(),
         created_at: 7,
         model: "m".to_owned(),
         previous: None,
     };
-    ResponseEventWriter::new(head, &request, &asked)
+    ResponseEventWriter::new(head, &request, &responses_request)
 }
 
 fn chunk(delta: &Value) -> JsonObject {
@@ -85,14 +85,14 @@ fn check_sound(events: &[Value]) {
                 && other["item_id"] == event["item_id"]
                 && other["content_index"] == event["content_index"]
         };
-        let said: String = events
+        let text: String = events
             .iter()
             .filter(of_same)
             .filter_map(|one| one["delta"].as_str())
             .collect();
         for member in ["text", "refusal", "arguments", "input"] {
             if let Some(whole) = event.get(member) {
-                assert_eq!(whole, said.as_str(), "{event}");
+                assert_eq!(whole, text.as_str(), "{event}");
             }
         }
     }
@@ -252,8 +252,8 @@ fn kept_reasoning_returns_in_next_request() {
     let sealed = output[2]["encrypted_content"].as_str().unwrap();
     assert!(!sealed.is_empty());
     let next = object(&json!({"model": "m", "input": output}));
-    let asked = read_request(&next, "m", ProviderApi::Chat, &[]).unwrap();
-    let message = &asked.chat["messages"][0];
+    let responses_request = read_request(&next, "m", ProviderApi::Chat, &[]).unwrap();
+    let message = &responses_request.chat["messages"][0];
     assert_eq!(message["reasoning_content"], "T");
     assert_eq!(message["extra_content"]["of"], "message");
     assert_eq!(message["tool_calls"][0]["signature"], "S");
@@ -264,7 +264,7 @@ fn kept_reasoning_returns_in_next_request() {
 
 #[test]
 fn truncated_answers_are_incomplete_with_reason() {
-    for (reason, told) in [
+    for (reason, expected) in [
         ("length", "max_output_tokens"),
         ("content_filter", "content_filter"),
     ] {
@@ -275,7 +275,7 @@ fn truncated_answers_are_incomplete_with_reason() {
         );
         let last = events.last().unwrap();
         assert_eq!(last["type"], "response.incomplete");
-        assert_eq!(last["response"]["incomplete_details"]["reason"], told);
+        assert_eq!(last["response"]["incomplete_details"]["reason"], expected);
         assert_eq!(last["response"]["output"][1]["status"], "incomplete");
     }
 }
