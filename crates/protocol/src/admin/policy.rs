@@ -98,7 +98,7 @@ pub enum Star {
     Star,
 }
 
-/// State scopes that a run may use. State needs no manifest permission.
+/// State scopes that a run may use, as far as its runner's manifest requests them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
