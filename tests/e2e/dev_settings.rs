@@ -120,8 +120,8 @@ async fn local_settings_join_the_playground() {
     playground.stop().await;
 
     for (option, origin) in [
-        ("--script", "none: a script"),
-        ("--no-config", "none: a script"),
+        ("--script", "scripted, by"),
+        ("--no-config", "scripted, by"),
     ] {
         let playground = Playground::start_with(&data, &[option], &[]).await;
         let model = playground.line("model ").unwrap();

@@ -4,6 +4,7 @@ mod attachments;
 mod busy;
 mod chat;
 mod conversation;
+mod follow_stop;
 mod graph_list;
 mod line_editor;
 mod message_run; // one run, to its end

@@ -11,12 +11,13 @@ use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::busy::busy_for;
+use super::follow_stop::FollowStop;
 use super::questions::{ask, open_question, submit};
 use super::screen::Screen;
 use super::sending::FollowEnd;
 use super::{LEFT, LineInput};
 use crate::cli::facts::{milliseconds, text, took};
-use crate::cli::gateway::{Gateway, Unreachable, encoded, read_json, refusal};
+use crate::cli::gateway::{Gateway, encoded, read_json, refusal};
 use crate::cli::output;
 use crate::cli::runs::{ACTIONS_FAILED, INCOMPLETE};
 use egress::{RequestBuilder, Response};
@@ -34,24 +35,6 @@ const LIMITS: SseLimits = SseLimits {
     line_bytes: 4 * 1024 * 1024,
     event_bytes: 4 * 1024 * 1024,
 };
-
-/// Reason to stop following a run early.
-pub(super) enum FollowStop {
-    Left,
-    Failed(anyhow::Error),
-}
-
-impl From<anyhow::Error> for FollowStop {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<Unreachable> for FollowStop {
-    fn from(error: Unreachable) -> Self {
-        Self::Failed(error.into())
-    }
-}
 
 /// Effect of the first Ctrl-C. The second one always leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
