@@ -145,6 +145,9 @@ pub(super) fn known<T: PartialEq + Copy>(
     operations
 }
 
+/// Begins each warning about an unknown word.
+const UNKNOWN: &str = "unknown ";
+
 /// Warning about a word of a manifest, with the known word that is meant, or all of them.
 fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]) -> Fault {
     let word = shown(word);
@@ -152,12 +155,15 @@ fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]
         Some(meant) => format!("did you mean {meant}?"),
         None => format!("known are {}", known.join(", ")),
     };
-    Fault::new(at, format!("unknown {noun} {word:?}, {effect}; {advice}"))
+    Fault::new(at, format!("{UNKNOWN}{noun} {word:?}, {effect}; {advice}"))
 }
 
 /// Warnings about words that a runner probably mistyped: what it asked for with them is missing.
 pub fn mistyped_words(warnings: &[Fault]) -> impl Iterator<Item = &Fault> {
     const PARTS: [&str; 3] = ["/capabilities/", "/permissions/", "/usages/"];
-    let is_word = |fault: &&Fault| PARTS.iter().any(|part| fault.pointer.starts_with(part));
+    let is_word = |fault: &&Fault| {
+        fault.message.starts_with(UNKNOWN)
+            && PARTS.iter().any(|part| fault.pointer.starts_with(part))
+    };
     warnings.iter().filter(is_word)
 }
