@@ -121,10 +121,11 @@ impl ConnectorsProcess {
         let id = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let url = self.url.join(path).unwrap();
         let request = self.client.request(http::Method::POST, &url).unwrap();
+        let signed_at = now();
         let request = request
-            .header("webhook-signature", self.secret.sign(&id, now(), &body))
+            .header("webhook-signature", self.secret.sign(&id, signed_at, &body))
             .header("webhook-id", id)
-            .header("webhook-timestamp", now().to_string())
+            .header("webhook-timestamp", signed_at.to_string())
             .body(body);
         self.client.send(request).await.unwrap()
     }
