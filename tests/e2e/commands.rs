@@ -548,7 +548,7 @@ async fn reports_all_faults_of_an_agent_with_lines() {
             "agents[0].resource_policy.tool: is not known here; did you mean tools?",
             17,
         ),
-        ("agents[0].config.timeout: must be seconds", 18),
+        ("agents[0].config.timeout: must be a number of seconds", 18),
         ("egres: is not known here; did you mean egress?", 22),
     ] {
         let at = lines.iter().position(|line| line.starts_with(fault));
