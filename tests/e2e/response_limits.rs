@@ -21,7 +21,7 @@ const READERS: usize = 64;
 /// Share of one sender: half of the response budget.
 const SENDER_SHARE_KIB: u64 = 32 * 1024;
 /// Allowance for other memory: connection buffers, pages in preparation, memory kept by the allocator.
-const OVERHEAD_KIB: u64 = 48 * 1024;
+const OVERHEAD_KIB: u64 = 64 * 1024;
 
 fn small_budget(config: &mut Config) {
     config.limits = format!("answer_bytes = {}\nline_bytes = {MIB}", 64 * MIB);

@@ -649,7 +649,7 @@ async fn cancel_aborts_tool_call() {
 }
 
 /// Timeout in seconds of a run that ends during a call; its start takes part of it.
-pub const SHORT: f64 = 3.0;
+pub const SHORT: f64 = 6.0;
 
 #[rstest]
 #[tokio::test]
