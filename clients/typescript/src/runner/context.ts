@@ -7,7 +7,7 @@ export interface Permissions {
   models?: readonly ("invoke" | "stream" | "rerank" | "count_tokens")[];
   tools?: readonly ("detail" | "call")[];
   knowledge_bases?: readonly ("list" | "retrieve")[];
-  history?: readonly ("page" | "search")[];
+  history?: readonly ("page" | "search" | "workspace")[];
   events?: readonly ("get" | "page")[];
   artifacts?: readonly ("metadata" | "read" | "create")[];
   storage?: readonly ("plugin" | "workspace" | "binding")[];

@@ -19,7 +19,7 @@ class Permissions(TypedDict, total=False):
     models: list[Literal["invoke", "stream", "rerank", "count_tokens"]]
     tools: list[Literal["detail", "call"]]
     knowledge_bases: list[Literal["list", "retrieve"]]
-    history: list[Literal["page", "search"]]
+    history: list[Literal["page", "search", "workspace"]]
     events: list[Literal["get", "page"]]
     artifacts: list[Literal["metadata", "read", "create"]]
     storage: list[Literal["plugin", "workspace", "binding"]]
