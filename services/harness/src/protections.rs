@@ -7,10 +7,10 @@ use crate::settings::{HarnessFile, SandboxMode};
 
 /// A row of the table.
 struct Protection {
-    /// What a harness cannot reach.
+    /// Objects closed to a harness.
     reach: &'static str,
     mechanism: &'static str,
-    /// What it can reach without the mechanism.
+    /// Effect of a missing mechanism; empty if it is never missing.
     without: &'static str,
     need: Need,
 }
