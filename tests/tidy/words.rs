@@ -3,33 +3,47 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
+use ra_ap_rustc_lexer::TokenKind;
 
-use crate::{File, assert_none, root, rust_files};
+use crate::{File, assert_none, files, is_test, lines_before_tests, root, rust_files};
+use dialect::{Kind, Measure, RetiredWords};
+use rust::tokens;
+
+#[path = "words/dialect.rs"]
+mod dialect;
+#[path = "words/rust.rs"]
+mod rust;
+#[path = "words/scripts.rs"]
+mod scripts;
 
 /// Allowed comment lines with a person, of 1,000.
 const PERSONS: usize = 5;
-/// Allowed comment lines that begin with What, Who or Whatever, of 1,000.
-const RIDDLES: usize = 3;
+/// Allowed names, comment lines, starts of comments and texts in the private dialect, of 1,000 in each crate.
+const DIALECT: [(Kind, usize); 4] = [
+    (Kind::Name, 3),
+    (Kind::Comment, 8),
+    (Kind::Start, 8),
+    (Kind::Text, 8),
+];
+/// Comment lines at statements, of 1,000 lines of product code in each crate.
+const REASONS: usize = 15;
+/// Crates above these limits, and their ceilings. A crate that falls below its ceiling lowers it.
+const CEILINGS: [(&str, Kind, usize); 0] = [];
+/// Crates with fewer lines need no comment at a statement.
+const SMALL: usize = 1_000;
 
 #[test]
 fn comments_name_components_not_persons() {
-    assert_share(PERSONS, mentions_person);
-}
-
-#[test]
-fn comments_begin_with_the_noun() {
-    assert_share(RIDDLES, begins_with_riddle);
-}
-
-fn assert_share(limit: usize, breaks: fn(&str) -> bool) {
     let files = rust_files();
     let comments: Vec<(String, &str)> = files.iter().flat_map(comments).collect();
-    assert!(comments.len() > 1000, "most comments were not found");
-    let faults: Vec<&(String, &str)> = comments.iter().filter(|(_, text)| breaks(text)).collect();
+    assert!(comments.len() > 1000, "the comments were not found");
+    let faults: Vec<&(String, &str)> = comments
+        .iter()
+        .filter(|(_, text)| mentions_person(text))
+        .collect();
     assert!(
-        faults.len() * 1000 <= limit * comments.len(),
-        "{} of {} comment lines, allowed are {limit} of 1,000: {faults:#?}",
+        faults.len() * 1000 <= PERSONS * comments.len(),
+        "{} of {} comment lines, allowed are {PERSONS} of 1,000: {faults:#?}",
         faults.len(),
         comments.len(),
     );
@@ -46,12 +60,7 @@ fn mentions_person(comment: &str) -> bool {
         || words.windows(2).any(|pair| pair == ["one", "that"])
 }
 
-fn begins_with_riddle(comment: &str) -> bool {
-    let first = comment.split(|c: char| !c.is_alphanumeric()).next();
-    first.is_some_and(|word| ["What", "Who", "Whatever"].contains(&word))
-}
-
-/// Line comments with their place, without markers.
+/// Line comments with their position, without markers.
 fn comments(file: &File) -> Vec<(String, &str)> {
     let mut found = Vec::new();
     for (line, kind, text) in tokens(&file.text) {
@@ -63,18 +72,104 @@ fn comments(file: &File) -> Vec<(String, &str)> {
     found
 }
 
-/// Line number, kind and text of each token.
-fn tokens(text: &str) -> Vec<(usize, TokenKind, &str)> {
-    let mut found = Vec::new();
-    let (mut at, mut line) = (0, 1);
-    for token in tokenize(text, FrontmatterAllowed::No) {
-        let end = at + token.len as usize;
-        let piece = &text[at..end];
-        found.push((line, token.kind, piece));
-        line += piece.matches('\n').count();
-        at = end;
+// --- dialect ---
+
+#[test]
+fn crates_speak_the_words_of_the_field() {
+    let crates = measures();
+    assert!(crates.len() > 30, "the crates were not found");
+    let mut faults = Vec::new();
+    for (name, measure) in &crates {
+        for (kind, limit) in DIALECT {
+            let (found, all) = measure.share(kind);
+            let ceiling = CEILINGS.iter().find(|row| row.0 == name && row.1 == kind);
+            let per_thousand = (found * 1000).div_ceil(all.max(1));
+            match ceiling {
+                Some((_, _, ceiling)) if per_thousand < *ceiling => {
+                    faults.push(format!(
+                        "{name}: lower the ceiling of {kind:?} to {per_thousand}"
+                    ));
+                }
+                Some((_, _, ceiling)) if per_thousand == *ceiling => {}
+                None if found <= (limit * all).div_ceil(1000) => {}
+                _ => faults.extend(measure.list(kind)),
+            }
+        }
     }
-    found
+    assert_none(faults);
+}
+
+#[test]
+fn statements_give_their_reasons() {
+    let crates = measures();
+    let sparse = crates
+        .iter()
+        .filter(|(_, measure)| measure.lines >= SMALL)
+        .filter(|(_, measure)| measure.reasons * 1000 < REASONS * measure.lines);
+    assert_none(sparse.map(|(name, measure)| {
+        let Measure { reasons, lines, .. } = measure;
+        format!("{name}: {reasons} comments at statements in {lines} lines")
+    }));
+}
+
+/// Findings of each crate and package, by directory.
+fn measures() -> BTreeMap<String, Measure> {
+    let page = fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary is there");
+    let retired = retired_words(&page);
+    assert!(retired.names.len() > 15, "the table was not found");
+    let mut crates: BTreeMap<String, Measure> = BTreeMap::new();
+    for file in files() {
+        let source = match file.path.rsplit('.').next() {
+            Some("rs") => rust::read(&file.text, product_lines(&file)),
+            Some("py") => scripts::python(&file.text),
+            Some("ts" | "mjs") => scripts::typescript(&file.text),
+            _ => continue,
+        };
+        let measure = crates.entry(crate_of(&file.path)).or_default();
+        measure.add(&file.path, &source, &retired);
+    }
+    crates
+}
+
+fn product_lines(file: &File) -> usize {
+    let tested = ["benches/", "fuzz/"];
+    if is_test(&file.path) || tested.iter().any(|start| file.path.starts_with(start)) {
+        return 0;
+    }
+    lines_before_tests(&file.text)
+}
+
+fn crate_of(path: &str) -> String {
+    const PARENTS: [&str; 4] = ["crates", "services", "clients", "examples"];
+    let mut segments = path.split('/');
+    let first = segments.next().unwrap_or_default();
+    match segments.next() {
+        Some(second) if PARENTS.contains(&first) => format!("{first}/{second}"),
+        _ => first.to_owned(),
+    }
+}
+
+/// Words of the glossary's table of retired words, by the column `in`.
+fn retired_words(page: &str) -> RetiredWords {
+    let (_, table) = page
+        .split_once("## Retired words")
+        .expect("the table is there");
+    let mut retired = RetiredWords::default();
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, words, scope, ..] = cells.as_slice() else {
+            continue;
+        };
+        for word in words.split(", ").map(str::to_owned) {
+            if scope.contains("names") {
+                retired.names.insert(word.clone());
+            }
+            if scope.contains("texts") {
+                retired.texts.insert(word);
+            }
+        }
+    }
+    retired
 }
 
 // --- names ---
@@ -166,14 +261,60 @@ fn retired(page: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn finds_persons_riddles_types_and_retired_names() {
+fn finds_persons_types_and_retired_names() {
     assert!(mentions_person("The writer, whoever asks"));
     assert!(mentions_person("It is one that waits"));
     assert!(!mentions_person("Whole rows, one of them"));
-    assert!(begins_with_riddle("What a row costs"));
-    assert!(!begins_with_riddle("Whatsoever"));
     let code = "// struct Comment\nstruct A; pub enum B {} impl Trait for A {} const S: &str = \"struct C\";";
     assert_eq!(type_names(code), ["A", "B"]);
     let page = "## Retired names\n| today | say |\n|---|---|\n| `a`, `b` | `c` |\n";
     assert_eq!(retired(page), BTreeSet::from(["a", "b"]));
+}
+
+#[test]
+fn finds_dialect_in_names_comments_and_texts() {
+    let retired = retired_words(
+        "## Retired words\n| retired | in | word |\n|---|---|---|\n\
+        | told | names, texts | sent |\n| most | names | maximum |\n| goes on | texts | continues |\n",
+    );
+    let rust = "/// Where it goes on.\nfn f(MOST_told: u8) {\n    // It was told.\n    let s = \"the most told\";\n}\n";
+    let python = "\"\"\"When it stops.\"\"\"\nmost = 'was told'  # goes on\n";
+    let typescript = "/** Goes on. */\nconst toldIt = `it ${told} us`; // why\n";
+    for (source, lines) in [
+        (
+            rust::read(rust, 5),
+            [
+                (Kind::Name, 2),
+                (Kind::Comment, 1),
+                (Kind::Start, 1),
+                (Kind::Comment, 3),
+                (Kind::Text, 4),
+            ]
+            .as_slice(),
+        ),
+        (
+            scripts::python(python),
+            &[
+                (Kind::Name, 2),
+                (Kind::Start, 1),
+                (Kind::Comment, 2),
+                (Kind::Text, 2),
+            ],
+        ),
+        (
+            scripts::typescript(typescript),
+            &[(Kind::Name, 2), (Kind::Comment, 1), (Kind::Text, 2)],
+        ),
+    ] {
+        let mut measure = Measure::default();
+        measure.add("f", &source, &retired);
+        let found: Vec<(Kind, usize)> = measure
+            .findings
+            .iter()
+            .map(|finding| (finding.kind, finding.line))
+            .collect();
+        assert_eq!(found, lines);
+    }
+    let read = rust::read(rust, 5);
+    assert_eq!((read.lines, read.reasons), (5, 1));
 }
