@@ -38,6 +38,7 @@ impl HttpService for GuardedHttpService {
         let request = request
             .headers(parts.headers)
             .body(egress::Body::wrap(body));
+        // Covers the head only: a large body may take longer than any fixed timeout.
         let sent = tokio::time::timeout(TIMEOUT, self.0.send(request));
         let sent = sent.await.unwrap_or(Err(EgressError::Timeout));
         let response: http::Response<egress::Body> = sent.map_err(http_error)?.into();

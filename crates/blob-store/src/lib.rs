@@ -167,7 +167,7 @@ impl ArtifactStore {
             .map(|chunk| chunk.map_err(ArtifactStoreError::from)))
     }
 
-    /// Whether a content exists.
+    /// True when a content exists.
     pub async fn has(&self, place: &str) -> Result<bool, ArtifactStoreError> {
         match self.objects()?.head(&self.path(place)).await {
             Ok(_) => Ok(true),
@@ -204,7 +204,7 @@ fn make_private(directory: &FilePath) -> std::io::Result<()> {
     builder.recursive(true).mode(0o700).create(directory)
 }
 
-/// Makes existing content directories private, whatever their mode.
+/// Sets mode 0700 on existing content directories.
 fn make_all_private(directory: &FilePath) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     for entry in std::fs::read_dir(directory)? {
@@ -212,6 +212,7 @@ fn make_all_private(directory: &FilePath) -> std::io::Result<()> {
         let found = entry.metadata()?;
         let name = entry.file_name();
         let name = name.as_encoded_bytes();
+        // Content directories have two hexadecimal digits; other entries belong to the operator.
         let is_ours = name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit) && found.is_dir();
         if is_ours && found.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(entry.path(), std::fs::Permissions::from_mode(0o700))?;
@@ -261,8 +262,9 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// Only the operator's root directory may be readable by others; directories of contents are private.
+    /// Creates the private parent directory of the content.
     fn hide(&self) -> Result<(), ArtifactStoreError> {
+        // `object_store` would create missing directories with the process's umask, readable by other users.
         let Some(directory) = &self.store.directory else {
             return Ok(());
         };
@@ -276,6 +278,7 @@ impl ArtifactWriter {
         let part = self.pending.split().freeze();
         if self.upload.is_none() {
             self.hide()?;
+            // Begun late: a content smaller than one part needs a single request.
             let upload = self.store.objects()?.put_multipart(&self.place);
             self.upload = Some(upload.await?);
         }
@@ -287,6 +290,7 @@ impl ArtifactWriter {
 
     /// Writes the rest of the buffer. The content is visible when this returns.
     pub async fn finish(mut self) -> Result<(), ArtifactStoreError> {
+        // The content fits in the buffer: one PUT replaces the three calls of a multipart upload.
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
             self.hide()?;
@@ -305,8 +309,9 @@ impl ArtifactWriter {
 }
 
 impl Drop for ArtifactWriter {
-    /// Aborts the upload: the provider bills its parts until then.
+    /// Aborts the upload in a task, because `drop` cannot await.
     fn drop(&mut self) {
+        // Present after a failure or a cancelled caller: the provider bills the parts until the abort.
         if let Some(mut upload) = self.upload.take() {
             self.store.tasks.spawn(async move {
                 if let Err(error) = upload.abort().await {

@@ -112,7 +112,7 @@ fn rejects_every_url_of_the_corpus() {
             assert!(
                 parsed.scheme() == "https" && parsed.port().is_none() && host.contains("example")
                     || host.starts_with("xn--"),
-                "{line} may be asked as {parsed}"
+                "{line} may be requested as {parsed}"
             );
         }
         count += 1;
@@ -120,7 +120,7 @@ fn rejects_every_url_of_the_corpus() {
     assert!(count > 200, "{count}");
 }
 
-/// `127.0.0.2` stands for the public address of a name, `127.0.0.1` for a forbidden one.
+/// `127.0.0.2` plays the public address of a name, `127.0.0.1` a forbidden one.
 #[tokio::test]
 async fn dns_rebinding_never_reaches_forbidden_addresses() {
     let inside = CountingServer::at(loopback(1, 0), OK).await;

@@ -24,7 +24,7 @@ const RESERVED: [HeaderName; 14] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Why a header name was refused.
+/// Cause of a refused header name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderNameError {
     #[error("is not a header name")]

@@ -76,6 +76,7 @@ impl ExchangeCause {
         let kind = causes()
             .find_map(|cause| cause.downcast_ref::<std::io::Error>())
             .map(std::io::Error::kind);
+        // reqwest's own timeouts have no `io::Error` among their causes.
         let kind = match kind {
             None if error.is_timeout() => Some(ErrorKind::TimedOut),
             kind => kind,
@@ -116,6 +117,7 @@ impl From<reqwest::Error> for EgressError {
         if let Some(reason) = refusal_in(&error) {
             return Self::Blocked { reason };
         }
+        // The URL may hold a secret, and this text reaches logs and callers.
         let error = error.without_url();
         if error.is_connect() {
             Self::Connect(ExchangeCause::of(&error))
@@ -130,6 +132,7 @@ impl From<reqwest::Error> for EgressError {
 // The resolver's error is one of the causes.
 fn refusal_in(error: &reqwest::Error) -> Option<Refusal> {
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
+    // reqwest wraps the resolver's error in layers of its own.
     while let Some(error) = cause {
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return Some(refusal.clone());
@@ -181,7 +184,7 @@ impl Egress {
         })
     }
 
-    /// The same client for public HTTPS alone.
+    /// The same client without the rules of `allow`: public HTTPS only.
     pub fn without_rules(&self) -> Result<Self, EgressError> {
         let public = Self::with_lookup(Vec::new(), self.connect_timeout, self.lookup.clone())?;
         Ok(Self {
@@ -190,8 +193,8 @@ impl Egress {
         })
     }
 
-    /// Blocks the process's own listen address regardless of `allow`, so that the gateway cannot call itself.
-    /// May be called several times. An unspecified address stands for every address of the machine.
+    /// Blocks the process's own listen address regardless of `allow`, so that the gateway cannot call itself. May be
+    /// called several times. An unspecified address covers every address of the machine.
     #[must_use]
     pub fn refusing_own(mut self, listen: SocketAddr) -> Self {
         self.own.push(OwnAddress(listen));
@@ -234,8 +237,10 @@ impl Egress {
     /// Sends a request of [`Egress::request`]. The response comes from an allowed address; its body is unread.
     pub async fn send(&self, request: RequestBuilder) -> Result<Response, EgressError> {
         let request = request.build()?;
+        // Checked before anything is sent: after the response, the gateway would have called itself already.
         self.check_own_name(request.url()).await?;
         let response = self.client.execute(request).await?;
+        // A name may resolve differently at the dial (DNS rebinding), so the connected address is checked as well.
         let peer = response.remote_addr();
         self.policy.check_peer(response.url(), peer)?;
         match peer {
@@ -285,8 +290,10 @@ fn build_client(
 ) -> Result<Client, reqwest::Error> {
     Client::builder()
         .user_agent(USER_AGENT)
+        // A redirect target would skip the checks of the URL.
         .redirect(RedirectPolicy::none())
         .referer(false)
+        // A proxy would resolve the name itself, outside of the address checks.
         .no_proxy()
         .dns_resolver(resolver)
         .connect_timeout(connect_timeout)
@@ -465,7 +472,7 @@ mod tests {
         let url = format!("http://localhost:{}/", server.address.port());
         let guarded = egress(&[]);
 
-        // The URL alone would have been rejected; here the resolver has to.
+        // The name hides the address from the URL check; only the resolver can reject it.
         assert!(
             guarded
                 .request(Method::GET, &Url::parse(&url).unwrap())

@@ -20,6 +20,7 @@ impl OwnAddress {
 
 /// True for an address of this machine: only those can be bound.
 fn is_here(address: IpAddr) -> bool {
+    // UdpSocket || Port 0 takes any free port; UDP needs no listener.
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
 

@@ -24,8 +24,8 @@ pub enum PlainUrlError {
     NotNormal,
 }
 
-/// Parses an unambiguous URL: http or https, printable ASCII, no user name, no fragment, and written exactly as
-/// parsed (a missing last `/` aside).
+/// Parses an unambiguous URL: http or https, printable ASCII, no user name, no fragment, and written exactly as parsed
+/// (only a missing last `/` is allowed).
 pub fn parse_plain_url(raw: &str) -> Result<Url, PlainUrlError> {
     if raw.len() > MOST_BYTES {
         return Err(PlainUrlError::TooLong);
@@ -38,6 +38,7 @@ pub fn parse_plain_url(raw: &str) -> Result<Url, PlainUrlError> {
     }
     let url = Url::parse(raw).map_err(|_| PlainUrlError::Malformed)?;
     check_parsed_url(&url)?;
+    // url || A parser that differs from ours could read another host out of a URL that is not in normal form.
     if url.as_str() == raw || url.as_str().strip_suffix('/') == Some(raw) {
         Ok(url)
     } else {

@@ -21,7 +21,7 @@ pub enum Refusal {
     Port(String),
     #[error("the address is not public; it needs `egress.allow = [\"{0}\"]`")]
     Address(String),
-    #[error("the name stands for this machine; it needs `egress.allow = [\"{0}\"]`")]
+    #[error("the name belongs to this machine; it needs `egress.allow = [\"{0}\"]`")]
     LocalName(String),
     #[error("egress.allow opens this name at other ports only; it needs `{0}` too")]
     OtherPort(String),

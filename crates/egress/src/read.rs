@@ -2,7 +2,7 @@
 
 use crate::{EgressError, Response};
 
-/// The first `most` bytes of a response, at most.
+/// The first `limit` bytes of a response. The rest stays unread, which closes the connection.
 pub async fn read_at_most(mut response: Response, most: usize) -> Result<Vec<u8>, EgressError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {

@@ -28,14 +28,14 @@ pub enum UrlTemplateError {
 /// A value that is not allowed in a path, by name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
-    #[error("`{0}` must be a text, a number or a boolean, since it stands in the path")]
+    #[error("`{0}` must be a text, a number or a boolean, because it is part of the path")]
     Kind(String),
     #[error(
-        "`{0}` must not be empty or hold `.` or `..` as a segment, since it stands in the path"
+        "`{0}` must not be empty or hold `.` or `..` as a segment, because it is part of the path"
     )]
     Dots(String),
     #[error(
-        "`{0}` must not hold `/`, `\\` or control characters, since it stands in the path; `path_slashes` of the \
+        "`{0}` must not hold `/`, `\\` or control characters, because it is part of the path; `path_slashes` of the \
          tool allows them"
     )]
     Slash(String),
@@ -79,7 +79,7 @@ impl UrlTemplate {
         }
         parts.push(UrlPart::Text(rest.to_owned()));
         let template = Self { parts };
-        // Two fillings may differ in the path alone.
+        // Two fillings must differ only in the path; a value must never choose host or query.
         let [one, other] = ["x", "y"].map(|value| template.with(|_| value.to_owned()));
         let (one, other) = (parse_plain_url(&one)?, parse_plain_url(&other)?);
         let same = |url: &Url| (url.origin(), url.query().map(str::to_owned));
@@ -103,8 +103,8 @@ impl UrlTemplate {
         parsed(&self.with(|_| "x".to_owned()))
     }
 
-    /// The URL with percent-encoded values. Services that route on the decoded path treat a slash as a
-    /// separator, so only parameters that are `is_open` may hold one. No value may be a dot segment.
+    /// The URL with percent-encoded values. Only parameters that are `is_open` may hold a slash. No value may be a dot
+    /// segment.
     pub fn fill(
         &self,
         value: impl Fn(&str) -> Option<String>,
@@ -121,6 +121,7 @@ impl UrlTemplate {
                     }
                     let ends_segment =
                         |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
+                    // Encoding does not help: services that route on the decoded path treat a slash as a separator.
                     if value.contains(ends_segment) && !is_open(name) {
                         return Err(FillError::Slash(name.clone()));
                     }
@@ -140,7 +141,7 @@ impl UrlTemplate {
     }
 }
 
-/// Whether a service that trims segments reads this one as `.` or `..`.
+/// True when a service that trims segments reads this one as `.` or `..`.
 fn is_dot_segment(segment: &str) -> bool {
     let is_passed_over = |letter: char| {
         letter.is_whitespace()
@@ -159,6 +160,7 @@ impl fmt::Debug for UrlTemplate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.with(|name| format!("{{{name}}}"));
         let shown = text
+            // The query may hold a secret.
             .split_once('?')
             .map_or(text.as_str(), |(shown, _)| shown);
         formatter.write_str(shown)

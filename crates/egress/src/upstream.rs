@@ -118,7 +118,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether the caller's request is at fault. A missing path or model is the operator's fault.
+    /// True when the caller's request is at fault. A missing path or model is the operator's fault.
     pub fn is_caller_fault(&self) -> bool {
         match self {
             Self::ContextOverflow(_) | Self::Unsupported(_) | Self::Rejected(_) => true,
@@ -127,7 +127,7 @@ impl UpstreamError {
         }
     }
 
-    /// Whether a retry may succeed.
+    /// True when a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -142,7 +142,7 @@ impl UpstreamError {
         )
     }
 
-    /// Whether the provider had no effect, so that a retry is safe for any call.
+    /// True when the provider had no effect, so that a retry is safe for any call.
     pub fn had_no_effect(&self) -> bool {
         matches!(
             self,
@@ -199,6 +199,7 @@ impl From<EgressError> for UpstreamError {
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let seconds = text.trim().parse().ok()?;
+    // A provider must not park a run for days.
     Some(Duration::from_secs(seconds).min(MAX_WAIT))
 }
 

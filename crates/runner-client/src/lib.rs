@@ -34,7 +34,7 @@ use egress::{Egress, EgressError, read_at_most};
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a list of runners.
 const LIST_BYTES: usize = 4 * 1024 * 1024;
-/// Start of an error response that is kept for operators.
+/// Start of an error response that is stored for operators.
 const EXCERPT_BYTES: usize = 200;
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of bytes read of an unused body.
@@ -86,6 +86,7 @@ impl Endpoint {
         trace: TraceParent,
         body: String,
     ) -> SignedCall {
+        // A new id for each attempt: the runner's replay protection would reject a repeated one.
         let hex = run.0.simple().to_string();
         let (url, body) = match self.mode {
             EndpointMode::Standard => (self.url(&["runs"]), body),
@@ -118,6 +119,7 @@ impl Endpoint {
         let mut request = egress
             .request(call.method.clone(), &call.url)?
             .headers(self.headers.clone())
+            // The client does not decompress: a small compressed body could expand without a bound.
             .header(ACCEPT_ENCODING, "identity");
         for (name, value) in &call.headers {
             request = request.header(name, value);
@@ -133,6 +135,7 @@ impl Endpoint {
         if self.mode == EndpointMode::Standard
             && let Ok(mut segments) = url.path_segments_mut()
         {
+            // A base URL may end with `/`, which would leave an empty segment.
             segments.pop_if_empty().extend(path);
         }
         url
@@ -216,6 +219,7 @@ impl TrailingBody {
     /// Reads the body so that the connection can be reused. A long body closes the connection. An open body is
     /// held until this is dropped, so that its runner can keep working.
     pub async fn discard(self) {
+        // The run is accepted; a broken body only costs the connection.
         let _ = read_at_most(self.0, TRAILING_BODY_BYTES).await;
     }
 }
@@ -243,6 +247,7 @@ impl RunnerClient {
         if !response.status().is_success() {
             return Err(ListError::Status(response.status()));
         }
+        // One byte more than the limit, to tell a full list from a truncated one.
         let body = read_at_most(response, LIST_BYTES + 1).await?;
         if body.len() > LIST_BYTES {
             return Err(ListError::TooLarge);
@@ -322,6 +327,7 @@ fn with_action(action: &str, body: &str) -> String {
 /// Checks status, content type and encoding of a response to a run.
 pub async fn classify_response(response: Response) -> Result<Answer, StartError> {
     let status = response.status();
+    // Checked before the content type: a 202 may have any body.
     if status == StatusCode::ACCEPTED {
         return Ok(Answer::Deferred(TrailingBody(response)));
     }
@@ -342,6 +348,7 @@ pub async fn classify_response(response: Response) -> Result<Answer, StartError>
 }
 
 async fn excerpt_of(response: Response) -> Vec<u8> {
+    // Bounded, because the body belongs to a runner that refused the run and may stall.
     let reading = read_at_most(response, EXCERPT_BYTES);
     match tokio::time::timeout(EXCERPT_TIMEOUT, reading).await {
         Ok(Ok(excerpt)) => excerpt,
@@ -354,6 +361,7 @@ fn format_of(headers: &HeaderMap) -> Result<ResultFormat, String> {
     if let Some(encoding) = headers.get(CONTENT_ENCODING)
         && encoding != "identity"
     {
+        // The request declared `identity`, so the frames cannot be read.
         return Err("a content encoding".to_owned());
     }
     let content_type = headers

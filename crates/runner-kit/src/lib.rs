@@ -1,8 +1,8 @@
 //! Everything a runner written in Rust needs: a server that speaks the runner API, and a client
 //! for the host API. Write a [`Runner`], hand it to [`router`], and [`serve`] it.
 //!
-//! A small agent: it asks the first model that it was granted, with what was said before, and passes on what
-//! the model says. A work that returns without a terminal has completed.
+//! A small agent: it sends the history and the message to the first granted model, and streams the model's answer. A
+//! work that returns without a terminal result has completed.
 //!
 //! ```
 //! use futures_util::StreamExt as _;
@@ -46,21 +46,21 @@
 //!         let before = page.items.iter().rev().filter(|item| item.event_id != *current);
 //!         messages.extend(before.filter_map(|item| Some(Message::text(&item.role, item.content.as_deref()?))));
 //!     }
-//!     let asked = run.context.input.text.clone().unwrap_or_default();
-//!     messages.push(Message::text("user", asked));
+//!     let text = run.context.input.text.clone().unwrap_or_default();
+//!     messages.push(Message::text("user", text));
 //!     let request = LlmRequest { messages, ..Default::default() };
 //!     let speaking = run.host.models().stream(&model.model_id, &request);
 //!     let mut speaking = run.until_cancelled(speaking).await??;
-//!     let mut whole = String::new();
+//!     let mut answer = String::new();
 //!     while let Some(event) = run.until_cancelled(speaking.next()).await? {
 //!         let content = event?.chunk.and_then(|chunk| chunk.content);
 //!         let piece = content.as_ref().map(MessageContent::plain_text).unwrap_or_default();
 //!         if !piece.is_empty() {
-//!             whole.push_str(&piece);
+//!             answer.push_str(&piece);
 //!             out.send(results::delta(piece)).await;
 //!         }
 //!     }
-//!     out.send(results::completed(whole)).await;
+//!     out.send(results::completed(answer)).await;
 //!     Ok(())
 //! }
 //! ```

@@ -13,11 +13,13 @@ const HEALTH_TIME: Duration = Duration::from_secs(3);
 /// seconds.
 pub fn is_healthy(mut listen: SocketAddr) -> bool {
     if listen.ip().is_unspecified() {
+        // The unspecified address is for binding; a client needs a real one.
         listen.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     let asked = || -> io::Result<bool> {
         let mut socket = TcpStream::connect_timeout(&listen, HEALTH_TIME)?;
         socket.set_read_timeout(Some(HEALTH_TIME))?;
+        // HTTP/1.0: the server closes the connection, so no header is needed.
         socket.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
         let mut head = [0; 12];
         socket.read_exact(&mut head)?;
@@ -28,6 +30,7 @@ pub fn is_healthy(mut listen: SocketAddr) -> bool {
 
 /// Returns on Ctrl-C or SIGTERM.
 pub async fn asked_to_stop() -> io::Result<()> {
+    // Orchestrators send SIGTERM, terminals send SIGINT.
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted,

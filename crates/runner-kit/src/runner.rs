@@ -19,7 +19,7 @@ pub const EXCEPTION: &str = "runner.exception";
 /// Results of one run, in order. The kit fills in run id and sequence.
 pub type ResultStream = BoxStream<'static, Result<AgentRunResult, RunError>>;
 
-/// An agent behind the runner API.
+/// An agent that the runner API serves.
 pub trait Runner: Send + Sync + 'static {
     /// Manifest: identity and requested permissions. Read once, when the router is built.
     fn manifest(&self) -> AgentRunnerManifest;
@@ -100,7 +100,7 @@ impl RunError {
 
     /// Error of a run that ends because the server stops.
     pub(crate) fn shutdown() -> Self {
-        let message = "the runner was stopped while the run was going on: post the event again";
+        let message = "the runner was stopped during the run: post the event again";
         Self::new(SHUTDOWN, message).retryable()
     }
 

@@ -38,7 +38,7 @@ use serve::ShutdownSignal;
 use signed::SignedAt;
 use unverified::UnverifiedBytes;
 
-/// Server options; the defaults suit a runner behind any gateway.
+/// Server options; the defaults suit a runner of any gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterOptions {
     /// Interval of heartbeats on a silent stream. The gateway times out after 60 s.
@@ -90,6 +90,7 @@ fn router_of(server: KitServer) -> Router {
         ))
         // The middleware reads and bounds the body.
         .layer(DefaultBodyLimit::disable())
+        // After the signature layer, so that health checks need no secret.
         .route("/healthz", get(async || "ok\n"))
         .with_state(server)
 }
@@ -174,6 +175,7 @@ async fn start_run(
     let runner = runner.ok_or_else(|| RequestRejection::NoRunner(request.runner_id.clone()))?;
     let run_id = request.context.run_id.clone();
     let stop = stop.map_or_else(ShutdownSignal::default, |Extension(stop)| stop);
+    // Registered before the runner starts, so that an early cancel finds the run.
     let live = server
         .live
         .add(&run_id, stop.child())
@@ -182,6 +184,7 @@ async fn start_run(
             AddError::Present => RequestRejection::RunIsLive(run_id.clone()),
         })?;
 
+    // The signature's timestamp is the gateway's clock: expiry and deadline are compared with it.
     let host = server.host.host(
         request.host,
         request.context.runtime.deadline_at,
@@ -202,6 +205,7 @@ async fn start_run(
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache, no-transform"),
         (
+            // nginx would buffer the stream until its buffer is full.
             axum::http::HeaderName::from_static("x-accel-buffering"),
             "no",
         ),

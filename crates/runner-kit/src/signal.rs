@@ -23,6 +23,7 @@ impl Signal {
     /// Cancels the run for the gateway.
     pub(crate) fn cancel(&self) {
         self.asked.cancel();
+        // After the cause: `is_shutdown` must not see a fired token without it.
         self.token.cancel();
     }
 

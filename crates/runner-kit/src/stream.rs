@@ -53,10 +53,12 @@ where
     let mut failure = None;
     stream::poll_fn(move |context| {
         if let Some(running) = &mut work {
+            // Results come before the work's outcome, so that none is lost when it ends.
             if let Poll::Ready(Some(result)) = sent.poll_recv(context) {
                 return Poll::Ready(Some(Ok(result)));
             }
             let Poll::Ready(outcome) = running.as_mut().poll(context) else {
+                // The work may have sent a result during this poll; a second look registers the waker, too.
                 return match sent.poll_recv(context) {
                     Poll::Ready(Some(result)) => Poll::Ready(Some(Ok(result))),
                     Poll::Ready(None) | Poll::Pending => Poll::Pending,
@@ -81,10 +83,12 @@ pub(crate) fn finish(
 ) -> impl Stream<Item = AgentRunResult> + Send {
     let guarded = AssertUnwindSafe(results).catch_unwind().boxed();
     stream::unfold((Some(guarded), 1), move |(guarded, sequence)| {
+        // The future of one step must not borrow from the closure.
         let (run_id, signal) = (run_id.clone(), signal.clone());
         async move {
             let mut guarded = guarded?;
             let mut result = next_result(&mut guarded, &signal, &run_id).await;
+            // The runner only saw its token fire. The gateway did not cancel, so the event may be sent again.
             if signal.is_shutdown() && is_cancelled(&result) {
                 result.data = RunError::shutdown().into_result().data;
             }

@@ -45,6 +45,7 @@ impl ChildRunsApi<'_> {
                 Ok(Some(child)) if child.status.is_terminal() => return Ok(child),
                 Ok(Some(_)) => failures = 0,
                 Ok(None) => return Err(HostError::invalid_argument("no such child run")),
+                // The child run continues on the gateway, so an outage of the gateway must not fail this run at once.
                 Err(error) if error.retryable && failures < MOST_FAILURES => {
                     failures += 1;
                     tokio::time::sleep(PAUSE).await;

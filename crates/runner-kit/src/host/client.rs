@@ -43,8 +43,7 @@ impl HostClient {
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
-            // On a shared connection, model streams would wait for each other behind a proxy with a low stream
-            // limit.
+            // On a shared connection, model streams would queue at a proxy's stream limit.
             .http1_only()
             .build()
             .inspect_err(|error| tracing::error!(error = %error, "no HTTP client can be made"))
@@ -99,6 +98,7 @@ pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Resp
     let body = read(answer).await?;
     match serde_json::from_slice::<ErrorBody>(&body) {
         Ok(body) => Err(body.error.into()),
+        // A proxy answered in place of the gateway; its page is not shown.
         Err(_) => Err(HostError::foreign_answer(status)),
     }
 }
@@ -112,6 +112,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(answer: Response) -> Result<T
 pub(super) async fn read(mut answer: Response) -> Result<Vec<u8>, HostError> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(HostError::transport)? {
+        // Counted while reading, because `content-length` is absent from chunked responses.
         if body.len() + chunk.len() > ANSWER_BYTES {
             return Err(HostError::answer_too_large(ANSWER_BYTES));
         }

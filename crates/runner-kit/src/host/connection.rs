@@ -50,6 +50,7 @@ impl HostConnection {
             } = self;
             match credentials.until_renewal(times, clock.now()) {
                 Some(wait) => tokio::time::sleep(wait).await,
+                // Resolving would end the caller's select; the token lives as long as the run.
                 None => std::future::pending().await,
             }
             self.renew_token_if_due().await;
@@ -134,6 +135,7 @@ impl HostConnection {
         request: RequestBuilder,
         wait_seconds: u64,
     ) -> Result<T, HostError> {
+        // Longer than the gateway's wait: it answers at the end of the wait, and the response needs time.
         let most = Duration::from_secs(wait_seconds) + ANSWER_TIME;
         let time = match self.times.run_time(self.clock.now()) {
             CallTime::Left(left) => CallTime::Left(left.min(most)),

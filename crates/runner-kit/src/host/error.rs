@@ -98,7 +98,7 @@ impl HostError {
     pub(super) fn unreadable_answer(error: serde_json::Error) -> Self {
         let failure = Self::new(
             INVALID_ANSWER,
-            "the gateway's answer is not what was asked for",
+            "the gateway's answer does not have the expected form",
         );
         Self {
             source: Some(error.into()),

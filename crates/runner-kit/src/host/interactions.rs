@@ -37,6 +37,7 @@ impl InteractionsApi<'_> {
             match self.get(id, POLL_SECONDS).await {
                 Ok(AwaitedInteraction::Open) => failures = 0,
                 Ok(state) => return Ok(state),
+                // A person may need hours; a restart of the gateway in between must not end the wait.
                 Err(error) if error.retryable && failures < MOST_FAILURES => {
                     failures += 1;
                     tokio::time::sleep(PAUSE).await;

@@ -39,6 +39,7 @@ fn until_error(
             let event = match lines.next().await? {
                 Ok(line) => match line.strip_prefix("data:") {
                     Some(data) => read(data),
+                    // `event:` lines, comments (heartbeats) and the empty lines between events.
                     None => continue,
                 },
                 Err(LinesCodecError::MaxLineLengthExceeded) => {
@@ -46,6 +47,7 @@ fn until_error(
                 }
                 Err(LinesCodecError::Io(error)) => Err(HostError::cut(error)),
             };
+            // Drops the response after an error: the position in the stream is lost.
             let lines = event.is_ok().then_some(lines);
             return Some((event, lines));
         }

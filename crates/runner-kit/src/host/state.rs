@@ -71,6 +71,7 @@ impl StateApi<'_> {
             .await?;
         match self.0.send(request).await {
             Ok(_) => Ok(true),
+            // A retry after a lost response finds the entry deleted.
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }

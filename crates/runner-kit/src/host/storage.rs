@@ -63,6 +63,7 @@ impl StorageApi<'_> {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,
         };
+        // Before the body, because reading it consumes the response.
         let tag = header(&answer, &ETAG);
         let blob = Blob {
             content_type: header(&answer, &CONTENT_TYPE),
@@ -111,6 +112,7 @@ impl StorageApi<'_> {
             .await?;
         match self.0.send(request).await {
             Ok(_) => Ok(true),
+            // A retry after a lost response finds the blob deleted.
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }

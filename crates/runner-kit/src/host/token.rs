@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const RENEWAL_WINDOW: f64 = 60.0;
 /// Seconds without another attempt after a renewal.
 const RENEWAL_PAUSE: f64 = 5.0;
-/// No token outlives the deadline; expiry may be rounded to whole seconds.
+/// Tolerance in seconds. A token expires at the deadline at the latest, perhaps rounded to whole seconds.
 const ROUNDING: f64 = 2.0;
 /// Upper bound of a run's duration.
 const LONGEST_RUN: Duration = Duration::from_hours(24);
@@ -36,7 +36,7 @@ impl GatewayClock {
     }
 }
 
-/// When the run ends, and how long a call may take.
+/// Deadline of the run and timeout of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Epoch seconds.
@@ -120,6 +120,7 @@ impl Credentials {
         let mut token = self.lock();
         let due = token.renewal_at(times).is_some_and(|at| at <= now);
         if due {
+            // Set under the lock: concurrent calls of all clones must start one renewal.
             token.pause_until = now + RENEWAL_PAUSE;
         }
         due
@@ -134,12 +135,14 @@ impl Credentials {
     }
 
     fn lock(&self) -> MutexGuard<'_, Token> {
+        // No code panics under the lock, and a token is valid by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Token {
     fn renewal_at(&self, times: &Times) -> Option<f64> {
+        // The gateway never issues a token beyond the deadline, so a renewal would return the same expiry.
         let lives_as_long_as_the_run = self.expires_at + ROUNDING >= times.deadline_at;
         (!lives_as_long_as_the_run)
             .then(|| (self.expires_at - RENEWAL_WINDOW).max(self.pause_until))

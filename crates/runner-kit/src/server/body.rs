@@ -40,12 +40,15 @@ impl ResponseGuard {
     pub(super) fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         let frames = stream::unfold(self, |mut frames| async move {
             let frame = tokio::select! { biased;
+                // First and biased: a heartbeat must not delay a result that is ready.
                 result = frames.results.next() => frame::event(&result?),
                 () = tokio::time::sleep(frames.heartbeat) => frame::HEARTBEAT,
+                // Polled here, so that the token stays valid while the runner makes no host call.
                 never = &mut frames.token_keeper => match never {},
             };
             Some((frame, frames))
         });
+        // Sent at once: the gateway must learn that the runner has started.
         stream::iter([frame::GREETING]).chain(frames).map(Ok)
     }
 }

@@ -44,6 +44,7 @@ impl RunRegistry {
         token: CancellationToken,
     ) -> Result<RunRegistration, AddError> {
         let mut runs = self.lock();
+        // A retried POST must not start the same run twice.
         if runs.contains_key(run_id) {
             return Err(AddError::Present);
         }
@@ -61,6 +62,7 @@ impl RunRegistry {
 
     /// Fires a run's token; false for unknown runs.
     pub(super) fn cancel(&self, run_id: &str) -> bool {
+        // Cloned, so that the lock is free when the token wakes its tasks.
         let signal = self.lock().get(run_id).cloned();
         signal.inspect(Signal::cancel).is_some()
     }
@@ -79,6 +81,7 @@ impl RunRegistration {
 impl Drop for RunRegistration {
     fn drop(&mut self) {
         self.runs.lock().remove(&self.run_id);
+        // Work that the run has spawned holds clones of the token.
         self.signal.token().cancel();
     }
 }
@@ -107,7 +110,7 @@ mod tests {
         drop(first);
         assert!(
             cancel.is_cancelled(),
-            "what the run left behind hears that it is over"
+            "the remaining work of the run is cancelled"
         );
         assert!(!runs.cancel("a"));
         assert!(runs.add("c", CancellationToken::new()).is_ok());

@@ -53,6 +53,7 @@ impl SeenIds {
         let fingerprint = fingerprint(id);
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = now_seconds.saturating_sub_unsigned(TOLERANCE_SECONDS);
+        // Ids outside of the tolerance cannot pass the timestamp check, so they need no memory.
         while ids
             .by_time
             .first_key_value()
@@ -60,6 +61,7 @@ impl SeenIds {
         {
             ids.forget_oldest_second();
         }
+        // An evicted id could be replayed, so everything as old is rejected.
         if timestamp <= ids.forgotten_until || !ids.all.insert(fingerprint) {
             return false;
         }

@@ -44,7 +44,9 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! { biased;
+            // First and biased: a flood of connections must not delay the stop.
             () = stop.cancelled() => break,
+            // Frees the results of ended connections, and with them the slots of new ones.
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
                 Ok((socket, _)) => {
@@ -57,6 +59,7 @@ pub async fn serve(
             },
         }
     }
+    // New connections are refused at once instead of waiting in the accept queue.
     drop(listener);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(GRACE, ended).await.is_err() {
@@ -77,6 +80,7 @@ async fn serve_connection(socket: TcpStream, router: Router, stop: CancellationT
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
+            // Responses in progress end; idle connections close.
             connection.as_mut().graceful_shutdown();
             connection.await
         }

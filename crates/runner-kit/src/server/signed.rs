@@ -30,15 +30,19 @@ pub(super) async fn require_signature(
 ) -> Result<Response, RequestRejection> {
     let (parts, body) = request.into_parts();
     let headers = SignedHeaders::of(&parts.headers)?;
+    // Before the body is read: a stale request costs no memory.
     let timestamp = headers.fresh_timestamp(now_seconds())?;
     let counted = server.unverified.begin();
     let body = tokio::select! {
         body = read(body, server.options.body_bytes, &counted) => body?,
         () = counted.dropped() => return Err(RequestRejection::Crowded),
     };
+    // Read again: a slow body may have outlived the tolerance.
     let now = now_seconds();
     server.secret.verify(headers, &body, now)?;
+    // The sender is authenticated; the body no longer counts as unverified.
     drop(counted);
+    // After the signature check: unsigned requests must not fill the memory of ids.
     if !server.seen.insert(headers.id, timestamp, now) {
         return Err(RequestRejection::Replayed);
     }
@@ -61,6 +65,7 @@ async fn read(
                 return Err(RequestRejection::TooLarge(limit));
             }
             whole.extend_from_slice(&chunk);
+            // The capacity, not the length: it is what the process holds.
             counted.grow_to(whole.capacity());
         }
         Ok(whole.freeze())

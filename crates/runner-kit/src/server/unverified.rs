@@ -42,6 +42,7 @@ impl UnverifiedBytes {
         let age = bodies.next;
         bodies.next += 1;
         bodies.by_age.insert(age, (0, dropped.clone()));
+        // The handle's `drop` takes the same lock.
         drop(bodies);
         UnverifiedBody {
             all: Arc::clone(self),
@@ -66,12 +67,14 @@ impl UnverifiedBody {
     /// Counts the memory of this body, and drops the oldest others above the limit.
     pub(super) fn grow_to(&self, bytes: usize) {
         let mut bodies = self.all.bodies();
+        // Absent: this body was evicted, and its task is about to stop.
         let Some((counted, _)) = bodies.by_age.get_mut(&self.age) else {
             return;
         };
         let before = std::mem::replace(counted, bytes);
         bodies.total = bodies.total - before + bytes;
         while bodies.total > self.all.limit {
+            // Bodies without bytes free nothing.
             let ages = bodies.by_age.iter().filter(|(_, (bytes, _))| *bytes > 0);
             let Some(oldest) = ages.map(|(age, _)| *age).find(|age| *age != self.age) else {
                 return;
