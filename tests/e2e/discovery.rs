@@ -358,7 +358,7 @@ async fn pages_health_history_newest_first() {
         .map(|row| row["health"].as_str().unwrap())
         .collect();
     assert_eq!(healths, ["unreachable", "healthy", "healthy"]);
-    let reason = "the endpoint cannot be reached; the gateway's log says why";
+    let reason = "the endpoint cannot be reached; the gateway's log has the cause";
     assert_eq!(rows[0]["reason"], reason);
 
     let mut paged = Vec::new();

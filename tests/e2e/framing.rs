@@ -266,7 +266,7 @@ async fn accepts_terminals_without_trailing_empty_line() {
     );
     let last = outcome.ledger.last();
     let message = last["data"]["message"].as_str().unwrap();
-    assert!(message.contains("no empty line behind it"), "{message}");
+    assert!(message.contains("no empty line after it"), "{message}");
 }
 
 /// Encodes two results as one body.

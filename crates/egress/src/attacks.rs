@@ -226,7 +226,7 @@ async fn gateway_never_calls_itself() {
     asked.lock().unwrap().clear();
     assert!(
         refused(ask(&guarded, "moves.example").await),
-        "what it says is not looked at"
+        "the body of a blocked response is not read"
     );
     assert_eq!(*asked.lock().unwrap(), ["moves.example"; 2]);
     // The same two targets without the guard.

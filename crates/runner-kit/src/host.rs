@@ -1,4 +1,4 @@
-//! Host API client of a run (contracts §12).
+//! Host API client of a run.
 //!
 //! Every call ends by the run's deadline. The token is renewed before it expires, for all clones at once.
 

@@ -100,7 +100,7 @@ impl RunError {
 
     /// Error of a run that ends because the server stops.
     pub(crate) fn shutdown() -> Self {
-        let message = "the runner was stopped during the run: post the event again";
+        let message = "the runner was stopped while the run was going on: post the event again";
         Self::new(SHUTDOWN, message).retryable()
     }
 

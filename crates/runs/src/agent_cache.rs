@@ -77,6 +77,7 @@ impl CachedAgent {
                 by_scope: HashMap::new(),
             };
         }
+        // Bounded by the scopes that an event can have, not by the number of events.
         last.by_scope.entry(event).or_insert_with(make).clone()
     }
 
@@ -103,12 +104,14 @@ impl AgentCache {
         // A map of plain values stays consistent after a panic.
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cached) = cached.get(&agent.id)
+            // Compared in full: the version is no key, because a rollback reuses its number.
             && cached.spec == agent.spec
             && cached.manifest_sha256 == runner.manifest_sha256
         {
             return Some(Arc::clone(cached));
         }
         let made = Arc::new(make(&agent.spec, runner)?);
+        // Emptied instead of an LRU: a miss costs one parse of the manifest.
         if cached.len() >= MAX_AGENTS {
             cached.clear();
         }

@@ -1,7 +1,7 @@
 //! Artifacts: uploads, their owners, and their deletion.
 //!
-//! The row is written before the first byte and becomes visible after the last one. A process that dies in between leaves
-//! a row, by which the sweep finds the bytes.
+//! The row is written before the first byte and becomes visible after the last one. After a crash in between, the sweep
+//! finds the bytes by the row.
 
 mod attached;
 mod body;
@@ -49,5 +49,6 @@ pub struct Artifacts {
 /// Blob key of an artifact, without any foreign text.
 fn place_of(id: Uuid) -> String {
     let hex = id.simple().to_string();
+    // The last two digits are random in a UUIDv7, so the directories fill evenly.
     format!("{}/{hex}", &hex[30..])
 }

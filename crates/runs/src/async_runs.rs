@@ -1,5 +1,5 @@
-//! Async runs: results that a runner appends after it has answered `202`. Any replica stores them, the owner
-//! judges them.
+//! Async runs: results that a runner appends after its response `202`. Any replica stores them, the owner validates
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::notifier::Notifier;
 /// Time for the `202` to arrive here. A runner may call earlier.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// Time for the owner to judge appended results.
+/// Time for the owner to validate appended results.
 const JUDGING_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -35,8 +35,8 @@ pub struct AsyncRuns {
 }
 
 impl AsyncRuns {
-    /// Stores results of a live run. Its owner judges them, and they appear in the ledger. `None`: another call
-    /// of the run already waits for the runner's answer to arrive.
+    /// Stores results of a live run. Its owner validates them, and they appear in the ledger. `None`: another call of
+    /// the run already waits for the runner's response to arrive.
     pub async fn append_results(
         &self,
         grant: &Grant,
@@ -59,6 +59,7 @@ impl AsyncRuns {
         let outcome = self.once_answered(grant, ask, is_early).await?;
         if let Some(ResultsAppended::Through(_)) = outcome {
             self.notifier.wake(run_id);
+            // The owner is another process; a local owner was woken in memory.
             if !self.live.contains(run_id) {
                 self.notifier.notify(Notification::Advanced(run_id));
             }
@@ -79,11 +80,12 @@ impl AsyncRuns {
         self.once_answered(grant, ask, is_early).await
     }
 
-    /// Waits until the results that the run has appended by now are judged, so that a later call sees their
-    /// effects. False: the owner has not judged them in time.
+    /// Waits until the results that the run has appended by now are validated, so that a later call sees their effects.
+    /// False: the owner has not validated them in time.
     pub async fn await_judged(&self, grant: &Grant) -> Result<bool, StoreError> {
         let run_id = grant.run.id;
         if let Some(live) = self.live.get(run_id)
+            // A streaming run validates each result before it reads the next.
             && live.streams(Instant::now())
         {
             return Ok(true);
@@ -106,8 +108,7 @@ impl AsyncRuns {
         Ok(true)
     }
 
-    /// Asks again while the runner's answer may still be on its way. `None`: another call of the run already
-    /// does so.
+    /// Repeats the call while the runner's response may be in transit. `None`: another call of the run already does so.
     async fn once_answered<T, F>(
         &self,
         grant: &Grant,
@@ -122,10 +123,12 @@ impl AsyncRuns {
             return Ok(Some(told));
         }
         let (run_id, store) = (grant.run.id, &self.store);
+        // Each waiting call polls the database, so a run has only one.
         let Some(_permit) = self.calls.begin_wait(grant) else {
             return Ok(None);
         };
         let give_up = Instant::now() + ANSWER_TIMEOUT;
+        // The runner may append before its 202 has reached and been stored by the owner.
         while is_early(&told)
             && Instant::now() < give_up
             && !store.runs().is_streaming(run_id, grant.attempt).await?

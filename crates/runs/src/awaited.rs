@@ -21,12 +21,12 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two looks for a question that is not committed yet, and minimum pause between any two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Why a call cannot wait for an answer.
+/// Cause of a call that cannot wait for an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AwaitError {
     #[error("the run has no question with this id")]
     Unknown,
-    #[error("the question was asked without `await`: its answer is an event")]
+    #[error("the question has no `await`: its answer is an event")]
     NotAwaited,
     #[error("the run has reached its limit of calls that wait for answers")]
     Full,
@@ -38,7 +38,7 @@ pub enum AwaitError {
 
 /// State of a question in the database.
 enum QuestionState {
-    /// The question is not committed, or was not asked.
+    /// The question is not committed, or does not exist.
     Absent,
     /// The question can be answered until `expires_at`, in epoch milliseconds.
     Open {
@@ -71,6 +71,7 @@ impl AwaitedInteractions {
             .calls
             .begin_interaction_wait(grant)
             .ok_or(AwaitError::Full)?;
+        // Registered before the first query: a commit in between must not be missed.
         let waiter = RunWaiter::of(&self.notifier, grant.run.id);
         let began = Instant::now();
         let (give_up, absent_until) = (began + wait, began + wait.min(COMMIT_TIMEOUT));
@@ -84,6 +85,7 @@ impl AwaitedInteractions {
             let looked_at = Instant::now();
             let next_look = match self.look_at_interaction(grant, id).await? {
                 QuestionState::Final(state) => return Ok(state),
+                // The runner may call before the result with its question is committed.
                 QuestionState::Absent if looked_at >= absent_until => {
                     return Err(AwaitError::Unknown);
                 }
@@ -100,6 +102,7 @@ impl AwaitedInteractions {
                 }
             };
             tokio::select! {
+                // Notifications may come in bursts or be forged, so the pause bounds the queries.
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
                 () = tokio::time::sleep_until(next_look.min(give_up)) => {}
                 over = &mut over => return self.interaction_when_over(grant, id, over).await,
@@ -145,7 +148,7 @@ impl AwaitedInteractions {
             && record.is_awaited
             && record.expires_at <= now
         {
-            // Closed first: no answer is accepted after the run was told that none came.
+            // Closed before the response: no answer may be accepted once the run has received `expired`.
             let close = CloseAwaited {
                 workspace: grant.run.workspace.clone(),
                 run_id: grant.run.id,
@@ -153,6 +156,7 @@ impl AwaitedInteractions {
                 at: now,
             };
             self.store.write(close).await?;
+            // Read again: an answer may have been stored before the close.
             record = find().await?.ok_or(AwaitError::Unknown)?;
         }
         match record {

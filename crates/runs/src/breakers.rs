@@ -75,6 +75,7 @@ impl Breakers {
                 known.used_at = now;
                 known.breaker.acquire(now)
             }
+            // No failure is recorded, so a healthy endpoint costs no entry.
             None => BreakerPermit::Free,
         };
         if let BreakerPermit::Blocked(until) = passage {
@@ -94,6 +95,7 @@ impl Breakers {
         let found = self.0.endpoints.get(&endpoint);
         let breaker = found.map(|known| known.breaker.clone()).unwrap_or_default();
         let now = self.0.now_ms();
+        // Breakers use the monotonic clock, clients the wall clock.
         let by_the_wall = |at: i64| wall_now + (at - now);
         BreakerView {
             circuit: breaker.circuit(now),
@@ -136,6 +138,7 @@ impl Breakers {
     /// True for the first failure after an answer.
     fn note(&self, endpoint: EndpointId, passage: BreakerPermit, sign: RequestEvidence) -> bool {
         let now = self.0.now_ms();
+        // Spreads the probes of replicas that saw the same outage.
         let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
         // The common case makes no entry.
         if sign != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
@@ -155,6 +158,7 @@ impl Breakers {
             None => {}
         }
         let is_first = sign == RequestEvidence::Failure && breaker.failures() == 1;
+        // `remove_if` locks the same shard.
         drop(known);
         self.0
             .endpoints
@@ -166,6 +170,7 @@ impl Breakers {
 impl PostPermit {
     /// Notes the outcome of the POST. True for the first failure after an answer.
     pub(super) fn note(mut self, posted: &Result<Answer, StartError>) -> bool {
+        // Set before the note, so that `drop` does not note twice.
         self.told = true;
         self.breakers
             .note(self.endpoint, self.passage, sign_of(posted))
@@ -176,6 +181,7 @@ impl Drop for PostPermit {
     fn drop(&mut self) {
         if !self.told {
             self.breakers
+                // A cancelled POST must return its probe, or the circuit would stay half open.
                 .note(self.endpoint, self.passage, RequestEvidence::Nothing);
         }
     }
@@ -184,6 +190,7 @@ impl Drop for PostPermit {
 /// Every answer counts as a sign of life, also a refusal or a request to wait. The results do not count.
 fn sign_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
     match posted {
+        // A refusal with `Retry-After` comes from a live runner, not from a proxy in front of a dead one.
         Err(StartError::Refused {
             status,
             retry_after: None,

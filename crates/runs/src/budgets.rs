@@ -18,6 +18,7 @@ pub(super) fn budget_lines(
                 continue;
             }
             let subject = format!("{}/{id}", snapshot.workspace_id);
+            // A run and its ancestors may share an agent; one call counts once.
             if lines[begin..].iter().any(|line| line.subject == subject) {
                 continue;
             }

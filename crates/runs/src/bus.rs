@@ -1,4 +1,4 @@
-//! The notification bus between replicas. It reduces latency and carries no data (runs §2).
+//! The notification bus between replicas. It reduces latency and carries no data.
 //!
 //! A notification may be lost, duplicated, late or forged. The tables are the truth, and waiting tasks also poll
 //! them.

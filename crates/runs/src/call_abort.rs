@@ -14,10 +14,10 @@ use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use base::clock::Clock;
 
-/// Why a call of a run is aborted.
+/// Cause of an aborted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortReason {
-    /// The run was asked to end.
+    /// Cancellation of the run was requested.
     Cancelled,
     /// The run has ended, or another attempt has begun.
     Ended,
@@ -58,7 +58,7 @@ struct RowState {
     lives: bool,
 }
 
-/// Tells when calls must be aborted.
+/// Detects that calls must be aborted.
 pub struct CallAborts {
     pub(super) store: Store,
     pub(super) clock: Clock,
@@ -79,7 +79,7 @@ impl CallAborts {
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Whether this process drives the run of a grant.
+    /// True when this process drives the run of a grant.
     pub fn drives(&self, grant: &Grant) -> bool {
         self.live.contains(grant.run.id)
     }
@@ -90,6 +90,7 @@ impl CallAborts {
             return LocalRunState::Over(AbortReason::Deadline);
         }
         let live = self.live.get(grant.run.id);
+        // A lease that has expired here proves nothing: another replica may own the run.
         let current = live.and_then(|live| live.grant(Instant::now()));
         match current {
             None => LocalRunState::Unknown,
@@ -152,8 +153,10 @@ impl CallAborts {
             // The run may continue with another owner.
         }
         loop {
+            // `last_look` outlives this future: a restarted wait must not query at once again.
             tokio::time::sleep_until(last_look.due(self.limits.poll)).await;
             let state = self.row_state(grant).await;
+            // Noted also after a failure, so that an outage does not cause a busy loop.
             last_look.note();
             // A database outage ends no call; the deadline does.
             match state {

@@ -21,7 +21,7 @@ const HOST_CALLS: usize = 64;
 const MODEL_CALLS: usize = 48;
 /// Concurrent searches in knowledge bases of one run.
 const RETRIEVALS: usize = 8;
-/// Concurrent operations on the whole catalog of one run. Further ones wait.
+/// Concurrent operations on the full catalog of one run. Further ones wait.
 const CATALOG_WORKS: usize = 1;
 /// Concurrent calls of one run that wait for the runner's answer. Each of them polls.
 const WAITS: usize = 1;
@@ -98,6 +98,7 @@ impl CallCounts {
         let second = now.div_euclid(1000);
         let counted = self.with(run, second, |count| {
             if count.second != second {
+                // A fixed window: a run may double its rate across two seconds, which is tolerable here.
                 (count.second, count.calls) = (second, 0);
             }
             count.calls = count.calls.saturating_add(1);
@@ -114,6 +115,7 @@ impl CallCounts {
         of: impl FnOnce(&mut RunCalls) -> &mut ConcurrencyLimit<MAX>,
     ) -> Option<OwnedSemaphorePermit> {
         let room = self.with(run, now.div_euclid(1000), |count| of(count).take());
+        // The map is full. An uncounted run is better than a refused one.
         room.unwrap_or_else(|| ConcurrencyLimit::<MAX>::default().take())
     }
 
@@ -130,9 +132,11 @@ impl CallCounts {
         second: i64,
         change: impl FnOnce(&mut RunCalls) -> T,
     ) -> Option<T> {
+        // The common case locks one shard, without the check of the size.
         if let Some(mut count) = self.runs.get_mut(&run) {
             return Some(change(&mut count));
         }
+        // At most one pass a second: a flood of new runs must not scan the map for each call.
         if self.runs.len() >= RUNS && self.tidied.swap(second, Ordering::Relaxed) != second {
             self.runs.retain(|_, count| !count.is_idle(second));
         }
@@ -195,7 +199,7 @@ impl CallLimits {
         self.acquire(grant, |count| &mut count.retrievals)
     }
 
-    /// Waits for the permit for an operation on the whole catalog.
+    /// Waits for the permit for an operation on the full catalog.
     pub async fn catalog_permit(&self, grant: &Grant) -> Option<OwnedSemaphorePermit> {
         let second = self.clock.now_ms().div_euclid(1000);
         let of_run = |count: &mut RunCalls| count.catalog_works.all();

@@ -64,6 +64,7 @@ impl CallUsage {
     }
 
     pub(super) async fn renew_reservations(&self) -> Result<(), StoreError> {
+        // Copied, because the lock must not be held across the await.
         let calls: Vec<_> = self.reserved.calls().iter().copied().collect();
         if calls.is_empty() {
             return Ok(());
@@ -77,6 +78,7 @@ impl CallUsage {
         let store = self.store.clone();
         self.lifecycle.tasks.spawn(async move {
             let recorded = async {
+                // The audit first: usage without its audit entry could not be explained.
                 store.audit_log().audit_outcome(outcome).await?;
                 match used {
                     Some(used) => store.write_later(used).await,
@@ -94,6 +96,7 @@ impl CallUsage {
     pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
         let store = self.store.clone();
         self.lifecycle.tasks.spawn(async move {
+            // A retry with the same key must find the outcome, even if this caller is gone.
             if let Err(error) = store.write(finish).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(error, "cannot store the outcome of a tool call");

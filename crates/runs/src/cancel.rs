@@ -24,14 +24,14 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// Stores the cancel request with its reason, and wakes the run if it lives here. Continues when the caller
-    /// disconnects, because a stored request must also be signalled.
+    /// Stores the cancel request with its reason, and wakes the run if it lives here.
     pub async fn cancel(
         self: &Arc<Self>,
         workspace: &WorkspaceId,
         id: RunId,
         reason: Option<String>,
     ) -> Result<CancelOutcome, StoreError> {
+        // A task of its own: the caller may disconnect, but a stored request must be signalled.
         let (this, workspace) = (Arc::clone(self), workspace.clone());
         let cancelling = self
             .lifecycle
@@ -58,6 +58,7 @@ impl Cancellation {
         };
         if run.status == RunStatus::Queued {
             let failure = Failure::cancelled();
+            // No process drives a queued run, so it ends here.
             self.executor
                 .end_orphan(id, workspace, LeaseFilter::None, failure)
                 .await;

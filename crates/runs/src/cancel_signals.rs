@@ -1,4 +1,4 @@
-//! Signals that a run was asked to end.
+//! Cancel signals of runs.
 
 use std::sync::Arc;
 

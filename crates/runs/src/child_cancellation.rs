@@ -7,7 +7,7 @@ use crate::cancel_signals::CancelSignals;
 use crate::live::LiveRun;
 use base::clock::Clock;
 
-/// Asks child runs to end.
+/// Requests the end of child runs.
 #[derive(Clone)]
 pub(super) struct ChildCancellation {
     pub(super) store: Store,
@@ -16,15 +16,16 @@ pub(super) struct ChildCancellation {
 }
 
 impl ChildCancellation {
-    /// Asks the child runs of a cancelled run to end.
+    /// Requests the end of the child runs of a cancelled run.
     pub(super) async fn cancel_children(&self, id: RunId) {
         let live = self.signals.live.get(id);
+        // A run of another process may have children; only the query can answer.
         if live.is_none_or(|live| live.may_have_children()) {
             self.end_children_of(id).await;
         }
     }
 
-    /// Asks the child runs of an ended run to end, unless it leaves them running.
+    /// Requests the end of the child runs of an ended run, unless it leaves them running.
     pub(super) async fn end_children(&self, live: &LiveRun, id: RunId) {
         if live.may_have_children() {
             self.end_children_of(id).await;
@@ -41,7 +42,7 @@ impl ChildCancellation {
         }
     }
 
-    /// The same for all runs whose parents have ended: their process may have died before it asked.
+    /// The same for all child runs whose parents have ended, for processes that died before their request.
     pub(super) async fn end_all_children(&self) -> Result<(), StoreError> {
         self.ask_children(None).await
     }

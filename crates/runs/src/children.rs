@@ -31,7 +31,7 @@ use telemetry::spans::{Spans, trace_of};
 /// Minimum pause between two looks of a waiting call.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Why a call cannot wait for the end of a child run.
+/// Cause of a call that cannot wait for the end of a child run.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
     #[error("the run has reached its limit of calls that wait for child runs")]
@@ -71,6 +71,7 @@ impl Children {
         }
         let run = &grant.run;
         let now = self.clock.now_ms();
+        // Hashed, so that a key of any length fits the column and cannot imitate the separator.
         let key = sha256_hex(request.idempotency_key.as_bytes());
         let body_sha256 = sha256_hex(canonical_json(&request).as_bytes());
         let incoming = IntakeRequest {
@@ -127,9 +128,11 @@ impl Children {
         let Some(parent) = child.parent_run_id else {
             return Ok(None);
         };
+        // A revoked or foreign agent's run is reported as absent, not as forbidden.
         if grant.snapshot.agent(&child.agent_id.to_string()).is_err() {
             return Ok(None);
         }
+        // A later run of the conversation may follow what an earlier one has started.
         let is_in_sight = parent == own.id
             || own.conversation_key.is_some() && {
                 let parent = self.store.runs().find_run(&own.workspace, parent).await?;
@@ -170,6 +173,7 @@ impl Children {
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
                 () = tokio::time::sleep_until(next_look) => {}
                 over = &mut over => match over {
+                    // The child's state is still valid: the runner gets it, and can call again.
                     AbortReason::Cancelled | AbortReason::Stopping => break,
                     AbortReason::Ended | AbortReason::Deadline => return Err(WaitError::Over(over)),
                 },

@@ -30,7 +30,7 @@ use keys::keyring::Keyring;
 const STATE_KEYS: u64 = 100;
 const STATE_BYTES: usize = 256 * 1024;
 
-/// Bytes of schemas from which on a context is built off the async workers.
+/// Bytes of schemas from which a context is built off the async workers.
 const LARGE_BYTES: usize = 64 * 1024;
 /// Concurrent builds of large contexts; further ones wait.
 static LARGE: Semaphore = Semaphore::const_new(4);
@@ -102,6 +102,7 @@ impl ContextWriter {
         if !is_large(&snapshot.resources.tools) {
             return Ok(make());
         }
+        // Blocking threads are shared; large contexts must not take all of them.
         let _permit = LARGE.acquire().await;
         Ok(run_blocking(make))
     }
@@ -134,6 +135,7 @@ impl ContextWriter {
                 incomplete.push(access.scope);
             }
             for entry in part.entries {
+                // A corrupt entry must not block every run of the scope.
                 if let Ok(value) = serde_json::from_str(&entry.value) {
                     map.insert(entry.key, value);
                 }
@@ -166,12 +168,13 @@ fn static_refs(
     .collect()
 }
 
-/// Whether the descriptions and schemas of these tools exceed `LARGE_BYTES`.
+/// True when the descriptions and schemas of these tools exceed `LARGE_BYTES`.
 fn is_large(tools: &[ToolResource]) -> bool {
     let mut left = LARGE_BYTES;
     !tools.iter().all(|tool| {
         let described = tool.description.as_ref().map_or(0, String::len);
         let schema = tool.parameters.iter().flatten();
+        // Stops at the limit, so that the measurement itself is bounded.
         take(described, &mut left) && fit(schema, &mut left)
     })
 }
@@ -200,6 +203,7 @@ fn take(bytes: usize, left: &mut usize) -> bool {
 
 /// Runs blocking work while other tasks move to other threads. A single-threaded runtime runs it in place.
 fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
+    // `block_in_place` panics on a single-threaded runtime.
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
         return work();
     }

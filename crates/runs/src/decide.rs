@@ -1,4 +1,4 @@
-//! The decision about an event. The store asks for it under the conversation's lock, so it does no I/O.
+//! The decision about an event. The store calls it under the conversation's lock, so it does no I/O.
 
 mod callable;
 mod candidate_cache;
@@ -64,12 +64,14 @@ impl Decider {
         if let Some(why) = facts.child_refused {
             return Err(IntakeError::ChildRefused(why));
         }
+        // Before admission, so that a restricted sender cannot observe the load of other agents.
         let Some(winner) = Self::reached_winner(input, &facts.candidates)? else {
             return Ok(kept(no_agent(input, &facts.candidates)));
         };
         let speculated =
             speculation.and_then(|speculation| speculation.draft_for(self, facts, winner));
         let occupancy = occupancy(&facts.live, winner.agent.id);
+        // Drafted without the lock; valid only if the facts under the lock agree.
         let draft = if let Some(draft) = speculated {
             draft
         } else {
@@ -132,8 +134,7 @@ impl Decider {
     }
 }
 
-/// Generation of the conversation for the winner's run. An answer belongs to the generation of its question, and
-/// a live run keeps its conversation from being idle.
+/// Generation of the conversation for the winner's run.
 fn generation_of(
     input: &DecisionInput,
     facts: &DecisionFacts,
@@ -143,7 +144,9 @@ fn generation_of(
     let spec = &winner.agent.spec;
     let current = facts.generations.of(winner.agent.id);
     let posted = input.event.input.as_ref();
+    // An answer belongs to the generation of its question.
     let is_answer = posted.is_some_and(|posted| posted.interaction.is_some());
+    // A live run keeps its conversation from being idle.
     let is_busy = !occupancy.active.is_empty() || occupancy.queued > 0;
     let quiet = facts.place.as_ref().filter(|_| !is_busy && !is_answer);
     let Some(place) = quiet else {
@@ -157,7 +160,7 @@ fn generation_of(
     next_generation(spec, current, quiet, input.arrived_at)
 }
 
-/// Stores the event with its run, which waits behind the live ones.
+/// Stores the event with its run, which waits for the live ones.
 fn queue(input: &DecisionInput, draft: RunDraft, cancelled: Vec<RunId>) -> EventDecision {
     let answer = accepted(input, draft.row.id, RunStatus::Queued, None);
     EventDecision {
@@ -191,7 +194,7 @@ fn absorb(input: &DecisionInput, active: RunId, stood: u64) -> EventDecision {
     }
 }
 
-/// Stores the event alone.
+/// Stores the event without a run.
 fn kept(answer: EventAccepted) -> EventDecision {
     EventDecision {
         plan: IngestPlan::Keep {

@@ -17,7 +17,7 @@ use base::clock::Clock;
 /// Audit entries that the later denials of a run share. A runner can invent rule names, so further rules share
 /// the last entry.
 const SHARED_ENTRIES: usize = 64;
-/// Number of runs from which on runs past their deadline are removed.
+/// Number of counted runs from which runs past their deadline are removed.
 const TIDY_AT: usize = 1024;
 /// Rule of the entry that many rules share.
 const MANY: &str = "many";
@@ -31,7 +31,7 @@ struct RunDenials {
     denied: u64,
     deadline_at: i64,
     shared: HashMap<(&'static str, String), Uuid>,
-    /// The run was asked to end.
+    /// The end of the run was requested.
     is_ending: bool,
 }
 
@@ -40,7 +40,7 @@ struct RunDenials {
 pub enum DeniedEntry {
     /// An entry of its own.
     Own,
-    /// An entry that stands for all denials of this action by this rule.
+    /// One entry for all denials of this action by this rule.
     Shared {
         id: Uuid,
         action: &'static str,
@@ -68,6 +68,7 @@ impl DenialCounts {
         let shared = &mut count.shared;
         let mut key = (action, rule.to_owned());
         if shared.len() >= SHARED_ENTRIES && !shared.contains_key(&key) {
+            // The runner chooses the names, so they must not fill the memory.
             key = (MANY, MANY.to_owned());
         }
         let id = *shared.entry(key.clone()).or_insert_with(Uuid::now_v7);
@@ -106,6 +107,7 @@ impl Denials {
         let counted = (run.id, run.deadline_at, self.clock.now_ms());
         let most = self.limits.run_denied_calls;
         let (entry, ends) = self.counts.count(counted, (action, rule), most);
+        // Concurrent denials pass the limit together; only one ends the run.
         if ends && run.cancel_requested_at.is_none() && self.counts.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);
             let (workspace, id) = (run.workspace.clone(), run.id);

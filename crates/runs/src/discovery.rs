@@ -1,4 +1,4 @@
-//! Runner endpoints: registration and discovery (protocol §1, §2).
+//! Runner endpoints: registration and discovery.
 
 mod findings;
 mod outcome;

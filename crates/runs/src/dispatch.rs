@@ -1,4 +1,4 @@
-//! Dispatch of a run to its runner: lease, token, intent row, POST (runs §1, step 4).
+//! Dispatch of a run to its runner: lease, token, intent row, POST.
 
 mod failure;
 
@@ -58,7 +58,8 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Dispatches a prepared run. Each attempt writes its intent row before its POST.
+    /// Dispatches a prepared run. Each attempt writes its intent row before its POST, so that recovery knows of the
+    /// runner.
     pub(super) async fn dispatch(
         &self,
         live: &LiveRun,
@@ -145,8 +146,7 @@ impl Dispatcher {
         }
     }
 
-    /// Failure of the run. A runner that hangs up before it answers may have received a cancel from another
-    /// replica.
+    /// Failure of the run, or its cancellation.
     async fn unless_cancelled(
         &self,
         live: &LiveRun,
@@ -155,6 +155,7 @@ impl Dispatcher {
         failure: Failure,
     ) -> Failure {
         let has_gone = matches!(error, StartError::Broken(_));
+        // The runner may have received a cancel from another replica, and hung up because of it.
         if has_gone && self.interrupts.was_cancelled_elsewhere(live, run).await {
             return Failure::cancelled();
         }
@@ -213,14 +214,14 @@ impl Dispatcher {
             .await
     }
 
-    /// End of the lease of a claim that was requested at `asked_at`. `None`: it has lapsed. A lease that took
-    /// long is renewed first, so that there is time for its next renewal.
+    /// End of the lease of a claim that was requested at `requested_at`. `None`: it has lapsed.
     async fn held_since(
         &self,
         run: &Run,
         asked_at: Instant,
     ) -> Result<Option<Instant>, StoreError> {
         let lease = self.limits.lease;
+        // Below a third, the periodic renewal comes in time; above it, the lease is renewed first.
         if asked_at.elapsed() < lease / 3 {
             return Ok(Some(asked_at + lease));
         }
@@ -252,7 +253,7 @@ impl Dispatcher {
             attempt,
             lease: self.limits.append_lease,
         });
-        // The runner has begun, and is not asked again.
+        // The runner has started and gets no second POST, so the state must be stored.
         self.ledger
             .retry_within_lease(run.id, || self.store.write(Arc::clone(&defer)))
             .await
@@ -266,9 +267,11 @@ impl Dispatcher {
         grant: &Grant,
     ) -> Option<Result<Answer, StartError>> {
         let run = &grant.run;
+        // A cancelled run must not reach its runner.
         if live.cancel.is_cancelled() {
             return None;
         }
+        // Before the token is minted: an open circuit costs no signature.
         let permit = match self.breakers.enter(run.endpoint_id) {
             Ok(permit) => permit,
             Err(wait) => return Some(Err(StartError::CircuitOpen { wait })),
@@ -287,12 +290,14 @@ impl Dispatcher {
             .client
             .start_run(endpoint, of, trace, body, Arc::clone(&sent));
         let posting = tokio::time::timeout(self.limits.first_byte, start)
+            // The timeout ends with the response head; results may take hours.
             .map(|posted| posted.unwrap_or(Err(StartError::Silent)));
         let mut posting = pin!(posting);
         tokio::select! {
             biased;
             () = self.interrupts.interrupted(live, run) => {}
             posted = &mut posting => {
+                // Only the first failure: the next ones would queue the same check.
                 if permit.note(&posted) {
                     self.check_endpoint(run.endpoint_id).await;
                 }
@@ -314,7 +319,7 @@ impl Dispatcher {
         }
     }
 
-    /// Discovers the endpoint at once: its health in the lists is up to five minutes old.
+    /// Queues a discovery of the endpoint: its health in the lists is up to five minutes old.
     async fn check_endpoint(&self, endpoint_id: EndpointId) {
         let at = self.clock.now_ms();
         let queued = self.store.write_later(CheckSoon { endpoint_id, at }).await;

@@ -3,7 +3,8 @@
 use protocol::id::{RunId, WorkspaceId};
 use tokio::sync::broadcast;
 
-/// Queued ends of an observer. Full: the oldest ends are lost to it, and its next read says how many.
+/// Queued ends of an observer. If the queue is full, the oldest ends are lost, and the observer's next read reports
+/// their number.
 const QUEUE: usize = 256;
 
 /// Publishes the runs that this process has ended, after their commit.

@@ -4,7 +4,7 @@ use domain::normalize::{RunMessages, RunnerEnding};
 use domain::run::{Failure, FailureCode};
 use protocol::run::RunStatus;
 
-/// Cause of a run's end.
+/// Cause of a run's end, by its runner or by the gateway.
 pub(super) enum EndCause {
     Runner(RunnerEnding),
     Gateway { failure: Failure, said: RunMessages },

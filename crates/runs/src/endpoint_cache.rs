@@ -37,6 +37,7 @@ impl EndpointCache {
         // A map of plain values stays consistent after a panic.
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = opened.get(&address.id)
+            // Compared by value: rotated secrets or headers make a new entry.
             && known.address == *address
         {
             return Ok(Arc::clone(&known.endpoint));

@@ -75,7 +75,7 @@ impl EventBuffer {
         self
     }
 
-    /// With this buffer, all appended results up to this number are judged.
+    /// With this buffer, all appended results up to this number are validated.
     pub(super) fn note_judged(&mut self, through: u64) {
         self.judged_through = Some(through);
     }
@@ -132,6 +132,7 @@ impl EventBuffer {
         match &accepted.effect {
             ResultEffect::SetState(update) => self.states.push(update.clone()),
             ResultEffect::BindArtifact(id) => {
+                // A runner may announce a file twice; the first event is its place in the ledger.
                 if !self.artifacts.iter().any(|(known, _)| known == id) {
                     self.artifacts.push((*id, sequence));
                 }
@@ -189,6 +190,7 @@ impl EventBuffer {
     /// Adds a rejected result. Beyond the limit of a run, it is only counted.
     pub(super) fn reject(&mut self, rejection: Rejection) {
         metrics::result_rejected(rejection.reason.as_str());
+        // A faulty runner must not fill the table.
         let kept = self.rejections_before + self.rejections.len() as u64;
         if kept < MAX_KEPT_REJECTIONS {
             self.rejections.push(rejection);
@@ -242,6 +244,7 @@ impl EventBuffer {
         let to = from + self.ends.len() as u64;
         let rejections = std::mem::take(&mut self.rejections);
         let first_rejection = self.rejections_before + 1;
+        // Rejections are numbered across appends, so a repeated append is recognised.
         self.rejections_before += rejections.len() as u64;
         self.from = to;
         let append = Append {

@@ -43,8 +43,8 @@ pub(super) struct Takeover {
 }
 
 impl RunExecutor {
-    /// Drives a created run in a task of its own, unless this process drives it already. `inputs`: what is in memory of a
-    /// run that was stored just now.
+    /// Drives a created run in a task of its own, unless this process drives it already. `inputs`: those in memory of a
+    /// run that was just stored.
     pub(super) fn spawn(
         self: &Arc<Self>,
         id: RunId,
@@ -53,6 +53,7 @@ impl RunExecutor {
     ) {
         let live_entry = inputs.as_mut().and_then(|inputs| inputs.live_entry.take());
         let live_entry = live_entry.unwrap_or_else(|| LiveEntry::enter(&self.live, id));
+        // This process already drives the run: dispatch and recovery may meet.
         let Some(live) = live_entry.into_run() else {
             return;
         };
@@ -85,7 +86,7 @@ impl RunExecutor {
         driven: impl Future<Output = ()> + Send + 'static,
     ) {
         let executor = Arc::clone(self);
-        // Boxed, because a task keeps its arguments beside the future that it awaits.
+        // Boxed, because the task would hold the future twice: as an argument and while it is awaited.
         let driven = Box::pin(driven);
         self.lifecycle.tasks.spawn(async move {
             let _guard = executor.live.guard(id, &live);

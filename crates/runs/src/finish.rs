@@ -1,4 +1,4 @@
-//! The end of a run: one terminal, by compare-and-set, in the transaction that writes it (runs §1).
+//! The end of a run: one terminal, by compare-and-set, in the transaction that writes it.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ pub(super) struct EndedRun {
 }
 
 impl Finisher {
-    /// Commits the rest of the buffer with the terminal, shows both to clients, and ends the child runs. `None`: another
-    /// process has ended the run. On an error the run has no end yet.
+    /// Commits the rest of the buffer with the terminal, shows both to clients, and ends the child runs. `None`:
+    /// another process has ended the run. On an error the run has no end yet.
     pub(super) async fn finish(
         &self,
         live: &LiveRun,
@@ -83,9 +83,11 @@ impl Finisher {
         }
         let read_at = buffer.take_read_at();
         let (append, frames) = buffer.take(Some(terminal), self.clock.now_ms());
+        // Before the commit: from here on only the table has the state of the run.
         live.begin_end();
         match self.ledger.commit(append).await {
             Ok(Appended::Written { next }) => {
+                // After the commit: clients must not see events that a crash could undo.
                 self.live.settle(run.id, live, frames);
                 relayed(read_at);
                 self.notifier.notify(Notification::Advanced(run.id));
@@ -144,6 +146,7 @@ impl Finisher {
         terminal: &mut RunEnd,
     ) -> Result<(), StoreError> {
         if let Some(message) = terminal.transcript.last_mut()
+            // Only a run that has announced artifacts needs the query.
             && let Some(announcing) = buffer.announcing()
         {
             let ask = || {
@@ -283,6 +286,7 @@ fn code_and_message(ended: &EndedRun) -> (String, String) {
         .unwrap_or_default();
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
     let (code, mut message) = (text("code"), text("message"));
+    // A cut within a character would panic.
     message.truncate(message.floor_char_boundary(MAX_LOGGED));
     let code = if code.is_empty() {
         ended.reason.clone()

@@ -17,7 +17,7 @@ use telemetry::metrics::{self, BreakerState, ProcessGauges};
 
 /// Interval of the queries, independent of the scrape interval.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// A database without an answer by then is not ready.
+/// Time after which a silent database is not ready.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Measures the process and its database.
@@ -32,6 +32,7 @@ impl Gauges {
     /// Updates the gauges and calls `settle`, until the process stops.
     pub async fn keep_gauges(&self, settle: impl Fn()) {
         let mut tick = interval(BETWEEN_LOOKS);
+        // After a slow query, missed ticks must not follow in a burst.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = HashMap::new();
         loop {
@@ -72,6 +73,7 @@ impl Gauges {
                 failing.insert(*id, endpoint_label(&workspace, &name));
             }
         }
+        // A closed circuit is reported once more, so that its gauge does not stay open.
         failing.retain(|id, name| {
             let circuit = circuits.get(id).copied().unwrap_or(Circuit::Closed);
             metrics::set_breaker(

@@ -24,6 +24,7 @@ pub struct UnknownSnapshot;
 pub fn read_snapshot(stored: &str) -> Result<AuthorizationSnapshot, UnknownSnapshot> {
     let snapshot: AuthorizationSnapshot =
         serde_json::from_str(stored).map_err(|_| UnknownSnapshot)?;
+    // An unknown version may restrict in ways that this binary would not see.
     if snapshot.v == SNAPSHOT_VERSION {
         Ok(snapshot)
     } else {

@@ -26,6 +26,7 @@ impl GrantLookup {
     /// Rights of a live run: from memory while its lease is held here, else from its row.
     pub async fn find_grant(&self, id: RunId) -> Result<Option<Arc<Grant>>, StoreError> {
         let live = self.live.get(id);
+        // Only under the lease: a process that lost it may hold a stale attempt.
         if let Some(grant) = live.and_then(|live| live.grant(Instant::now())) {
             return Ok(Some(grant));
         }
@@ -62,7 +63,7 @@ impl GrantLookup {
         Ok(run)
     }
 
-    /// Whether the run of a grant was asked to end.
+    /// True when cancellation of the run was requested.
     pub fn is_cancel_requested(&self, grant: &Grant) -> bool {
         self.live.is_cancel_requested(grant)
     }

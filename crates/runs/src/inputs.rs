@@ -29,7 +29,7 @@ pub(super) struct PreparedDispatch {
     pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
-    /// When the lease was requested, for a run that is dispatched by the commit of its event.
+    /// Request time of the lease, for a run that is dispatched by the commit of its event.
     pub(super) lease_asked_at: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ impl ExpectedPosition {
     }
 }
 
-/// Whether a run of this event has failed if it ends without output.
+/// True when a run of this event fails if it ends without output.
 pub(super) fn expects_message(event: &EventEnvelope) -> bool {
     event.event_type.starts_with("message.")
 }

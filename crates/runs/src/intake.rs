@@ -1,4 +1,4 @@
-//! Intake: from an event to a stored run, in one transaction. A refused event leaves no rows (contracts §3).
+//! Intake: from an event to a stored run, in one transaction. A refused event leaves no rows.
 
 mod effects;
 mod error;
@@ -173,7 +173,7 @@ impl Intake {
         incoming: IntakeRequest,
     ) -> Result<AcceptedEvent, IntakeError> {
         let key = incoming.key(workspace, self.clock.now_ms());
-        // A known event gets its first answer, even if its files would no longer fit.
+        // A stored event gets its first answer, even if its files would no longer fit.
         if may_have_files(&event, files)
             && let Some(known) = self.store.events().find_known_event(key).await?
         {
@@ -259,8 +259,7 @@ impl Intake {
         }
     }
 
-    /// Whether an event is stored with its files, of which `first` is one. An earlier try with a lost answer may
-    /// have committed it while this one waited.
+    /// True when an event is stored with its files, of which `first` is one.
     async fn is_stored(
         &self,
         workspace: &WorkspaceId,
@@ -270,6 +269,7 @@ impl Intake {
         let Some(first) = first else {
             return Ok(false);
         };
+        // An earlier try with a lost answer may have committed the event while this one waited.
         let event = self.store.events().find_event(workspace, event_id).await?;
         Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
     }
@@ -294,8 +294,7 @@ impl Intake {
         (Arc::new(decide), bytes)
     }
 
-    /// Stores the event and starts its run, if the run is to start now. Continues when the client disconnects, because
-    /// a stored run must be driven.
+    /// Stores the event and starts its run, if the run is to start now.
     async fn take(
         &self,
         ingest: Ingest,
@@ -304,6 +303,7 @@ impl Intake {
         let store = self.store.clone();
         let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
         let unconfirmed = Arc::clone(&self.unconfirmed);
+        // A task of its own: the client may disconnect, but a stored run must be driven.
         let taking = self.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
             let storing = async {
@@ -313,6 +313,7 @@ impl Intake {
             };
             let ingested = storing.await;
             let (mut effects, earlier) = effects.take();
+            // The commit may have happened despite the error, and the run would have no driver.
             if let Some(run) = unconfirmed_dispatch(&ingested, &mut effects, earlier) {
                 unconfirmed.add(workspace.clone(), run);
             }
@@ -333,11 +334,12 @@ impl Intake {
     }
 }
 
-/// Uploads of clients belong to their own events, never to child runs. They belong to the whole workspace until an
-/// event names them, so a restricted sender cannot use them.
+/// Uploads that an event may bind, by its origin.
 fn uploads_for(parent: Option<&ParentContext>, scope: &AgentReach) -> Uploads {
     match (parent, scope) {
+        // A child run must not bind the uploads of clients.
         (Some(_), _) => Uploads::Closed,
+        // Unbound uploads belong to the workspace, so a restricted sender could read foreign ones.
         (None, AgentReach::Only(_)) => Uploads::Refused,
         (None, AgentReach::All) => Uploads::OfClients,
     }

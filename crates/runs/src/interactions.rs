@@ -1,4 +1,4 @@
-//! Answers to interactions: for the live run that waits, else as an event for the agent that asked.
+//! Answers to interactions: for the waiting live run, otherwise as an event for the asking agent.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl Interactions {
         accepted.await.map(Answered::Event)
     }
 
-    /// Gives an answer to the live run that asked.
+    /// Stores an answer for the waiting live run.
     async fn give_answer(
         &self,
         workspace: &WorkspaceId,
@@ -165,7 +165,7 @@ impl Interactions {
         Ok(given)
     }
 
-    /// Stores an answer as an event of the same conversation, for the agent that asked.
+    /// Stores an answer as an event of the same conversation, for the asking agent.
     async fn submit_event(
         &self,
         workspace: &WorkspaceId,
@@ -199,6 +199,7 @@ impl Interactions {
             ..asked
         };
         let incoming = IntakeRequest {
+            // Derived from the question, so that a second answer of any client meets the first.
             dedupe_key: event_id.clone(),
             event_id,
             body_sha256,

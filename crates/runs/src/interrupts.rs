@@ -33,8 +33,9 @@ impl Interrupts {
         }
     }
 
-    /// Why [`Self::interrupted`] resolved.
+    /// Failure for the cause that resolved [`Self::interrupted`].
     pub(super) fn interruption(&self, live: &LiveRun) -> Failure {
+        // In this order: a cancelled run ends as cancelled, also while the gateway stops.
         if live.cancel.is_cancelled() {
             Failure::cancelled()
         } else if self.lifecycle.closing.is_cancelled() {
@@ -70,8 +71,7 @@ impl Interrupts {
         }
     }
 
-    /// Sends the cancel notice to a runner that can be interrupted. Best effort, in a task of its own because the grace may
-    /// be short.
+    /// Sends the cancel notice to a runner that can be interrupted. Best effort.
     fn notify_runner(&self, prepared: &PreparedDispatch, run: &Run) {
         const TIMEOUT: Duration = Duration::from_secs(5);
         let endpoint = prepared.endpoint.clone();
@@ -80,6 +80,7 @@ impl Interrupts {
         };
         let (client, closing) = (self.client.clone(), self.lifecycle.closing.clone());
         let (id, attempt) = (run.id, run.attempt.max(1));
+        // A task of its own: the grace may be shorter than the request.
         self.lifecycle.tasks.spawn(async move {
             let notified = tokio::select! {
                 notified = client.cancel_run(&endpoint, id, attempt, TIMEOUT) => notified,
@@ -92,10 +93,11 @@ impl Interrupts {
         });
     }
 
-    /// Whether the run's row has a cancel request. The runner may know of it before this replica does.
+    /// True when the run's row has a cancel request. Its runner may have received it before this replica.
     pub(super) async fn was_cancelled_elsewhere(&self, live: &LiveRun, run: &Run) -> bool {
         let found = tokio::select! {
             found = self.store.runs().find_run(&run.workspace, run.id) => found,
+            // During an outage the query may hang, and the run must still stop.
             () = live.lost.cancelled() => return false,
             () = self.lifecycle.closing.cancelled() => return false,
         };

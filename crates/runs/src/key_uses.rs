@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::lifecycle::Lifecycle;
 
-/// Maximum keys that wait for the write. Full: the use is dropped, and the next request of the key notes it again.
+/// Maximum keys that wait for the write. When full, the use is dropped, and the key's next request notes it again.
 const MAX_WAITING: usize = 1024;
 /// Maximum keys per transaction.
 const BATCH: usize = 64;
@@ -39,6 +39,7 @@ impl KeyUses {
     /// Notes the use of a key at `at`, in epoch milliseconds. `key`: as read for this request. The recorded use is
     /// part of it, so most requests return here at once.
     pub fn note(&self, key: &ApiKeyRecord, at: i64) {
+        // The time is coarse, so a busy key costs one write per resolution.
         if is_due(key.last_used_at, at) && add(&mut self.waiting(), key.id, at) {
             self.noted.notify_one();
         }
@@ -74,7 +75,7 @@ impl KeyUses {
                     "the last use of API keys could not be recorded, their next requests record it"
                 );
             }
-            // Only now: a request during the write needs no second one.
+            // Removed after the write: a request in between must not queue the key again.
             self.waiting().retain(|key, _| !keys.contains_key(key));
         }
     }
@@ -91,7 +92,7 @@ impl KeyUses {
     }
 }
 
-/// Whether a use at `at` must be written, after the recorded one.
+/// True when a use at `at` must be written, after the recorded one.
 fn is_due(recorded: Option<i64>, at: i64) -> bool {
     recorded.is_none_or(|recorded| at.saturating_sub(recorded) >= KEY_USE_RESOLUTION_MS)
 }

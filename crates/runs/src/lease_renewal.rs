@@ -32,6 +32,7 @@ impl LeaseRenewal {
         let (done, ended) = oneshot::channel();
         let renewal = self.clone();
         let renewing = thread::Builder::new().name("leases".to_owned()).spawn(move || {
+            // A runtime of its own, because long computations on the shared workers would delay the timer.
             match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime.block_on(renewal.renew_until_stopped()),
                 Err(error) => tracing::error!(%error, "the lease thread has no runtime; leases are not renewed"),
@@ -80,6 +81,7 @@ impl LeaseRenewal {
         }
         let keeper = match keeper {
             Some(keeper) => keeper,
+            // Kept over the rounds: a renewal must not wait for a connection of the pool.
             None => keeper.insert(self.store.leases().lease_keeper().await?),
         };
         // Taken before the database reads its clock, so that the lease ends here first.
@@ -98,9 +100,9 @@ impl LeaseRenewal {
                         live.request_cancel(*at);
                     }
                 }
-                // Released runs are counted already.
+                // Their loss is counted already, or they are about to release the lease themselves.
                 None if live.is_ending() || live.lost.is_cancelled() => {}
-                // The lease stays as it is until it ends.
+                // The row is locked by another transaction; the lease holds until its current end.
                 None if renewed.busy.contains(&id) => {}
                 None => {
                     metrics::lease_lost();

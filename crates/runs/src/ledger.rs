@@ -17,9 +17,8 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    /// Asks the database, and retries for the length of a lease from the first error on. It waits for a slow answer: the
-    /// request stays in the writer's queue and would be done unseen. `ask` must give the same when an earlier try was
-    /// committed and its answer lost.
+    /// Calls `ask`, and retries transient errors for the length of a lease from the first error on. `ask` must return
+    /// the same if an earlier try was committed and its answer lost.
     pub(super) async fn retry_within_lease<T, F>(
         &self,
         run: RunId,
@@ -31,6 +30,7 @@ impl LedgerWriter {
         const PAUSE: Duration = Duration::from_millis(200);
         let mut give_up = None;
         loop {
+            // Without a timeout: the write stays in the queue, and would commit unseen.
             let error = match ask().await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.is_transient() => error,
@@ -102,6 +102,7 @@ impl LedgerWriter {
                 .terminal
                 .as_ref()
                 .is_none_or(|terminal| row.status == terminal.status_after(was_cancelled));
+            // Only this owner writes under this epoch, so these values prove the commit.
             row.fencing_token == append.epoch && row.last_sequence == append.to && ended
         });
         // The commit released the next run; recovery dispatches it.

@@ -1,7 +1,7 @@
 //! Runs: from an event to the end of its run.
 //!
-//! Each run has a task of its own, and outlives every response that streams it. Clients see an event of a run only after
-//! it is in the ledger; an acknowledgement follows the commit.
+//! Each run has a task of its own, and outlives every response that streams it. Clients see an event of a run only
+//! after it is in the ledger; an acknowledgement follows the commit.
 
 pub mod artifacts;
 pub mod async_runs;

@@ -27,6 +27,7 @@ impl Lifecycle {
     /// Takes no new run from here on, and waits up to `grace` for the live ones.
     pub(super) async fn finish(&self, grace: Duration) {
         self.stopping.cancel();
+        // A tracker that is open never reports that its tasks have ended.
         self.tasks.close();
         if tokio::time::timeout(grace, self.tasks.wait())
             .await

@@ -25,9 +25,9 @@ pub struct RunLimits {
     /// Maximum silence of a runner that appends its results.
     pub append_lease: Duration,
     pub max_deadline: Duration,
-    /// Time for which the events of an ended run are kept; `None`: for ever.
+    /// Retention of the events of an ended run; `None`: for ever.
     pub retention: Option<Duration>,
-    /// Time for which the audit of a call is kept; `None`: for ever.
+    /// Retention of the audit of a call; `None`: for ever.
     pub audit_kept: Option<Duration>,
     pub artifacts: ArtifactLimits,
     /// Interval of polling for changes of other replicas, in case notifications are lost.
@@ -42,7 +42,7 @@ pub struct RunLimits {
     pub workspace_runs: Option<u64>,
     /// Rate limit of the events of one workspace on this replica; `None`: no limit.
     pub workspace_events: Option<EventRate>,
-    /// When the circuit of a failing endpoint opens.
+    /// Policy of the circuit breaker of each endpoint.
     pub breaker: BreakerPolicy,
 }
 

@@ -1,4 +1,4 @@
-//! Registry of the runs that this process drives (runs §3).
+//! Registry of the runs that this process drives.
 
 mod log;
 
@@ -58,8 +58,7 @@ impl LiveRun {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
-    /// Whether the run may have child runs. False: its snapshot grants no agent. True for a run that this
-    /// process has not prepared.
+    /// True when the run may have child runs: its snapshot grants agents, or this process has not prepared it.
     pub(crate) fn may_have_children(&self) -> bool {
         let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
         grant
@@ -88,23 +87,23 @@ impl LiveRun {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process holds the lease.
+    /// True while this process holds the lease.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.held_until().is_some_and(|until| now < until)
     }
 
-    /// Whether this process holds the lease and the results come with the runner's answer.
+    /// True while this process holds the lease and the results come with the runner's response.
     pub(crate) fn streams(&self, now: Instant) -> bool {
         self.is_held(now) && !self.appends.load(Ordering::Acquire)
     }
 
-    /// Marks the terminal as being written. From here on only the table tells whether the run lives, because the
-    /// answer to the commit may be late.
+    /// Marks the terminal as being written. From here on only the table has the state of the run, because the answer to
+    /// the commit may be late.
     pub(crate) fn begin_end(&self) {
         self.ending.store(true, Ordering::Release);
     }
 
-    /// Whether the terminal may be in the table.
+    /// True when the terminal may be in the table.
     pub(crate) fn is_ending(&self) -> bool {
         self.has_ended() || self.ending.load(Ordering::Acquire)
     }
@@ -120,7 +119,7 @@ impl LiveRun {
             .clone()
     }
 
-    /// Whether the terminal is committed or another process owns the run.
+    /// True when the terminal is committed or another process owns the run.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -132,8 +131,10 @@ impl LiveRun {
 
     /// Notes a stored cancel request, and wakes the run's task.
     pub(crate) fn request_cancel(&self, at: i64) {
+        // The first request counts; later ones must not move its time.
         let _ =
             self.cancel_requested_at
+                // The time is stored before the wake-up, so that the woken task sees it.
                 .compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire);
         self.cancel.cancel();
     }
@@ -226,7 +227,7 @@ impl LiveRegistry {
         self.runs.contains_key(&id)
     }
 
-    /// Whether the run of a grant was asked to end.
+    /// True when cancellation of the run was requested.
     pub(crate) fn is_cancel_requested(&self, grant: &Grant) -> bool {
         // A grant that was just read may have a request that this process has not received yet.
         let live = self.get(grant.run.id);
@@ -256,8 +257,9 @@ impl LiveRegistry {
         }
     }
 
-    /// Publishes the committed end. The token is revoked first, then clients see the end.
+    /// Publishes the committed end.
     pub(crate) fn settle(&self, id: RunId, run: &LiveRun, last: CommittedFrames) {
+        // The token first: a client that has seen the end must not reach the host API with it.
         run.ended.store(true, Ordering::Release);
         run.log.publish(last);
         self.remove(id, run);
@@ -283,6 +285,7 @@ impl LiveRegistry {
 
     fn remove(&self, id: RunId, run: &LiveRun) {
         self.runs.remove_if(&id, |_, live_entry| {
+            // A resumed run may have a new entry under the same id.
             std::ptr::eq(Arc::as_ptr(live_entry), run)
         });
     }

@@ -174,10 +174,12 @@ impl SharedRead {
     ) -> Result<RunRowState, StoreError> {
         let mut last = self.0.lock().await;
         if let Some((at, look)) = *last
+            // Waiters that were queued on the lock share the result of the first.
             && at >= since
         {
             return look.ok_or(StoreError::Unreachable);
         }
+        // Before the query: its result must not count for a later change.
         let at = Instant::now();
         let asked = ask().await.map(|(last_sequence, has_ended)| RunRowState {
             at,
@@ -191,6 +193,7 @@ impl SharedRead {
 
 impl Drop for RunWaiter {
     fn drop(&mut self) {
+        // Dropped first, so that the count below is that of the other waiters.
         self.waiting = None;
         let unused = |_: &RunId, waiting: &Arc<WaiterState>| Arc::strong_count(waiting) == 1;
         self.notifier.waiters.remove_if(&self.run, unused);
@@ -226,6 +229,7 @@ impl PeerNotifications {
         match heard {
             Inbound::Notification(Notification::Advanced(run)) => self.notifier.wake(run),
             Inbound::Notification(Notification::Cancelled(run)) => {
+                // Notifications may be forged: only a run of this process causes a query.
                 if self.live.contains(run) {
                     self.notifier.cancels.notify_one();
                 }

@@ -19,7 +19,7 @@ use base::clock::Clock;
 use runner_client::Endpoint;
 use telemetry::spans::trace_of;
 
-/// Why a run cannot be prepared.
+/// Cause of a run that cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
     /// The run ends with this failure.
@@ -168,6 +168,7 @@ impl Preparer {
             .agents()
             .find_agent(workspace, run.agent_id)
             .await?;
+        // Checked again: the run may have been queued for an hour.
         if agent.is_none_or(|agent| !agent.spec.enabled) {
             let why = "its agent was disabled or deleted while it waited";
             return Err(PrepareError::Never(Failure::new(
@@ -199,6 +200,7 @@ impl Preparer {
             .await?;
         let manifest = runner
             .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
+        // The current manifest: the snapshot has the rights, not the capabilities.
         let is = |wanted: fn(&AgentRunnerManifest) -> bool| manifest.as_ref().is_some_and(wanted);
         let json = serde_json::to_string(&*snapshot.resources).unwrap_or_default();
         let config = serde_json::to_string(&spec.config).unwrap_or_default();

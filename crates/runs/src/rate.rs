@@ -42,6 +42,7 @@ impl EventRates {
 
     pub(super) fn forget_idle(&self) {
         if let Some(limiter) = &self.limiter {
+            // One bucket per workspace would otherwise stay for ever.
             limiter.retain_recent();
             limiter.shrink_to_fit();
         }

@@ -1,4 +1,4 @@
-//! Recovery of orphaned, undispatched and overdue runs (runs §2), and background maintenance.
+//! Recovery of orphaned, undispatched and overdue runs, and background maintenance.
 
 mod cancel_polling;
 mod cleanup;
@@ -87,11 +87,12 @@ impl RunRecovery {
         }
     }
 
-    /// Separate from the leases of runs, which are more important.
+    /// Renews and releases the reservations of calls until the process stops.
     async fn keep_reservations(&self) {
         let mut tick = ticks_every(self.limits.lease / 5);
         loop {
             tick.tick().await;
+            // A loop of its own: the leases of runs must not wait for reservations.
             if let Err(error) = self.release_reservations().await {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -101,12 +102,13 @@ impl RunRecovery {
         }
     }
 
-    /// Marks live runs as lost when their lease ends, for example in a database outage. Recovery ends them here
-    /// or on another replica. It is independent of the renewal, which may fail or hang.
+    /// Marks live runs as lost when their lease ends, for example in a database outage. Recovery ends them here or on
+    /// another replica.
     async fn keep_marking_lapsed(&self) {
         let mut tick = ticks_every(self.limits.lease / 20);
         loop {
             tick.tick().await;
+            // Independent of the renewal, which may fail or hang.
             self.live.mark_lapsed(Instant::now());
         }
     }
@@ -122,6 +124,7 @@ impl RunRecovery {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
+        // First: a stored run that no process drives yet must not end as an orphan.
         self.unconfirmed.resolve().await?;
         self.end_orphans(LeaseFilter::Expired).await?;
         self.end_overdue().await?;
@@ -132,9 +135,9 @@ impl RunRecovery {
         self.dispatch_created(Some(CREATED_TIMEOUT)).await
     }
 
-    /// Renews the reservations of this process, then releases lapsed ones. In this order, because after an
-    /// outage its own are late as well.
+    /// Renews the reservations of this process, then releases lapsed ones.
     async fn release_reservations(&self) -> Result<(), StoreError> {
+        // First, because after an outage this process's own reservations are late as well.
         self.usage.renew_reservations().await?;
         while self.store.usage().release_reservations().await? > 0 {}
         Ok(())
@@ -148,7 +151,7 @@ impl RunRecovery {
             .overdue_runs(MAX_QUEUE_TIME, BATCH)
             .await?
         {
-            let message = "the run waited an hour behind others of its conversation";
+            let message = "the run waited an hour for others of its conversation";
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
             self.end_waiting(&run, failure).await?;
         }
@@ -158,6 +161,7 @@ impl RunRecovery {
     /// Ends a run, unless it was released since the query.
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
         let now = self.store.runs().find_run(&run.workspace, run.id).await?;
+        // The query is old: ends of earlier runs may have released this one.
         if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
             && self.executor.end_waiting(now, failure).await
         {

@@ -1,4 +1,4 @@
-//! Relay: runner's bytes → events → ledger → clients (runs §3).
+//! Relay: runner's bytes → events → ledger → clients.
 //!
 //! The commit in flight is the batching window: the next events gather in the buffer meanwhile. A full buffer
 //! stops reads from the runner's socket. Clients see committed events only.
@@ -54,7 +54,7 @@ pub(super) enum ResultOrigin {
     ResumePoint(ResumePoint),
 }
 
-/// Why a relay ends without an end of the run.
+/// Cause of a relay that stops without an end of the run.
 pub(super) enum RelayStop {
     /// Another process owns the run.
     Lost,
@@ -118,7 +118,7 @@ impl Relayer {
                 }
             }
             ResultOrigin::Answer(Answer::Deferred(aside)) => {
-                // The run does not wait for this.
+                // The run does not wait for the rest of the body; its end aborts the read.
                 let reading = self.lifecycle.tasks.spawn(aside.discard());
                 relay.aside = Some(AbortOnDropHandle::new(reading));
                 relay.appended = Some(JudgedNumbers::default());
@@ -145,6 +145,7 @@ impl Relayer {
         let ending = relay.read(prepared, source).await?;
         if relay.in_flight.is_some() {
             let outcome = committed(&mut relay.in_flight).await;
+            // The terminal's append continues at this commit's sequence.
             relay.show(outcome)?;
         }
         Ok(Relayed {
@@ -166,11 +167,11 @@ struct RelayState<'a> {
     in_flight: Option<CommitInFlight<'a>>,
     /// Items of the last chunk; empty between two reads.
     items: Vec<ReaderItem>,
-    /// Received results that are not judged yet.
+    /// Received results that are not validated yet.
     waiting: VecDeque<Vec<u8>>,
-    /// Why no more results will come.
+    /// Failure of the input, after which no more results come.
     input_ended: Option<Failure>,
-    /// Failure with which the run ends once all accepted results are judged.
+    /// Failure with which the run ends once all accepted results are validated.
     interrupted: Option<Failure>,
     /// The ledger has a note that characters were replaced.
     has_noted_repair: bool,
@@ -269,13 +270,13 @@ impl RelayState<'_> {
         }
     }
 
-    /// Ends the run once all accepted results are judged, because their runner was told that they are stored. No
-    /// further ones are accepted.
+    /// Ends the run once all accepted results are validated. No further ones are accepted.
     async fn end_behind(
         &mut self,
         appended: &mut AppendedSource<'_>,
         failure: Failure,
     ) -> Result<(), RelayStop> {
+        // The runner has a confirmation for the accepted results, so they must reach the ledger.
         self.interrupted = Some(failure);
         tokio::select! {
             biased;
@@ -289,7 +290,7 @@ impl RelayState<'_> {
         }
     }
 
-    /// Waits for the commit in flight. The next owner judges the rest.
+    /// Waits for the commit in flight. The next owner validates the remaining results.
     async fn finish_commit(&mut self) -> RelayStop {
         if self.in_flight.is_some() {
             let outcome = committed(&mut self.in_flight).await;
@@ -330,7 +331,7 @@ impl RelayState<'_> {
         }
     }
 
-    /// Queues what was read for judging.
+    /// Queues received results for validation.
     fn take(&mut self, read: SourceRead, source: &mut ResultInput<'_>) {
         let mut items = std::mem::take(&mut self.items);
         self.buffer.begin();

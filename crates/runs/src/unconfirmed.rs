@@ -50,6 +50,7 @@ impl UnconfirmedDispatches {
             .iter()
             .map(|one| one.inputs.context_bytes())
             .sum::<usize>();
+        // A dropped entry is no lost run: recovery ends it as an orphan, and its event can be retried.
         if all.len() < MAX_PENDING && bytes + inputs.context_bytes() <= MAX_BYTES {
             all.push(Unconfirmed {
                 workspace,
@@ -69,6 +70,7 @@ impl UnconfirmedDispatches {
         // Taken before the database reads its clock, so that the lease ends here first.
         let asked_at = Instant::now();
         let renewed = self.store.leases().renew_leases(owner, ids, lease).await?;
+        // After the query: on an error the entries stay.
         let all = std::mem::take(&mut *self.pending());
         let mut absent = Vec::new();
         for one in all {

@@ -1,4 +1,4 @@
-//! The stream of a run: replay from the ledger, then live events, to the terminal (contracts §6, §7).
+//! The stream of a run: replay from the ledger, then live events, to the terminal.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -81,6 +81,7 @@ impl RunStreams {
             waiter: None,
             cursor,
             heartbeat,
+            // Sent at once: proxies and clients see an open stream before the first event.
             ready: VecDeque::from([hello]),
             shown_at: now,
             look_since: now.checked_sub(self.limits.poll).unwrap_or(now),
@@ -128,6 +129,7 @@ impl Watcher {
                 return Ok(None);
             }
             if self.live.is_none() {
+                // Looked up in each round: the run may start here, or be taken over by this process.
                 self.live = self.streams.live.get(self.run);
             }
             match self.live.clone() {
@@ -140,6 +142,7 @@ impl Watcher {
     /// Subscribes first, then reads, so that no event is missed.
     async fn follow(&mut self, live: &LiveRun) -> Result<(), StoreError> {
         let mut progress = live.log.subscribe();
+        // Read before the tail: progress after it wakes the wait below.
         let seen = *progress.borrow_and_update();
         match live.log.tail(self.cursor) {
             Tail::Frames(bytes, last) => {
@@ -149,7 +152,7 @@ impl Watcher {
             }
             Tail::Behind => {
                 if !Box::pin(self.read_table()).await? {
-                    // Events that neither the ring nor the table has were pruned.
+                    // Events that are neither buffered nor in the table were pruned.
                     self.live = None;
                     return Box::pin(self.read_elsewhere()).await;
                 }
@@ -257,12 +260,12 @@ impl Watcher {
         }
     }
 
-    /// Tells the client once that the gateway stops. The retry times are spread, so that not all clients
-    /// reconnect at once.
+    /// Notifies the client once that the gateway stops.
     fn tell_of_draining(&mut self) {
         if std::mem::replace(&mut self.knows_of_stop, true) {
             return;
         }
+        // Spreads the retries, so that not all clients reconnect at once.
         let jitter = u64::from(self.run.0.as_bytes()[15]) * 8;
         // Without data, so that clients do not read it as an event of the ledger.
         let frame = format!("retry: {}\nevent: gateway.draining\n\n", 1000 + jitter);

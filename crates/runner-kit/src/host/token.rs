@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const RENEWAL_WINDOW: f64 = 60.0;
 /// Seconds without another attempt after a renewal.
 const RENEWAL_PAUSE: f64 = 5.0;
-/// Tolerance in seconds. A token expires at the deadline at the latest, perhaps rounded to whole seconds.
+/// Tolerance in seconds: the expiry of a token is at most the deadline, but may be rounded to seconds.
 const ROUNDING: f64 = 2.0;
 /// Upper bound of a run's duration.
 const LONGEST_RUN: Duration = Duration::from_hours(24);

@@ -35,13 +35,13 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Any of them.
+    /// One id of the set, by which a retried event finds its artifacts.
     pub(crate) fn first(&self) -> Option<Uuid> {
         self.made.iter().chain(&self.bound).next().copied()
     }
 }
 
-/// Which uploads an event may bind.
+/// Uploads that an event may bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uploads {
     /// Uploads of clients of its workspace.
@@ -111,6 +111,7 @@ impl Artifacts {
         let Some(input) = &mut event.input else {
             return Ok(attached);
         };
+        // One block, so that every failure releases the artifacts created before it.
         let keeping = async {
             match uploads {
                 Uploads::OfClients => {
@@ -142,6 +143,7 @@ impl Artifacts {
         for id in attached.made {
             if let Err(error) = self.drop_artifact(id).await {
                 let error = &error as &dyn std::error::Error;
+                // The event is already refused; the expiry deletes the artifact.
                 tracing::warn!(artifact.id = %id, error, "cannot delete an artifact of a rejected event; it stays until it expires");
             }
         }
@@ -160,6 +162,7 @@ impl Artifacts {
         let mut kept: Vec<(String, StoredArtifact)> = Vec::new();
         for (text, file) in texts_of(input).zip(&found) {
             let Some(file) = file else { continue };
+            // The same bytes in contents and attachments become one artifact.
             if kept.iter().any(|(sha256, _)| *sha256 == file.sha256) {
                 continue;
             }
@@ -197,6 +200,7 @@ impl Artifacts {
             let same = stored.iter().find(|(sha256, _)| *sha256 == file.sha256);
             let url = match same {
                 Some((_, url)) => url.clone(),
+                // Further pictures stay inline: each artifact costs a row and an upload.
                 None if stored.len() == MAX_SMALL_PICTURES => break,
                 None => {
                     let name = part.file_name.as_deref();
@@ -246,9 +250,10 @@ impl Artifacts {
         let (_, base64) = declared_type(text);
         let found = files.find(base64);
         let mut pieces = found.map_or_else(|| Pieces::plain(base64), |file| file.pieces());
-        // The whole text was decoded before.
+        // Invalid base64 cannot occur here: `EventFile` has decoded the full text for its digest.
         while let Some(Ok(piece)) = pieces.next() {
             if let Err(error) = upload.take(&piece).await {
+                // Releases the reservation in the workspace's quota.
                 upload.give_up(None).await?;
                 return Err(error);
             }
@@ -329,7 +334,7 @@ pub(crate) fn announced_attachments(announced: &[ArtifactRecord]) -> String {
     canonical_json(&refs.collect::<Vec<_>>())
 }
 
-/// Whether an event may have files that become its artifacts.
+/// True when an event may have files that become its artifacts.
 pub(crate) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
     let input = event.input.as_ref();
     let has_pictures =
@@ -339,7 +344,7 @@ pub(crate) fn may_have_files(event: &EventEnvelope, files: &BodyFiles) -> bool {
             .is_some_and(|input| has_artifacts(input) || names_upload(input) || has_pictures(input))
 }
 
-/// Whether an event becomes a message of a conversation's history.
+/// True when an event becomes a message of a conversation's history.
 fn has_transcript(event: &EventEnvelope) -> bool {
     event.event_type == MESSAGE_RECEIVED && event.conversation.is_some()
 }

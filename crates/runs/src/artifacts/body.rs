@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use domain::artifact::{FILE_MARK, INLINE_BYTES};
 use domain::large_text::{PathStep, large_texts};
 
-/// Bytes of base64 in one piece: whole groups of four.
+/// Bytes of base64 in one piece; a multiple of four, so that each piece decodes by itself.
 const PIECE_BYTES: usize = 64 * 1024;
 /// Separator of the media type and the base64 in a `data:` URL.
 const BASE64: &str = ";base64,";
@@ -40,12 +40,13 @@ impl BodyFiles {
         self.0.iter().find(|file| file.sha256 == sha256)
     }
 
-    /// Takes large files out of a JSON body at these places. Returns the document with marks, and the files.
-    /// Invalid base64 stays in the document.
+    /// Takes large files out of a JSON body at these paths. Returns the document with marks, and the files. Invalid
+    /// base64 stays in the document.
     pub async fn take_out<P: AsRef<[PathStep]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
         let mut files: Vec<BodyFile> = Vec::new();
         let mut rest = BytesMut::new();
         let mut copied = 0;
+        // The text may be a third larger than its bytes, so short texts need no decoding.
         for range in large_texts(body, places, INLINE_BYTES / 3 * 4) {
             let text = body.slice(range.clone());
             let head = head_of(&text);
@@ -60,11 +61,13 @@ impl BodyFiles {
             rest.extend_from_slice(FILE_MARK.as_bytes());
             rest.extend_from_slice(sha256.as_bytes());
             copied = range.end;
+            // Two marks with one digest share one file.
             if files.iter().all(|file| file.sha256 != sha256) {
                 files.push(BodyFile { sha256, size, text });
             }
         }
         if files.is_empty() {
+            // The usual body: `Bytes` are shared, not copied.
             return (body.clone(), Self::default());
         }
         rest.extend_from_slice(&body[copied..]);
@@ -151,6 +154,7 @@ impl<'a> Pieces<'a> {
                     text.extend_from_slice(plain);
                     self.rest = &self.rest[most..];
                 }
+                // JSON allows `\/`; base64 has no other character that an encoder escapes.
                 Some(at) if self.is_escaped && self.rest.get(at + 1) == Some(&b'/') => {
                     text.extend_from_slice(&plain[..at]);
                     text.push(b'/');

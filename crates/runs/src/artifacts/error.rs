@@ -7,7 +7,7 @@ use blob_store::ArtifactStoreError;
 /// Maximum number of artifacts of one run.
 pub(super) const MAX_OF_RUN: u64 = 1000;
 
-/// Why an upload was refused.
+/// Cause of a refused upload.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
     #[error("an artifact has at most {most} bytes (artifacts.max_bytes)")]
@@ -15,7 +15,7 @@ pub enum UploadError {
     #[error("artifacts of type {0} are not accepted (artifacts.mime_types)")]
     TypeRefused(String),
     #[error(
-        "the workspace has no room for it (artifacts.workspace_bytes); others must expire first"
+        "the workspace's artifacts are full (artifacts.workspace_bytes); others must expire first"
     )]
     Full,
     #[error("{}", share_full(*.0))]

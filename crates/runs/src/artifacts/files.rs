@@ -24,7 +24,7 @@ pub struct OwnFile<'a> {
     pub declared: Option<&'a str>,
 }
 
-/// Why a file cannot be offered.
+/// Cause of a file that cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("it cannot be read")]
@@ -65,6 +65,7 @@ pub async fn enter_file(
         return Err(FileError::TypeRefused(mime_type));
     }
     let place = place_of_file(&sha256);
+    // Addressed by content: all replicas and starts share one copy.
     if !store.has(&place).await? {
         file.rewind().await?;
         let mut writing = store.begin(&place);
@@ -72,6 +73,7 @@ pub async fn enter_file(
             Ok(writing.write(chunk).await?)
         })
         .await?;
+        // The file was read twice, and an operator may have replaced it in between.
         if copied != sha256 {
             return Err(FileError::Changed);
         }
@@ -114,6 +116,7 @@ fn file_id(name: &str, sha256: &str) -> Uuid {
     let mut digest = Context::new(&SHA256);
     for part in ["runnel file", name, sha256] {
         digest.update(part.as_bytes());
+        // Separates the parts: ("ab", "c") must not hash like ("a", "bc").
         digest.update(&[0]);
     }
     let digest = digest.finish();

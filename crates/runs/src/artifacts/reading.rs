@@ -88,6 +88,7 @@ impl Artifacts {
         grant: &Grant,
         id: &str,
     ) -> Result<Option<ReadableArtifact>, StoreError> {
+        // Checked before the query, so that a run without the grant cannot probe ids.
         if grant.snapshot.event_artifacts().is_err() {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use protocol::context::InputAttachment;
 /// Default name of a file.
 pub(super) const NAME: &str = "attachment";
 
-/// Whether an attachment adds nothing to another one of the same artifact.
+/// True when an attachment adds nothing to another one of the same artifact.
 pub(super) fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> bool {
     let is_artifact = known.url == one.url
         && known
@@ -21,6 +21,7 @@ pub(super) fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> boo
         return false;
     }
     if known.name.as_deref().is_none_or(|name| name == NAME) {
+        // Any other name is better than the default one.
         known.name.clone_from(&one.name);
     }
     true

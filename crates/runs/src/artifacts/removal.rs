@@ -54,6 +54,7 @@ impl Artifacts {
         let mut gone = Vec::with_capacity(claimed.len());
         for one in &claimed {
             match self.blobs.delete(&one.place).await {
+                // Bytes before the row: without its row, no sweep would find them.
                 Ok(()) => gone.push(one.id),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;

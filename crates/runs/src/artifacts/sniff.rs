@@ -10,6 +10,7 @@ pub(super) const HEAD_BYTES: usize = 8 * 1024;
 pub(super) fn media_type(declared: Option<&str>, head: &[u8]) -> String {
     let head = &head[..head.len().min(HEAD_BYTES)];
     let is_text = is_text(head);
+    // A text wins over a signature of two letters, with which it may begin by chance.
     let found = infer::get(head).filter(|found| !is_text || may_be_text(found.matcher_type()));
     let shown = match &found {
         Some(found) => DetectedType::Type(found.mime_type()),
@@ -31,10 +32,11 @@ fn may_be_text(matcher: MatcherType) -> bool {
     )
 }
 
-/// Whether this is UTF-8 without control characters. The end may be cut.
+/// True for UTF-8 without control characters. The last character may be incomplete.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
+        // The head ends within a character, because it is cut at a byte.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&head[..error.valid_up_to()]).unwrap_or_default()
         }

@@ -72,9 +72,10 @@ enum UploadStage {
 }
 
 impl Artifacts {
-    /// Begins an upload. It stores nothing until the first bytes tell the type.
+    /// Begins an upload. It stores nothing until the first bytes show the type.
     pub fn upload(&self, new: NewArtifact) -> Result<ArtifactUpload, UploadError> {
         let most = self.limits.artifacts.max_bytes;
+        // Refused before the first byte: the client need not send the body.
         if new.announced.unwrap_or(0) > most {
             return Err(UploadError::TooLarge { most });
         }
@@ -132,6 +133,7 @@ impl ArtifactUpload {
             origin: self.new.origin,
             run: self.new.run,
             place: place.clone(),
+            // Without a size, the upload reserves the maximum, so that concurrent uploads cannot exceed the quota.
             reserved: self.new.announced.unwrap_or(limits.max_bytes),
             workspace_bytes: limits.workspace_bytes,
             shares: limits.shares,
@@ -146,6 +148,7 @@ impl ArtifactUpload {
             Begun::TooMany => return Err(UploadError::TooMany),
             Begun::RunEnded => return Err(UploadError::RunEnded),
         }
+        // After the row: the sweep finds the bytes of a killed process by its row.
         let mut writing = self.artifacts.blobs.begin(&place);
         writing.write(&head).await?;
         self.stage = UploadStage::Begun { kind, writing };
@@ -159,6 +162,7 @@ impl ArtifactUpload {
         audit: impl FnOnce(u64) -> Option<AuditEntry> + Send,
     ) -> Result<StoredArtifact, UploadError> {
         if matches!(self.stage, UploadStage::Head(_)) {
+            // The content is shorter than the head, so its exact size is reserved.
             self.new.announced = Some(self.size);
             self.begin().await?;
         }
@@ -167,6 +171,7 @@ impl ArtifactUpload {
         else {
             return Err(UploadError::Expired);
         };
+        // The row must not become visible without its bytes.
         if let Err(error) = writing.finish().await {
             self.artifacts.drop_artifact(self.id).await?;
             return Err(error.into());

@@ -47,6 +47,7 @@ impl ConnectionState {
                 if self.state.swap(CONNECTED, Ordering::AcqRel) != CONNECTED {
                     tracing::info!("notification bus connected to NATS");
                 }
+                // Core NATS stores nothing, so messages of the outage are lost.
                 self.missed.notify_one();
             }
             Event::SlowConsumer(_) => self.missed.notify_one(),
@@ -97,6 +98,7 @@ impl NatsBus {
                 let sent = client.publish(self.subject.clone(), notice.into()).await;
                 sent.is_ok() && client.flush().await.is_ok()
             };
+            // A lost notification costs one poll interval, so it is not repeated.
             let _ = tokio::time::timeout(TIMEOUT, sending).await;
         }
     }
@@ -113,6 +115,7 @@ async fn listen(
             () = line.missed.notified() => hear(Inbound::Missed),
             message = subscriber.next() => {
                 let Some(message) = message else { return };
+                // Any client of the server can publish here: malformed bytes are empty.
                 let notice = std::str::from_utf8(&message.payload).unwrap_or_default();
                 me.read(notice).for_each(|notification| hear(Inbound::Notification(notification)));
             }
@@ -146,6 +149,7 @@ impl Bus for NatsBus {
 pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFault> {
     let options = ConnectOptions::new()
         .name("runnel")
+        // The sender has already woken its own waiters.
         .no_echo()
         .retry_on_initial_connect()
         .max_reconnects(None)
@@ -167,6 +171,7 @@ pub(crate) fn options(settings: &NatsSettings) -> Result<ConnectOptions, BusFaul
     let Some(file) = &settings.ca_file else {
         return Ok(options);
     };
+    // The client would report a missing file only at the connection, in the background.
     if std::fs::File::open(file).is_err() {
         return Err(BusFault("the file of bus.ca_file cannot be read"));
     }

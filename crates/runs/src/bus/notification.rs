@@ -22,7 +22,7 @@ pub enum Notification {
 /// An event received from the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbound {
-    /// A notification, possibly forged: read the table and trust the table alone.
+    /// A notification, possibly forged: trust only the table.
     Notification(Notification),
     /// Notifications may have been lost: poll everything.
     Missed,
@@ -61,6 +61,7 @@ impl ReplicaId {
     pub(crate) fn read(self, notice: &str) -> impl Iterator<Item = Notification> {
         let (name, rings) = notice.split_once(' ').unwrap_or_default();
         let is_ours = Uuid::parse_str(name) == Ok(self.0);
+        // A peer may be an attacker on the bus, so the work is bounded.
         let is_sane = notice.len() < MAX_BYTES && !is_ours;
         let rings = if is_sane { rings } else { "" };
         rings
@@ -77,6 +78,7 @@ impl NotificationBatch {
     /// Batches `first` with everything that is queued.
     pub(crate) fn of(first: Notification, rings: &mut mpsc::Receiver<Notification>) -> Self {
         let mut gathered = HashSet::from([first]);
+        // Batching adapts to the load: one message takes what has queued during the last send.
         while gathered.len() < MAX_RINGS
             && let Ok(next) = rings.try_recv()
         {

@@ -23,6 +23,7 @@ impl PostgresBus {
         while let Some(first) = rings.recv().await {
             let notice = NotificationBatch::of(first, rings).write(me);
             let sent = self.store.notifications().notify(&notice).await;
+            // Logged once per outage.
             if let Err(error) = &sent
                 && !is_away
             {

@@ -61,8 +61,7 @@ impl Decider {
         }
     }
 
-    /// Like `winner`, for the agents that the sender reaches. Any other end is one refusal, so that a restricted
-    /// sender learns nothing of other agents.
+    /// Like `winner`, for the agents that the sender reaches.
     pub(super) fn reached_winner<'f>(
         input: &DecisionInput,
         candidates: &'f [Candidate],
@@ -73,6 +72,7 @@ impl Decider {
         };
         match found {
             Ok(Some(winner)) if agents.contains(&winner.agent.id) => Ok(Some(winner)),
+            // One refusal for all other ends: a restricted sender must learn nothing of other agents.
             Ok(_) | Err(IntakeError::BindingConflict(_)) => Err(IntakeError::outside(agents)),
             Err(error) => Err(error),
         }
@@ -86,6 +86,7 @@ impl Decider {
         candidates: &[Candidate],
         step: GenerationStep,
     ) -> Result<RunDraft, IntakeError> {
+        // An acknowledged event keeps its runner, even if no endpoint lists it now.
         let known = winner.runner.as_ref().filter(|_| input.was_accepted);
         let runner = known.map_or_else(|| callable(winner), Ok)?;
         let agent = self.agents.get(winner, runner).ok_or_else(|| {
@@ -108,6 +109,7 @@ impl Decider {
             agent_version: winner.agent.version,
             runner_id: winner.agent.spec.runner_id.clone(),
             endpoint_id: runner.endpoint_id,
+            // A child run never outlives its parent.
             deadline_at: parent.map_or(deadline_at, |parent| deadline_at.min(parent.deadline_at)),
             agent_spec: Arc::clone(&agent.frozen_json),
             snapshot_sha256: sha256_hex(snapshot_text.as_bytes()),

@@ -1,4 +1,4 @@
-//! A decision: the plan for the store, and the effects beside it.
+//! A decision: the plan for the store, and its other effects.
 
 use protocol::event::EventAccepted;
 use protocol::id::RunId;
@@ -16,7 +16,7 @@ pub(crate) struct EventDecision {
 /// Effects of a decision that the store does not carry out.
 #[derive(Default)]
 pub(crate) struct DecisionEffects {
-    /// Why the event is refused.
+    /// Cause of a refused event.
     pub(crate) refused: Option<IntakeError>,
     /// Answer to the sender. The plan holds the same as text.
     pub(crate) answer: Option<EventAccepted>,

@@ -17,7 +17,7 @@ pub(crate) struct DecisionInput {
     pub(crate) event: Arc<EventEnvelope>,
     /// Arrival of the event in epoch milliseconds.
     pub(crate) arrived_at: i64,
-    /// The only agent that may get the event: it asked the question, or is called for a child run.
+    /// The only agent that may get the event: the author of its question, or the callee of a child run.
     pub(crate) only: Option<AgentId>,
     /// The agents that the sender reaches. The event is refused unless it goes to one of them.
     pub(crate) scope: AgentReach,

@@ -22,6 +22,7 @@ pub(crate) fn user_message(event: &EventEnvelope, id: Uuid) -> Option<UserMessag
         .iter()
         .map(|part| {
             let mut part = part.clone();
+            // Inline bytes would repeat on every page of the history; the event has them.
             let has_picture = part.image_base64.take().is_some();
             let is_artifact = part.image_url.is_some();
             if has_picture && is_artifact {

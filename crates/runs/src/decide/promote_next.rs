@@ -33,6 +33,7 @@ pub(crate) fn promote_next(
         let event: EventEnvelope = serde_json::from_str(&left.envelope).ok()?;
         let winner = match resolve(candidates, |one| &one.agent.spec, &event) {
             Resolution::Winner(winner) => Some(winner),
+            // The event was already given to this agent, so a tie is no conflict.
             Resolution::Tie(_) => candidates.iter().find(|one| one.agent.id == agent),
             Resolution::NoMatch => None,
         };
@@ -54,6 +55,7 @@ pub(crate) fn promote_next(
             // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
+            // The transcript has the message since the event was absorbed.
             message: None,
             was_accepted: true,
         };

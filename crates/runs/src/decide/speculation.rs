@@ -1,5 +1,5 @@
-//! Speculation: drafts the likely run of an event before the store asks for the decision. All writes of the process wait
-//! while the store asks.
+//! Speculation: drafts the likely run of an event before the store calls the decision, because that call blocks all
+//! writes of the process.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub(crate) struct SpeculativeRun {
 }
 
 impl SpeculativeRun {
-    /// Drafts the run from the candidates of the workspace's last event. The draft is ready for dispatch if no run lives
-    /// in the conversation.
+    /// Drafts the run from the candidates of the workspace's last event. The draft is ready for dispatch if no run
+    /// lives in the conversation.
     pub(crate) async fn make(decider: &Decider, input: &DecisionInput) -> Option<Self> {
         let mut speculation = Self::draft(decider, input)?;
         if let Some(position) = quiet_position(decider, input).await {
@@ -49,7 +49,7 @@ impl SpeculativeRun {
         let candidates = decider.candidates.get(&input.workspace)?;
         let catalog = decider.catalog.load_full();
         let winner = Decider::winner(input, &candidates).ok()??;
-        // The generation of the conversation is known under its lock alone.
+        // Only the conversation's lock fixes its generation.
         if winner.agent.spec.conversation_idle_seconds.is_some() {
             return None;
         }
@@ -76,10 +76,12 @@ impl SpeculativeRun {
     ) -> Option<RunDraft> {
         let same_catalog = Arc::ptr_eq(&self.catalog, &decider.catalog.load());
         let expected = &self.candidates[self.winner];
+        // Pointers first: the comparison of all agents is the expensive case.
         let same_winner = Arc::ptr_eq(&self.candidates, &facts.candidates)
             || *expected == *winner
                 && peers_among(expected, &self.candidates)
                     == peers_among(winner, &facts.candidates);
+        // Another event came in between, so the context lacks its message; the row is still right.
         if ExpectedPosition::of(facts.place.as_ref()) != self.position {
             self.draft.dispatch = None;
         }
@@ -123,8 +125,8 @@ async fn prepare_dispatch(
     })
 }
 
-/// Expected position of the event if no run lives in its conversation. If the store assigns this position, no run of the
-/// conversation has changed anything in between, so the context is complete.
+/// Expected position of the event if no run lives in its conversation. If the store assigns this position, no run of
+/// the conversation has changed anything in between, so the context is complete.
 async fn quiet_position(decider: &Decider, input: &DecisionInput) -> Option<ExpectedPosition> {
     let Some(identity) = conversation_of(&input.event) else {
         return Some(ExpectedPosition::default());
@@ -134,6 +136,7 @@ async fn quiet_position(decider: &Decider, input: &DecisionInput) -> Option<Expe
         .conversations()
         .conversation_state(&input.workspace, &identity);
     let (events, items) = match now.await.ok()? {
+        // A live run may write to the transcript until the commit.
         Some(now) if now.is_busy => return None,
         Some(now) => (now.last_event_seq, now.last_transcript_seq),
         None => (0, 0),

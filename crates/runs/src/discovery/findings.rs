@@ -51,6 +51,7 @@ pub(super) fn report_failure(
     reason: &str,
     cause: Option<&str>,
 ) {
+    // record || Discovery repeats every few minutes; an unchanged failure is not logged again.
     if record.health != health || record.health_reason.as_deref() != Some(reason) {
         let reason = cause.unwrap_or(reason);
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! Outcome of asking an endpoint for its runners.
+//! Outcome of one discovery.
 
 use domain::manifest::{Discovered, validate_manifests};
 use protocol::id::EndpointId;
@@ -7,7 +7,7 @@ use store::FoundRunner;
 
 use runner_client::ListError;
 
-/// Which of the listed runner ids an endpoint may claim.
+/// Runner ids that an endpoint may claim from its list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdClaims {
     /// Ids that no agent is bound to.
@@ -31,7 +31,7 @@ impl IdClaims {
 pub(super) struct DiscoveryResult {
     pub(super) outcome: ListOutcome,
     pub(super) asked_at: i64,
-    /// `None`: the endpoint was not asked.
+    /// `None`: static manifests, without a request.
     pub(super) latency_ms: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum ListOutcome {
 }
 
 /// One reason for all connection errors, so that registrations cannot scan a network.
-const UNREACHABLE: &str = "the endpoint cannot be reached; the gateway's log says why";
+const UNREACHABLE: &str = "the endpoint cannot be reached; the gateway's log has the cause";
 
 impl ListOutcome {
     /// The endpoint has answered without a list of runners.
@@ -75,6 +75,7 @@ impl ListOutcome {
             Err(ListError::Egress(error)) => Self::Failed {
                 health: "unreachable",
                 reason: UNREACHABLE.to_owned(),
+                // Refused, closed and filtered ports must look alike to the caller, not to the operator.
                 cause: Some(error.in_words()),
             },
             Err(error) => Self::unhealthy(error.to_string()),

@@ -1,4 +1,4 @@
-//! Preview of a discovery: the endpoint is asked, and nothing is stored.
+//! Preview of a discovery: requests the endpoint's list and stores nothing.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,7 @@ impl Endpoints {
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
     ) -> Result<DiscoveryDiff, RegisterError> {
+        // Only for the signature of this request; the registration makes another.
         let made_secret = spec.secret.is_none().then(EndpointSecret::generate);
         let record = self.endpoint_record(workspace, spec, made_secret.as_deref(), "api")?;
         self.check_registration(workspace, spec).await?;

@@ -9,7 +9,7 @@ use crate::endpoint::header_map;
 use runner_client::signature::EndpointSecret;
 use runner_client::{Endpoint, RunnerClient};
 
-/// Asks an endpoint for its runners. An error says why there is no list.
+/// Requests an endpoint's runners. The error has the cause of a missing list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
     if let Some(manifests) = &spec.manifests {
         return Ok(validate_manifests(manifests));

@@ -1,4 +1,4 @@
-//! Discovery of an endpoint: it is asked for its runners, and the answer is stored.
+//! Discovery of an endpoint: requests its runners and stores the list.
 
 use domain::manifest::validate_manifests;
 use protocol::id::{EndpointId, WorkspaceId};
@@ -20,6 +20,7 @@ impl Endpoints {
     /// Without a list, the runners of the last list stay.
     pub async fn refresh_endpoint(&self, record: &EndpointRecord) -> Result<(), StoreError> {
         let discovery = self.discover(record).await;
+        // Requested by an operator, so runs may be posted at once, without waiting for the breaker.
         if discovery.has_answer() {
             self.breakers.allow_probe(record.id);
         }
@@ -37,6 +38,7 @@ impl Endpoints {
         let age = self.clock.now_ms() - record.created_at;
         let is_new = record.discovered_at.is_none() && age < NEW_FOR_MS;
         let is_wanted = is_new || record.origin == "config";
+        // A compromised endpoint must not take over the agents of a removed one by listing its ids.
         let claims = if is_wanted {
             IdClaims::All
         } else {

@@ -19,7 +19,7 @@ use runner_client::signature::EndpointSecret;
 const MAX_HEADERS: usize = 32;
 const MAX_RUNS: u64 = 1_000_000;
 
-/// Why an endpoint was not registered. None of it is stored.
+/// Cause of a refused registration. None of it is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     #[error("the registration is invalid")]
@@ -40,7 +40,7 @@ pub struct Registered {
     pub made_secret: Option<String>,
 }
 
-/// A configured endpoint that was asked for its list, and is not stored yet.
+/// A configured endpoint with its discovered list, not stored yet.
 pub struct AskedEndpoint {
     record: EndpointRecord,
     discovery: DiscoveryResult,
@@ -71,12 +71,14 @@ impl Endpoints {
         let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
         let replaces = self.check_registration(workspace, &spec).await?;
         let discovery = self.discover(&record).await;
+        // Before the row: a refused registration stores nothing.
         self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
             .await?;
         let created = self
             .store
             .write(SaveEndpoint::Create(Box::new(record.clone())))
             .await;
+        // Another request may have taken the name since the check.
         created.map_err(|error| match error {
             StoreError::Taken => RegisterError::NameTaken,
             error => RegisterError::Store(error),
@@ -126,7 +128,7 @@ impl Endpoints {
         }
     }
 
-    /// Asks a configured endpoint for its list, without storing anything.
+    /// Requests the list of a configured endpoint, without storing anything.
     pub async fn ask_endpoint(
         &self,
         workspace: &WorkspaceId,
@@ -137,8 +139,8 @@ impl Endpoints {
         Ok(AskedEndpoint { record, discovery })
     }
 
-    /// Stores a configured endpoint with its list. One without an answer is stored as well, and is asked again
-    /// on schedule.
+    /// Stores a configured endpoint with its list. An endpoint without a list is stored as well; the schedule discovers
+    /// it again.
     pub async fn configure_endpoint(&self, asked: AskedEndpoint) -> Result<(), RegisterError> {
         let AskedEndpoint { record, discovery } = asked;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
@@ -201,6 +203,7 @@ impl Endpoints {
             base_url: spec.base_url.clone(),
             mode: spec.mode,
             delta_mode: spec.delta_mode,
+            // Sealed for a purpose: a copied column value cannot be opened as another one.
             secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
             headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
             manifests: spec.manifests.clone(),

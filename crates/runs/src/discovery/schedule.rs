@@ -11,7 +11,7 @@ use super::outcome::ListOutcome;
 /// Time after which another replica may claim a due endpoint that has no result. Longer than a discovery may
 /// take.
 pub(super) const CLAIM_TIME: Duration = Duration::from_secs(30);
-/// An endpoint with static manifests is never asked.
+/// An endpoint with static manifests needs no discovery.
 const NEVER: i64 = i64::MAX;
 
 impl Endpoints {
@@ -37,7 +37,7 @@ impl Endpoints {
     }
 }
 
-/// Varies the pause by up to a tenth, so that endpoints of one registration drift apart.
+/// Varies the pause by up to a tenth, so that endpoints of one registration do not stay in step.
 fn spread(pause: Duration, random: f64) -> Duration {
     pause.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
 }

@@ -1,4 +1,4 @@
-//! Discovery worker: asks endpoints again when they are due. One replica claims each of them.
+//! Discovery worker: discovers endpoints again when they are due. One replica claims each of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::lifecycle::Lifecycle;
 const AT_ONCE: usize = 8;
 /// Maximum pause between two queries for due endpoints.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Asks endpoints again when they are due.
+/// Discovers due endpoints again.
 pub struct DiscoveryWorker {
     pub(crate) endpoints: Arc<Endpoints>,
     pub(crate) lifecycle: Lifecycle,
 }
 
 impl DiscoveryWorker {
-    /// Asks due endpoints, the longest due first, until the process stops.
+    /// Discovers due endpoints, the longest due first, until the process stops.
     pub async fn keep_discovering(&self) {
         let limits = &self.endpoints.limits;
         let pause = (limits.discovery_ttl.min(limits.discovery_retry) / 2).min(LONGEST_PAUSE);
@@ -32,6 +32,7 @@ impl DiscoveryWorker {
             asking.extend(due.into_iter().map(|endpoint| self.ask_again(endpoint)));
             tokio::select! {
                 () = self.lifecycle.stopping.cancelled() => return,
+                // A finished discovery frees a slot for the next due endpoint.
                 Some(()) = asking.next() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -69,6 +70,7 @@ impl DiscoveryWorker {
                 .endpoints
                 .store
                 .endpoints()
+                // Replicas read the same due rows; the claim lets one of them through.
                 .claim_check(&endpoint, now + millis(CLAIM_TIME))
                 .await?
             {

@@ -34,6 +34,7 @@ pub(super) async fn log_retry(
 pub(super) fn class_of(error: &StartError) -> AttemptFailure {
     match error {
         StartError::Unreachable(error) if error.is_connect() => AttemptFailure::NotConnected,
+        // Nothing was sent, so a repeated POST cannot start the run twice.
         StartError::CircuitOpen { wait } if *wait <= SHORT_BREAK => AttemptFailure::NotConnected,
         StartError::Refused {
             status: StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE,
@@ -56,7 +57,7 @@ pub(super) fn rejection_of(error: &StartError) -> Option<Rejection> {
     ))
 }
 
-/// Whether the runner may accept a later attempt.
+/// True when the runner may accept a later attempt.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500..)
 }

@@ -62,6 +62,7 @@ impl RunExecutor {
                     said: RunMessages::default(),
                 };
                 let mut buffer = EventBuffer::new(&run);
+                // Operators see the runner's response with the rejected results of the run.
                 buffer.record_response(rejection);
                 let settled = self.finish(live, &run, buffer, ResultCounts::default(), ending);
                 // Recovery ends the run if this fails.
@@ -80,6 +81,7 @@ impl RunExecutor {
         if let Err(error) = failpoint::pass("run.task").await {
             return report_unwritable(id, &error);
         }
+        // The context may be megabytes, and the run may take hours.
         prepared.context = RawValue::NULL.to_owned().into();
         let origin = ResultOrigin::Answer(started);
         self.relay_to_end(live, &prepared, &grant.run, origin).await;
@@ -125,6 +127,7 @@ impl RunExecutor {
             held_until,
         } = taken;
         let (id, workspace) = (run.id, run.workspace.clone());
+        // Before the grant: a host call must see that results are appended.
         live.appends.store(true, Ordering::Release);
         live.hold_until(held_until);
         live.log.begin_behind(run.last_sequence);
@@ -152,6 +155,7 @@ impl RunExecutor {
             run,
         });
         live.set_grant(Arc::clone(&grant));
+        // The cancel may have been requested while no process owned the run.
         if let Some(at) = grant.run.cancel_requested_at {
             live.request_cancel(at);
         }
@@ -159,11 +163,11 @@ impl RunExecutor {
         self.relay_to_end(live, &prepared, &grant.run, origin).await;
     }
 
-    /// Releases an async run, because only its runner has to be waited for. Another replica or the next start
-    /// resumes it.
+    /// Releases an async run. Another replica or the next start resumes it.
     async fn release(&self, run: &Run) {
         let id = run.id;
         match self.store.leases().release(id, run.fencing_token).await {
+            // Only its runner has to be waited for, so the stop need not end the run.
             Ok(()) => {
                 tracing::info!(run.id = %id, "released the lease of run {id} for another replica");
             }
@@ -174,7 +178,7 @@ impl RunExecutor {
         }
     }
 
-    /// Stops driving a run. A permanent error ends the run, because the next owner would fail in the same way.
+    /// Stops driving a run.
     async fn give_up(
         self: &Arc<Self>,
         (id, workspace): (RunId, &WorkspaceId),
@@ -182,6 +186,7 @@ impl RunExecutor {
         error: &StoreError,
     ) {
         report_unwritable(id, error);
+        // The next owner would fail in the same way, so the run ends here.
         if !error.is_transient() {
             let settled = self.end_orphan(id, workspace, leases, internal_failure());
             Box::pin(settled).await;

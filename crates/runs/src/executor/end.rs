@@ -30,6 +30,7 @@ impl RunExecutor {
         let passed = failpoint::pass("succession.before_dispatch").await;
         if !self.lifecycle.stopping.is_cancelled() && passed.is_ok() {
             for next in std::mem::take(&mut ended.next) {
+                // In tasks of their own: a long queue of a conversation must not be a recursion.
                 self.spawn(next, run.workspace.clone(), None);
             }
         }
@@ -37,8 +38,8 @@ impl RunExecutor {
         Ok(())
     }
 
-    /// Ends a run that no process drives, if its lease is among `leases` or it has none. The new epoch fences
-    /// off writes of the former owner.
+    /// Ends a run that no process drives, if its lease is among `leases` or it has none. The new epoch fences off
+    /// writes of the former owner.
     pub(crate) async fn end_orphan(
         self: &Arc<Self>,
         id: RunId,

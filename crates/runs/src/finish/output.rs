@@ -12,6 +12,7 @@ use crate::decide::transcript_text;
 /// The last message, with the number of messages if there are several.
 pub(super) fn output_of(said: &RunMessages) -> Option<String> {
     let last = said.last()?;
+    // The usual output stays a plain message.
     if said.count < 2 {
         return Some(canonical_json(last));
     }

@@ -27,6 +27,7 @@ impl LastEffects {
     pub(super) fn replace(&self, effects: DecisionEffects) {
         let mut tries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut tries.last, effects);
+        // The commit of that try may be in the database, so its run must not be dropped.
         if let Some(run) = before.run.filter(|run| run.dispatch.is_some()) {
             tries.dispatched = Some(run);
         }

@@ -8,7 +8,7 @@ use store::{ChildRefused, StoreError, Unanswerable};
 
 use crate::artifacts::{AttachError, UploadError};
 
-/// Why an event was refused. None of it is stored.
+/// Cause of a refused event. None of it is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
     #[error(
@@ -62,7 +62,7 @@ pub enum IntakeError {
          use another key, or ask the operator to change the binding"
     )]
     OutsideScope(Vec<AgentId>),
-    #[error("the agent that asked is disabled or deleted; enable it and send the answer again")]
+    #[error("the asking agent is disabled or deleted; enable it and send the answer again")]
     AgentGone,
     #[error("the agent is disabled or deleted; continue without it")]
     CalledAgentGone,

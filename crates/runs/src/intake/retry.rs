@@ -23,7 +23,7 @@ pub struct RetriedRun {
     pub replayed: bool,
 }
 
-/// Why a run is not retried. Nothing is stored.
+/// Cause of a refused retry. Nothing is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum RetryError {
     #[error("there is no run {0}")]
@@ -80,6 +80,7 @@ impl Intake {
                 replayed: false,
             }),
             Retried::Known(run_id) => {
+                // No decision was made now, and the earlier retry may be of another key.
                 self.check_reach(sender, Some(run_id)).await?;
                 Ok(RetriedRun {
                     run_id,
@@ -143,8 +144,7 @@ impl Intake {
         })
     }
 
-    /// Stores the new run and starts it, if it is to start now. Continues when the client disconnects, because a
-    /// stored run must be driven.
+    /// Stores the new run and starts it, if it is to start now.
     async fn store_retry(
         &self,
         retry: RetryRun,
@@ -152,9 +152,11 @@ impl Intake {
     ) -> Result<(Retried, DecisionEffects), StoreError> {
         let store = self.store.clone();
         let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
+        // A task of its own: the client may disconnect, but a stored run must be driven.
         let storing = self.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (retry.workspace.clone(), retry.at);
             let retried = store.runs().retry_run(retry).await?;
+            // A retry is never dispatched by its commit, so no dispatch can be unconfirmed.
             let (mut effects, _) = effects.take();
             if let Retried::Created(_) = retried {
                 for run in std::mem::take(&mut effects.cancelled) {
@@ -185,7 +187,7 @@ fn check_retryable(run: &Run) -> Result<(), RetryError> {
     }
 }
 
-/// The answer to a question is for the agent that asked; any agent may take other events.
+/// The asking agent of an answer; `None` for other events, which any agent may take.
 fn asking_agent(event: &EventEnvelope, run: &Run) -> Option<AgentId> {
     (event.event_type == INTERACTION_SUBMITTED).then_some(run.agent_id)
 }

@@ -1,7 +1,7 @@
 //! Committed events of a live run, for its subscribers.
 //!
-//! A [`RunLog`] keeps the newest committed frames in a bounded ring. A subscriber that has fallen behind the
-//! ring reads the table, so a slow client does not delay its run.
+//! A [`RunLog`] keeps the newest committed frames in a bounded buffer. A subscriber with an older cursor reads the
+//! table, so a slow client does not delay its run.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// Maximum bytes of frames in a ring.
+/// Maximum bytes of buffered frames of one run.
 const RING_BYTES: usize = 1024 * 1024;
 
 /// Frames of one commit. All subscribers share the bytes.
@@ -44,7 +44,7 @@ impl CommittedFrames {
 pub(crate) enum Tail {
     /// Frames, and the sequence of the last one.
     Frames(Bytes, u64),
-    /// The ring begins later: the table must be read.
+    /// The buffer begins later: the table must be read.
     Behind,
     UpToDate,
 }
@@ -88,11 +88,13 @@ impl RunLog {
         let mut ring = self.ring();
         ring.bytes += frames.bytes.len();
         ring.batches.push_back(frames);
+        // The newest batch stays, even above the limit: subscribers must get it.
         while ring.bytes > RING_BYTES && ring.batches.len() > 1 {
             if let Some(oldest) = ring.batches.pop_front() {
                 ring.bytes -= oldest.bytes.len();
             }
         }
+        // Before the wake-up: every woken subscriber takes this lock.
         drop(ring);
         self.progress
             .send_modify(|progress| progress.last_sequence = last_sequence);

@@ -9,7 +9,7 @@ use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::Notifier;
 
-/// Minimum pause between two queries: notifications come faster than the database should be asked.
+/// Minimum pause between two queries, because notifications may come in bursts.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 /// Finds cancel requests of runs that live here.

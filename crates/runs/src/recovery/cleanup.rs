@@ -55,6 +55,7 @@ impl Cleanup {
         if let Some(kept) = self.limits.audit_kept {
             swept.push(store.audit_log().sweep_audit(kept).await);
         }
+        // A failure counts as 0, so that it does not cause a busy loop.
         let deleted = swept.into_iter().map(|one| {
             one.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;

@@ -19,7 +19,7 @@ pub(crate) struct ClockCheck {
 }
 
 impl ClockCheck {
-    /// As often as leases are renewed, and independent of the renewal.
+    /// Compares the clocks as often as leases are renewed, independent of the renewal.
     pub(super) async fn keep_comparing(&self) {
         let mut tick = ticks_every(self.limits.lease / 5);
         let mut are_apart = false;

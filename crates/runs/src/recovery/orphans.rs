@@ -44,6 +44,7 @@ impl RunRecovery {
             for some in expired.chunks(AT_ONCE) {
                 let ids = some.iter().map(|run| run.id).collect();
                 let (owner, lease) = (&self.owner, self.limits.lease);
+                // Taken before the database reads its clock, so that the lease ends here first.
                 let held_until = Instant::now() + lease;
                 let taken = self
                     .store
@@ -71,6 +72,7 @@ impl RunRecovery {
                 self.end_orphan(&run).await;
             }
         });
+        // Concurrent, so that the ends of many orphans share commits.
         futures_util::future::join_all(each).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Judging of results: each goes into the buffer, or ends the run.
+//! Validation of results: each goes into the buffer, or ends the run.
 
 use std::collections::HashSet;
 
@@ -19,18 +19,18 @@ use telemetry::tolerance::{Peer, tolerated, unknown_result_type};
 /// Maximum number of unknown types of a run that are noted in its ledger.
 const MAX_UNKNOWN_TYPES: usize = 8;
 
-/// Progress of judging appended results. Their numbers have no gaps.
+/// Progress of the validation of appended results. Their numbers have no gaps.
 #[derive(Default)]
 pub(super) struct JudgedNumbers {
     judged: u64,
-    /// The ledger has the results up to this number. They are replayed to the judge.
+    /// The ledger has the results up to this number. They are replayed to the validator.
     known: u64,
     /// Those of them that were rejected.
     rejected: HashSet<u64>,
 }
 
 impl JudgedNumbers {
-    /// Starts with the results that the former owner has judged.
+    /// Starts after the results that the former owner has validated.
     pub(super) fn of(left_off: ResumePoint) -> Self {
         Self {
             judged: 0,
@@ -41,7 +41,7 @@ impl JudgedNumbers {
 }
 
 impl RelayState<'_> {
-    /// Judges queued results while the buffer has room. Returns the end if there is one.
+    /// Validates queued results until the buffer is full. Returns the end if there is one.
     pub(super) async fn judge_waiting(
         &mut self,
         cancelling: bool,
@@ -74,7 +74,7 @@ impl RelayState<'_> {
         Ok(None)
     }
 
-    /// Registers an announced artifact with the judge, if the run has uploaded it.
+    /// Registers an announced artifact with the validator, if the run has uploaded it.
     async fn check_artifact(&mut self, raw: &[u8]) -> Result<(), RelayStop> {
         let Some(id) = announced_artifact(raw) else {
             return Ok(());
@@ -97,7 +97,7 @@ impl RelayState<'_> {
         Ok(())
     }
 
-    /// Notes a cancel with the judge. The runner may have received it from another replica.
+    /// Reports a cancel to the validator. The runner may have received it from another replica.
     async fn check_cancel(&mut self, raw: &[u8]) {
         if self.live.cancel.is_cancelled()
             || reports_failure(raw)
@@ -109,7 +109,7 @@ impl RelayState<'_> {
     }
 
     async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> EndCause {
-        // After a cancel, a runner that hangs up or falls silent has done what it was asked to do.
+        // A runner that hangs up or falls silent after a cancel has obeyed it.
         let has_gone = matches!(
             failure.code,
             FailureCode::RunnerStreamTruncated
@@ -168,7 +168,7 @@ impl RelayState<'_> {
         Failure::new(FailureCode::RunnerOutputLimit, message)
     }
 
-    /// Judges one result. Returns the end if the result is one.
+    /// Validates one result. Returns the end if the result is one.
     fn judge_result(&mut self, raw: &[u8]) -> Option<EndCause> {
         let now = self.parts.clock.now_seconds();
         match self.judge.judge(raw, now) {
@@ -197,6 +197,7 @@ impl RelayState<'_> {
                 None
             }
             Verdict::Fail(rejection, failure) => {
+                // A runner that writes to another run is faulty or compromised; operators must see it.
                 if rejection.reason == Reason::WrongRunId {
                     let audit = self.security_audit();
                     self.buffer.audit(audit);

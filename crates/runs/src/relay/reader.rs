@@ -1,6 +1,6 @@
-//! Reader of results in three framings: bytes in, whole JSON documents out.
+//! Reader of results in three framings: bytes in, complete JSON documents out.
 //!
-//! The first byte tells the framing of a body that differs from its `Content-Type`.
+//! The first byte determines the framing of a body that differs from its `Content-Type`.
 
 use domain::normalize::{ResultLimits, is_result, is_terminal_result};
 use protocol::result::ResultType;
@@ -21,18 +21,18 @@ mod whole;
 /// An item of a runner's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReaderItem {
-    /// One JSON document, not judged yet.
+    /// One JSON document, not validated yet.
     Result(Vec<u8>),
     /// A heartbeat.
     Heartbeat,
 }
 
-/// Which limit an answer exceeds.
+/// Limit that an answer exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooLarge {
     Line,
     Event,
-    /// One JSON document, which is read as a whole before its first result.
+    /// One JSON document, which is read to its end before its first result.
     Document,
     /// Bytes that are no result: comments, empty lines, unknown fields, foreign events.
     Other,
@@ -47,7 +47,7 @@ impl From<SseError> for TooLarge {
     }
 }
 
-/// Maximum bytes of a JSON document, unless one event may be larger. It is in memory as a whole.
+/// Maximum bytes of a JSON document, unless one event may be larger. The full document is in memory.
 const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes that are no result, as a multiple of the bytes of results that a run may send.
 const OTHER_BYTES_RATIO: u64 = 2;
@@ -66,7 +66,7 @@ pub struct ResultReader {
 }
 
 enum ResultFraming {
-    /// No byte has been received that tells the framing.
+    /// No byte has been received that determines the framing.
     Unknown,
     Events {
         decoder: Decoder,
@@ -90,7 +90,7 @@ impl ResultReader {
         }
     }
 
-    /// Reads a chunk. On an error, `items` has the events that were whole before the limit.
+    /// Reads a chunk. On an error, `items` has the complete events before the limit.
     pub fn push(&mut self, chunk: &[u8], items: &mut Vec<ReaderItem>) -> Result<(), TooLarge> {
         let before = items.len();
         self.read += chunk.len() as u64;
@@ -152,9 +152,9 @@ impl ResultReader {
         }
     }
 
-    /// Chooses the framing by the first byte. No event begins with a bracket, and no JSON object with a letter
-    /// or a colon.
+    /// Chooses the framing by the first byte.
     fn begin(&mut self, first: u8) {
+        // No event begins with a bracket, and no JSON object with a letter or a colon.
         let is_event = matches!(first, b':' | b'd' | b'e' | b'i' | b'r');
         let is_json = matches!(first, b'{' | b'[');
         let found = match self.declared {
@@ -203,6 +203,7 @@ impl ResultReader {
                     let SseItem::Event(SseEvent { data, .. }) = item else {
                         continue;
                     };
+                    // A terminal is complete JSON, so its run must not fail for a missing empty line.
                     if is_terminal_result(&data) {
                         items.push(ReaderItem::Result(data));
                         self.deviations.add(Deviation::UnfinishedEvent);
@@ -211,7 +212,7 @@ impl ResultReader {
                     }
                 }
                 if is_open {
-                    self.fault = Some("its last event has no empty line behind it");
+                    self.fault = Some("its last event has no empty line after it");
                 } else if taken == 0 && read > 0 {
                     self.fault = Some(
                         "its body holds no event: each is `data:` and JSON on a line, then an empty line",
@@ -247,6 +248,7 @@ impl ResultReader {
         self.finish(&mut found);
         let is_end =
             |item: &ReaderItem| matches!(item, ReaderItem::Result(raw) if is_terminal_result(raw));
+        // Without the terminal, the last document may be cut within a value.
         if found.last().is_some_and(is_end) {
             items.extend(found);
         }

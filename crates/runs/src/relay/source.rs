@@ -26,7 +26,7 @@ pub(super) enum SourceRead {
     CaughtUp,
     /// An appended result is corrupt.
     Unreadable,
-    /// The runner was silent for the whole lease.
+    /// The runner was silent for the full lease.
     Orphaned,
 }
 
@@ -53,18 +53,18 @@ impl ResultInput<'_> {
         }
     }
 
-    /// Whether the time between two reads measures the silence.
+    /// True when the time between two reads measures the silence.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Stream { .. })
     }
 
-    /// Whether a backlog must be read before any signal is handled.
+    /// True when a backlog must be read before any signal is handled.
     pub(super) fn has_backlog(&self) -> bool {
         matches!(self, Self::Appended(appended) if appended.backlog_end.is_some())
     }
 }
 
-/// Leases end between two milliseconds.
+/// Margin for leases that end between two milliseconds.
 const MOMENT: Duration = Duration::from_millis(5);
 
 enum AppendRead {
@@ -196,6 +196,7 @@ impl<'a> AppendedSource<'a> {
             });
         }
         // Appends of the meantime are read first; no more are accepted.
+        // Only if still expired: a heartbeat since the look keeps the run alive.
         Ok(match self.close_appends(true).await? {
             AppendsClosed::Behind(through) if through <= self.read_through => {
                 AppendRead::Found(SourceRead::Orphaned)
@@ -221,7 +222,7 @@ pub(super) fn end_of_input(read: &SourceRead) -> Failure {
         SourceRead::Unreadable => return internal_failure(),
         SourceRead::Orphaned => (
             FailureCode::RunnerOrphaned,
-            "nothing was heard of the runner for runs.append_lease_seconds: it must append results or \
+            "the runner sent nothing for runs.append_lease_seconds: it must append results or \
              send heartbeats",
         ),
         SourceRead::End => (

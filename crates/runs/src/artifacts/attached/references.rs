@@ -18,7 +18,7 @@ const TAKEN: &str = "names an artifact that belongs to another event; upload the
 const CLOSED: &str = "names an artifact, which an API key that is restricted to agents cannot do; send the file as \
      base64";
 
-/// Why the files of an event cannot be kept.
+/// Failure to store the files of an event.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error("{}", .0.message)]
@@ -64,7 +64,9 @@ impl Artifacts {
                     bound.push(named.id);
                     describe(input, &record);
                 }
+                // Not uploaded by a client: the artifact stays with its run or event.
                 Bound::NotUploaded => {}
+                // The id may belong to the platform.
                 Bound::Absent if !named.is_certain => {}
                 Bound::Absent => return refused(ABSENT),
                 Bound::Taken => return refused(TAKEN),
@@ -94,7 +96,7 @@ pub(super) fn refuse_named(input: &AgentInput) -> Result<(), AttachError> {
     })
 }
 
-/// Whether an input may name an upload by the id of an attachment.
+/// True when an input may name an upload by the id of an attachment.
 pub(super) fn names_upload(input: &AgentInput) -> bool {
     input.attachments.iter().any(|one| id_alone(one).is_some())
 }

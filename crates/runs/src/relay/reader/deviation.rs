@@ -42,17 +42,17 @@ impl Deviation {
                  an empty line between lines of JSON"
             }
             Self::SingleLineBreaks => {
-                "events have one line break between them and were taken apart; end each with an empty line"
+                "events have one line break between them and were separated; end each with an empty line"
             }
             Self::UnfinishedEvent => {
-                "the last event has no empty line behind it and was taken; end each event with an empty line"
+                "the last event has no empty line after it and was accepted; end each event with an empty line"
             }
             Self::OtherFraming => {
-                "the body is not framed as its Content-Type says and was read as it is: events, lines of JSON, or \
+                "the body is not framed as its Content-Type declares and was read by its content: events, lines of JSON, or \
                  {\"results\": […]}"
             }
             Self::Text => {
-                "half surrogate pairs, U+0000 or bytes that are no UTF-8 were replaced by U+FFFD; write whole characters"
+                "half surrogate pairs, U+0000 or bytes that are no UTF-8 were replaced by U+FFFD; write complete characters"
             }
         }
     }

@@ -14,7 +14,7 @@ const WORDS: [&str; 6] = [
     "keep_alive",
 ];
 
-/// Whether data are a keep-alive: a word, or an object of this type that names no run.
+/// True for a keep-alive: a word, or an object of this type that names no run.
 pub(super) fn is_keep_alive(data: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Named<'a> {

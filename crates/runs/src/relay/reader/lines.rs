@@ -40,6 +40,7 @@ impl LineReader {
         while let Some(length) = chunk[at..].iter().position(|byte| *byte == b'\n') {
             self.extend(&chunk[at..at + length])?;
             at += length + 1;
+            // Only the first line: a pretty-printed document is cut at its first line break.
             if self.is_first && is_cut(&self.line) {
                 let line = std::mem::take(&mut self.line);
                 return Ok(Some(PartialDocument { line, read: at }));
@@ -51,6 +52,7 @@ impl LineReader {
     }
 
     fn extend(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        // Checked before the copy, so that a line without end costs no memory.
         if self.line.len() + part.len() > self.most {
             return Err(TooLarge::Line);
         }
@@ -75,13 +77,13 @@ impl LineReader {
         items.push(ReaderItem::Result(line));
     }
 
-    /// Whether the last line is an incomplete JSON text.
+    /// True when the last line is an incomplete JSON text.
     pub(super) fn is_cut(&self) -> bool {
         is_cut(&self.line)
     }
 }
 
-/// Whether this JSON text is incomplete.
+/// True for an incomplete JSON text.
 fn is_cut(text: &[u8]) -> bool {
     let is_open =
         text.trim_ascii_start().starts_with(b"{") || text.trim_ascii_start().starts_with(b"[");

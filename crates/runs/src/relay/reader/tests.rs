@@ -108,7 +108,7 @@ fn deviations(format: ResultFormat, body: &str) -> (usize, Vec<Deviation>, Optio
     reader.finish(&mut items);
     items.retain(|item| *item != ReaderItem::Heartbeat);
     let deviations = reader.take_deviations();
-    assert!(reader.take_deviations().is_empty(), "each is told once");
+    assert!(reader.take_deviations().is_empty(), "each is reported once");
     (items.len(), deviations, reader.fault())
 }
 
@@ -186,7 +186,7 @@ fn names_each_deviation_once() {
         (
             EventStream,
             "data: {\"run_id\":\"r\"}\n",
-            "no empty line behind it",
+            "no empty line after it",
         ),
         (EventStream, "Internal Server Error", "holds no event"),
         (EventStream, "\n\r\n", "empty"),

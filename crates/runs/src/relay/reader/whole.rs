@@ -1,4 +1,4 @@
-//! Results in a whole body: a document, a list, or a sequence.
+//! Results in a complete body: a document, a list, or a sequence.
 
 use std::borrow::Cow;
 
@@ -57,7 +57,7 @@ impl DocumentReader {
     }
 }
 
-/// Results of a whole answer, at most one more than a run may send.
+/// Results of a complete answer, at most one more than a run may send.
 struct ResultBatch {
     most: u64,
     items: Vec<ReaderItem>,
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for &mut ResultBatch {
             self.items
                 .push(ReaderItem::Result(raw.get().as_bytes().to_vec()));
         }
-        // One result beyond the limit is kept, at which the judge ends the run.
+        // The validator ends the run at one result beyond the limit; further ones cost no memory.
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(true)
     }
