@@ -103,7 +103,7 @@ impl AcceptedCredential {
 impl RunAccess {
     /// Fails if the run has ended, was cancelled or has a newer attempt.
     async fn check(&self, state: &ApiState) -> ApiResult<()> {
-        let over = match state.runs.aborts.known_state(&self.grant) {
+        let over = match state.runs.aborts.local_state(&self.grant) {
             LocalRunState::Lives => None,
             LocalRunState::Over(over) => Some(over),
             LocalRunState::Unknown => state.runs.aborts.stored_abort(&self.grant).await?,
@@ -113,7 +113,7 @@ impl RunAccess {
 
     /// Like `check`, but without a query if this process still owns the run, or never did.
     pub(super) async fn check_known(&self, state: &ApiState) -> ApiResult<()> {
-        match state.runs.aborts.known_state(&self.grant) {
+        match state.runs.aborts.local_state(&self.grant) {
             LocalRunState::Over(over) => self.refuse(Some(over)),
             LocalRunState::Unknown if self.driven_here => self.check(state).await,
             LocalRunState::Lives | LocalRunState::Unknown => Ok(()),

@@ -79,12 +79,12 @@ pub struct ArtifactStore {
 impl ArtifactStore {
     /// Opens the storage. Aborted uploads are cleaned up in `tasks`.
     pub fn open(
-        place: &ArtifactLocation,
+        location: &ArtifactLocation,
         egress: &Egress,
         tasks: &TaskTracker,
     ) -> Result<Self, ArtifactStoreError> {
         let tasks = tasks.clone();
-        match place {
+        match location {
             ArtifactLocation::Directory(directory) => {
                 make_private(directory)
                     .map_err(|error| ArtifactStoreError::Directory(directory.clone(), error))?;
@@ -129,18 +129,18 @@ impl ArtifactStore {
 
     /// Checks access by writing and deleting a few bytes.
     pub async fn probe(&self) -> Result<(), ArtifactStoreError> {
-        let place = format!("probe/{}", uuid::Uuid::now_v7().simple());
-        let mut writing = self.begin(&place);
+        let key = format!("probe/{}", uuid::Uuid::now_v7().simple());
+        let mut writing = self.begin(&key);
         writing.write(b"probe").await?;
         writing.finish().await?;
-        self.delete(&place).await
+        self.delete(&key).await
     }
 
     /// Starts an upload. The content becomes visible when the upload finishes.
-    pub fn begin(&self, place: &str) -> ArtifactWriter {
+    pub fn begin(&self, key: &str) -> ArtifactWriter {
         ArtifactWriter {
             store: self.clone(),
-            place: self.path(place),
+            path: self.path(key),
             pending: BytesMut::new(),
             upload: None,
         }
@@ -149,7 +149,7 @@ impl ArtifactStore {
     /// Reads a range of a content.
     pub async fn read(
         &self,
-        place: &str,
+        key: &str,
         part: Range<u64>,
     ) -> Result<
         impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
@@ -161,15 +161,15 @@ impl ArtifactStore {
             range,
             ..GetOptions::default()
         };
-        let found = self.objects()?.get_opts(&self.path(place), options).await?;
+        let found = self.objects()?.get_opts(&self.path(key), options).await?;
         Ok(found
             .into_stream()
             .map(|chunk| chunk.map_err(ArtifactStoreError::from)))
     }
 
     /// True when a content exists.
-    pub async fn has(&self, place: &str) -> Result<bool, ArtifactStoreError> {
-        match self.objects()?.head(&self.path(place)).await {
+    pub async fn has(&self, key: &str) -> Result<bool, ArtifactStoreError> {
+        match self.objects()?.head(&self.path(key)).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(error.into()),
@@ -177,24 +177,24 @@ impl ArtifactStore {
     }
 
     /// Deletes a content and a partial upload of it. Deleting a missing content succeeds.
-    pub async fn delete(&self, place: &str) -> Result<(), ArtifactStoreError> {
+    pub async fn delete(&self, key: &str) -> Result<(), ArtifactStoreError> {
         if let Some(directory) = &self.directory {
             // Each path is written once, so no other upload has this name.
-            let left = directory.join(format!("{place}#1"));
+            let left = directory.join(format!("{key}#1"));
             if let Err(error) = tokio::fs::remove_file(&left).await
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 return Err(ArtifactStoreError::Directory(left, error));
             }
         }
-        match self.objects()?.delete(&self.path(place)).await {
+        match self.objects()?.delete(&self.path(key)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn path(&self, place: &str) -> Path {
-        Path::from(format!("{}/{place}", self.prefix))
+    fn path(&self, key: &str) -> Path {
+        Path::from(format!("{}/{key}", self.prefix))
     }
 }
 
@@ -242,7 +242,7 @@ fn bucket(
 /// An upload in progress.
 pub struct ArtifactWriter {
     store: ArtifactStore,
-    place: Path,
+    path: Path,
     pending: BytesMut,
     upload: Option<Box<dyn MultipartUpload>>,
 }
@@ -251,8 +251,8 @@ impl ArtifactWriter {
     /// Buffers bytes and sends them in parts.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), ArtifactStoreError> {
         while !bytes.is_empty() {
-            let room = PART_BYTES - self.pending.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            let missing = PART_BYTES - self.pending.len();
+            let (now, later) = bytes.split_at(missing.min(bytes.len()));
             self.pending.extend_from_slice(now);
             bytes = later;
             if self.pending.len() == PART_BYTES {
@@ -268,7 +268,7 @@ impl ArtifactWriter {
         let Some(directory) = &self.store.directory else {
             return Ok(());
         };
-        let file = directory.join(self.place.as_ref());
+        let file = directory.join(self.path.as_ref());
         let hidden = file.parent().unwrap_or(directory);
         make_private(hidden)
             .map_err(|error| ArtifactStoreError::Directory(hidden.to_owned(), error))
@@ -279,7 +279,7 @@ impl ArtifactWriter {
         if self.upload.is_none() {
             self.hide()?;
             // Begun late: a content smaller than one part needs a single request.
-            let upload = self.store.objects()?.put_multipart(&self.place);
+            let upload = self.store.objects()?.put_multipart(&self.path);
             self.upload = Some(upload.await?);
         }
         if let Some(upload) = &mut self.upload {
@@ -294,7 +294,7 @@ impl ArtifactWriter {
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
             self.hide()?;
-            self.store.objects()?.put(&self.place, all.into()).await?;
+            self.store.objects()?.put(&self.path, all.into()).await?;
             return Ok(());
         }
         if !self.pending.is_empty() {
@@ -336,13 +336,13 @@ mod tests {
 
     fn store(directory: &FilePath) -> ArtifactStore {
         let egress = Egress::new(Vec::new(), Duration::from_secs(1)).unwrap();
-        let place = ArtifactLocation::Directory(directory.to_owned());
-        ArtifactStore::open(&place, &egress, &TaskTracker::new()).unwrap()
+        let location = ArtifactLocation::Directory(directory.to_owned());
+        ArtifactStore::open(&location, &egress, &TaskTracker::new()).unwrap()
     }
 
-    async fn read(store: &ArtifactStore, place: &str, part: Range<u64>) -> Vec<u8> {
+    async fn read(store: &ArtifactStore, key: &str, part: Range<u64>) -> Vec<u8> {
         let chunks: Vec<Bytes> = store
-            .read(place, part)
+            .read(key, part)
             .await
             .unwrap()
             .try_collect()
@@ -376,8 +376,8 @@ mod tests {
         let mut left = store.begin("ab/left");
         left.write(&bytes).await.unwrap();
         drop(left);
-        for place in ["ab/one", "ab/one", "ab/none", "ab/left"] {
-            store.delete(place).await.unwrap();
+        for key in ["ab/one", "ab/one", "ab/none", "ab/left"] {
+            store.delete(key).await.unwrap();
         }
         assert!(matches!(
             store.read("ab/one", 0..1).await.err(),

@@ -21,7 +21,7 @@ use super::{ConformError, ConformOptions};
 use api::mock_host::MockHost;
 use base::clock::Clock;
 use egress::upstream::retry_after;
-use egress::{Egress, EgressError, RequestBuilder, Response, read_at_most};
+use egress::{Egress, EgressError, RequestBuilder, Response, read_up_to};
 use runner_client::signature::EndpointSecret;
 use runner_client::{Answer, SignedCall, StartError, Started, TrailingBody, classify_response};
 use runs::RunLimits;
@@ -190,7 +190,7 @@ impl CheckHarness {
     /// The answer of a refused call, with the start of its body.
     pub(super) async fn refused(&self, response: Response) -> RefusedAnswer {
         let (status, retry_after) = (response.status(), retry_after(response.headers()));
-        let body = tokio::time::timeout(EXCERPT_TIMEOUT, read_at_most(response, EXCERPT_BYTES));
+        let body = tokio::time::timeout(EXCERPT_TIMEOUT, read_up_to(response, EXCERPT_BYTES));
         let body = body.await.ok().and_then(Result::ok).unwrap_or_default();
         RefusedAnswer {
             status,

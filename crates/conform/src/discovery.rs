@@ -10,7 +10,7 @@ use super::ConformError;
 use super::check_harness::{CheckHarness, SignatureKind, in_words};
 use super::report::{ContractCheck, FindingCollector};
 use egress::EgressError;
-use egress::read_at_most;
+use egress::read_up_to;
 use runner_client::LIST_TIMEOUT;
 
 const LISTS: ContractCheck = ContractCheck {
@@ -134,7 +134,7 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
             _ => told(refused.in_words()),
         });
     }
-    let body = read_at_most(answer, MAX_BYTES + 1).await;
+    let body = read_up_to(answer, MAX_BYTES + 1).await;
     let body = body.map_err(|error| told(in_words(&error)))?;
     if body.len() > MAX_BYTES {
         return Err(told("the body is larger than 4 MiB".to_owned()));

@@ -18,7 +18,7 @@ struct CountingServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     /// Largest number of requests over one connection.
-    most_requests: Arc<AtomicUsize>,
+    max_requests: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
@@ -27,14 +27,14 @@ impl CountingServer {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let answer: Arc<[u8]> = answer.into().into();
-        let (connections, most_requests) = (Arc::default(), Arc::default());
+        let (connections, max_requests) = (Arc::default(), Arc::default());
         let mut tasks = JoinSet::new();
-        let counts = (Arc::clone(&connections), Arc::clone(&most_requests));
+        let counts = (Arc::clone(&connections), Arc::clone(&max_requests));
         tasks.spawn(accept(listener, answer, counts));
         Self {
             address,
             connections,
-            most_requests,
+            max_requests,
             _tasks: tasks,
         }
     }
@@ -46,22 +46,26 @@ impl CountingServer {
 
 type Counts = (Arc<AtomicUsize>, Arc<AtomicUsize>);
 
-async fn accept(listener: TcpListener, answer: Arc<[u8]>, (connections, most): Counts) {
+async fn accept(listener: TcpListener, answer: Arc<[u8]>, (connections, max_requests): Counts) {
     let mut tasks = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         connections.fetch_add(1, Ordering::SeqCst);
-        tasks.spawn(answer_all(stream, Arc::clone(&answer), Arc::clone(&most)));
+        tasks.spawn(answer_all(
+            stream,
+            Arc::clone(&answer),
+            Arc::clone(&max_requests),
+        ));
     }
 }
 
-async fn answer_all(mut stream: TcpStream, answer: Arc<[u8]>, most: Arc<AtomicUsize>) {
+async fn answer_all(mut stream: TcpStream, answer: Arc<[u8]>, max_requests: Arc<AtomicUsize>) {
     let mut requests = 0;
     let (mut head, mut byte) = (Vec::new(), [0]);
     while let Ok(1) = stream.read(&mut byte).await {
         head.push(byte[0]);
         if head.ends_with(b"\r\n\r\n") {
             requests += 1;
-            most.fetch_max(requests, Ordering::SeqCst);
+            max_requests.fetch_max(requests, Ordering::SeqCst);
             head.clear();
             if stream.write_all(&answer).await.is_err() {
                 return;
@@ -81,9 +85,9 @@ fn egress(allow: &[&str], lookup: Lookup) -> Egress {
 
 /// Resolves every name to these address lists in rotation.
 fn in_turn(answers: Vec<Vec<SocketAddr>>) -> Lookup {
-    let asked = AtomicUsize::new(0);
+    let lookups = AtomicUsize::new(0);
     Lookup::by(move |_| {
-        let answer = answers[asked.fetch_add(1, Ordering::SeqCst) % answers.len()].clone();
+        let answer = answers[lookups.fetch_add(1, Ordering::SeqCst) % answers.len()].clone();
         Box::pin(async move { Ok(answer) })
     })
 }
@@ -151,7 +155,7 @@ async fn dns_rebinding_never_reaches_forbidden_addresses() {
 }
 
 #[tokio::test]
-async fn kept_connections_stay_at_their_checked_address() {
+async fn reused_connections_keep_their_checked_address() {
     let inside = CountingServer::at(loopback(1, 0), OK).await;
     let outside = CountingServer::at(loopback(2, inside.address.port()), OK).await;
     let answers = vec![vec![loopback(2, 0)], vec![loopback(1, 0)]];
@@ -164,8 +168,8 @@ async fn kept_connections_stay_at_their_checked_address() {
     }
     assert_eq!(inside.connections(), 0);
     assert!(
-        outside.most_requests.load(Ordering::SeqCst) > 1,
-        "none was kept"
+        outside.max_requests.load(Ordering::SeqCst) > 1,
+        "no connection was reused"
     );
 }
 
@@ -173,8 +177,8 @@ async fn kept_connections_stay_at_their_checked_address() {
 async fn gateway_never_calls_itself() {
     let ours = CountingServer::at(loopback(1, 0), OK).await;
     let port = ours.address.port();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let names = Arc::clone(&asked);
+    let looked_up = Arc::new(Mutex::new(Vec::new()));
+    let names = Arc::clone(&looked_up);
     let lookup = Lookup::by(move |name| {
         names.lock().unwrap().push(name.to_owned());
         // A name that moves between check and connection.
@@ -223,12 +227,12 @@ async fn gateway_never_calls_itself() {
             .check_url(&format!("http://127.0.0.1:{}/", port ^ 1))
             .is_ok()
     );
-    asked.lock().unwrap().clear();
+    looked_up.lock().unwrap().clear();
     assert!(
         refused(ask(&guarded, "moves.example").await),
         "the body of a blocked response is not read"
     );
-    assert_eq!(*asked.lock().unwrap(), ["moves.example"; 2]);
+    assert_eq!(*looked_up.lock().unwrap(), ["moves.example"; 2]);
     // The same two targets without the guard.
     for host in ["127.0.0.1", "gateway.example"] {
         assert!(ask(&open, host).await.is_ok(), "{host}");
@@ -322,11 +326,11 @@ async fn drops_connections_after_malformed_http() {
                 let _ = answer.bytes().await;
             }
         }
-        let most = server.most_requests.load(Ordering::SeqCst);
+        let requests = server.max_requests.load(Ordering::SeqCst);
         assert_eq!(
-            most > 1,
+            requests > 1,
             again,
-            "{answer:?}: {most} requests on one connection"
+            "{answer:?}: {requests} requests on one connection"
         );
     }
 }

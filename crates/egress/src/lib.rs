@@ -33,7 +33,7 @@ pub use allow_rule::{AllowRule, AllowRuleError};
 pub use header_name::{HeaderNameError, outgoing_header_name};
 pub use plain_url::{PlainUrlError, check_parsed_url, parse_plain_url};
 pub use policy::Refusal;
-pub use read::read_at_most;
+pub use read::read_up_to;
 pub use reqwest::{Body, RequestBuilder, Response};
 pub use tool_url::{FillError, UrlTemplate, UrlTemplateError};
 
@@ -42,7 +42,7 @@ const USER_AGENT: &str = concat!("runnel/", env!("CARGO_PKG_VERSION"));
 // request that crosses the server's close is lost, and a run's POST is not repeated. Each new connection
 // resolves and checks its name again. A connection in use keeps its checked address.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-const MOST_IDLE_PER_HOST: usize = 256;
+const MAX_IDLE_PER_HOST: usize = 256;
 
 /// Cause of a request without a response. Contains no URL, because URLs may hold secrets.
 #[derive(Debug, thiserror::Error)]
@@ -298,7 +298,7 @@ fn build_client(
         .dns_resolver(resolver)
         .connect_timeout(connect_timeout)
         .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(MOST_IDLE_PER_HOST)
+        .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
         .tcp_nodelay(true)
         // One connection per request: HTTP/2 requests share one and queue invisibly at the server's stream
         // limit.

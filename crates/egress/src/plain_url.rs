@@ -2,7 +2,7 @@
 
 use url::Url;
 
-const MOST_BYTES: usize = 2048;
+const MAX_BYTES: usize = 2048;
 
 /// Cause of a rejected URL. Does not contain it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum PlainUrlError {
 /// Parses an unambiguous URL: http or https, printable ASCII, no user name, no fragment, and written exactly as parsed
 /// (only a missing last `/` is allowed).
 pub fn parse_plain_url(raw: &str) -> Result<Url, PlainUrlError> {
-    if raw.len() > MOST_BYTES {
+    if raw.len() > MAX_BYTES {
         return Err(PlainUrlError::TooLong);
     }
     if raw
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(parse_plain_url(raw), Err(error), "{raw:?}");
         }
-        let long = format!("https://runner.example/{}", "a".repeat(MOST_BYTES));
+        let long = format!("https://runner.example/{}", "a".repeat(MAX_BYTES));
         assert_eq!(parse_plain_url(&long), Err(TooLong));
     }
 }

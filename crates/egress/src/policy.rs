@@ -61,25 +61,25 @@ impl Policy {
     pub(super) fn check_url(&self, url: &Url) -> Result<(), Refusal> {
         check_parsed_url(url)?;
         let (host, port) = target(url)?;
-        let place = format!("{host}:{port}");
+        let rule = format!("{host}:{port}");
         if self.opens(&host, port) {
             return Ok(());
         }
         match address_of(&host) {
-            Some(address) if !is_public(address) => return Err(Refusal::Address(place)),
-            None if is_local_name(url) => return Err(Refusal::LocalName(place)),
+            Some(address) if !is_public(address) => return Err(Refusal::Address(rule)),
+            None if is_local_name(url) => return Err(Refusal::LocalName(rule)),
             _ => {}
         }
         if url.scheme() != "https" {
-            return Err(Refusal::PlainHttp(place));
+            return Err(Refusal::PlainHttp(rule));
         }
         if port != HTTPS_PORT {
-            return Err(Refusal::Port(place));
+            return Err(Refusal::Port(rule));
         }
         // The resolver does not know ports: a name that any rule opens may resolve to any address, so it must
         // not be used at other ports.
         if url.domain().is_some_and(|name| self.knows_name(name)) {
-            return Err(Refusal::OtherPort(place));
+            return Err(Refusal::OtherPort(rule));
         }
         Ok(())
     }

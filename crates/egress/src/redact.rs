@@ -31,28 +31,28 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 /// Secrets that the gateway holds for its providers. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    known: Arc<[SecretString]>,
+    secrets: Arc<[SecretString]>,
 }
 
 impl Redactor {
     /// Redacts these values in addition to [`PATTERN`]; of a header value also the credential after its scheme.
-    pub fn new(known: impl IntoIterator<Item = SecretString>) -> Self {
+    pub fn new(secrets: impl IntoIterator<Item = SecretString>) -> Self {
         let is_long = |secret: &SecretString| secret.expose_secret().len() >= SHORTEST;
-        let known = known.into_iter().flat_map(|secret| {
-            let behind = secret.expose_secret().split_once(' ');
-            let credential = behind.map(|(_, credential)| credential.trim().into());
+        let secrets = secrets.into_iter().flat_map(|secret| {
+            let scheme_and_credential = secret.expose_secret().split_once(' ');
+            let credential = scheme_and_credential.map(|(_, credential)| credential.trim().into());
             // The longer one first, because it contains the other.
             [Some(secret), credential].into_iter().flatten()
         });
         Self {
-            known: known.filter(is_long).collect(),
+            secrets: secrets.filter(is_long).collect(),
         }
     }
 
-    /// Text without the known values. Pattern matches stay: results are user data.
-    pub fn redact_known<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    /// Text without the registered secrets. Pattern matches stay: results are user data.
+    pub fn redact_registered<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
-        for secret in self.known.iter() {
+        for secret in self.secrets.iter() {
             if text.contains(secret.expose_secret()) {
                 text = Cow::Owned(text.replace(secret.expose_secret(), REDACTED));
             }
@@ -60,42 +60,44 @@ impl Redactor {
         text
     }
 
-    /// True when the text contains a known value.
-    pub fn finds_known(&self, text: &str) -> bool {
-        matches!(self.redact_known(text), Cow::Owned(_))
+    /// True when the text contains a registered secret.
+    pub fn finds_registered(&self, text: &str) -> bool {
+        matches!(self.redact_registered(text), Cow::Owned(_))
     }
 
-    /// [`Redactor::redact_known`] on every text and name in a value; rewrites only those with a secret.
-    pub fn take_known_out(&self, value: &mut Value) {
+    /// [`Redactor::redact_registered`] on every text and name in a value; rewrites only those with a secret.
+    pub fn redact_registered_in(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
-                if let Cow::Owned(clean) = self.redact_known(text) {
+                if let Cow::Owned(clean) = self.redact_registered(text) {
                     *text = clean;
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.take_known_out(item)),
-            Value::Object(members) => self.take_known_out_of(members),
+            Value::Array(items) => items
+                .iter_mut()
+                .for_each(|item| self.redact_registered_in(item)),
+            Value::Object(members) => self.redact_registered_in_object(members),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    /// [`Redactor::take_known_out`] on an object.
-    pub fn take_known_out_of(&self, members: &mut JsonObject) {
+    /// [`Redactor::redact_registered_in`] on an object.
+    pub fn redact_registered_in_object(&self, members: &mut JsonObject) {
         members
             .values_mut()
-            .for_each(|member| self.take_known_out(member));
+            .for_each(|member| self.redact_registered_in(member));
         // A map cannot rename a key in place; rebuilt only if a name holds a secret.
-        if members.keys().any(|name| self.finds_known(name)) {
+        if members.keys().any(|name| self.finds_registered(name)) {
             let named = std::mem::take(members).into_iter();
             *members = named
-                .map(|(name, member)| (self.redact_known(&name).into_owned(), member))
+                .map(|(name, member)| (self.redact_registered(&name).into_owned(), member))
                 .collect();
         }
     }
 
     /// Text without secrets.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let text = self.redact_known(text);
+        let text = self.redact_registered(text);
         match PATTERN.replace_all(&text, REDACTED) {
             Cow::Borrowed(_) => text,
             Cow::Owned(redacted) => Cow::Owned(redacted),
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redacts_known_values_and_secret_patterns() {
+    fn redacts_registered_values_and_secret_patterns() {
         let redactor = Redactor::new([SecretString::from("plain-word-key"), "abc".into()]);
         for (text, redacted) in [
             (
@@ -147,7 +149,7 @@ mod tests {
             "a": "Bearer plain-word-key",
             "b": "a key",
         });
-        redactor.take_known_out(&mut value);
+        redactor.redact_registered_in(&mut value);
         let clean =
             json!({"[redacted]": ["bearer [redacted]", 1, null], "a": "[redacted]", "b": "a key"});
         assert_eq!(value, clean);

@@ -22,7 +22,7 @@ pub enum UrlTemplateError {
     #[error(
         "has `{{name}}` elsewhere than in the path, or with other characters than a-z, 0-9, `_`"
     )]
-    Place,
+    Placeholder,
 }
 
 /// A value that is not allowed in a path, by name.
@@ -68,10 +68,10 @@ impl UrlTemplate {
         let mut parts = Vec::new();
         let mut rest = raw;
         while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after.split_once('}').ok_or(UrlTemplateError::Place)?;
+            let (name, after) = after.split_once('}').ok_or(UrlTemplateError::Placeholder)?;
             let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_';
             if name.is_empty() || !name.bytes().all(is_plain) {
-                return Err(UrlTemplateError::Place);
+                return Err(UrlTemplateError::Placeholder);
             }
             parts.push(UrlPart::Text(before.to_owned()));
             parts.push(UrlPart::Name(name.to_owned()));
@@ -85,7 +85,7 @@ impl UrlTemplate {
         let same = |url: &Url| (url.origin(), url.query().map(str::to_owned));
         let names = template.names().count();
         if same(&one) != same(&other) || (names > 0 && one.path() == other.path()) {
-            return Err(UrlTemplateError::Place);
+            return Err(UrlTemplateError::Placeholder);
         }
         Ok(template)
     }
@@ -210,8 +210,11 @@ mod tests {
             "a/.",
         ] {
             for is_open in [false, true] {
-                let told = filled(TEMPLATE, value, is_open);
-                assert!(told.contains("must not be empty"), "{value:?}: {told}");
+                let outcome = filled(TEMPLATE, value, is_open);
+                assert!(
+                    outcome.contains("must not be empty"),
+                    "{value:?}: {outcome}"
+                );
             }
         }
     }

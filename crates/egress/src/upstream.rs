@@ -40,8 +40,8 @@ pub enum UpstreamError {
     /// The request was sent, and a part of the response may have arrived.
     #[error("the connection to the provider broke: {0}")]
     Broken(EgressError),
-    #[error("the provider's answer is larger than {most} bytes")]
-    TooLarge { most: usize },
+    #[error("the provider's answer is larger than {max} bytes")]
+    TooLarge { max: usize },
     #[error("the provider's answer cannot be read: {0}")]
     Malformed(String),
     /// The provider does not support the operation.

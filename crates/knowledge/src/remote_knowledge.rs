@@ -112,7 +112,7 @@ impl RemoteBase {
     // Redacts the operator's key, since a base may echo it.
     fn read(&self, answer: &[u8]) -> serde_json::Result<RetrievalResponse> {
         let mut answer = serde_json::from_slice(answer)?;
-        self.redactor.take_known_out(&mut answer);
+        self.redactor.redact_registered_in(&mut answer);
         serde_json::from_value(answer)
     }
 
@@ -178,7 +178,7 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
     while let Some(chunk) = response.chunk().await.map_err(egress::EgressError::from)? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > most {
-            return Err(UpstreamError::TooLarge { most });
+            return Err(UpstreamError::TooLarge { max });
         }
     }
     Ok(bytes)

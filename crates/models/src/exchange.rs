@@ -175,7 +175,7 @@ impl Exchange {
     async fn text(&self, response: Response) -> Result<Vec<u8>, UpstreamError> {
         let bytes = self.read(response, ANSWER_BYTES).await?;
         if bytes.len() > ANSWER_BYTES {
-            return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+            return Err(UpstreamError::TooLarge { max: ANSWER_BYTES });
         }
         Ok(bytes)
     }

@@ -66,5 +66,5 @@ pub enum ListError {
     #[error("the endpoint's answer is not JSON")]
     NotJson,
     #[error("the endpoint's answer {0}")]
-    Bent(JsonTextFault),
+    Malformed(JsonTextFault),
 }

@@ -28,7 +28,7 @@ pub use error::{ListError, StartError};
 use crate::signature::EndpointSecret;
 use base::clock::Clock;
 use egress::upstream::retry_after;
-use egress::{Egress, EgressError, read_at_most};
+use egress::{Egress, EgressError, read_up_to};
 
 /// Timeout of the list call, including its response.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,7 +220,7 @@ impl TrailingBody {
     /// held until this is dropped, so that its runner can keep working.
     pub async fn discard(self) {
         // The run is accepted; a broken body only costs the connection.
-        let _ = read_at_most(self.0, TRAILING_BODY_BYTES).await;
+        let _ = read_up_to(self.0, TRAILING_BODY_BYTES).await;
     }
 }
 
@@ -248,11 +248,11 @@ impl RunnerClient {
             return Err(ListError::Status(response.status()));
         }
         // One byte more than the limit, to tell a full list from a truncated one.
-        let body = read_at_most(response, LIST_BYTES + 1).await?;
+        let body = read_up_to(response, LIST_BYTES + 1).await?;
         if body.len() > LIST_BYTES {
             return Err(ListError::TooLarge);
         }
-        check_json_text(&body).map_err(ListError::Bent)?;
+        check_json_text(&body).map_err(ListError::Malformed)?;
         serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
     }
 
@@ -303,7 +303,7 @@ impl RunnerClient {
         let call = endpoint.cancel_call(run, attempt);
         let request = self.signed(endpoint, &call)?.timeout(patience);
         let response = self.egress.send(request).await?;
-        read_at_most(response, TRAILING_BODY_BYTES).await.map(drop)
+        read_up_to(response, TRAILING_BODY_BYTES).await.map(drop)
     }
 
     fn signed(
@@ -349,7 +349,7 @@ pub async fn classify_response(response: Response) -> Result<Answer, StartError>
 
 async fn excerpt_of(response: Response) -> Vec<u8> {
     // Bounded, because the body belongs to a runner that refused the run and may stall.
-    let reading = read_at_most(response, EXCERPT_BYTES);
+    let reading = read_up_to(response, EXCERPT_BYTES);
     match tokio::time::timeout(EXCERPT_TIMEOUT, reading).await {
         Ok(Ok(excerpt)) => excerpt,
         Ok(Err(_)) | Err(_) => Vec::new(),

@@ -16,7 +16,7 @@ pub fn is_healthy(mut listen: SocketAddr) -> bool {
         // The unspecified address is for binding; a client needs a real one.
         listen.set_ip(Ipv4Addr::LOCALHOST.into());
     }
-    let asked = || -> io::Result<bool> {
+    let check = || -> io::Result<bool> {
         let mut socket = TcpStream::connect_timeout(&listen, HEALTH_TIME)?;
         socket.set_read_timeout(Some(HEALTH_TIME))?;
         // HTTP/1.0: the server closes the connection, so no header is needed.
@@ -25,11 +25,11 @@ pub fn is_healthy(mut listen: SocketAddr) -> bool {
         socket.read_exact(&mut head)?;
         Ok(head.ends_with(b" 200"))
     };
-    asked().unwrap_or(false)
+    check().unwrap_or(false)
 }
 
 /// Returns on Ctrl-C or SIGTERM.
-pub async fn asked_to_stop() -> io::Result<()> {
+pub async fn stop_requested() -> io::Result<()> {
     // Orchestrators send SIGTERM, terminals send SIGINT.
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

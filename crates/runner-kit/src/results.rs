@@ -29,7 +29,7 @@ pub fn delta(text: impl Into<String>) -> AgentRunResult {
         content: Some(MessageContent::Text(text.into())),
         ..MessageChunk::default()
     };
-    known(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
+    typed(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
 }
 
 /// `message.completed`: complete text of the assistant.
@@ -39,7 +39,7 @@ pub fn completed(text: impl Into<String>) -> AgentRunResult {
 
 /// `message.completed` with a message of any shape and at most 100 files.
 pub fn message_completed(message: Message, file_ids: Vec<String>) -> AgentRunResult {
-    known(
+    typed(
         ResultType::MessageCompleted,
         &MessageCompletedPayload { message, file_ids },
     )
@@ -56,12 +56,12 @@ pub fn state_updated(
         key: key.into(),
         value: value.into(),
     };
-    known(ResultType::StateUpdated, &payload)
+    typed(ResultType::StateUpdated, &payload)
 }
 
 /// `processor.log`: ledger only.
 pub fn log(text: impl Into<String>) -> AgentRunResult {
-    known(
+    typed(
         ResultType::ProcessorLog,
         &ProcessorLogPayload {
             text: text.into(),
@@ -83,7 +83,7 @@ pub fn run_completed_because(finish_reason: impl Into<String>) -> AgentRunResult
         message: None,
         outcome: None,
     };
-    known(ResultType::RunCompleted, &payload)
+    typed(ResultType::RunCompleted, &payload)
 }
 
 /// `run.completed` with the outcome of the task, for the parent run.
@@ -96,7 +96,7 @@ pub fn run_completed_with_outcome(
         message: None,
         outcome: Some(outcome),
     };
-    known(ResultType::RunCompleted, &payload)
+    typed(ResultType::RunCompleted, &payload)
 }
 
 /// `run.completed` with the run's token usage.
@@ -120,10 +120,10 @@ pub fn run_failed(
         error: Some(message),
         retryable,
     };
-    known(ResultType::RunFailed, &payload)
+    typed(ResultType::RunFailed, &payload)
 }
 
-fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+fn typed(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     let Ok(Value::Object(data)) = serde_json::to_value(payload) else {
         unreachable!("every payload of the protocol is a struct with text keys")
     };

@@ -7,13 +7,13 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Signal {
     token: CancellationToken,
     /// Fires before the token when the gateway cancels the run.
-    asked: CancellationToken,
+    requested: CancellationToken,
 }
 
 impl Signal {
     pub(crate) fn new(token: CancellationToken) -> Self {
-        let asked = CancellationToken::new();
-        Self { token, asked }
+        let requested = CancellationToken::new();
+        Self { token, requested }
     }
 
     pub(crate) fn token(&self) -> &CancellationToken {
@@ -22,13 +22,13 @@ impl Signal {
 
     /// Cancels the run for the gateway.
     pub(crate) fn cancel(&self) {
-        self.asked.cancel();
+        self.requested.cancel();
         // After the cause: `is_shutdown` must not see a fired token without it.
         self.token.cancel();
     }
 
     /// True when the token fired without a cancel: the server stops.
     pub(crate) fn is_shutdown(&self) -> bool {
-        self.token.is_cancelled() && !self.asked.is_cancelled()
+        self.token.is_cancelled() && !self.requested.is_cancelled()
     }
 }

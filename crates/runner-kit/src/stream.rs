@@ -240,11 +240,11 @@ mod tests {
     #[tokio::test]
     async fn ends_stream_despite_surviving_sender_clones() {
         for fails in [false, true] {
-            let (keep, kept) = tokio::sync::oneshot::channel();
+            let (hold, held) = tokio::sync::oneshot::channel();
             let working = stream(move |out| async move {
                 out.send(results::delta("a")).await;
                 out.send(results::delta("b")).await;
-                let _ = keep.send(out);
+                let _ = hold.send(out);
                 if fails {
                     return Err(RunError::new("mine", "no"));
                 }
@@ -258,7 +258,7 @@ mod tests {
             let all = ["message.delta", "message.delta", end];
             let outliving = async {
                 check(working, false, &all, code).await;
-                let out = kept.await.unwrap();
+                let out = held.await.unwrap();
                 out.send(results::delta("too late")).await;
             };
             let ended = tokio::time::timeout(Duration::from_secs(10), outliving).await;
@@ -271,20 +271,20 @@ mod tests {
 
     #[tokio::test]
     async fn ignores_pending_sends_of_clones_at_end() {
-        let (keep, kept) = tokio::sync::oneshot::channel();
+        let (hold, held) = tokio::sync::oneshot::channel();
         let working = stream(move |out| async move {
             let mut full = Box::pin(async move {
                 out.send(results::delta("a")).await;
                 out.send(results::delta("b")).await;
             });
             assert!(futures_util::poll!(&mut full).is_pending());
-            let _ = keep.send(full);
+            let _ = hold.send(full);
             Ok(())
         });
         let all = ["message.delta", "run.completed"];
         let ending = async {
             check(working, false, &all, None).await;
-            kept.await.unwrap().await;
+            held.await.unwrap().await;
         };
         let ended = tokio::time::timeout(Duration::from_secs(10), ending).await;
         assert!(ended.is_ok(), "the run waits for who waits for its reader");

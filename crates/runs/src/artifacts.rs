@@ -47,7 +47,7 @@ pub struct Artifacts {
 }
 
 /// Blob key of an artifact, without any foreign text.
-fn place_of(id: Uuid) -> String {
+fn blob_key_of(id: Uuid) -> String {
     let hex = id.simple().to_string();
     // The last two digits are random in a UUIDv7, so the directories fill evenly.
     format!("{}/{hex}", &hex[30..])

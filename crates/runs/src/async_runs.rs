@@ -76,7 +76,7 @@ impl AsyncRuns {
             lease: self.limits.append_lease,
         };
         let ask = || self.store.write(heartbeat);
-        let is_early = |heard: &Heartbeating| *heard == Heartbeating::NotAsync;
+        let is_early = |outcome: &Heartbeating| *outcome == Heartbeating::NotAsync;
         self.once_answered(grant, ask, is_early).await
     }
 
@@ -118,9 +118,9 @@ impl AsyncRuns {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let mut told = ask().await?;
-        if !is_early(&told) {
-            return Ok(Some(told));
+        let mut outcome = ask().await?;
+        if !is_early(&outcome) {
+            return Ok(Some(outcome));
         }
         let (run_id, store) = (grant.run.id, &self.store);
         // Each waiting call polls the database, so a run has only one.
@@ -129,13 +129,13 @@ impl AsyncRuns {
         };
         let give_up = Instant::now() + ANSWER_TIMEOUT;
         // The runner may append before its 202 has reached and been stored by the owner.
-        while is_early(&told)
+        while is_early(&outcome)
             && Instant::now() < give_up
             && !store.runs().is_streaming(run_id, grant.attempt).await?
         {
             tokio::time::sleep(BETWEEN_LOOKS).await;
-            told = ask().await?;
+            outcome = ask().await?;
         }
-        Ok(Some(told))
+        Ok(Some(outcome))
     }
 }

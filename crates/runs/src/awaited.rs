@@ -67,7 +67,7 @@ impl AwaitedInteractions {
         id: &str,
         wait: Duration,
     ) -> Result<AwaitedInteraction, AwaitError> {
-        let _place = self
+        let _permit = self
             .calls
             .begin_interaction_wait(grant)
             .ok_or(AwaitError::Full)?;

@@ -55,7 +55,7 @@ pub(super) struct PostPermit {
     breakers: Breakers,
     endpoint: EndpointId,
     passage: BreakerPermit,
-    told: bool,
+    is_noted: bool,
 }
 
 impl Breakers {
@@ -71,9 +71,9 @@ impl Breakers {
     pub(super) fn enter(&self, endpoint: EndpointId) -> Result<PostPermit, Duration> {
         let now = self.0.now_ms();
         let passage = match self.0.endpoints.get_mut(&endpoint) {
-            Some(mut known) => {
-                known.used_at = now;
-                known.breaker.acquire(now)
+            Some(mut state) => {
+                state.used_at = now;
+                state.breaker.acquire(now)
             }
             // No failure is recorded, so a healthy endpoint costs no entry.
             None => BreakerPermit::Free,
@@ -86,14 +86,14 @@ impl Breakers {
             breakers: self.clone(),
             endpoint,
             passage,
-            told: false,
+            is_noted: false,
         })
     }
 
     /// State of the circuit of an endpoint on this replica. `wall_now`: epoch milliseconds.
     pub fn view(&self, endpoint: EndpointId, wall_now: i64) -> BreakerView {
         let found = self.0.endpoints.get(&endpoint);
-        let breaker = found.map(|known| known.breaker.clone()).unwrap_or_default();
+        let breaker = found.map(|state| state.breaker.clone()).unwrap_or_default();
         let now = self.0.now_ms();
         // Breakers use the monotonic clock, clients the wall clock.
         let by_the_wall = |at: i64| wall_now + (at - now);
@@ -121,17 +121,17 @@ impl Breakers {
 
     fn forget_before(&self, before: i64) {
         let is_waited_for =
-            |known: &EndpointCircuit| known.breaker.retry_at().is_some_and(|at| at > before);
+            |state: &EndpointCircuit| state.breaker.retry_at().is_some_and(|at| at > before);
         self.0
             .endpoints
-            .retain(|_, known| known.used_at > before || is_waited_for(known));
+            .retain(|_, state| state.used_at > before || is_waited_for(state));
     }
 
     /// Lets the next run pass as a probe: the endpoint has just listed its runners.
     pub(super) fn allow_probe(&self, endpoint: EndpointId) {
         let now = self.0.now_ms();
-        if let Some(mut known) = self.0.endpoints.get_mut(&endpoint) {
-            known.breaker.allow_probe(now);
+        if let Some(mut state) = self.0.endpoints.get_mut(&endpoint) {
+            state.breaker.allow_probe(now);
         }
     }
 
@@ -144,9 +144,9 @@ impl Breakers {
         if sign != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
             return false;
         }
-        let mut known = self.0.endpoints.entry(endpoint).or_default();
-        known.used_at = now;
-        let breaker = &mut known.breaker;
+        let mut state = self.0.endpoints.entry(endpoint).or_default();
+        state.used_at = now;
+        let breaker = &mut state.breaker;
         match breaker.note(passage, sign, now, jitter, &self.0.policy) {
             Some(CircuitChange::Opened) => tracing::warn!(
                 endpoint.id = %endpoint, failures = breaker.failures(),
@@ -159,10 +159,10 @@ impl Breakers {
         }
         let is_first = sign == RequestEvidence::Failure && breaker.failures() == 1;
         // `remove_if` locks the same shard.
-        drop(known);
+        drop(state);
         self.0
             .endpoints
-            .remove_if(&endpoint, |_, known| known.breaker.is_idle());
+            .remove_if(&endpoint, |_, state| state.breaker.is_idle());
         is_first
     }
 }
@@ -171,7 +171,7 @@ impl PostPermit {
     /// Notes the outcome of the POST. True for the first failure after an answer.
     pub(super) fn note(mut self, posted: &Result<Answer, StartError>) -> bool {
         // Set before the note, so that `drop` does not note twice.
-        self.told = true;
+        self.is_noted = true;
         self.breakers
             .note(self.endpoint, self.passage, sign_of(posted))
     }
@@ -179,7 +179,7 @@ impl PostPermit {
 
 impl Drop for PostPermit {
     fn drop(&mut self) {
-        if !self.told {
+        if !self.is_noted {
             self.breakers
                 // A cancelled POST must return its probe, or the circuit would stay half open.
                 .note(self.endpoint, self.passage, RequestEvidence::Nothing);

@@ -27,12 +27,12 @@ pub type OnInbound<'a> = &'a (dyn Fn(Inbound) + Send + Sync);
 
 /// A transport of notifications between replicas.
 pub trait Bus: Send + Sync {
-    /// Sends notifications from `rings` and calls `hear` for those of other replicas, until dropped. It
+    /// Sends notifications from `outgoing` and calls `on_inbound` for those of other replicas, until dropped. It
     /// reconnects after an outage and then reports [`Inbound::Missed`].
     fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Notification>,
-        hear: OnInbound<'a>,
+        outgoing: &'a mut mpsc::Receiver<Notification>,
+        on_inbound: OnInbound<'a>,
     ) -> BoxFuture<'a, ()>;
 }
 

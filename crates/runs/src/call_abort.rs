@@ -85,7 +85,7 @@ impl CallAborts {
     }
 
     /// The state of the run of a grant, from memory.
-    pub fn known_state(&self, grant: &Grant) -> LocalRunState {
+    pub fn local_state(&self, grant: &Grant) -> LocalRunState {
         if self.time_left(grant).is_zero() {
             return LocalRunState::Over(AbortReason::Deadline);
         }

@@ -114,9 +114,9 @@ impl CallCounts {
         now: i64,
         of: impl FnOnce(&mut RunCalls) -> &mut ConcurrencyLimit<MAX>,
     ) -> Option<OwnedSemaphorePermit> {
-        let room = self.with(run, now.div_euclid(1000), |count| of(count).take());
+        let permit = self.with(run, now.div_euclid(1000), |count| of(count).take());
         // The map is full. An uncounted run is better than a refused one.
-        room.unwrap_or_else(|| ConcurrencyLimit::<MAX>::default().take())
+        permit.unwrap_or_else(|| ConcurrencyLimit::<MAX>::default().take())
     }
 
     /// Removes runs without recent calls.
@@ -245,7 +245,7 @@ mod tests {
     fn limits_concurrent_uploads_and_keeps_active_runs() {
         let calls = CallCounts::default();
         let run = RunId(Uuid::nil());
-        let mut places: Vec<_> = (0..UPLOADS)
+        let mut permits: Vec<_> = (0..UPLOADS)
             .map(|_| {
                 calls
                     .acquire(run, 1_000, |count| &mut count.uploads)
@@ -258,13 +258,13 @@ mod tests {
                 .acquire(run, 99_000, |count| &mut count.uploads)
                 .is_none()
         );
-        places.pop();
+        permits.pop();
         assert!(
             calls
                 .acquire(run, 99_000, |count| &mut count.uploads)
                 .is_some()
         );
-        places.clear();
+        permits.clear();
         calls.forget_idle(99_000);
         assert!(calls.runs.is_empty());
     }

@@ -110,10 +110,10 @@ impl Children {
     }
 
     /// Span that the child run continues: the runner's own if it named one, else that of the run.
-    fn child_span(&self, run: &Run, told: Option<TraceParent>) -> TraceParent {
+    fn child_span(&self, run: &Run, call_span: Option<TraceParent>) -> TraceParent {
         let header = self.spans.header_of(run);
         TraceParent {
-            span_id: trace_of(run).parent_of_call(told),
+            span_id: trace_of(run).parent_of_call(call_span),
             ..header
         }
     }
@@ -154,7 +154,7 @@ impl Children {
         if child.status.is_terminal() || wait.is_zero() {
             return Ok(child);
         }
-        let _place = self.calls.begin_child_wait(grant).ok_or(WaitError::Full)?;
+        let _permit = self.calls.begin_child_wait(grant).ok_or(WaitError::Full)?;
         let waiter = RunWaiter::of(&self.notifier, child.id);
         let give_up = Instant::now() + wait;
         let last_look = RowPoll::default();

@@ -66,7 +66,7 @@ impl Decider {
         }
         // Before admission, so that a restricted sender cannot observe the load of other agents.
         let Some(winner) = Self::reached_winner(input, &facts.candidates)? else {
-            return Ok(kept(no_agent(input, &facts.candidates)));
+            return Ok(store_without_run(no_agent(input, &facts.candidates)));
         };
         let speculated =
             speculation.and_then(|speculation| speculation.draft_for(self, facts, winner));
@@ -107,7 +107,7 @@ impl Decider {
         let answer = accepted(input, draft.row.id, RunStatus::Created, None);
         let attempt = draft.dispatch.as_mut().map(|dispatch| {
             // Taken before the database reads its clock, so that the lease ends here first.
-            dispatch.lease_asked_at = Some(Instant::now());
+            dispatch.lease_requested_at = Some(Instant::now());
             Box::new(FirstAttempt {
                 owner: self.owner.to_string(),
                 lease: self.limits.lease,
@@ -149,12 +149,12 @@ fn generation_of(
     // A live run keeps its conversation from being idle.
     let is_busy = !occupancy.active.is_empty() || occupancy.queued > 0;
     let quiet = facts.place.as_ref().filter(|_| !is_busy && !is_answer);
-    let Some(place) = quiet else {
+    let Some(position) = quiet else {
         return GenerationStep::staying(spec, current);
     };
     let quiet = QuietConversation {
-        event_seq: place.event_seq,
-        transcript_before: place.transcript_before,
+        event_seq: position.event_seq,
+        transcript_before: position.transcript_before,
         last_message_at: facts.generations.last_message_at,
     };
     next_generation(spec, current, quiet, input.arrived_at)
@@ -195,7 +195,7 @@ fn absorb(input: &DecisionInput, active: RunId, stood: u64) -> EventDecision {
 }
 
 /// Stores the event without a run.
-fn kept(answer: EventAccepted) -> EventDecision {
+fn store_without_run(answer: EventAccepted) -> EventDecision {
     EventDecision {
         plan: IngestPlan::Keep {
             answer: canonical_json(&answer),

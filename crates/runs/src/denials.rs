@@ -53,7 +53,7 @@ impl DenialCounts {
         &self,
         (run, deadline_at, now): (RunId, i64, i64),
         (action, rule): (&'static str, &str),
-        most: u64,
+        limit: u64,
     ) -> (DeniedEntry, bool) {
         if self.0.len() >= TIDY_AT && !self.0.contains_key(&run) {
             self.0.retain(|_, count| count.deadline_at > now);
@@ -61,7 +61,7 @@ impl DenialCounts {
         let mut count = self.0.entry(run).or_default();
         count.deadline_at = deadline_at;
         count.denied = count.denied.saturating_add(1);
-        let after = after_denial(count.denied, most);
+        let after = after_denial(count.denied, limit);
         if after == DenialOutcome::Entry {
             return (DeniedEntry::Own, false);
         }
@@ -105,8 +105,8 @@ impl Denials {
     pub fn count_denial(&self, grant: &Grant, action: &'static str, rule: &str) -> DeniedEntry {
         let run = &grant.run;
         let counted = (run.id, run.deadline_at, self.clock.now_ms());
-        let most = self.limits.run_denied_calls;
-        let (entry, ends) = self.counts.count(counted, (action, rule), most);
+        let limit = self.limits.run_denied_calls;
+        let (entry, ends) = self.counts.count(counted, (action, rule), limit);
         // Concurrent denials pass the limit together; only one ends the run.
         if ends && run.cancel_requested_at.is_none() && self.counts.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);

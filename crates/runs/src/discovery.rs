@@ -24,7 +24,7 @@ use runner_client::RunnerClient;
 
 pub use findings::DiscoveryFindings;
 pub use probe::list_of;
-pub use register::{AskedEndpoint, RegisterError, Registered};
+pub use register::{DiscoveredEndpoint, RegisterError, Registered};
 pub use worker::DiscoveryWorker;
 
 /// Registers and discovers endpoints.

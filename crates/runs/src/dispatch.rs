@@ -66,14 +66,14 @@ impl Dispatcher {
         mut run: Box<Run>,
         prepared: &PreparedDispatch,
     ) -> Result<DispatchOutcome, StoreError> {
-        let mut lease_asked_at = prepared.lease_asked_at;
+        let mut lease_requested_at = prepared.lease_requested_at;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let owned = match lease_asked_at.take() {
+            let owned = match lease_requested_at.take() {
                 // The commit may have been slow as well.
-                Some(asked_at) => self
-                    .held_since(&run, asked_at)
+                Some(requested_at) => self
+                    .held_since(&run, requested_at)
                     .await?
                     .map(|held_until| (run, held_until)),
                 None => self.own(&run, attempt, prepared).await?,
@@ -183,12 +183,12 @@ impl Dispatcher {
         prepared: &PreparedDispatch,
     ) -> Result<Option<(Box<Run>, Instant)>, StoreError> {
         // Taken before the database reads its clock, so that the lease ends here first.
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         failpoint::pass("post.before_intent").await?;
         let Dispatched::Owned(owned) = self.claim(run, attempt, prepared).await? else {
             return Ok(None);
         };
-        let held_until = self.held_since(&owned, asked_at).await?;
+        let held_until = self.held_since(&owned, requested_at).await?;
         Ok(held_until.map(|held_until| (owned, held_until)))
     }
 
@@ -218,12 +218,12 @@ impl Dispatcher {
     async fn held_since(
         &self,
         run: &Run,
-        asked_at: Instant,
+        requested_at: Instant,
     ) -> Result<Option<Instant>, StoreError> {
         let lease = self.limits.lease;
         // Below a third, the periodic renewal comes in time; above it, the lease is renewed first.
-        if asked_at.elapsed() < lease / 3 {
-            return Ok(Some(asked_at + lease));
+        if requested_at.elapsed() < lease / 3 {
+            return Ok(Some(requested_at + lease));
         }
         let renew = || async {
             let again_at = Instant::now();
@@ -238,7 +238,7 @@ impl Dispatcher {
             } else {
                 // Not renewed, and still held.
                 let is_busy = renewed.busy.contains(&run.id);
-                let until = asked_at + lease;
+                let until = requested_at + lease;
                 (is_busy && again_at + lease / 3 < until).then_some(until)
             })
         };

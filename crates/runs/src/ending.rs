@@ -7,7 +7,10 @@ use protocol::run::RunStatus;
 /// Cause of a run's end, by its runner or by the gateway.
 pub(super) enum EndCause {
     Runner(RunnerEnding),
-    Gateway { failure: Failure, said: RunMessages },
+    Gateway {
+        failure: Failure,
+        messages: RunMessages,
+    },
 }
 
 impl EndCause {

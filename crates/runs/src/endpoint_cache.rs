@@ -36,21 +36,21 @@ impl EndpointCache {
     pub(crate) fn open(&self, address: &Arc<EndpointAddress>) -> Result<Arc<Endpoint>, Unopenable> {
         // A map of plain values stays consistent after a panic.
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = opened.get(&address.id)
+        if let Some(cached) = opened.get(&address.id)
             // Compared by value: rotated secrets or headers make a new entry.
-            && known.address == *address
+            && cached.address == *address
         {
-            return Ok(Arc::clone(&known.endpoint));
+            return Ok(Arc::clone(&cached.endpoint));
         }
         let endpoint = Arc::new(open_endpoint(&self.key, address)?);
         if opened.len() >= MAX_ENDPOINTS {
             opened.clear();
         }
-        let known = CachedEndpoint {
+        let cached = CachedEndpoint {
             address: Arc::clone(address),
             endpoint: Arc::clone(&endpoint),
         };
-        opened.insert(address.id, known);
+        opened.insert(address.id, cached);
         Ok(endpoint)
     }
 }

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 512 * 1024;
 const MAX_EVENTS: usize = 1024;
 const MAX_REJECTIONS: usize = 64;
 /// Maximum number of stored rejections of one run.
-const MAX_KEPT_REJECTIONS: u64 = 1000;
+const MAX_STORED_REJECTIONS: u64 = 1000;
 
 /// The uncommitted part of one run.
 pub(super) struct EventBuffer {
@@ -133,7 +133,7 @@ impl EventBuffer {
             ResultEffect::SetState(update) => self.states.push(update.clone()),
             ResultEffect::BindArtifact(id) => {
                 // A runner may announce a file twice; the first event is its place in the ledger.
-                if !self.artifacts.iter().any(|(known, _)| known == id) {
+                if !self.artifacts.iter().any(|(bound, _)| bound == id) {
                     self.artifacts.push((*id, sequence));
                 }
                 self.note_announced();
@@ -191,8 +191,8 @@ impl EventBuffer {
     pub(super) fn reject(&mut self, rejection: Rejection) {
         metrics::result_rejected(rejection.reason.as_str());
         // A faulty runner must not fill the table.
-        let kept = self.rejections_before + self.rejections.len() as u64;
-        if kept < MAX_KEPT_REJECTIONS {
+        let stored = self.rejections_before + self.rejections.len() as u64;
+        if stored < MAX_STORED_REJECTIONS {
             self.rejections.push(rejection);
         }
     }

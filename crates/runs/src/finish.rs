@@ -190,28 +190,28 @@ impl Finisher {
     ) -> RunEnd {
         let now = self.clock.now_seconds();
         let mut metadata = tally.to_json();
-        let (status, reason, error, said) = match ending {
+        let (status, reason, error, run_messages) = match ending {
             EndCause::Runner(ending) => {
                 if let Some(outcome) = ending.outcome {
                     metadata["outcome"] = json!(outcome);
                 }
                 (ending.status, ending.reason, ending.error, ending.said)
             }
-            EndCause::Gateway { failure, said } => {
+            EndCause::Gateway { failure, messages } => {
                 buffer.fail(&failure, now);
                 let reason = failure.code.as_str().to_owned();
-                (failure.code.status(), reason, failure.error(), said)
+                (failure.code.status(), reason, failure.error(), messages)
             }
         };
         let transcript = match &run.conversation_key {
-            Some(key) => said
+            Some(key) => run_messages
                 .messages
                 .iter()
                 .map(|message| transcript_of(run, key, message))
                 .collect(),
             None => Vec::new(),
         };
-        let output = output_of(&said);
+        let output = output_of(&run_messages);
         RunEnd {
             status,
             reason,

@@ -48,9 +48,9 @@ impl Gauges {
 
     async fn look(&self) {
         let store = &self.store;
-        let is_sound =
+        let is_healthy =
             timeout(DATABASE_TIMEOUT, store.condition()).await == Ok(DatabaseCondition::Healthy);
-        metrics::set_ready(is_sound && !self.lifecycle.stopping.is_cancelled());
+        metrics::set_ready(is_healthy && !self.lifecycle.stopping.is_cancelled());
         // Without an answer, the last counts stay.
         if let Ok(Ok(counts)) = timeout(DATABASE_TIMEOUT, store.runs().count_active_runs()).await {
             for (status, count) in counts {

@@ -30,7 +30,7 @@ pub(super) struct PreparedDispatch {
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
     /// Request time of the lease, for a run that is dispatched by the commit of its event.
-    pub(super) lease_asked_at: Option<Instant>,
+    pub(super) lease_requested_at: Option<Instant>,
 }
 
 /// A created run with everything that its dispatch is prepared from.
@@ -72,10 +72,10 @@ pub(super) struct ExpectedPosition {
 
 impl ExpectedPosition {
     /// The position that the store assigned.
-    pub(super) fn of(place: Option<&ConversationPosition>) -> Self {
+    pub(super) fn of(position: Option<&ConversationPosition>) -> Self {
         Self {
-            event_seq: place.map(|place| place.event_seq),
-            transcript_before: place.map_or(0, |place| place.transcript_before),
+            event_seq: position.map(|position| position.event_seq),
+            transcript_before: position.map_or(0, |position| position.transcript_before),
         }
     }
 }

@@ -175,10 +175,13 @@ impl Interactions {
     ) -> Result<AcceptedEvent, IntakeError> {
         let now = self.clock.now_seconds();
         submission.submitted_at = Some(now);
-        let asked = self.store.events().find_event(workspace, &record.event_id);
-        let asked = asked.await?.map(|event| event.envelope).unwrap_or_default();
-        let asked: EventEnvelope =
-            serde_json::from_str(&asked).map_err(|_| StoreError::Corrupt {
+        let source_event = self.store.events().find_event(workspace, &record.event_id);
+        let source_event = source_event
+            .await?
+            .map(|event| event.envelope)
+            .unwrap_or_default();
+        let source_event: EventEnvelope =
+            serde_json::from_str(&source_event).map_err(|_| StoreError::Corrupt {
                 column: "events.envelope",
                 row: record.event_id.clone(),
             })?;
@@ -196,7 +199,7 @@ impl Interactions {
             data: JsonObject::from_iter([answered_by]),
             raw: None,
             raw_ref: None,
-            ..asked
+            ..source_event
         };
         let incoming = IntakeRequest {
             // Derived from the question, so that a second answer of any client meets the first.

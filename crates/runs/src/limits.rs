@@ -28,7 +28,7 @@ pub struct RunLimits {
     /// Retention of the events of an ended run; `None`: for ever.
     pub retention: Option<Duration>,
     /// Retention of the audit of a call; `None`: for ever.
-    pub audit_kept: Option<Duration>,
+    pub audit_retention: Option<Duration>,
     pub artifacts: ArtifactLimits,
     /// Interval of polling for changes of other replicas, in case notifications are lost.
     pub poll: Duration,

@@ -132,10 +132,10 @@ impl LiveRun {
     /// Notes a stored cancel request, and wakes the run's task.
     pub(crate) fn request_cancel(&self, at: i64) {
         // The first request counts; later ones must not move its time.
-        let _ =
-            self.cancel_requested_at
-                // The time is stored before the wake-up, so that the woken task sees it.
-                .compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .cancel_requested_at
+            // The time is stored before the wake-up, so that the woken task sees it.
+            .compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire);
         self.cancel.cancel();
     }
 

@@ -42,9 +42,9 @@ impl Default for Notifier {
 
 impl Notifier {
     /// Notifies other replicas. Never waits.
-    pub(crate) fn notify(&self, ring: Notification) {
+    pub(crate) fn notify(&self, notification: Notification) {
         // Dropped if the queue is full: waiters also poll.
-        let sent = self.out.try_send(ring).is_ok();
+        let sent = self.out.try_send(notification).is_ok();
         metrics::notified(if sent {
             NotificationOutcome::Sent
         } else {
@@ -181,13 +181,13 @@ impl SharedRead {
         }
         // Before the query: its result must not count for a later change.
         let at = Instant::now();
-        let asked = ask().await.map(|(last_sequence, has_ended)| RunRowState {
+        let row_state = ask().await.map(|(last_sequence, has_ended)| RunRowState {
             at,
             last_sequence,
             has_ended,
         });
-        *last = Some((at, asked.as_ref().ok().copied()));
-        asked
+        *last = Some((at, row_state.as_ref().ok().copied()));
+        row_state
     }
 }
 
@@ -214,19 +214,19 @@ impl PeerNotifications {
         let Some(mut pending) = self.notifier.borrow_queue() else {
             return;
         };
-        let receive = |heard| self.receive(heard);
+        let receive = |inbound| self.receive(inbound);
         tokio::select! {
             () = self.lifecycle.closing.cancelled() => {}
             () = self.bus.run(pending.queue(), &receive) => {}
         }
     }
 
-    fn receive(&self, heard: Inbound) {
-        metrics::notified(match heard {
+    fn receive(&self, inbound: Inbound) {
+        metrics::notified(match inbound {
             Inbound::Notification(_) => NotificationOutcome::Inbound,
             Inbound::Missed => NotificationOutcome::Missed,
         });
-        match heard {
+        match inbound {
             Inbound::Notification(Notification::Advanced(run)) => self.notifier.wake(run),
             Inbound::Notification(Notification::Cancelled(run)) => {
                 // Notifications may be forged: only a run of this process causes a query.

@@ -96,7 +96,7 @@ impl Preparer {
             endpoint: Some(endpoint),
             delta_mode,
             interruptible,
-            lease_asked_at: None,
+            lease_requested_at: None,
         };
         Ok(Some((Box::new(run), dispatch)))
     }
@@ -123,7 +123,7 @@ impl Preparer {
             endpoint,
             delta_mode,
             interruptible: inputs.interruptible,
-            lease_asked_at: None,
+            lease_requested_at: None,
         };
         Ok((inputs.run, dispatch))
     }

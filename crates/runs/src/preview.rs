@@ -25,7 +25,7 @@ use base::clock::Clock;
 pub struct Preview {
     pub event: EventEnvelope,
     /// An event of this id is stored, so posting it again starts nothing.
-    pub known_event: bool,
+    pub event_is_stored: bool,
     pub outcome: Result<PreviewOutcome, IntakeError>,
     /// Every agent of the workspace: the winner or the tied ones first, then by name.
     pub candidates: Vec<PreviewCandidate>,
@@ -81,7 +81,7 @@ impl EventPreviews {
         agent: Option<AgentId>,
     ) -> Result<Option<Preview>, StoreError> {
         let store = &self.store;
-        let known_event = match &event.event_id {
+        let event_is_stored = match &event.event_id {
             Some(id) => store.events().find_event(workspace, id).await?.is_some(),
             None => false,
         };
@@ -121,7 +121,7 @@ impl EventPreviews {
             None => None,
         };
         Ok(Some(Preview {
-            known_event,
+            event_is_stored,
             outcome,
             candidates,
             agent: preview,

@@ -85,7 +85,7 @@ impl Relayer {
         origin: ResultOrigin,
     ) -> Result<Relayed, RelayStop> {
         let results = self.limits.results;
-        let judge = ResultValidator::new(
+        let validator = ResultValidator::new(
             &prepared.snapshot,
             results,
             prepared.delta_mode,
@@ -96,7 +96,7 @@ impl Relayer {
             parts: self,
             live,
             run,
-            judge,
+            validator,
             buffer: EventBuffer::new(run),
             appended: None,
             in_flight: None,
@@ -106,7 +106,7 @@ impl Relayer {
             interrupted: None,
             has_noted_repair: false,
             unknown_types: HashSet::new(),
-            aside: None,
+            trailing_body: None,
         };
         let waiter = || RunWaiter::of(&self.notifier, run.id);
         let source = match origin {
@@ -117,10 +117,10 @@ impl Relayer {
                     reader: Box::new(reader),
                 }
             }
-            ResultOrigin::Answer(Answer::Deferred(aside)) => {
+            ResultOrigin::Answer(Answer::Deferred(trailing_body)) => {
                 // The run does not wait for the rest of the body; its end aborts the read.
-                let reading = self.lifecycle.tasks.spawn(aside.discard());
-                relay.aside = Some(AbortOnDropHandle::new(reading));
+                let reading = self.lifecycle.tasks.spawn(trailing_body.discard());
+                relay.trailing_body = Some(AbortOnDropHandle::new(reading));
                 relay.appended = Some(JudgedNumbers::default());
                 ResultInput::Appended(AppendedSource::new(
                     (&self.store, &self.ledger),
@@ -149,7 +149,7 @@ impl Relayer {
             relay.show(outcome)?;
         }
         Ok(Relayed {
-            tally: relay.judge.tally(),
+            tally: relay.validator.tally(),
             buffer: relay.buffer,
             ending,
         })
@@ -160,7 +160,7 @@ struct RelayState<'a> {
     parts: &'a Relayer,
     live: &'a LiveRun,
     run: &'a Run,
-    judge: ResultValidator<'a>,
+    validator: ResultValidator<'a>,
     buffer: EventBuffer,
     /// Set for a runner that appends its results.
     appended: Option<JudgedNumbers>,
@@ -178,7 +178,7 @@ struct RelayState<'a> {
     /// Unknown types that the ledger notes.
     unknown_types: HashSet<String>,
     /// Reads the rest of a `202` answer until the run ends.
-    aside: Option<AbortOnDropHandle<()>>,
+    trailing_body: Option<AbortOnDropHandle<()>>,
 }
 
 impl RelayState<'_> {
@@ -188,7 +188,7 @@ impl RelayState<'_> {
         mut source: ResultInput<'_>,
     ) -> Result<EndCause, RelayStop> {
         let limits = &self.parts.limits;
-        let mut heard_at = Instant::now();
+        let mut last_read_at = Instant::now();
         let (parts, live, run) = (self.parts, self.live, self.run);
         let interrupts = &parts.interrupts;
         let mut signals = RunSignals::new();
@@ -197,14 +197,14 @@ impl RelayState<'_> {
             signals.push(interrupted(interrupts, live, run));
         }
         if source.is_stream() {
-            signals.push(silence_at(heard_at + limits.silence));
+            signals.push(silence_at(last_read_at + limits.silence));
         } else {
             signals.push(released(&parts.lifecycle));
         }
         let mut cancelling = false;
         let (mut reads_in_a_row, mut paused) = (0, false);
         loop {
-            if let Some(ending) = self.judge_waiting(cancelling).await? {
+            if let Some(ending) = self.validate_waiting(cancelling).await? {
                 return Ok(ending);
             }
             let full = self.buffer.is_full();
@@ -225,14 +225,14 @@ impl RelayState<'_> {
                     } else {
                         signals.push(interrupted(interrupts, live, run));
                     }
-                    heard_at = Instant::now();
+                    last_read_at = Instant::now();
                     reads_in_a_row += 1;
                     paused = false;
                 }
                 outcome = committed(&mut self.in_flight) => {
                     self.show(outcome)?;
                     if full {
-                        heard_at = Instant::now();
+                        last_read_at = Instant::now();
                     }
                 }
                 Some(happened) = signals.next() => match happened {
@@ -251,7 +251,7 @@ impl RelayState<'_> {
                     }
                     // Armed again only after it has expired: a timer for each event would be expensive.
                     RunSignal::Silent => {
-                        let (silent_at, now) = (heard_at + limits.silence, Instant::now());
+                        let (silent_at, now) = (last_read_at + limits.silence, Instant::now());
                         if full {
                             signals.push(silence_at(now + limits.silence));
                         } else if now < silent_at {

@@ -68,16 +68,16 @@ impl UnconfirmedDispatches {
         }
         let (owner, lease) = (&self.owner, self.limits.lease);
         // Taken before the database reads its clock, so that the lease ends here first.
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let renewed = self.store.leases().renew_leases(owner, ids, lease).await?;
         // After the query: on an error the entries stay.
         let all = std::mem::take(&mut *self.pending());
         let mut absent = Vec::new();
         for one in all {
             let id = one.inputs.run.id;
-            let may_come = asked_at < one.until || renewed.busy.contains(&id);
+            let may_come = requested_at < one.until || renewed.busy.contains(&id);
             match renewed.held.get(&id) {
-                Some(cancel_requested_at) => self.resume(one, *cancel_requested_at, asked_at),
+                Some(cancel_requested_at) => self.resume(one, *cancel_requested_at, requested_at),
                 None if may_come => absent.push(one),
                 None => {}
             }
@@ -93,7 +93,7 @@ impl UnconfirmedDispatches {
         run.cancel_requested_at = cancel_requested_at;
         let id = run.id;
         if let Some(dispatch) = &mut one.inputs.dispatch {
-            dispatch.lease_asked_at = Some(held_at);
+            dispatch.lease_requested_at = Some(held_at);
         }
         self.executor.spawn(id, one.workspace, Some(one.inputs));
     }

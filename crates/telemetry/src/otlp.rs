@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::metrics::spans_exported;
 use crate::spans::{Exported, Span};
-use egress::read_at_most;
+use egress::read_up_to;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError};
 
@@ -179,7 +179,7 @@ impl Exporter {
             let wait = headers.get(RETRY_AFTER).and_then(|_| retry_after(headers));
             return Err(ExportFailure::Status { status, wait });
         }
-        let answer = read_at_most(response, ANSWER_BYTES).await?;
+        let answer = read_up_to(response, ANSWER_BYTES).await?;
         let answer = wire::ExportResponse::decode(answer.as_slice()).unwrap_or_default();
         let refused = answer.partial_success.unwrap_or_default().rejected_spans;
         Ok(u64::try_from(refused).unwrap_or(0))

@@ -12,7 +12,7 @@ use url::Url;
 use super::{ANSWER_BYTES, HttpToolSpec};
 use egress::Egress;
 use egress::FillError;
-use egress::read_at_most;
+use egress::read_up_to;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 
@@ -144,7 +144,7 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
     let status = response.status();
     if !status.is_success() {
         let headers = response.headers().clone();
-        let body = read_at_most(response, REFUSAL_BYTES)
+        let body = read_up_to(response, REFUSAL_BYTES)
             .await
             .unwrap_or_default();
         let text = String::from_utf8_lossy(&body);
@@ -160,9 +160,9 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
         .unwrap_or_default();
     let content_type = content_type.split(';').next().unwrap_or_default();
     let content_type = content_type.trim().to_ascii_lowercase();
-    let body = read_at_most(response, ANSWER_BYTES + 1).await?;
+    let body = read_up_to(response, ANSWER_BYTES + 1).await?;
     if body.len() > ANSWER_BYTES {
-        return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+        return Err(UpstreamError::TooLarge { max: ANSWER_BYTES });
     }
     if status == StatusCode::NO_CONTENT || body.is_empty() {
         return Ok(Value::Null);

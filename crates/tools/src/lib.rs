@@ -222,7 +222,7 @@ impl Tools {
         counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
         // Redacts the operator's credentials, since a tool may echo them.
         called.map(|mut value| {
-            self.0.redactor.take_known_out(&mut value);
+            self.0.redactor.redact_registered_in(&mut value);
             value
         })
     }

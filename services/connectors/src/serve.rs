@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use connectors::catalogue::PLATFORMS;
 use connectors::service::{ConnectorService, ServedIds};
 use connectors::upstream::config::SecretHosts;
-use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::process::{is_healthy, stop_requested};
 use runner_kit::{CancellationToken, RouterOptions, SigningSecret, router_with, serve};
 use tokio::net::TcpListener;
 
@@ -107,7 +107,7 @@ async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     );
     let stopping = async {
         let _stop = stop.drop_guard_ref();
-        asked_to_stop().await
+        stop_requested().await
     };
     tokio::try_join!(serving, stopping)?;
     Ok(())

@@ -12,7 +12,7 @@ use connectors::session::MachineSession;
 use connectors::turn::{ConnectorTurn, FILE_BYTES, FileContent, TurnFile};
 use connectors::upstream::config::SecretHosts;
 use runner_kit::CancellationToken;
-use runner_kit::process::asked_to_stop;
+use runner_kit::process::stop_requested;
 
 use crate::options::PlatformArgs;
 use crate::try_out::terminal::Terminal;
@@ -69,7 +69,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
         ));
         tokio::select! {
             () = &mut driving => return anyhow::Ok(()),
-            asked = asked_to_stop() => asked?,
+            asked = stop_requested() => asked?,
         }
         stop.cancel.cancel();
         driving.await;

@@ -13,7 +13,7 @@ use harness::relay::CredentialRelay;
 use harness::service::HarnessService;
 use harness::settings::{HarnessFile, WorkspaceRetention};
 use harness::workspace::Workspaces;
-use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::process::{is_healthy, stop_requested};
 use runner_kit::{CancellationToken, RouterOptions, router_with, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -142,7 +142,7 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     );
     let stopping = async {
         let _stop = stop.drop_guard_ref();
-        asked_to_stop().await
+        stop_requested().await
     };
     tokio::select! {
         ended = async { tokio::try_join!(serving, relaying, stopping) } => { ended?; }

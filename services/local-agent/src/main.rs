@@ -8,7 +8,7 @@ use clap::Parser;
 use local_agent::LocalAgent;
 use local_agent::manifest::RUNNER_ID;
 use protocol::id::RunnerId;
-use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::process::{is_healthy, stop_requested};
 use runner_kit::{CancellationToken, SigningSecret, router, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -58,7 +58,7 @@ async fn main() -> anyhow::Result<()> {
     let serving = serve(listener, router, stop.clone());
     let stopping = async {
         let _stop = stop.drop_guard_ref();
-        asked_to_stop().await
+        stop_requested().await
     };
     // Installs the signal handler first: a process that answers can be stopped.
     tokio::try_join!(stopping, serving)?;

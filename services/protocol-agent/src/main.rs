@@ -8,7 +8,7 @@ use clap::Parser;
 use protocol::id::RunnerId;
 use protocol_agent::ProtocolAgent;
 use protocol_agent::manifest::RUNNER_ID;
-use runner_kit::process::{asked_to_stop, is_healthy};
+use runner_kit::process::{is_healthy, stop_requested};
 use runner_kit::{CancellationToken, SigningSecret, router, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
@@ -58,7 +58,7 @@ async fn main() -> anyhow::Result<()> {
     let serving = serve(listener, router, stop.clone());
     let stopping = async {
         let _stop = stop.drop_guard_ref();
-        asked_to_stop().await
+        stop_requested().await
     };
     // The signal handler stands before the first connection is accepted.
     tokio::try_join!(stopping, serving)?;

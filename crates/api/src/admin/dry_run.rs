@@ -250,7 +250,7 @@ fn view(preview: Preview) -> EventDryRun {
         }
     };
     EventDryRun {
-        known_event: preview.known_event,
+        known_event: preview.event_is_stored,
         status,
         outcome,
         steered_into,

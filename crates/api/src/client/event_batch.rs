@@ -152,7 +152,7 @@ impl PendingRetries {
                 IntakeError::Stopping
                 | IntakeError::Store(_)
                 | IntakeError::Attachment(
-                    UploadError::Place(_) | UploadError::Store(_) | UploadError::Expired,
+                    UploadError::BlobStore(_) | UploadError::Store(_) | UploadError::Expired,
                 )
                 | IntakeError::TooFast { .. }
                 | IntakeError::WorkspaceFull { .. }
@@ -210,7 +210,7 @@ mod tests {
         for (error, same, other) in [
             (IntakeError::Stopping, true, true),
             (expired, true, true),
-            (IntakeError::WorkspaceFull { most: 1 }, true, true),
+            (IntakeError::WorkspaceFull { limit: 1 }, true, true),
             (IntakeError::QueueFull, true, false),
             (IntakeError::IdempotencyMismatch, false, false),
             (full, false, false),

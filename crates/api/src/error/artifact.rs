@@ -77,7 +77,7 @@ impl From<UploadError> for ApiError {
             }
             UploadError::RunEnded => Self::unauthenticated(),
             UploadError::Expired => slow_body(),
-            UploadError::Place(error) => error.into(),
+            UploadError::BlobStore(error) => error.into(),
             UploadError::Store(error) => error.into(),
         }
     }

@@ -61,7 +61,7 @@ mod tests {
                 BillingOutcome::Nothing,
             ),
             (
-                UpstreamError::TooLarge { most: 1 }.into(),
+                UpstreamError::TooLarge { max: 1 }.into(),
                 BillingOutcome::AllReserved,
             ),
             (

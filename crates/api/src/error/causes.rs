@@ -115,11 +115,11 @@ impl From<IntakeError> for ApiError {
             }
             IntakeError::Unanswerable(_) => Self::conflict("unanswerable", message),
             IntakeError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
-            IntakeError::WorkspaceFull { most } => {
-                Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(most))
+            IntakeError::WorkspaceFull { limit } => {
+                Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(limit))
             }
-            IntakeError::EndpointFull { most } => {
-                Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(most))
+            IntakeError::EndpointFull { limit } => {
+                Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(limit))
             }
             IntakeError::TooFast { wait } => {
                 let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);

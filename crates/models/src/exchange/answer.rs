@@ -73,7 +73,7 @@ impl ResponseParser {
         if is_repaired {
             noted.note("text_repaired");
         }
-        self.redactor.take_known_out(&mut value);
+        self.redactor.redact_registered_in(&mut value);
         Ok(value)
     }
 

@@ -134,14 +134,14 @@ impl ResponseReader {
         };
         self.bytes += chunk.len();
         if self.bytes > STREAM_BYTES {
-            return Err(UpstreamError::TooLarge { most: STREAM_BYTES });
+            return Err(UpstreamError::TooLarge { max: STREAM_BYTES });
         }
         if self.framing == Some(BodyFraming::Events) {
             return self.decode(&chunk);
         }
         self.buffer.extend_from_slice(&chunk);
         if self.buffer.len() > ANSWER_BYTES {
-            return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+            return Err(UpstreamError::TooLarge { max: ANSWER_BYTES });
         }
         if self.framing.is_none() {
             self.framing = framing_of(&self.buffer, self.declares_stream(), false);
@@ -161,7 +161,7 @@ impl ResponseReader {
         if self.is_over {
             return Ok(());
         }
-        pushed.map_err(|_| UpstreamError::TooLarge { most: EVENT_BYTES })
+        pushed.map_err(|_| UpstreamError::TooLarge { max: EVENT_BYTES })
     }
 
     /// Handles the rest of the body at its end. `is_broken`: the connection broke, so an unreadable rest is not

@@ -6,7 +6,7 @@ use protocol::id::RunId;
 use protocol::run::{AgentRunEvent, Page};
 use reqwest::Method;
 
-use crate::host::interactions::{MOST_FAILURES, PAUSE, POLL_SECONDS};
+use crate::host::interactions::{MAX_FAILURES, PAUSE, POLL_SECONDS};
 use crate::host::{HostConnection, HostError, RunEventsQuery};
 
 /// Child runs of the run.
@@ -46,7 +46,7 @@ impl ChildRunsApi<'_> {
                 Ok(Some(_)) => failures = 0,
                 Ok(None) => return Err(HostError::invalid_argument("no such child run")),
                 // The child run continues on the gateway, so an outage of the gateway must not fail this run at once.
-                Err(error) if error.retryable && failures < MOST_FAILURES => {
+                Err(error) if error.retryable && failures < MAX_FAILURES => {
                     failures += 1;
                     tokio::time::sleep(PAUSE).await;
                 }

@@ -136,9 +136,9 @@ impl HostConnection {
         wait_seconds: u64,
     ) -> Result<T, HostError> {
         // Longer than the gateway's wait: it answers at the end of the wait, and the response needs time.
-        let most = Duration::from_secs(wait_seconds) + ANSWER_TIME;
+        let max_wait = Duration::from_secs(wait_seconds) + ANSWER_TIME;
         let time = match self.times.run_time(self.clock.now()) {
-            CallTime::Left(left) => CallTime::Left(left.min(most)),
+            CallTime::Left(left) => CallTime::Left(left.min(max_wait)),
             CallTime::Over => CallTime::Over,
         };
         client::read_json(client::send(request, time).await?).await

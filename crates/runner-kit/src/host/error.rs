@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn distinguishes_call_timeout_from_run_deadline() {
-        let told = |code: &str, retryable: bool, details: Value| {
+        let from_gateway = |code: &str, retryable: bool, details: Value| {
             let error =
                 json!({"code": code, "message": "m", "retryable": retryable, "details": details});
             HostError::from(serde_json::from_value::<AgentApiError>(error).unwrap())
@@ -189,7 +189,7 @@ mod tests {
             ("deadline_exceeded", false, upstream, false),
             ("runtime_error", false, json!({}), false),
         ] {
-            let error = told(code, retryable, details.clone());
+            let error = from_gateway(code, retryable, details.clone());
             let case = format!("{code} {retryable} {details}");
             assert_eq!(error.is_deadline_exceeded(), expected, "{case}");
         }

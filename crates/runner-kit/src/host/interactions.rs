@@ -12,7 +12,7 @@ pub(super) const POLL_SECONDS: u64 = 25;
 /// Pause between a failed call and its retry.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Consecutive failures before the last error is returned.
-pub(super) const MOST_FAILURES: u32 = 30;
+pub(super) const MAX_FAILURES: u32 = 30;
 
 /// Interactions of the run.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl InteractionsApi<'_> {
                 Ok(AwaitedInteraction::Open) => failures = 0,
                 Ok(state) => return Ok(state),
                 // A person may need hours; a restart of the gateway in between must not end the wait.
-                Err(error) if error.retryable && failures < MOST_FAILURES => {
+                Err(error) if error.retryable && failures < MAX_FAILURES => {
                     failures += 1;
                     tokio::time::sleep(PAUSE).await;
                 }

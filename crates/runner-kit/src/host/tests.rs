@@ -279,8 +279,8 @@ async fn renews_token_without_calls() {
         200,
         json!({"token": "second-token", "token_expires_at": NOW + 900}),
     );
-    let kept = tokio::time::timeout(Duration::from_millis(500), host.keep_token_fresh()).await;
-    assert!(kept.is_err());
+    let outcome = tokio::time::timeout(Duration::from_millis(500), host.keep_token_fresh()).await;
+    assert!(outcome.is_err());
     assert_eq!(fake.calls().len(), 1);
     assert_eq!(host.0.credentials.token(), "second-token");
 }
@@ -290,12 +290,12 @@ async fn sends_model_tool_and_knowledge_calls() {
     use protocol::model::{CountTokens, LlmRequest, Rerank};
 
     let (fake, host) = connected().await;
-    let said =
+    let invoked =
         json!({"message": {"role": "assistant", "content": "hi"}, "usage": {"total_tokens": 3}});
-    fake.answer(200, said);
+    fake.answer(200, invoked);
     let request = LlmRequest::default();
-    let said = host.models().invoke("a/b", &request).await.unwrap();
-    assert_eq!(said.message.plain_text(), "hi");
+    let invoked = host.models().invoke("a/b", &request).await.unwrap();
+    assert_eq!(invoked.message.plain_text(), "hi");
     check(&fake, "POST /models/a%2Fb/invoke").await;
 
     fake.answer(200, json!({"tokens": 12}));

@@ -58,17 +58,17 @@ async fn read(
 ) -> Result<Bytes, RequestRejection> {
     let reading = async {
         let mut chunks = body.into_data_stream();
-        let mut whole = BytesMut::new();
+        let mut bytes = BytesMut::new();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| RequestRejection::Unread)?;
-            if whole.len() + chunk.len() > limit {
+            if bytes.len() + chunk.len() > limit {
                 return Err(RequestRejection::TooLarge(limit));
             }
-            whole.extend_from_slice(&chunk);
+            bytes.extend_from_slice(&chunk);
             // The capacity, not the length: it is what the process holds.
-            counted.grow_to(whole.capacity());
+            counted.grow_to(bytes.capacity());
         }
-        Ok(whole.freeze())
+        Ok(bytes.freeze())
     };
     tokio::time::timeout(BODY_TIMEOUT, reading)
         .await

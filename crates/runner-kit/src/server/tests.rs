@@ -470,10 +470,10 @@ async fn shutdown_signals_runs_and_awaits_their_end() {
     let answer = start_over_socket(&served).await;
     served.stop.cancel();
     let sent = decode(&answer.text().await.unwrap());
-    let told = &sent.last().unwrap()["data"];
-    assert_eq!(told["code"], "runner.shutdown");
-    assert_eq!(told["retryable"], true);
-    let message = told["message"].as_str().unwrap();
+    let data = &sent.last().unwrap()["data"];
+    assert_eq!(data["code"], "runner.shutdown");
+    assert_eq!(data["retryable"], true);
+    let message = data["message"].as_str().unwrap();
     assert!(message.contains("post the event again"), "{message}");
     let ended = tokio::time::timeout(PATIENCE, served.server.join_next())
         .await

@@ -159,11 +159,11 @@ impl Artifacts {
         made: &mut Vec<Uuid>,
     ) -> Result<(), UploadError> {
         let found = files_of(input, files).await;
-        let mut kept: Vec<(String, StoredArtifact)> = Vec::new();
+        let mut stored: Vec<(String, StoredArtifact)> = Vec::new();
         for (text, file) in texts_of(input).zip(&found) {
             let Some(file) = file else { continue };
             // The same bytes in contents and attachments become one artifact.
-            if kept.iter().any(|(sha256, _)| *sha256 == file.sha256) {
+            if stored.iter().any(|(sha256, _)| *sha256 == file.sha256) {
                 continue;
             }
             // The same bytes may occur again with a name.
@@ -174,10 +174,10 @@ impl Artifacts {
                 .keep(workspace, event_id, (file, name), (text, files))
                 .await?;
             made.push(uploaded.id);
-            kept.push((file.sha256.clone(), uploaded));
+            stored.push((file.sha256.clone(), uploaded));
         }
-        if !kept.is_empty() {
-            refer_to(input, &found, &kept);
+        if !stored.is_empty() {
+            refer_to(input, &found, &stored);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Artifacts {
                     let uploaded = self.keep(workspace, event_id, (&file, name), sources);
                     let uploaded = match uploaded.await {
                         Ok(uploaded) => uploaded,
-                        Err(error @ (UploadError::Place(_) | UploadError::Store(_))) => {
+                        Err(error @ (UploadError::BlobStore(_) | UploadError::Store(_))) => {
                             return Err(error);
                         }
                         Err(error) => {
@@ -279,9 +279,9 @@ async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<EventFile
     let of_contents = input.contents.iter().map(|one| (&one.file_name, None));
     let of_attachments = input.attachments.iter();
     let of_attachments = of_attachments.map(|one| (&one.name, one.mime_type.as_ref()));
-    let told = of_contents.chain(of_attachments);
+    let declarations = of_contents.chain(of_attachments);
     let mut found = Vec::new();
-    for (text, (name, declared)) in texts_of(input).zip(told) {
+    for (text, (name, declared)) in texts_of(input).zip(declarations) {
         let file = EventFile::of(text, files).await;
         found.push(file.map(|file| EventFile {
             declared: file.declared.or_else(|| declared.cloned()),
@@ -297,12 +297,12 @@ async fn files_of(input: &AgentInput, files: &BodyFiles) -> Vec<Option<EventFile
 fn refer_to(
     input: &mut AgentInput,
     found: &[Option<EventFile>],
-    kept: &[(String, StoredArtifact)],
+    stored: &[(String, StoredArtifact)],
 ) {
     let uploaded = |file: &Option<EventFile>| {
         let sha256 = &file.as_ref()?.sha256;
-        let mut kept = kept.iter();
-        kept.find(|(of, _)| of == sha256).map(|(_, one)| one)
+        let mut stored = stored.iter();
+        stored.find(|(of, _)| of == sha256).map(|(_, one)| one)
     };
     let (in_contents, in_attachments) = found.split_at(input.contents.len());
     for (element, file) in input.contents.iter_mut().zip(in_contents) {
@@ -316,11 +316,14 @@ fn refer_to(
             attach(attachment, attachment_of(uploaded));
         }
     }
-    let further = kept.iter().map(|(_, uploaded)| attachment_of(uploaded));
+    let further = stored.iter().map(|(_, uploaded)| attachment_of(uploaded));
     input.attachments.extend(further);
     let mut attachments: Vec<InputAttachment> = Vec::new();
     for one in std::mem::take(&mut input.attachments) {
-        if !attachments.iter_mut().any(|known| is_same(known, &one)) {
+        if !attachments
+            .iter_mut()
+            .any(|existing| is_same(existing, &one))
+        {
             attachments.push(one);
         }
     }

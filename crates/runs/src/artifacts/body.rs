@@ -42,12 +42,12 @@ impl BodyFiles {
 
     /// Takes large files out of a JSON body at these paths. Returns the document with marks, and the files. Invalid
     /// base64 stays in the document.
-    pub async fn take_out<P: AsRef<[PathStep]>>(body: &Bytes, places: &[P]) -> (Bytes, Self) {
+    pub async fn take_out<P: AsRef<[PathStep]>>(body: &Bytes, paths: &[P]) -> (Bytes, Self) {
         let mut files: Vec<BodyFile> = Vec::new();
         let mut rest = BytesMut::new();
         let mut copied = 0;
         // The text may be a third larger than its bytes, so short texts need no decoding.
-        for range in large_texts(body, places, INLINE_BYTES / 3 * 4) {
+        for range in large_texts(body, paths, INLINE_BYTES / 3 * 4) {
             let text = body.slice(range.clone());
             let head = head_of(&text);
             let text = text.slice(head..);
@@ -147,12 +147,12 @@ impl<'a> Pieces<'a> {
         }
         let mut text = Vec::with_capacity(PIECE_BYTES);
         while text.len() < PIECE_BYTES && !self.rest.is_empty() {
-            let most = self.rest.len().min(PIECE_BYTES - text.len());
-            let plain = &self.rest[..most];
+            let available = self.rest.len().min(PIECE_BYTES - text.len());
+            let plain = &self.rest[..available];
             match plain.iter().position(|byte| *byte == b'\\') {
                 None => {
                     text.extend_from_slice(plain);
-                    self.rest = &self.rest[most..];
+                    self.rest = &self.rest[available..];
                 }
                 // JSON allows `\/`; base64 has no other character that an encoder escapes.
                 Some(at) if self.is_escaped && self.rest.get(at + 1) == Some(&b'/') => {
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    const PLACES: &[&[PathStep]] = &[&[Member("files"), Each]];
+    const PATHS: &[&[PathStep]] = &[&[Member("files"), Each]];
 
     fn decoded(mut pieces: Pieces<'_>) -> Option<Vec<u8>> {
         let mut all = Vec::new();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn leaves_marks_in_place_of_large_files() {
+    async fn replaces_large_files_with_marks() {
         let file: Vec<u8> = (0..200_001_u32)
             .map(|n| n.to_le_bytes()[0] ^ 0xff)
             .collect();
@@ -201,7 +201,7 @@ mod tests {
             r#"{{"files":["{text}","data:image\/png;base64,{escaped}","{small}","{broken}"],"other":["{text}"]}}"#
         );
         let body = Bytes::from(body);
-        let (rest, files) = BodyFiles::take_out(&body, PLACES).await;
+        let (rest, files) = BodyFiles::take_out(&body, PATHS).await;
         let rest: serde_json::Value = serde_json::from_slice(&rest).unwrap();
         let mark = rest["files"][0].as_str().unwrap();
         let found = files.find(mark).unwrap();
@@ -220,14 +220,14 @@ mod tests {
     async fn returns_bodies_without_files_unchanged() {
         for body in [r#"{"files":["a"]}"#, "", "{", r#"{"files":[1]}"#] {
             let body = Bytes::from(body);
-            let (rest, files) = BodyFiles::take_out(&body, PLACES).await;
+            let (rest, files) = BodyFiles::take_out(&body, PATHS).await;
             assert_eq!(rest, body);
             assert!(files.is_empty());
         }
     }
 
     #[test]
-    fn decodes_whole_base64_only() {
+    fn decodes_only_complete_base64() {
         let bytes = vec![7; 100_000];
         let text = STANDARD.encode(&bytes);
         assert_eq!(decoded(Pieces::plain(&text)).unwrap(), bytes);

@@ -10,8 +10,8 @@ pub(super) const MAX_OF_RUN: u64 = 1000;
 /// Cause of a refused upload.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
-    #[error("an artifact has at most {most} bytes (artifacts.max_bytes)")]
-    TooLarge { most: u64 },
+    #[error("an artifact has at most {max_bytes} bytes (artifacts.max_bytes)")]
+    TooLarge { max_bytes: u64 },
     #[error("artifacts of type {0} are not accepted (artifacts.mime_types)")]
     TypeRefused(String),
     #[error(
@@ -27,7 +27,7 @@ pub enum UploadError {
     #[error("the upload took too long; send it again")]
     Expired,
     #[error(transparent)]
-    Place(#[from] ArtifactStoreError),
+    BlobStore(#[from] ArtifactStoreError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

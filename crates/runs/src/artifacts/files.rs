@@ -36,11 +36,11 @@ pub enum FileError {
     #[error("the file changed during the copy; start again")]
     Changed,
     #[error(transparent)]
-    Place(#[from] ArtifactStoreError),
+    BlobStore(#[from] ArtifactStoreError),
 }
 
 /// Blob key of a file with this digest.
-pub(super) fn place_of_file(sha256: &str) -> String {
+pub(super) fn blob_key_of_file(sha256: &str) -> String {
     format!("files/{sha256}")
 }
 
@@ -64,11 +64,11 @@ pub async fn enter_file(
     if !is_allowed(&mime_type, &limits.mime_types) {
         return Err(FileError::TypeRefused(mime_type));
     }
-    let place = place_of_file(&sha256);
+    let key = blob_key_of_file(&sha256);
     // Addressed by content: all replicas and starts share one copy.
-    if !store.has(&place).await? {
+    if !store.has(&key).await? {
         file.rewind().await?;
-        let mut writing = store.begin(&place);
+        let mut writing = store.begin(&key);
         let copied = read_all(&mut file, limits.max_bytes, async |chunk| {
             Ok(writing.write(chunk).await?)
         })
@@ -92,7 +92,7 @@ pub async fn enter_file(
 /// Reads a file in chunks; returns its SHA-256.
 async fn read_all(
     file: &mut File,
-    most: u64,
+    max_bytes: u64,
     mut take: impl AsyncFnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<String, FileError> {
     let (mut digest, mut size) = (Context::new(&SHA256), 0);
@@ -103,8 +103,8 @@ async fn read_all(
             return Ok(store::hex(digest.finish().as_ref()));
         }
         size += count as u64;
-        if size > most {
-            return Err(FileError::TooLarge(most));
+        if size > max_bytes {
+            return Err(FileError::TooLarge(max_bytes));
         }
         digest.update(&chunk[..count]);
         take(&chunk[..count]).await?;

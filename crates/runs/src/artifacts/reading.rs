@@ -12,7 +12,7 @@ use store::{ArtifactRecord, Sharers, StoreError};
 use uuid::Uuid;
 
 use super::Artifacts;
-use super::files::place_of_file;
+use super::files::blob_key_of_file;
 use crate::grant::Grant;
 use blob_store::ArtifactStoreError;
 
@@ -20,7 +20,7 @@ use blob_store::ArtifactStoreError;
 #[derive(Clone, Debug)]
 pub struct ReadableArtifact {
     pub metadata: ArtifactMetadata,
-    place: String,
+    key: String,
 }
 
 impl ReadableArtifact {
@@ -39,13 +39,13 @@ impl ReadableArtifact {
                 created_at: Some(row.created_at.div_euclid(1000)),
                 expires_at: Some(row.expires_at.div_euclid(1000)),
             },
-            place: row.place,
+            key: row.place,
         }
     }
 
     fn of_file(file: FileResource) -> Self {
         Self {
-            place: place_of_file(&file.sha256),
+            key: blob_key_of_file(&file.sha256),
             metadata: ArtifactMetadata {
                 artifact_id: file.id,
                 name: file.name,
@@ -167,6 +167,6 @@ impl Artifacts {
         impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
         ArtifactStoreError,
     > {
-        self.blobs.read(&artifact.place, part).await
+        self.blobs.read(&artifact.key, part).await
     }
 }

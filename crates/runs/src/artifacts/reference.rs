@@ -7,22 +7,22 @@ use protocol::context::InputAttachment;
 pub(super) const NAME: &str = "attachment";
 
 /// True when an attachment adds nothing to another one of the same artifact.
-pub(super) fn is_same(known: &mut InputAttachment, one: &InputAttachment) -> bool {
-    let is_artifact = known.url == one.url
-        && known
+pub(super) fn is_same(existing: &mut InputAttachment, one: &InputAttachment) -> bool {
+    let is_artifact = existing.url == one.url
+        && existing
             .url
             .as_ref()
             .is_some_and(|url| url.starts_with(domain::artifact::SCHEME));
-    let names_differ = match (&known.name, &one.name) {
-        (Some(known), Some(one)) => known != one && known != NAME && one != NAME,
+    let names_differ = match (&existing.name, &one.name) {
+        (Some(existing), Some(one)) => existing != one && existing != NAME && one != NAME,
         _ => false,
     };
     if !is_artifact || names_differ {
         return false;
     }
-    if known.name.as_deref().is_none_or(|name| name == NAME) {
+    if existing.name.as_deref().is_none_or(|name| name == NAME) {
         // Any other name is better than the default one.
-        known.name.clone_from(&one.name);
+        existing.name.clone_from(&one.name);
     }
     true
 }

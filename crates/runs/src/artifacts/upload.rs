@@ -12,7 +12,7 @@ use store::{
 use uuid::Uuid;
 
 use super::error::{MAX_OF_RUN, UploadError};
-use super::{Artifacts, UPLOAD_TIMEOUT, place_of, sniff};
+use super::{Artifacts, UPLOAD_TIMEOUT, blob_key_of, sniff};
 use blob_store::ArtifactWriter;
 
 /// Properties of an artifact before its first byte.
@@ -74,10 +74,10 @@ enum UploadStage {
 impl Artifacts {
     /// Begins an upload. It stores nothing until the first bytes show the type.
     pub fn upload(&self, new: NewArtifact) -> Result<ArtifactUpload, UploadError> {
-        let most = self.limits.artifacts.max_bytes;
+        let max_bytes = self.limits.artifacts.max_bytes;
         // Refused before the first byte: the client need not send the body.
-        if new.announced.unwrap_or(0) > most {
-            return Err(UploadError::TooLarge { most });
+        if new.announced.unwrap_or(0) > max_bytes {
+            return Err(UploadError::TooLarge { max_bytes });
         }
         Ok(ArtifactUpload {
             artifacts: self.clone(),
@@ -98,10 +98,10 @@ impl ArtifactUpload {
 
     /// Writes the next bytes.
     pub async fn take(&mut self, bytes: &[u8]) -> Result<(), UploadError> {
-        let most = self.artifacts.limits.artifacts.max_bytes;
+        let max_bytes = self.artifacts.limits.artifacts.max_bytes;
         self.size += bytes.len() as u64;
-        if self.size > most {
-            return Err(UploadError::TooLarge { most });
+        if self.size > max_bytes {
+            return Err(UploadError::TooLarge { max_bytes });
         }
         self.digest.update(bytes);
         match &mut self.stage {
@@ -126,13 +126,13 @@ impl ArtifactUpload {
         if !is_allowed(&kind, &limits.mime_types) {
             return Err(UploadError::TypeRefused(kind));
         }
-        let place = place_of(self.id);
+        let key = blob_key_of(self.id);
         let begun = BeginArtifact {
             id: self.id,
             workspace: self.new.workspace.clone(),
             origin: self.new.origin,
             run: self.new.run,
-            place: place.clone(),
+            place: key.clone(),
             // Without a size, the upload reserves the maximum, so that concurrent uploads cannot exceed the quota.
             reserved: self.new.announced.unwrap_or(limits.max_bytes),
             workspace_bytes: limits.workspace_bytes,
@@ -149,7 +149,7 @@ impl ArtifactUpload {
             Begun::RunEnded => return Err(UploadError::RunEnded),
         }
         // After the row: the sweep finds the bytes of a killed process by its row.
-        let mut writing = self.artifacts.blobs.begin(&place);
+        let mut writing = self.artifacts.blobs.begin(&key);
         writing.write(&head).await?;
         self.stage = UploadStage::Begun { kind, writing };
         Ok(())
@@ -208,7 +208,7 @@ impl ArtifactUpload {
             }),
             ArtifactFinished::Expired => {
                 // The row may be deleted already, so no sweep would find these bytes.
-                let deleted = self.artifacts.blobs.delete(&place_of(self.id)).await;
+                let deleted = self.artifacts.blobs.delete(&blob_key_of(self.id)).await;
                 if let Err(error) = deleted {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(artifact.id = %self.id, error, "cannot delete the bytes of an artifact whose run has ended");

@@ -72,11 +72,11 @@ impl NatsBus {
     }
 
     async fn connect(&self, line: &Arc<ConnectionState>) -> Result<(Client, Subscriber), String> {
-        let told = Arc::clone(line);
+        let state = Arc::clone(line);
         let options = options(&self.settings).map_err(|fault| fault.to_string())?;
         let client = options
             .event_callback(move |event| {
-                told.tell(&event);
+                state.tell(&event);
                 std::future::ready(())
             })
             .connect(self.settings.url.as_str())
@@ -87,9 +87,14 @@ impl NatsBus {
         Ok((client, subscriber))
     }
 
-    async fn send(&self, client: &Client, me: ReplicaId, rings: &mut mpsc::Receiver<Notification>) {
-        while let Some(first) = rings.recv().await {
-            let notice = NotificationBatch::of(first, rings).write(me);
+    async fn send(
+        &self,
+        client: &Client,
+        me: ReplicaId,
+        outgoing: &mut mpsc::Receiver<Notification>,
+    ) {
+        while let Some(first) = outgoing.recv().await {
+            let notice = NotificationBatch::of(first, outgoing).write(me);
             // Dropped: receivers poll after a reconnect.
             if client.connection_state() != State::Connected {
                 continue;
@@ -108,16 +113,16 @@ async fn listen(
     mut subscriber: Subscriber,
     line: &ConnectionState,
     me: ReplicaId,
-    hear: OnInbound<'_>,
+    on_inbound: OnInbound<'_>,
 ) {
     loop {
         tokio::select! {
-            () = line.missed.notified() => hear(Inbound::Missed),
+            () = line.missed.notified() => on_inbound(Inbound::Missed),
             message = subscriber.next() => {
                 let Some(message) = message else { return };
                 // Any client of the server can publish here: malformed bytes are empty.
                 let notice = std::str::from_utf8(&message.payload).unwrap_or_default();
-                me.read(notice).for_each(|notification| hear(Inbound::Notification(notification)));
+                me.read(notice).for_each(|notification| on_inbound(Inbound::Notification(notification)));
             }
         }
     }
@@ -126,16 +131,16 @@ async fn listen(
 impl Bus for NatsBus {
     fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Notification>,
-        hear: OnInbound<'a>,
+        outgoing: &'a mut mpsc::Receiver<Notification>,
+        on_inbound: OnInbound<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (me, line) = (ReplicaId::new(), Arc::new(ConnectionState::default()));
             match self.connect(&line).await {
                 Ok((client, subscriber)) => {
                     tokio::join!(
-                        self.send(&client, me, rings),
-                        listen(subscriber, &line, me, hear)
+                        self.send(&client, me, outgoing),
+                        listen(subscriber, &line, me, on_inbound)
                     );
                 }
                 // Unreachable: the settings are validated at start, and the client connects in the background.
@@ -193,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reconnects_at_most_once_a_second_without_limit() {
+    fn reconnects_once_a_second_without_limit() {
         assert_eq!(pause(1), Duration::ZERO);
         assert_eq!(pause(2), FIRST_PAUSE * 2);
         assert_eq!(pause(100), MAX_PAUSE);

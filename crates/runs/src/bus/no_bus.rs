@@ -11,9 +11,9 @@ pub(crate) struct NoBus;
 impl Bus for NoBus {
     fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Notification>,
+        outgoing: &'a mut mpsc::Receiver<Notification>,
         _: OnInbound<'a>,
     ) -> BoxFuture<'a, ()> {
-        Box::pin(async move { while rings.recv().await.is_some() {} })
+        Box::pin(async move { while outgoing.recv().await.is_some() {} })
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 /// Maximum number of notifications in one message. It stays below the 8,000 bytes that PostgreSQL carries.
-const MAX_RINGS: usize = 200;
+const MAX_NOTIFICATIONS: usize = 200;
 const MAX_BYTES: usize = 8_000;
 
 /// A change of a run that other replicas may wait for.
@@ -59,14 +59,13 @@ impl ReplicaId {
 
     /// Parses a peer's message. Empty for our own or malformed messages.
     pub(crate) fn read(self, notice: &str) -> impl Iterator<Item = Notification> {
-        let (name, rings) = notice.split_once(' ').unwrap_or_default();
+        let (name, list) = notice.split_once(' ').unwrap_or_default();
         let is_ours = Uuid::parse_str(name) == Ok(self.0);
         // A peer may be an attacker on the bus, so the work is bounded.
         let is_sane = notice.len() < MAX_BYTES && !is_ours;
-        let rings = if is_sane { rings } else { "" };
-        rings
-            .split(' ')
-            .take(MAX_RINGS)
+        let list = if is_sane { list } else { "" };
+        list.split(' ')
+            .take(MAX_NOTIFICATIONS)
             .filter_map(Notification::read)
     }
 }
@@ -76,11 +75,11 @@ pub(crate) struct NotificationBatch(HashSet<Notification>);
 
 impl NotificationBatch {
     /// Batches `first` with everything that is queued.
-    pub(crate) fn of(first: Notification, rings: &mut mpsc::Receiver<Notification>) -> Self {
+    pub(crate) fn of(first: Notification, list: &mut mpsc::Receiver<Notification>) -> Self {
         let mut gathered = HashSet::from([first]);
         // Batching adapts to the load: one message takes what has queued during the last send.
-        while gathered.len() < MAX_RINGS
-            && let Ok(next) = rings.try_recv()
+        while gathered.len() < MAX_NOTIFICATIONS
+            && let Ok(next) = list.try_recv()
         {
             gathered.insert(next);
         }
@@ -90,9 +89,9 @@ impl NotificationBatch {
     /// Encodes the batch as a message of `me`.
     pub(crate) fn write(&self, me: ReplicaId) -> String {
         let mut notice = me.0.simple().to_string();
-        for ring in &self.0 {
+        for notification in &self.0 {
             notice.push(' ');
-            notice.push_str(&ring.write());
+            notice.push_str(&notification.write());
         }
         notice
     }
@@ -108,33 +107,33 @@ mod tests {
 
     #[tokio::test]
     async fn messages_deduplicate_and_skip_their_sender() {
-        let (sender, mut rings) = mpsc::channel(64);
+        let (sender, mut list) = mpsc::channel(64);
         for _ in 0..9 {
             sender.try_send(Notification::Advanced(run(1))).unwrap();
         }
         sender.try_send(Notification::Cancelled(run(1))).unwrap();
         let (me, other) = (ReplicaId::new(), ReplicaId::new());
-        let first = rings.recv().await.unwrap();
-        let notice = NotificationBatch::of(first, &mut rings).write(me);
+        let first = list.recv().await.unwrap();
+        let notice = NotificationBatch::of(first, &mut list).write(me);
         assert_eq!(me.read(&notice).count(), 0);
-        let heard: Vec<_> = other.read(&notice).collect();
-        assert_eq!(heard.len(), 2);
-        assert!(heard.contains(&Notification::Advanced(run(1))));
-        assert!(heard.contains(&Notification::Cancelled(run(1))));
+        let received: Vec<_> = other.read(&notice).collect();
+        assert_eq!(received.len(), 2);
+        assert!(received.contains(&Notification::Advanced(run(1))));
+        assert!(received.contains(&Notification::Cancelled(run(1))));
     }
 
     #[test]
     fn full_messages_fit_and_malformed_ones_are_empty() {
-        let (sender, mut rings) = mpsc::channel(1000);
+        let (sender, mut list) = mpsc::channel(1000);
         for n in 1..1000 {
             sender
                 .try_send(Notification::Advanced(run(u128::MAX - n)))
                 .unwrap();
         }
-        let notice = NotificationBatch::of(Notification::Advanced(run(0)), &mut rings)
+        let notice = NotificationBatch::of(Notification::Advanced(run(0)), &mut list)
             .write(ReplicaId::new());
         assert!(notice.len() < MAX_BYTES, "{}", notice.len());
-        assert_eq!(ReplicaId::new().read(&notice).count(), MAX_RINGS);
+        assert_eq!(ReplicaId::new().read(&notice).count(), MAX_NOTIFICATIONS);
         let name = Uuid::nil().simple();
         for nonsense in [
             String::new(),

@@ -18,10 +18,10 @@ impl PostgresBus {
     }
 
     /// Sends notifications. Those that arrive during one commit form the next batch.
-    async fn send(&self, me: ReplicaId, rings: &mut mpsc::Receiver<Notification>) {
+    async fn send(&self, me: ReplicaId, outgoing: &mut mpsc::Receiver<Notification>) {
         let mut is_away = false;
-        while let Some(first) = rings.recv().await {
-            let notice = NotificationBatch::of(first, rings).write(me);
+        while let Some(first) = outgoing.recv().await {
+            let notice = NotificationBatch::of(first, outgoing).write(me);
             let sent = self.store.notifications().notify(&notice).await;
             // Logged once per outage.
             if let Err(error) = &sent
@@ -41,21 +41,21 @@ impl PostgresBus {
 impl Bus for PostgresBus {
     fn run<'a>(
         &'a self,
-        rings: &'a mut mpsc::Receiver<Notification>,
-        hear: OnInbound<'a>,
+        outgoing: &'a mut mpsc::Receiver<Notification>,
+        on_inbound: OnInbound<'a>,
     ) -> BoxFuture<'a, ()> {
         let me = ReplicaId::new();
         let listening = self
             .store
             .notifications()
             .listen(move |notice| match notice {
-                NotifyEvent::Missed => hear(Inbound::Missed),
+                NotifyEvent::Missed => on_inbound(Inbound::Missed),
                 NotifyEvent::Text(text) => me
                     .read(text)
-                    .for_each(|notification| hear(Inbound::Notification(notification))),
+                    .for_each(|notification| on_inbound(Inbound::Notification(notification))),
             });
         Box::pin(async move {
-            tokio::join!(self.send(me, rings), listening);
+            tokio::join!(self.send(me, outgoing), listening);
         })
     }
 }

@@ -19,11 +19,11 @@ pub(super) fn check_capacity(
     capacities: &Capacities,
     endpoint: EndpointId,
 ) -> Result<(), IntakeError> {
-    if let Some(most) = capacities.workspace.reached() {
-        return Err(IntakeError::WorkspaceFull { most });
+    if let Some(limit) = capacities.workspace.reached() {
+        return Err(IntakeError::WorkspaceFull { limit });
     }
     match capacities.of(endpoint).reached() {
-        Some(most) => Err(IntakeError::EndpointFull { most }),
+        Some(limit) => Err(IntakeError::EndpointFull { limit }),
         None => Ok(()),
     }
 }

@@ -26,8 +26,8 @@ impl CandidateCache {
     /// Stores the candidates of an event.
     pub(super) fn put(&self, workspace: &WorkspaceId, candidates: &Arc<[Candidate]>) {
         let mut entries = self.entries();
-        if let Some(known) = entries.get(workspace)
-            && Arc::ptr_eq(known, candidates)
+        if let Some(cached) = entries.get(workspace)
+            && Arc::ptr_eq(cached, candidates)
         {
             return;
         }

@@ -87,16 +87,16 @@ impl Decider {
         step: GenerationStep,
     ) -> Result<RunDraft, IntakeError> {
         // An acknowledged event keeps its runner, even if no endpoint lists it now.
-        let known = winner.runner.as_ref().filter(|_| input.was_accepted);
-        let runner = known.map_or_else(|| callable(winner), Ok)?;
+        let acknowledged = winner.runner.as_ref().filter(|_| input.was_accepted);
+        let runner = acknowledged.map_or_else(|| callable(winner), Ok)?;
         let agent = self.agents.get(winner, runner).ok_or_else(|| {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;
         let (snapshot, snapshot_text, shared) =
             self.authorize(input, (winner, runner), &agent, candidates, step);
-        let most = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
+        let max_ms = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
-        let deadline_at = deadline(timeout, self.clock.now_ms(), most);
+        let deadline_at = deadline(timeout, self.clock.now_ms(), max_ms);
         let parent = input.parent.as_ref();
         let row = NewRun {
             id: input.run_id,

@@ -40,7 +40,7 @@ impl RunDraft {
         input: &DecisionInput,
         facts: &DecisionFacts,
     ) -> (Box<NewRun>, Box<RunInputs>) {
-        let place = facts.place.as_ref();
+        let in_conversation = facts.place.as_ref();
         let is_dispatched = self.dispatch.is_some();
         let number = u32::from(is_dispatched) * FirstAttempt::NUMBER;
         let interruptible = self.is_interruptible();
@@ -58,7 +58,8 @@ impl RunDraft {
             agent_version: row.agent_version,
             runner_id: row.runner_id.clone(),
             endpoint_id: row.endpoint_id,
-            conversation_key: place.map(|place| place.conversation_key.clone()),
+            conversation_key: in_conversation
+                .map(|in_conversation| in_conversation.conversation_key.clone()),
             status: if is_dispatched {
                 RunStatus::Running
             } else {
@@ -85,7 +86,7 @@ impl RunDraft {
             snapshot: self.snapshot,
             spec: Arc::clone(&self.agent.frozen),
             event: Arc::clone(&input.event),
-            position: ExpectedPosition::of(place),
+            position: ExpectedPosition::of(in_conversation),
             arrived_at: input.arrived_at,
             interruptible,
             wants_static_refs,

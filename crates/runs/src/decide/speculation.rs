@@ -121,7 +121,7 @@ async fn prepare_dispatch(
         endpoint: Some(endpoint),
         delta_mode: address.delta_mode,
         interruptible: draft.is_interruptible(),
-        lease_asked_at: None,
+        lease_requested_at: None,
     })
 }
 

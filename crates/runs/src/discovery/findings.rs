@@ -15,10 +15,10 @@ pub struct DiscoveryFindings {
 }
 
 impl DiscoveryFindings {
-    pub(super) fn leave_out(&mut self, taken: &RunnerId, place: String, why: String) {
+    pub(super) fn leave_out(&mut self, taken: &RunnerId, pointer: String, why: String) {
         self.accepted.retain(|runner| runner.id != *taken);
         self.incompatible.retain(|runner| runner.id != *taken);
-        self.rejected.push(Fault::new(place, why));
+        self.rejected.push(Fault::new(pointer, why));
     }
 }
 

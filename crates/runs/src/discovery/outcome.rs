@@ -30,7 +30,7 @@ impl IdClaims {
 /// Result of one discovery.
 pub(super) struct DiscoveryResult {
     pub(super) outcome: ListOutcome,
-    pub(super) asked_at: i64,
+    pub(super) requested_at: i64,
     /// `None`: static manifests, without a request.
     pub(super) latency_ms: Option<i64>,
 }

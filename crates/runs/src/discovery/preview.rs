@@ -48,7 +48,7 @@ impl Endpoints {
         discovery: DiscoveryResult,
         replaces: Option<String>,
     ) -> Result<DiscoveryDiff, StoreError> {
-        let known = self.known_runners(record).await?;
+        let registered = self.registered_runners(record).await?;
         let shown = |health: &str, health_reason, diff| DiscoveryDiff {
             endpoint: record.name.clone(),
             health: health.to_owned(),
@@ -59,9 +59,9 @@ impl Endpoints {
         let found = match discovery.outcome {
             ListOutcome::Found(found) => found,
             ListOutcome::Failed { health, reason, .. } => {
-                let kept = known.into_iter().filter(|one| one.listed);
+                let retained = registered.into_iter().filter(|one| one.listed);
                 let diff = DiscoveryDiff {
-                    unchanged: kept.map(|one| one.id).collect(),
+                    unchanged: retained.map(|one| one.id).collect(),
                     ..DiscoveryDiff::default()
                 };
                 return Ok(shown(health, Some(reason), diff));
@@ -72,7 +72,7 @@ impl Endpoints {
             .chain(found.incompatible.iter().map(|one| one.id.clone()))
             .collect();
         let before = KnownState {
-            known,
+            known: registered,
             elsewhere: self.elsewhere(record, &listed).await?,
             replaces,
         };
@@ -87,19 +87,22 @@ impl Endpoints {
         Ok(shown("healthy", None, diff))
     }
 
-    async fn known_runners(&self, record: &EndpointRecord) -> Result<Vec<KnownRunner>, StoreError> {
+    async fn registered_runners(
+        &self,
+        record: &EndpointRecord,
+    ) -> Result<Vec<KnownRunner>, StoreError> {
         let store = &self.store;
         let runners = store
             .endpoints()
             .runners_of(&record.workspace, record.id)
             .await?;
-        let known = runners.into_iter().map(|runner| KnownRunner {
+        let registered = runners.into_iter().map(|runner| KnownRunner {
             bindable: runner.is_bindable(),
             listed: runner.status != RunnerStatus::Absent,
             manifest: manifest_value(&runner.manifest),
             id: runner.id,
         });
-        Ok(known.collect())
+        Ok(registered.collect())
     }
 
     /// Runners of this list that other endpoints serve, with the names of those endpoints.

@@ -55,18 +55,18 @@ impl Endpoints {
     }
 
     pub(super) async fn discover(&self, record: &EndpointRecord) -> DiscoveryResult {
-        let asked_at = self.clock.now_ms();
+        let requested_at = self.clock.now_ms();
         let (outcome, latency_ms) = if let Some(manifests) = &record.manifests {
             (ListOutcome::Found(validate_manifests(manifests)), None)
         } else {
             let outcome = self.ask(record).await;
             let label = endpoint_label(&record.workspace, &record.name);
             metrics::discovered(&label, outcome.health());
-            (outcome, Some(self.clock.now_ms() - asked_at))
+            (outcome, Some(self.clock.now_ms() - requested_at))
         };
         DiscoveryResult {
             outcome,
-            asked_at,
+            requested_at,
             latency_ms,
         }
     }
@@ -86,7 +86,7 @@ impl Endpoints {
     ) -> Result<(), StoreError> {
         let at = self.clock.now_ms();
         let next_check_at = self.next_check(record, &discovery.outcome, at);
-        let (asked_at, latency_ms) = (discovery.asked_at, discovery.latency_ms);
+        let (requested_at, latency_ms) = (discovery.requested_at, discovery.latency_ms);
         let mut found = discovery.outcome.found();
         let discovered = match discovery.outcome {
             ListOutcome::Found(discovered) => discovered,
@@ -111,7 +111,7 @@ impl Endpoints {
                     version: record.version,
                     health: health.to_owned(),
                     reason,
-                    asked_at,
+                    asked_at: requested_at,
                     latency_ms,
                     next_check_at,
                     at,
@@ -130,7 +130,7 @@ impl Endpoints {
                 found: found.clone(),
                 rejected: findings.rejected.len() as u64,
                 findings: json!(findings),
-                asked_at,
+                asked_at: requested_at,
                 latency_ms,
                 next_check_at,
                 at,

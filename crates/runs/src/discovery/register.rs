@@ -41,12 +41,12 @@ pub struct Registered {
 }
 
 /// A configured endpoint with its discovered list, not stored yet.
-pub struct AskedEndpoint {
+pub struct DiscoveredEndpoint {
     record: EndpointRecord,
     discovery: DiscoveryResult,
 }
 
-impl AskedEndpoint {
+impl DiscoveredEndpoint {
     pub fn name(&self) -> &str {
         &self.record.name
     }
@@ -133,16 +133,19 @@ impl Endpoints {
         &self,
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
-    ) -> Result<AskedEndpoint, RegisterError> {
+    ) -> Result<DiscoveredEndpoint, RegisterError> {
         let record = self.endpoint_record(workspace, spec, None, "config")?;
         let discovery = self.discover(&record).await;
-        Ok(AskedEndpoint { record, discovery })
+        Ok(DiscoveredEndpoint { record, discovery })
     }
 
     /// Stores a configured endpoint with its list. An endpoint without a list is stored as well; the schedule discovers
     /// it again.
-    pub async fn configure_endpoint(&self, asked: AskedEndpoint) -> Result<(), RegisterError> {
-        let AskedEndpoint { record, discovery } = asked;
+    pub async fn configure_endpoint(
+        &self,
+        discovered: DiscoveredEndpoint,
+    ) -> Result<(), RegisterError> {
+        let DiscoveredEndpoint { record, discovery } = discovered;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
         let mut saved = self.store.write(Arc::clone(&configure)).await;
         if matches!(saved, Err(StoreError::Taken)) {
@@ -186,7 +189,7 @@ impl Endpoints {
         if let Err(fault) = header_map(&spec.headers) {
             faults.push(fault);
         }
-        if spec.max_runs.is_some_and(|most| most > MAX_RUNS) {
+        if spec.max_runs.is_some_and(|runs| runs > MAX_RUNS) {
             faults.push(Fault::new("/max_runs", "must be at most 1000000"));
         }
         if !faults.is_empty() {
@@ -207,7 +210,7 @@ impl Endpoints {
             secret: key.seal(SECRET_PURPOSE, secret.as_bytes()),
             headers: key.seal(HEADERS_PURPOSE, headers.as_bytes()),
             manifests: spec.manifests.clone(),
-            max_runs: spec.max_runs.filter(|most| *most > 0),
+            max_runs: spec.max_runs.filter(|runs| *runs > 0),
             health: "unknown".to_owned(),
             health_reason: None,
             findings: json!({}),

@@ -40,11 +40,11 @@ impl DiscoveryWorker {
     }
 
     /// Claims due endpoints against all other replicas.
-    async fn claim_due(&self, most: usize) -> Vec<EndpointRecord> {
-        if most == 0 {
+    async fn claim_due(&self, slots: usize) -> Vec<EndpointRecord> {
+        if slots == 0 {
             return Vec::new();
         }
-        match self.try_claim_due(most).await {
+        match self.try_claim_due(slots).await {
             Ok(taken) => taken,
             Err(error) => {
                 tracing::warn!(
@@ -56,13 +56,13 @@ impl DiscoveryWorker {
         }
     }
 
-    async fn try_claim_due(&self, most: usize) -> Result<Vec<EndpointRecord>, StoreError> {
+    async fn try_claim_due(&self, slots: usize) -> Result<Vec<EndpointRecord>, StoreError> {
         let now = self.endpoints.clock.now_ms();
         let due = self
             .endpoints
             .store
             .endpoints()
-            .due_endpoints(now, most as u64)
+            .due_endpoints(now, slots as u64)
             .await?;
         let mut taken = Vec::with_capacity(due.len());
         for endpoint in due {

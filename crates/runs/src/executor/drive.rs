@@ -59,7 +59,7 @@ impl RunExecutor {
             Ok(DispatchOutcome::Failed(run, failure, rejection)) => {
                 let ending = EndCause::Gateway {
                     failure,
-                    said: RunMessages::default(),
+                    messages: RunMessages::default(),
                 };
                 let mut buffer = EventBuffer::new(&run);
                 // Operators see the runner's response with the rejected results of the run.

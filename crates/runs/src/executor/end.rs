@@ -77,7 +77,7 @@ impl RunExecutor {
         let buffer = EventBuffer::new(run);
         let ending = EndCause::Gateway {
             failure,
-            said: RunMessages::default(),
+            messages: RunMessages::default(),
         };
         // The next sweep retries a failed end.
         let _ = self

@@ -10,14 +10,14 @@ use uuid::Uuid;
 use crate::decide::transcript_text;
 
 /// The last message, with the number of messages if there are several.
-pub(super) fn output_of(said: &RunMessages) -> Option<String> {
-    let last = said.last()?;
+pub(super) fn output_of(messages: &RunMessages) -> Option<String> {
+    let last = messages.last()?;
     // The usual output stays a plain message.
-    if said.count < 2 {
+    if messages.count < 2 {
         return Some(canonical_json(last));
     }
     let mut output = serde_json::to_value(last).expect("a message serialises to JSON");
-    output["message_count"] = said.count.into();
+    output["message_count"] = messages.count.into();
     Some(canonical_json(&output))
 }
 

@@ -29,15 +29,15 @@ pub enum IntakeError {
     )]
     RunActive(RunId),
     #[error(
-        "{most} runs live in this workspace, and no more may (limits.workspace_runs); post the event \
+        "{limit} runs live in this workspace, and no more may (limits.workspace_runs); post the event \
          again when some have ended"
     )]
-    WorkspaceFull { most: u64 },
+    WorkspaceFull { limit: u64 },
     #[error(
-        "{most} runs live at the runner's endpoint, and no more may (max_runs); post the event again \
+        "{limit} runs live at the runner's endpoint, and no more may (max_runs); post the event again \
          when some have ended"
     )]
-    EndpointFull { most: u64 },
+    EndpointFull { limit: u64 },
     /// `wait`: time until the next event is admitted.
     #[error(
         "this workspace posts events too fast (limits.workspace_events_per_second); retry later"

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 /// Maximum bytes of buffered frames of one run.
-const RING_BYTES: usize = 1024 * 1024;
+const BUFFER_BYTES: usize = 1024 * 1024;
 
 /// Frames of one commit. All subscribers share the bytes.
 #[derive(Clone, Debug, Default)]
@@ -50,14 +50,14 @@ pub(crate) enum Tail {
 }
 
 #[derive(Default)]
-struct FrameRing {
+struct FrameBuffer {
     batches: VecDeque<CommittedFrames>,
     bytes: usize,
 }
 
 /// The committed events of one live run.
 pub(crate) struct RunLog {
-    ring: Mutex<FrameRing>,
+    buffer: Mutex<FrameBuffer>,
     progress: watch::Sender<RunProgress>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct RunProgress {
 impl RunLog {
     pub(super) fn new() -> Self {
         Self {
-            ring: Mutex::default(),
+            buffer: Mutex::default(),
             progress: watch::Sender::new(RunProgress::default()),
         }
     }
@@ -85,17 +85,17 @@ impl RunLog {
             return;
         }
         let last_sequence = frames.last();
-        let mut ring = self.ring();
-        ring.bytes += frames.bytes.len();
-        ring.batches.push_back(frames);
+        let mut buffer = self.buffer();
+        buffer.bytes += frames.bytes.len();
+        buffer.batches.push_back(frames);
         // The newest batch stays, even above the limit: subscribers must get it.
-        while ring.bytes > RING_BYTES && ring.batches.len() > 1 {
-            if let Some(oldest) = ring.batches.pop_front() {
-                ring.bytes -= oldest.bytes.len();
+        while buffer.bytes > BUFFER_BYTES && buffer.batches.len() > 1 {
+            if let Some(oldest) = buffer.batches.pop_front() {
+                buffer.bytes -= oldest.bytes.len();
             }
         }
         // Before the wake-up: every woken subscriber takes this lock.
-        drop(ring);
+        drop(buffer);
         self.progress
             .send_modify(|progress| progress.last_sequence = last_sequence);
     }
@@ -116,13 +116,13 @@ impl RunLog {
 
     /// Frames after `cursor`.
     pub(crate) fn tail(&self, cursor: u64) -> Tail {
-        let ring = self.ring();
-        let last = ring.batches.back().map_or(0, CommittedFrames::last);
+        let buffer = self.buffer();
+        let last = buffer.batches.back().map_or(0, CommittedFrames::last);
         if cursor >= last {
             let behind = cursor < self.progress.borrow().last_sequence;
             return if behind { Tail::Behind } else { Tail::UpToDate };
         }
-        match ring.batches.iter().find(|batch| batch.last() > cursor) {
+        match buffer.batches.iter().find(|batch| batch.last() > cursor) {
             Some(batch) if batch.first <= cursor + 1 => {
                 Tail::Frames(batch.after(cursor), batch.last())
             }
@@ -141,8 +141,8 @@ impl RunLog {
     }
 
     // Consistent after a panic: it changes by one push at a time.
-    fn ring(&self) -> MutexGuard<'_, FrameRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, FrameBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn directs_slow_subscribers_to_the_table() {
         let log = RunLog::new();
-        let large = "x".repeat(RING_BYTES);
+        let large = "x".repeat(BUFFER_BYTES);
         log.publish(frames(1, &[&large]));
         log.publish(frames(2, &[&large]));
         assert!(matches!(log.tail(0), Tail::Behind));

@@ -31,14 +31,14 @@ impl CancelPolling {
                 () = self.notifier.cancels.notified() => {}
                 () = tokio::time::sleep(self.limits.poll) => {}
             }
-            let heard = self.poll().await;
-            if let Err(error) = &heard
+            let polled = self.poll().await;
+            if let Err(error) = &polled
                 && !is_failing
             {
                 let error = error as &dyn std::error::Error;
                 tracing::error!(error, "cannot read the cancels of other replicas");
             }
-            is_failing = heard.is_err();
+            is_failing = polled.is_err();
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
     }

@@ -52,8 +52,8 @@ impl Cleanup {
         if let Some(retention) = self.limits.retention {
             swept.push(store.retention().prune_runs(retention).await);
         }
-        if let Some(kept) = self.limits.audit_kept {
-            swept.push(store.audit_log().sweep_audit(kept).await);
+        if let Some(audit_retention) = self.limits.audit_retention {
+            swept.push(store.audit_log().sweep_audit(audit_retention).await);
         }
         // A failure counts as 0, so that it does not cause a busy loop.
         let deleted = swept.into_iter().map(|one| {

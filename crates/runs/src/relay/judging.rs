@@ -24,7 +24,7 @@ const MAX_UNKNOWN_TYPES: usize = 8;
 pub(super) struct JudgedNumbers {
     judged: u64,
     /// The ledger has the results up to this number. They are replayed to the validator.
-    known: u64,
+    stored_through: u64,
     /// Those of them that were rejected.
     rejected: HashSet<u64>,
 }
@@ -34,7 +34,7 @@ impl JudgedNumbers {
     pub(super) fn of(left_off: ResumePoint) -> Self {
         Self {
             judged: 0,
-            known: left_off.judged_through,
+            stored_through: left_off.judged_through,
             rejected: left_off.rejected,
         }
     }
@@ -42,7 +42,7 @@ impl JudgedNumbers {
 
 impl RelayState<'_> {
     /// Validates queued results until the buffer is full. Returns the end if there is one.
-    pub(super) async fn judge_waiting(
+    pub(super) async fn validate_waiting(
         &mut self,
         cancelling: bool,
     ) -> Result<Option<EndCause>, RelayStop> {
@@ -59,11 +59,11 @@ impl RelayState<'_> {
             }
             self.check_artifact(&raw).await?;
             self.check_cancel(&raw).await;
-            if let Some(ending) = self.judge_result(&raw) {
+            if let Some(ending) = self.validate_result(&raw) {
                 // Results after the end in the same chunk are counted; no more are read.
                 for raw in std::mem::take(&mut self.waiting) {
                     if let Verdict::Reject(rejection) =
-                        self.judge.judge(&raw, self.parts.clock.now_seconds())
+                        self.validator.judge(&raw, self.parts.clock.now_seconds())
                     {
                         self.buffer.reject(rejection);
                     }
@@ -92,7 +92,7 @@ impl RelayState<'_> {
             () = self.live.lost.cancelled() => return Err(RelayStop::Lost),
         };
         if found {
-            self.judge.know_artifact(id);
+            self.validator.know_artifact(id);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl RelayState<'_> {
                 // Boxed: few results report a failure, and the future would enlarge every run.
                 && Box::pin(self.parts.interrupts.was_cancelled_elsewhere(self.live, self.run)).await
         {
-            self.judge.note_cancelled();
+            self.validator.note_cancelled();
         }
     }
 
@@ -136,7 +136,7 @@ impl RelayState<'_> {
                 | FailureCode::RunnerOrphaned
         );
         let failure = if is_of_runner {
-            self.judge.explain(failure)
+            self.validator.explain(failure)
         } else {
             failure
         };
@@ -169,9 +169,9 @@ impl RelayState<'_> {
     }
 
     /// Validates one result. Returns the end if the result is one.
-    fn judge_result(&mut self, raw: &[u8]) -> Option<EndCause> {
+    fn validate_result(&mut self, raw: &[u8]) -> Option<EndCause> {
         let now = self.parts.clock.now_seconds();
-        match self.judge.judge(raw, now) {
+        match self.validator.judge(raw, now) {
             Verdict::Accept(accepted) => {
                 // Noted first, because nothing follows a terminal.
                 if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
@@ -232,7 +232,7 @@ impl RelayState<'_> {
         };
         numbers.judged += 1;
         let number = numbers.judged;
-        if number > numbers.known {
+        if number > numbers.stored_through {
             self.buffer.note_judged(number);
             return false;
         }
@@ -240,7 +240,7 @@ impl RelayState<'_> {
         if announced_artifact(raw).is_some() {
             self.buffer.note_announced();
         }
-        let usage = self.judge.replay(number, raw, was_rejected);
+        let usage = self.validator.replay(number, raw, was_rejected);
         self.buffer.note_usage(usage);
         true
     }
@@ -248,7 +248,7 @@ impl RelayState<'_> {
     pub(super) fn ended_by_gateway(&self, failure: Failure) -> EndCause {
         EndCause::Gateway {
             failure,
-            said: self.judge.said(),
+            messages: self.validator.said(),
         }
     }
 

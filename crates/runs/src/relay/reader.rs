@@ -8,15 +8,15 @@ use protocol::sse::{Decoder, SseError, SseEvent, SseItem, SseLimits};
 
 pub use deviation::Deviation;
 use deviation::Deviations;
+use document::DocumentReader;
 use keep_alive::is_keep_alive;
 use lines::{LineReader, PartialDocument};
 use runner_client::ResultFormat;
-use whole::DocumentReader;
 
 mod deviation;
+mod document;
 mod keep_alive;
 mod lines;
-mod whole;
 
 /// An item of a runner's answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,10 +101,10 @@ impl ResultReader {
             }
         }
         outcome?;
-        let beside = self.read.saturating_sub(self.taken);
-        let most = (self.limits.run_bytes as u64).saturating_mul(OTHER_BYTES_RATIO);
+        let other = self.read.saturating_sub(self.taken);
+        let max_other = (self.limits.run_bytes as u64).saturating_mul(OTHER_BYTES_RATIO);
         // A document has its own limit.
-        if beside > most && !matches!(self.framing, ResultFraming::DocumentReader(_)) {
+        if other > max_other && !matches!(self.framing, ResultFraming::DocumentReader(_)) {
             return Err(TooLarge::Other);
         }
         Ok(())
@@ -141,14 +141,14 @@ impl ResultReader {
                     return Ok(());
                 };
                 self.deviations.add(Deviation::OtherFraming);
-                let mut whole = self.whole();
-                whole.push(&line)?;
-                whole.push(b"\n")?;
-                whole.push(&chunk[read..])?;
-                self.framing = ResultFraming::DocumentReader(whole);
+                let mut document = self.document_reader();
+                document.push(&line)?;
+                document.push(b"\n")?;
+                document.push(&chunk[read..])?;
+                self.framing = ResultFraming::DocumentReader(document);
                 Ok(())
             }
-            ResultFraming::DocumentReader(whole) => whole.push(chunk),
+            ResultFraming::DocumentReader(document) => document.push(chunk),
         }
     }
 
@@ -177,16 +177,16 @@ impl ResultReader {
             ResultFormat::JsonLines => {
                 ResultFraming::LineReader(LineReader::new(self.line_bytes, self.limits.run_events))
             }
-            ResultFormat::Json => ResultFraming::DocumentReader(self.whole()),
+            ResultFormat::Json => ResultFraming::DocumentReader(self.document_reader()),
         };
     }
 
-    fn whole(&self) -> DocumentReader {
+    fn document_reader(&self) -> DocumentReader {
         let limits = self.limits;
         DocumentReader {
             body: Vec::new(),
-            most: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
-            most_results: limits.run_events,
+            max_bytes: DOCUMENT_BYTES.max(limits.event_bytes).min(limits.run_bytes),
+            max_results: limits.run_events,
         }
     }
 
@@ -227,9 +227,9 @@ impl ResultReader {
                 lines.end(items);
                 take_keep_alives(&mut items[before..], &mut self.deviations);
             }
-            ResultFraming::DocumentReader(whole) => {
+            ResultFraming::DocumentReader(document) => {
                 let before = items.len();
-                for deviation in whole.finish(items) {
+                for deviation in document.finish(items) {
                     self.deviations.add(deviation);
                 }
                 let mut found = items[before..].iter();

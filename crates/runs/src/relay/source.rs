@@ -174,7 +174,7 @@ impl<'a> AppendedSource<'a> {
 
     async fn look(&mut self) -> Result<AppendRead, StoreError> {
         // Read first: results from before the end of the lease are read after it.
-        let heard = self
+        let heartbeat_millis = self
             .store
             .leases()
             .heartbeat_remaining(self.run, self.attempt)
@@ -189,7 +189,7 @@ impl<'a> AppendedSource<'a> {
             let results = results.into_iter().map(String::into_bytes);
             return Ok(AppendRead::Found(SourceRead::Appended(results.collect())));
         }
-        if let Some(millis) = heard {
+        if let Some(millis) = heartbeat_millis {
             let heartbeat_remaining = Duration::from_millis(millis);
             return Ok(AppendRead::Nothing {
                 heartbeat_remaining,

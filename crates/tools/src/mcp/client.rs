@@ -26,7 +26,7 @@ use super::content_blocks::readable;
 use super::events::{ending_after, events};
 use super::message_limits::repaired;
 use super::sessions::{PingResult, SessionDoubt, Sessions, addressed, session_doubt};
-use egress::read_at_most;
+use egress::read_up_to;
 use egress::{Egress, EgressError};
 use telemetry::tolerance::{Peer, tolerated};
 
@@ -114,7 +114,7 @@ impl GuardedClient {
         } else {
             REFUSAL_BYTES
         };
-        let body = timeout(self.patience, read_at_most(response, most + 1)).await;
+        let body = timeout(self.patience, read_up_to(response, most + 1)).await;
         let body = match body.unwrap_or(Err(EgressError::Timeout)) {
             Ok(body) if body.len() > most => {
                 return PostResult::failed(StreamableHttpError::ResponseBodyTooLarge {
@@ -151,7 +151,7 @@ impl GuardedClient {
             let response = self.egress.send(request).await.ok()?;
             let status = response.status();
             if !content_type(&response).starts_with(EVENT_STREAM) {
-                let body = read_at_most(response, REFUSAL_BYTES).await.ok()?;
+                let body = read_up_to(response, REFUSAL_BYTES).await.ok()?;
                 return Some(PingResult::read(status, &body));
             }
             let mut events = events(response, &self.server).boxed();

@@ -167,7 +167,7 @@ impl ListedTools {
             tolerated(Peer::ToolServer, "tool_left_out", &server.spec.name);
             // The reason may echo credentials that the server received.
             self.unusable
-                .push(redactor.redact_known(&reason).into_owned());
+                .push(redactor.redact_registered(&reason).into_owned());
         }
         self
     }
@@ -284,7 +284,7 @@ fn resource(
     tool: &Tool,
     redactor: &Redactor,
 ) -> Result<(ToolResource, Schema), String> {
-    if redactor.finds_known(&tool.name) {
+    if redactor.finds_registered(&tool.name) {
         return Err("a tool name that contains a credential of the gateway is omitted".to_owned());
     }
     let full = format!("{}{}", spec.prefix, tool.name);
@@ -297,10 +297,10 @@ fn resource(
     }
     let name = offered_name(&full);
     let mut parameters = tool.input_schema.as_ref().clone();
-    redactor.take_known_out_of(&mut parameters);
+    redactor.redact_registered_in_object(&mut parameters);
     let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
     let told = tool.description.as_deref();
-    let told = told.map(|text| redactor.redact_known(text));
+    let told = told.map(|text| redactor.redact_registered(text));
     let facts = spec
         .facts
         .get(tool.name.as_ref())

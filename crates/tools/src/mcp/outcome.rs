@@ -50,7 +50,7 @@ pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
 fn storable(value: Value) -> Result<Value, UpstreamError> {
     let text = value.to_string();
     if text.len() > ANSWER_BYTES {
-        return Err(UpstreamError::TooLarge { most: ANSWER_BYTES });
+        return Err(UpstreamError::TooLarge { max: ANSWER_BYTES });
     }
     domain::json_text::check_json_text(text.as_bytes())
         .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
@@ -119,7 +119,7 @@ fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> Ups
         StreamableHttpError::AuthRequired(_) => of_status(401),
         StreamableHttpError::InsufficientScope(_) => of_status(403),
         StreamableHttpError::ResponseBodyTooLarge { max_size } => {
-            UpstreamError::TooLarge { most: max_size }
+            UpstreamError::TooLarge { max: max_size }
         }
         error @ (StreamableHttpError::UnexpectedContentType(_)
         | StreamableHttpError::UnexpectedServerResponse(_)

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{Declared, KnownNames, unknown_policy_names};
 use runs::Runs;
-use runs::discovery::AskedEndpoint;
+use runs::discovery::DiscoveredEndpoint;
 
 /// Applies configured endpoints and agents. Entries that are gone from the configuration are disabled.
 pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
@@ -56,7 +56,7 @@ struct DiscoveredLists<'a> {
 }
 
 impl<'a> DiscoveredLists<'a> {
-    fn of(asked: &'a [AskedEndpoint]) -> Self {
+    fn of(asked: &'a [DiscoveredEndpoint]) -> Self {
         let mut listed = Self {
             manifests: BTreeMap::new(),
             by: BTreeSet::new(),
@@ -153,7 +153,7 @@ async fn manifest_before(
 async fn apply_endpoints(
     runs: &Runs,
     workspace: &WorkspaceId,
-    asked: Vec<AskedEndpoint>,
+    asked: Vec<DiscoveredEndpoint>,
 ) -> anyhow::Result<()> {
     let store = runs.store();
     let names: Vec<_> = asked.iter().map(|one| one.name().to_owned()).collect();

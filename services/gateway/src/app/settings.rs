@@ -211,7 +211,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         append_lease: config.runs.append_lease,
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
-        audit_kept: config.ledger.audit_kept,
+        audit_retention: config.ledger.audit_kept,
         artifacts: ArtifactLimits {
             max_bytes: config.artifacts.max_bytes,
             workspace_bytes: config.artifacts.workspace_bytes,

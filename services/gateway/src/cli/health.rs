@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::cli::{ConfigArgument, output};
 use crate::config::{Config, reachable};
-use egress::{Egress, read_at_most};
+use egress::{Egress, read_up_to};
 
 /// Maximum size of the body that is read.
 const MAX_BYTES: usize = 16 * 1024;
@@ -51,7 +51,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     let answer = answer.with_context(|| format!("{base} does not answer"))?;
     let status = answer.status();
     let ready = status.is_success();
-    let body = tokio::time::timeout(TIMEOUT, read_at_most(answer, MAX_BYTES)).await;
+    let body = tokio::time::timeout(TIMEOUT, read_up_to(answer, MAX_BYTES)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let reason = serde_json::from_slice(&body).unwrap_or(Value::Null);
     if json {

@@ -196,7 +196,7 @@ fn cut() -> ApiError {
 }
 
 pub(super) fn too_large() -> ApiError {
-    UpstreamError::TooLarge { most: ANSWER_BYTES }.into()
+    UpstreamError::TooLarge { max: ANSWER_BYTES }.into()
 }
 
 /// Encodes events as server-sent events named by their type.

@@ -129,36 +129,40 @@ fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
     let contents = input.contents.iter().enumerate();
     let in_contents = contents.filter_map(|(at, part)| {
         let image = part.image_url.as_ref().map(|image| image.url.as_str());
-        let place = format!("/input/contents/{at}");
-        named(image, format!("{place}/image_url/url"))
-            .or_else(|| named(part.file_url.as_deref(), format!("{place}/file_url")))
+        let base = format!("/input/contents/{at}");
+        named(image, format!("{base}/image_url/url"))
+            .or_else(|| named(part.file_url.as_deref(), format!("{base}/file_url")))
     });
     let attachments = input.attachments.iter().enumerate();
     let in_attachments = attachments.filter_map(|(at, one)| {
-        let place = format!("/input/attachments/{at}");
+        let base = format!("/input/attachments/{at}");
         let by_id = || {
             Some(ArtifactReference {
                 id: id_alone(one)?,
-                pointer: format!("{place}/id"),
+                pointer: format!("{base}/id"),
                 is_certain: false,
             })
         };
-        named(one.url.as_deref(), format!("{place}/url")).or_else(by_id)
+        named(one.url.as_deref(), format!("{base}/url")).or_else(by_id)
     });
     in_contents.chain(in_attachments).collect()
 }
 
 /// Completes the attachments that name an artifact, or adds one.
 fn describe(input: &mut AgentInput, record: &ArtifactRecord) {
-    let known = reference_to(&record.id, &record.name, &record.mime_type, record.size);
+    let reference = reference_to(&record.id, &record.name, &record.mime_type, record.size);
     let names_it = |one: &InputAttachment| {
-        one.url == known.url || id_alone(one).is_some_and(|id| id.to_string() == record.id)
+        one.url == reference.url || id_alone(one).is_some_and(|id| id.to_string() == record.id)
     };
     for one in input.attachments.iter_mut().filter(|one| names_it(one)) {
-        attach(one, known.clone());
+        attach(one, reference.clone());
     }
-    if !input.attachments.iter_mut().any(|one| is_same(one, &known)) {
-        input.attachments.push(known);
+    if !input
+        .attachments
+        .iter_mut()
+        .any(|one| is_same(one, &reference))
+    {
+        input.attachments.push(reference);
     }
 }
 

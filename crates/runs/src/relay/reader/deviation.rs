@@ -62,7 +62,7 @@ impl Deviation {
 #[derive(Default)]
 pub(super) struct Deviations {
     seen: Vec<Deviation>,
-    told: usize,
+    reported: usize,
 }
 
 impl Deviations {
@@ -74,9 +74,9 @@ impl Deviations {
 
     /// Deviations that were not reported yet.
     pub(super) fn take(&mut self) -> Vec<Deviation> {
-        let new = self.seen.split_off(self.told.min(self.seen.len()));
+        let new = self.seen.split_off(self.reported.min(self.seen.len()));
         self.seen.extend(&new);
-        self.told = self.seen.len();
+        self.reported = self.seen.len();
         new
     }
 }

@@ -2,15 +2,15 @@
 
 use serde::de::IgnoredAny;
 
-use super::whole::read_batch;
+use super::document::read_batch;
 use super::{ReaderItem, TooLarge, push_heartbeat, without_mark};
 
 /// Lines of a body, one result each.
 pub(super) struct LineReader {
     line: Vec<u8>,
     /// Maximum bytes of a line.
-    most: usize,
-    most_results: u64,
+    max_bytes: usize,
+    max_results: u64,
     is_first: bool,
 }
 
@@ -22,11 +22,11 @@ pub(super) struct PartialDocument {
 }
 
 impl LineReader {
-    pub(super) fn new(most: usize, most_results: u64) -> Self {
+    pub(super) fn new(max_bytes: usize, max_results: u64) -> Self {
         Self {
             line: Vec::new(),
-            most,
-            most_results,
+            max_bytes,
+            max_results,
             is_first: true,
         }
     }
@@ -53,7 +53,7 @@ impl LineReader {
 
     fn extend(&mut self, part: &[u8]) -> Result<(), TooLarge> {
         // Checked before the copy, so that a line without end costs no memory.
-        if self.line.len() + part.len() > self.most {
+        if self.line.len() + part.len() > self.max_bytes {
             return Err(TooLarge::Line);
         }
         self.line.extend_from_slice(part);
@@ -69,7 +69,7 @@ impl LineReader {
         }
         if std::mem::take(&mut self.is_first) {
             line = without_mark(line);
-            if let Some(results) = read_batch(&line, self.most_results) {
+            if let Some(results) = read_batch(&line, self.max_results) {
                 items.extend(results);
                 return;
             }

@@ -35,7 +35,7 @@ fn reads_lines_split_across_chunks() {
 }
 
 #[test]
-fn reads_results_of_whole_documents() {
+fn reads_results_of_complete_documents() {
     let body = ["{\"results\":[{\"a\":1},", "{\"b\":2}]}"];
     assert_eq!(
         read(ResultFormat::Json, &body).unwrap(),
@@ -178,8 +178,8 @@ fn names_each_deviation_once() {
             &[Text],
         ),
     ] {
-        let (found, told, fault) = deviations(format, &body);
-        assert_eq!((found, told.as_slice()), (count, expected), "{body}");
+        let (found, reported, fault) = deviations(format, &body);
+        assert_eq!((found, reported.as_slice()), (count, expected), "{body}");
         assert_eq!(fault, None, "{body}");
     }
     for (format, body, named) in [
@@ -226,7 +226,7 @@ fn accepts_complete_terminals_of_broken_bodies() {
 
 #[test]
 fn bounds_bytes_that_are_no_result() {
-    for (format, beside) in [
+    for (format, filler) in [
         (ResultFormat::EventStream, ": x\n"),
         (ResultFormat::EventStream, "\n"),
         (ResultFormat::EventStream, "x: y\n"),
@@ -236,13 +236,13 @@ fn bounds_bytes_that_are_no_result() {
         let mut items = Vec::new();
         let mut pushed = 0;
         let outcome = loop {
-            pushed += beside.len();
-            if let Err(error) = reader.push(beside.as_bytes(), &mut items) {
+            pushed += filler.len();
+            if let Err(error) = reader.push(filler.as_bytes(), &mut items) {
                 break error;
             }
         };
         assert_eq!(outcome, TooLarge::Other);
         assert!((129..133).contains(&pushed), "{pushed}");
-        assert!(items.len() <= 1, "{beside:?}: {items:?}");
+        assert!(items.len() <= 1, "{filler:?}: {items:?}");
     }
 }

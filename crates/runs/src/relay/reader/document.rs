@@ -14,13 +14,13 @@ use super::{ReaderItem, TooLarge, without_mark};
 pub(super) struct DocumentReader {
     pub(super) body: Vec<u8>,
     /// Maximum bytes of the body.
-    pub(super) most: usize,
-    pub(super) most_results: u64,
+    pub(super) max_bytes: usize,
+    pub(super) max_results: u64,
 }
 
 impl DocumentReader {
     pub(super) fn push(&mut self, chunk: &[u8]) -> Result<(), TooLarge> {
-        if self.body.len() + chunk.len() > self.most {
+        if self.body.len() + chunk.len() > self.max_bytes {
             return Err(TooLarge::Document);
         }
         self.body.extend_from_slice(chunk);
@@ -47,11 +47,11 @@ impl DocumentReader {
     }
 
     fn results(&self, body: &[u8], deviations: &mut Vec<Deviation>) -> Option<Vec<ReaderItem>> {
-        if let Some(results) = read_batch(body, self.most_results) {
+        if let Some(results) = read_batch(body, self.max_results) {
             return Some(results);
         }
-        let listed = read_list(body, self.most_results);
-        let results = listed.or_else(|| read_sequence(body, self.most_results))?;
+        let listed = read_list(body, self.max_results);
+        let results = listed.or_else(|| read_sequence(body, self.max_results))?;
         deviations.push(Deviation::OtherFraming);
         Some(results)
     }
@@ -59,7 +59,7 @@ impl DocumentReader {
 
 /// Results of a complete answer, at most one more than a run may send.
 struct ResultBatch {
-    most: u64,
+    max_results: u64,
     items: Vec<ReaderItem>,
 }
 
@@ -93,7 +93,7 @@ impl<'de> Visitor<'de> for &mut ResultBatch {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
-        while (self.items.len() as u64) <= self.most {
+        while (self.items.len() as u64) <= self.max_results {
             let Some(raw) = list.next_element::<&RawValue>()? else {
                 return Ok(true);
             };
@@ -115,9 +115,9 @@ impl<'de> DeserializeSeed<'de> for &mut ResultBatch {
 }
 
 /// The results of `{"results": […]}`; `None`: the body is something else.
-pub(super) fn read_batch(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
+pub(super) fn read_batch(body: &[u8], max_results: u64) -> Option<Vec<ReaderItem>> {
     let mut batch = ResultBatch {
-        most,
+        max_results,
         items: Vec::new(),
     };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -127,9 +127,9 @@ pub(super) fn read_batch(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
 }
 
 /// The results of a bare list.
-fn read_list(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
+fn read_list(body: &[u8], max_results: u64) -> Option<Vec<ReaderItem>> {
     let mut batch = ResultBatch {
-        most,
+        max_results,
         items: Vec::new(),
     };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -139,12 +139,12 @@ fn read_list(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
 }
 
 /// The results of a sequence of at least two documents, with optional white space between them.
-fn read_sequence(body: &[u8], most: u64) -> Option<Vec<ReaderItem>> {
+fn read_sequence(body: &[u8], max_results: u64) -> Option<Vec<ReaderItem>> {
     let values = serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>();
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let max_results = usize::try_from(max_results).unwrap_or(usize::MAX);
     let mut items = Vec::new();
     for value in values {
-        if items.len() > most {
+        if items.len() > max_results {
             break;
         }
         items.push(ReaderItem::Result(value.ok()?.get().as_bytes().to_vec()));
