@@ -23,7 +23,7 @@ use guarded::GuardedConnector;
 /// Buffer size before a part is sent. S3 accepts no smaller part except the last.
 const PART_BYTES: usize = 5 * 1024 * 1024;
 
-/// The configured storage.
+/// Configured location of all contents.
 #[derive(Clone, Debug)]
 pub enum ArtifactLocation {
     Directory(PathBuf),

@@ -95,7 +95,7 @@ impl Redactor {
         }
     }
 
-    /// Text without secrets.
+    /// Text without the registered secrets and without matches of [`PATTERN`].
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = self.redact_registered(text);
         match PATTERN.replace_all(&text, REDACTED) {

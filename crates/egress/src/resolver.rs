@@ -13,7 +13,7 @@ use super::policy::Policy;
 
 type Answer = BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
 
-/// Resolver function.
+/// Resolver function, replaced in tests.
 #[derive(Clone)]
 pub(super) struct Lookup(Arc<dyn Fn(&str) -> Answer + Send + Sync>);
 

@@ -64,7 +64,7 @@ pub struct SignedCall {
 }
 
 impl Endpoint {
-    /// The list call.
+    /// The call that lists the endpoint's runners. Its id is new each time.
     pub fn list_call(&self) -> SignedCall {
         let (method, url, body) = match self.mode {
             EndpointMode::Standard => (Method::GET, self.url(&["runners"]), String::new()),
@@ -99,7 +99,7 @@ impl Endpoint {
             .with(ATTEMPT, &attempt.to_string())
     }
 
-    /// The cancel notice.
+    /// The cancel notice. A repeated notice for an attempt has the same id.
     pub fn cancel_call(&self, run: RunId, attempt: u32) -> SignedCall {
         let body = json!({"run_id": run.to_string()}).to_string();
         let (url, body) = match self.mode {
@@ -224,7 +224,7 @@ impl TrailingBody {
     }
 }
 
-/// Framing of results.
+/// Framing of results, by the response's content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultFormat {
     EventStream,

@@ -46,7 +46,7 @@ use connection::HostConnection;
 #[derive(Clone, Debug)]
 pub struct Host(Arc<HostConnection>);
 
-/// The run itself.
+/// The run, its token and its context.
 impl Host {
     /// The base URL of the host API, such as `http://127.0.0.1:8700/host/v1`.
     pub fn base_url(&self) -> &str {

@@ -31,7 +31,7 @@ pub struct FakeHost {
     _server: JoinSet<io::Result<()>>,
 }
 
-/// Recorded request.
+/// Request that a [`FakeHost`] has received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FakeHostCall {
     pub method: Method,
@@ -83,7 +83,7 @@ impl FakeHost {
         self.push(ScriptedResponse::Silence);
     }
 
-    /// Recorded calls.
+    /// Received calls, oldest first.
     pub fn calls(&self) -> Vec<FakeHostCall> {
         lock(&self.script).calls.clone()
     }

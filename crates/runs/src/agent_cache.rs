@@ -88,7 +88,7 @@ impl CachedAgent {
     }
 }
 
-/// Agents by id.
+/// Agents by id, at most [`MAX_AGENTS`].
 #[derive(Default)]
 pub(crate) struct AgentCache(Mutex<HashMap<AgentId, Arc<CachedAgent>>>);
 

@@ -21,7 +21,7 @@ use crate::notifier::Notifier;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Time for the owner to validate appended results.
-const JUDGING_TIMEOUT: Duration = Duration::from_secs(5);
+const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -94,11 +94,11 @@ impl AsyncRuns {
         let Some(first) = find().await? else {
             return Ok(true);
         };
-        let give_up = Instant::now() + JUDGING_TIMEOUT;
+        let deadline = Instant::now() + VALIDATION_TIMEOUT;
         let mut now = Some(first);
         let mut pause = FIRST_PAUSE;
         while now.is_some_and(|now| !now.is_judged_to(first.accepted_through)) {
-            if Instant::now() >= give_up {
+            if Instant::now() >= deadline {
                 return Ok(false);
             }
             tokio::time::sleep(pause).await;
@@ -127,10 +127,10 @@ impl AsyncRuns {
         let Some(_permit) = self.calls.begin_wait(grant) else {
             return Ok(None);
         };
-        let give_up = Instant::now() + ANSWER_TIMEOUT;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         // The runner may append before its 202 has reached and been stored by the owner.
         while is_early(&outcome)
-            && Instant::now() < give_up
+            && Instant::now() < deadline
             && !store.runs().is_streaming(run_id, grant.attempt).await?
         {
             tokio::time::sleep(BETWEEN_LOOKS).await;

@@ -74,7 +74,7 @@ impl AwaitedInteractions {
         // Registered before the first query: a commit in between must not be missed.
         let waiter = RunWaiter::of(&self.notifier, grant.run.id);
         let began = Instant::now();
-        let (give_up, absent_until) = (began + wait, began + wait.min(COMMIT_TIMEOUT));
+        let (deadline, absent_until) = (began + wait, began + wait.min(COMMIT_TIMEOUT));
         let last_look = RowPoll::default();
         let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
         loop {
@@ -93,7 +93,7 @@ impl AwaitedInteractions {
                 QuestionState::Open { .. } if self.live.is_cancel_requested(grant) => {
                     return Ok(AwaitedInteraction::Cancelled);
                 }
-                QuestionState::Open { .. } if looked_at >= give_up => {
+                QuestionState::Open { .. } if looked_at >= deadline => {
                     return Ok(AwaitedInteraction::Open);
                 }
                 QuestionState::Open { expires_at } => {
@@ -104,7 +104,7 @@ impl AwaitedInteractions {
             tokio::select! {
                 // Notifications may come in bursts or be forged, so the pause bounds the queries.
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
-                () = tokio::time::sleep_until(next_look.min(give_up)) => {}
+                () = tokio::time::sleep_until(next_look.min(deadline)) => {}
                 over = &mut over => return self.interaction_when_over(grant, id, over).await,
             }
         }

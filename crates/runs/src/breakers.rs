@@ -54,7 +54,7 @@ pub struct BreakerView {
 pub(super) struct PostPermit {
     breakers: Breakers,
     endpoint: EndpointId,
-    passage: BreakerPermit,
+    permit: BreakerPermit,
     is_noted: bool,
 }
 
@@ -70,7 +70,7 @@ impl Breakers {
     /// Acquires a permit to post to an endpoint. `Err`: the circuit is open for at least this time.
     pub(super) fn enter(&self, endpoint: EndpointId) -> Result<PostPermit, Duration> {
         let now = self.0.now_ms();
-        let passage = match self.0.endpoints.get_mut(&endpoint) {
+        let permit = match self.0.endpoints.get_mut(&endpoint) {
             Some(mut state) => {
                 state.used_at = now;
                 state.breaker.acquire(now)
@@ -78,14 +78,14 @@ impl Breakers {
             // No failure is recorded, so a healthy endpoint costs no entry.
             None => BreakerPermit::Free,
         };
-        if let BreakerPermit::Blocked(until) = passage {
+        if let BreakerPermit::Blocked(until) = permit {
             let wait = u64::try_from(until - now).unwrap_or(0);
             return Err(Duration::from_millis(wait));
         }
         Ok(PostPermit {
             breakers: self.clone(),
             endpoint,
-            passage,
+            permit,
             is_noted: false,
         })
     }
@@ -96,12 +96,12 @@ impl Breakers {
         let breaker = found.map(|state| state.breaker.clone()).unwrap_or_default();
         let now = self.0.now_ms();
         // Breakers use the monotonic clock, clients the wall clock.
-        let by_the_wall = |at: i64| wall_now + (at - now);
+        let to_wall_clock = |at: i64| wall_now + (at - now);
         BreakerView {
             circuit: breaker.circuit(now),
             failures: breaker.failures(),
-            opened_at: breaker.opened_at().map(by_the_wall),
-            retry_at: breaker.retry_at().map(by_the_wall),
+            opened_at: breaker.opened_at().map(to_wall_clock),
+            retry_at: breaker.retry_at().map(to_wall_clock),
         }
     }
 
@@ -136,18 +136,18 @@ impl Breakers {
     }
 
     /// True for the first failure after an answer.
-    fn note(&self, endpoint: EndpointId, passage: BreakerPermit, sign: RequestEvidence) -> bool {
+    fn note(&self, endpoint: EndpointId, permit: BreakerPermit, evidence: RequestEvidence) -> bool {
         let now = self.0.now_ms();
         // Spreads the probes of replicas that saw the same outage.
         let jitter = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
         // The common case makes no entry.
-        if sign != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
+        if evidence != RequestEvidence::Failure && !self.0.endpoints.contains_key(&endpoint) {
             return false;
         }
         let mut state = self.0.endpoints.entry(endpoint).or_default();
         state.used_at = now;
         let breaker = &mut state.breaker;
-        match breaker.note(passage, sign, now, jitter, &self.0.policy) {
+        match breaker.note(permit, evidence, now, jitter, &self.0.policy) {
             Some(CircuitChange::Opened) => tracing::warn!(
                 endpoint.id = %endpoint, failures = breaker.failures(),
                 "endpoint {endpoint} fails; no runs are posted to it until its breaker closes"
@@ -157,7 +157,7 @@ impl Breakers {
             }
             None => {}
         }
-        let is_first = sign == RequestEvidence::Failure && breaker.failures() == 1;
+        let is_first = evidence == RequestEvidence::Failure && breaker.failures() == 1;
         // `remove_if` locks the same shard.
         drop(state);
         self.0
@@ -173,7 +173,7 @@ impl PostPermit {
         // Set before the note, so that `drop` does not note twice.
         self.is_noted = true;
         self.breakers
-            .note(self.endpoint, self.passage, sign_of(posted))
+            .note(self.endpoint, self.permit, evidence_of(posted))
     }
 }
 
@@ -182,13 +182,13 @@ impl Drop for PostPermit {
         if !self.is_noted {
             self.breakers
                 // A cancelled POST must return its probe, or the circuit would stay half open.
-                .note(self.endpoint, self.passage, RequestEvidence::Nothing);
+                .note(self.endpoint, self.permit, RequestEvidence::Nothing);
         }
     }
 }
 
 /// Every answer counts as a sign of life, also a refusal or a request to wait. The results do not count.
-fn sign_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
+fn evidence_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
     match posted {
         // A refusal with `Retry-After` comes from a live runner, not from a proxy in front of a dead one.
         Err(StartError::Refused {

@@ -34,7 +34,7 @@ const CALLS_PER_SECOND: u32 = 500;
 /// Maximum number of counted runs. Calls of further runs pass uncounted.
 const RUNS: usize = 50_000;
 
-/// Counts by run.
+/// Call counts by run, at most [`RUNS`].
 #[derive(Default)]
 pub(super) struct CallCounts {
     runs: DashMap<RunId, RunCalls>,

@@ -13,7 +13,7 @@ use crate::executor::RunExecutor;
 use crate::lifecycle::Lifecycle;
 use base::clock::Clock;
 
-/// Takes cancel requests.
+/// Stores cancel requests, and signals them to the processes that drive the runs.
 pub struct Cancellation {
     pub(super) store: Store,
     pub(super) clock: Clock,

@@ -156,7 +156,7 @@ impl Children {
         }
         let _permit = self.calls.begin_child_wait(grant).ok_or(WaitError::Full)?;
         let waiter = RunWaiter::of(&self.notifier, child.id);
-        let give_up = Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         let last_look = RowPoll::default();
         let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
         loop {
@@ -165,10 +165,10 @@ impl Children {
             // Enabled before the look, so that no notification is missed.
             notified.as_mut().enable();
             let looked_at = Instant::now();
-            if waiter.look(&self.store, looked_at).await?.has_ended || looked_at >= give_up {
+            if waiter.look(&self.store, looked_at).await?.has_ended || looked_at >= deadline {
                 break;
             }
-            let next_look = (looked_at + self.limits.poll).min(give_up);
+            let next_look = (looked_at + self.limits.poll).min(deadline);
             tokio::select! {
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
                 () = tokio::time::sleep_until(next_look) => {}

@@ -88,9 +88,9 @@ impl Decider {
             Admission::Interrupt(cancelled) => Ok(queue(input, draft, cancelled)),
             Admission::Absorb(active) => {
                 let mut live = facts.live.iter();
-                let stood = live.find(|run| run.run_id == active);
-                let stood = stood.map_or(0, |run| run.last_sequence);
-                Ok(absorb(input, active, stood))
+                let absorbing = live.find(|run| run.run_id == active);
+                let live_sequence = absorbing.map_or(0, |run| run.last_sequence);
+                Ok(absorb(input, active, live_sequence))
             }
             Admission::Busy(active) => Err(IntakeError::RunActive(active)),
             Admission::QueueFull => Err(IntakeError::QueueFull),
@@ -178,9 +178,9 @@ fn queue(input: &DecisionInput, draft: RunDraft, cancelled: Vec<RunId>) -> Event
     }
 }
 
-/// Stores the event for a live run to pull. `stood`: the newest event of that run.
-fn absorb(input: &DecisionInput, active: RunId, stood: u64) -> EventDecision {
-    let answer = accepted(input, active, RunStatus::Running, Some(stood));
+/// Stores the event for a live run to pull. `live_sequence`: the newest event of that run.
+fn absorb(input: &DecisionInput, active: RunId, live_sequence: u64) -> EventDecision {
+    let answer = accepted(input, active, RunStatus::Running, Some(live_sequence));
     EventDecision {
         plan: IngestPlan::Absorb {
             run: active,
@@ -207,20 +207,20 @@ fn store_without_run(answer: EventAccepted) -> EventDecision {
     }
 }
 
-/// `stood`: the newest event of the live run that absorbs this one.
+/// `live_sequence`: the newest event of the live run that absorbs this one.
 fn accepted(
     input: &DecisionInput,
     run: RunId,
     status: RunStatus,
-    stood: Option<u64>,
+    live_sequence: Option<u64>,
 ) -> EventAccepted {
     EventAccepted {
         event_id: input.event_id.clone(),
         run_id: Some(run),
         run_url: Some(format!("/v1/runs/{run}")),
         status: Some(status),
-        steered: stood.is_some(),
-        last_sequence: stood,
+        steered: live_sequence.is_some(),
+        last_sequence: live_sequence,
         reason: None,
         hint: None,
     }

@@ -70,7 +70,7 @@ impl EventBuffer {
     }
 
     /// The same buffer, after this number of stored rejections.
-    pub(super) fn behind_rejections(mut self, before: u64) -> Self {
+    pub(super) fn after_rejections(mut self, before: u64) -> Self {
         self.rejections_before = before;
         self
     }

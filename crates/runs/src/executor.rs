@@ -37,7 +37,7 @@ pub(super) struct RunExecutor {
 /// A run that was taken over and can be resumed.
 pub(super) struct Takeover {
     pub(super) run: Run,
-    pub(super) left_off: ResumePoint,
+    pub(super) resume_point: ResumePoint,
     /// End of the lease, counted from before the request for it.
     pub(super) held_until: Instant,
 }

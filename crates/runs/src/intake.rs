@@ -80,7 +80,7 @@ impl IntakeRequest {
     }
 }
 
-/// Takes events in.
+/// Takes events in: rate limit, duplicates, files, decision, and one transaction.
 pub struct Intake {
     pub(super) store: Store,
     pub(super) clock: Clock,

@@ -28,7 +28,7 @@ impl LedgerWriter {
         F: Future<Output = Result<T, StoreError>>,
     {
         const PAUSE: Duration = Duration::from_millis(200);
-        let mut give_up = None;
+        let mut deadline = None;
         loop {
             // Without a timeout: the write stays in the queue, and would commit unseen.
             let error = match ask().await {
@@ -37,9 +37,9 @@ impl LedgerWriter {
                 Err(error) => return Err(error),
             };
             let now = Instant::now();
-            let is_first = give_up.is_none();
-            let give_up = *give_up.get_or_insert_with(|| now + self.lease);
-            if now + PAUSE >= give_up {
+            let is_first = deadline.is_none();
+            let deadline = *deadline.get_or_insert_with(|| now + self.lease);
+            if now + PAUSE >= deadline {
                 return Err(error);
             }
             // Logged once: in an outage each live run tries five times a second.
@@ -53,7 +53,7 @@ impl LedgerWriter {
         }
     }
 
-    /// Writes an append.
+    /// Writes an append, and recognises its own earlier commit after a lost answer.
     pub(super) async fn commit(&self, append: Append) -> Result<Appended, StoreError> {
         let append = Arc::new(append);
         let (run, failpoint) = (append.run_id, append.failpoints().1);

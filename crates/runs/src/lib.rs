@@ -96,17 +96,14 @@ impl Runs {
         Self(Arc::new(Services::new(parts)))
     }
 
-    /// The database.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// The clock of the process.
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
 
-    /// The signing keys.
     pub fn keys(&self) -> &Keyring {
         &self.0.keys
     }
@@ -129,17 +126,14 @@ impl Runs {
         self.0.catalog.load_full()
     }
 
-    /// The exporter of spans.
     pub fn spans(&self) -> &Spans {
         &self.0.spans
     }
 
-    /// The budgets of calls.
     pub fn budgets(&self) -> &[Budget] {
         &self.0.budgets
     }
 
-    /// The limits of runs.
     pub fn limits(&self) -> &RunLimits {
         &self.0.limits
     }

@@ -46,7 +46,7 @@ pub struct RunLimits {
     pub breaker: BreakerPolicy,
 }
 
-/// Limits of artifacts.
+/// Limits of each artifact, and of all artifacts of a workspace.
 #[derive(Clone, Debug)]
 pub struct ArtifactLimits {
     pub max_bytes: u64,

@@ -145,7 +145,7 @@ impl LiveRun {
     }
 }
 
-/// See [`LiveRegistry::guard`].
+/// Removes its run from the registry on drop; see [`LiveRegistry::guard`].
 pub(crate) struct LiveGuard<'a> {
     live: &'a LiveRegistry,
     id: RunId,

@@ -28,10 +28,9 @@ pub struct RunParts {
     pub master_key: Arc<MasterKey>,
     /// The current resources. They change with the tool servers.
     pub catalog: Arc<ArcSwap<ResourceCatalog>>,
-    /// Exporter of spans.
     pub spans: Spans,
     pub budgets: Arc<[Budget]>,
-    /// Blobs of artifacts.
+    /// Contents of artifacts; their rows are in the database.
     pub artifacts: ArtifactStore,
     pub limits: RunLimits,
     /// Name of this process in leases.

@@ -29,7 +29,6 @@ pub(super) enum PrepareError {
     Store(#[from] StoreError),
 }
 
-/// Prepares dispatches.
 pub(super) struct Preparer {
     pub(super) store: Store,
     pub(super) clock: Clock,

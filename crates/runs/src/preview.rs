@@ -56,9 +56,9 @@ pub struct AgentPreview {
     pub endpoint: Option<EndpointRecord>,
     pub occupancy: ConversationLoad,
     pub admission: Admission,
-    /// Of the workspace.
+    /// Live runs of the workspace, and their limit.
     pub workspace: Capacity,
-    /// Of the runner's endpoint.
+    /// Live runs of the runner's endpoint, and their limit.
     pub at_endpoint: Capacity,
     /// `None`: its runner cannot be called.
     pub snapshot: Option<AuthorizationSnapshot>,

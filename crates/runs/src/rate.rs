@@ -11,7 +11,7 @@ use protocol::id::WorkspaceId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRate {
     pub per_second: NonZeroU32,
-    /// Maximum burst.
+    /// Maximum number of events at once, after a pause.
     pub burst: NonZeroU32,
 }
 

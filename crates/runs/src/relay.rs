@@ -48,7 +48,7 @@ pub(super) struct Relayed {
 
 /// Origin of a run's results.
 pub(super) enum ResultOrigin {
-    /// The runner's answer.
+    /// The runner's response to the POST, of a run that this process dispatched.
     Answer(Answer),
     /// The state that the former gateway has left.
     ResumePoint(ResumePoint),
@@ -129,16 +129,16 @@ impl Relayer {
                     waiter(),
                 ))
             }
-            ResultOrigin::ResumePoint(left_off) => {
-                relay.buffer = EventBuffer::new(run).behind_rejections(left_off.rejections);
+            ResultOrigin::ResumePoint(resume_point) => {
+                relay.buffer = EventBuffer::new(run).after_rejections(resume_point.rejections);
                 let appended = AppendedSource::new(
                     (&self.store, &self.ledger),
                     self.limits.poll,
                     run,
                     waiter(),
                 );
-                let appended = appended.with_backlog(left_off.accepted_through);
-                relay.appended = Some(JudgedNumbers::of(left_off));
+                let appended = appended.with_backlog(resume_point.accepted_through);
+                relay.appended = Some(JudgedNumbers::of(resume_point));
                 ResultInput::Appended(appended)
             }
         };
@@ -244,7 +244,7 @@ impl RelayState<'_> {
                             cancelling = true;
                             signals.push(grace_over(interrupts, live, prepared, run));
                         } else if let ResultInput::Appended(appended) = &mut source {
-                            self.end_behind(appended, failure).await?;
+                            self.end_after_backlog(appended, failure).await?;
                         } else {
                             return Ok(self.ended_by_gateway(failure));
                         }
@@ -271,7 +271,7 @@ impl RelayState<'_> {
     }
 
     /// Ends the run once all accepted results are validated. No further ones are accepted.
-    async fn end_behind(
+    async fn end_after_backlog(
         &mut self,
         appended: &mut AppendedSource<'_>,
         failure: Failure,

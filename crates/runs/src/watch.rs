@@ -36,7 +36,7 @@ pub enum WatchFrom {
 /// Minimum pause between two looks at a run of another replica.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
-/// Streams of runs.
+/// Streams of runs, live ones and stored ones.
 pub struct RunStreams {
     pub(super) store: Store,
     pub(super) limits: Arc<RunLimits>,
@@ -85,7 +85,7 @@ impl RunStreams {
             ready: VecDeque::from([hello]),
             shown_at: now,
             look_since: now.checked_sub(self.limits.poll).unwrap_or(now),
-            knows_of_stop: false,
+            has_sent_draining: false,
             done: false,
             _open: OpenStream::enter(),
         };
@@ -112,7 +112,7 @@ struct Watcher {
     /// Maximum age of a shared look at the run's row.
     look_since: Instant,
     /// The stream has sent `gateway.draining`.
-    knows_of_stop: bool,
+    has_sent_draining: bool,
     done: bool,
     _open: OpenStream,
 }
@@ -181,7 +181,7 @@ impl Watcher {
             _ = progress.changed() => {}
             () = tokio::time::sleep(self.heartbeat) => self.ready.push_back(HEARTBEAT),
             // The run may end within the grace, so its stream stays open.
-            () = stopping.cancelled(), if !self.knows_of_stop => self.tell_of_draining(),
+            () = stopping.cancelled(), if !self.has_sent_draining => self.send_draining(),
         }
     }
 
@@ -220,10 +220,10 @@ impl Watcher {
             } => {}
             () = tokio::time::sleep_until(next_look) => {
                 self.look_since = next_look;
-                self.show_life();
+                self.send_heartbeat_if_due();
             }
             () = stopping.cancelled() => {
-                self.tell_of_draining();
+                self.send_draining();
                 self.done = true;
             }
         }
@@ -254,15 +254,15 @@ impl Watcher {
         Ok(true)
     }
 
-    fn show_life(&mut self) {
+    fn send_heartbeat_if_due(&mut self) {
         if self.shown_at.elapsed() >= self.heartbeat {
             self.ready.push_back(HEARTBEAT);
         }
     }
 
     /// Notifies the client once that the gateway stops.
-    fn tell_of_draining(&mut self) {
-        if std::mem::replace(&mut self.knows_of_stop, true) {
+    fn send_draining(&mut self) {
+        if std::mem::replace(&mut self.has_sent_draining, true) {
             return;
         }
         // Spreads the retries, so that not all clients reconnect at once.

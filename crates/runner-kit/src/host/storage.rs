@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::host::{HostConnection, HostError, client};
 
-/// Stored blob.
+/// Stored blob, at most 10 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob {
     pub content_type: String,
@@ -27,7 +27,7 @@ pub enum PutCondition {
 /// Selection of keys in an area.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StorageKeyQuery {
-    /// Key prefix.
+    /// Only keys with this prefix; empty: all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// `next_cursor` of the previous page.

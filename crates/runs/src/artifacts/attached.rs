@@ -258,11 +258,11 @@ impl Artifacts {
                 return Err(error);
             }
         }
-        let whose = ArtifactOwner {
+        let owner = ArtifactOwner {
             event_id: Some(event_id.to_owned()),
             ..ArtifactOwner::default()
         };
-        upload.finish(whose, |_| None).await
+        upload.finish(owner, |_| None).await
     }
 }
 

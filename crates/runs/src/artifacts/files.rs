@@ -15,7 +15,7 @@ use blob_store::{ArtifactStore, ArtifactStoreError};
 
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A configured file.
+/// A file of the configuration, which runs can be granted.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnFile<'a> {
     pub name: &'a str,

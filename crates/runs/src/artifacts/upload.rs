@@ -39,7 +39,7 @@ pub struct ArtifactOwner {
     pub event_id: Option<String>,
 }
 
-/// A complete artifact.
+/// An artifact owner bytes and row are complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredArtifact {
     pub id: Uuid,
@@ -158,7 +158,7 @@ impl ArtifactUpload {
     /// Completes the upload, after which the artifact can be read. `audit` is recorded in the same commit.
     pub async fn finish(
         mut self,
-        whose: ArtifactOwner,
+        owner: ArtifactOwner,
         audit: impl FnOnce(u64) -> Option<AuditEntry> + Send,
     ) -> Result<StoredArtifact, UploadError> {
         if matches!(self.stage, UploadStage::Head(_)) {
@@ -178,9 +178,9 @@ impl ArtifactUpload {
         }
         let digest = std::mem::replace(&mut self.digest, Context::new(&SHA256)).finish();
         let facts = ArtifactFacts {
-            runner_id: whose.runner_id,
-            conversation_key: whose.conversation_key,
-            event_id: whose.event_id,
+            runner_id: owner.runner_id,
+            conversation_key: owner.conversation_key,
+            event_id: owner.event_id,
             name: self.new.name.clone(),
             mime_type: kind,
             size: self.size,
@@ -211,7 +211,7 @@ impl ArtifactUpload {
                 let deleted = self.artifacts.blobs.delete(&blob_key_of(self.id)).await;
                 if let Err(error) = deleted {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(artifact.id = %self.id, error, "cannot delete the bytes of an artifact whose run has ended");
+                    tracing::warn!(artifact.id = %self.id, error, "cannot delete the bytes of an artifact owner run has ended");
                 }
                 Err(UploadError::Expired)
             }

@@ -41,7 +41,7 @@ const CONNECTED: u8 = 1;
 const DISCONNECTED: u8 = 2;
 
 impl ConnectionState {
-    fn tell(&self, event: &Event) {
+    fn handle(&self, event: &Event) {
         match event {
             Event::Connected => {
                 if self.state.swap(CONNECTED, Ordering::AcqRel) != CONNECTED {
@@ -76,7 +76,7 @@ impl NatsBus {
         let options = options(&self.settings).map_err(|fault| fault.to_string())?;
         let client = options
             .event_callback(move |event| {
-                state.tell(&event);
+                state.handle(&event);
                 std::future::ready(())
             })
             .connect(self.settings.url.as_str())

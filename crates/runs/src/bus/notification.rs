@@ -62,8 +62,8 @@ impl ReplicaId {
         let (name, list) = notice.split_once(' ').unwrap_or_default();
         let is_ours = Uuid::parse_str(name) == Ok(self.0);
         // A peer may be an attacker on the bus, so the work is bounded.
-        let is_sane = notice.len() < MAX_BYTES && !is_ours;
-        let list = if is_sane { list } else { "" };
+        let is_readable = notice.len() < MAX_BYTES && !is_ours;
+        let list = if is_readable { list } else { "" };
         list.split(' ')
             .take(MAX_NOTIFICATIONS)
             .filter_map(Notification::read)

@@ -9,7 +9,7 @@ use store::Candidate;
 /// Maximum number of workspaces. A full cache is emptied.
 const MAX_WORKSPACES: usize = 1024;
 
-/// Candidates by workspace.
+/// Candidates by workspace, at most [`MAX_WORKSPACES`].
 #[derive(Default)]
 pub(crate) struct CandidateCache(Mutex<HashMap<WorkspaceId, Arc<[Candidate]>>>);
 

@@ -11,7 +11,7 @@ use super::Endpoints;
 use super::schedule::{CLAIM_TIME, millis};
 use crate::lifecycle::Lifecycle;
 
-/// Concurrent discoveries.
+/// Concurrent discoveries of this process.
 const AT_ONCE: usize = 8;
 /// Maximum pause between two queries for due endpoints.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -38,7 +38,7 @@ impl RunExecutor {
             // Another replica may have prepared and dispatched it.
             Err(PrepareError::Store(error)) => {
                 return self
-                    .give_up((id, workspace), LeaseFilter::None, &error)
+                    .stop_driving((id, workspace), LeaseFilter::None, &error)
                     .await;
             }
             Err(PrepareError::Never(failure)) => {
@@ -74,7 +74,7 @@ impl RunExecutor {
             }
             Err(error) => {
                 return self
-                    .give_up((id, workspace), LeaseFilter::Own, &error)
+                    .stop_driving((id, workspace), LeaseFilter::Own, &error)
                     .await;
             }
         };
@@ -104,7 +104,7 @@ impl RunExecutor {
             }) => {
                 let settled = Box::pin(self.finish(live, run, buffer, tally, ending)).await;
                 if let Err(error) = settled {
-                    self.give_up((id, &run.workspace), LeaseFilter::Own, &error)
+                    self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
                         .await;
                 }
             }
@@ -113,24 +113,24 @@ impl RunExecutor {
             }
             Err(RelayStop::Released) => self.release(run).await,
             Err(RelayStop::Unwritable(error)) => {
-                self.give_up((id, &run.workspace), LeaseFilter::Own, &error)
+                self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
                     .await;
             }
         }
     }
 
-    /// Resumes an async run after the results that its last owner has judged.
+    /// Resumes an async run after the results that its last owner has validated.
     pub(super) async fn resume(self: &Arc<Self>, live: &LiveRun, taken: Takeover) {
         let Takeover {
             run,
-            left_off,
+            resume_point,
             held_until,
         } = taken;
         let (id, workspace) = (run.id, run.workspace.clone());
         // Before the grant: a host call must see that results are appended.
         live.appends.store(true, Ordering::Release);
         live.hold_until(held_until);
-        live.log.begin_behind(run.last_sequence);
+        live.log.begin_after(run.last_sequence);
         let (run, prepared) = match Box::pin(self.preparer.prepare_again(run)).await {
             Ok(ready) => ready,
             Err(PrepareError::Never(failure)) => {
@@ -140,7 +140,7 @@ impl RunExecutor {
             }
             Err(PrepareError::Store(error)) => {
                 return self
-                    .give_up((id, &workspace), LeaseFilter::Own, &error)
+                    .stop_driving((id, &workspace), LeaseFilter::Own, &error)
                     .await;
             }
         };
@@ -159,7 +159,7 @@ impl RunExecutor {
         if let Some(at) = grant.run.cancel_requested_at {
             live.request_cancel(at);
         }
-        let origin = ResultOrigin::ResumePoint(left_off);
+        let origin = ResultOrigin::ResumePoint(resume_point);
         self.relay_to_end(live, &prepared, &grant.run, origin).await;
     }
 
@@ -179,7 +179,7 @@ impl RunExecutor {
     }
 
     /// Stops driving a run.
-    async fn give_up(
+    async fn stop_driving(
         self: &Arc<Self>,
         (id, workspace): (RunId, &WorkspaceId),
         leases: LeaseFilter,

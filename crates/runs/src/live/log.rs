@@ -79,7 +79,7 @@ impl RunLog {
         }
     }
 
-    /// Publishes committed frames.
+    /// Publishes committed frames, and drops the oldest batches above the limit.
     pub(crate) fn publish(&self, frames: CommittedFrames) {
         if frames.ends.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl RunLog {
     }
 
     /// Marks events up to this one as present in the table only, because another process wrote them.
-    pub(crate) fn begin_behind(&self, last_sequence: u64) {
+    pub(crate) fn begin_after(&self, last_sequence: u64) {
         let note = |progress: &mut RunProgress| progress.last_sequence = last_sequence;
         self.progress.send_modify(note);
     }
@@ -114,7 +114,7 @@ impl RunLog {
         });
     }
 
-    /// Frames after `cursor`.
+    /// Frames of the first batch after `cursor`.
     pub(crate) fn tail(&self, cursor: u64) -> Tail {
         let buffer = self.buffer();
         let last = buffer.batches.back().map_or(0, CommittedFrames::last);
@@ -135,7 +135,6 @@ impl RunLog {
         self.progress.subscribe()
     }
 
-    /// The current progress.
     pub(crate) fn progress(&self) -> RunProgress {
         *self.progress.borrow()
     }

@@ -22,16 +22,16 @@ impl ClockCheck {
     /// Compares the clocks as often as leases are renewed, independent of the renewal.
     pub(super) async fn keep_comparing(&self) {
         let mut tick = ticks_every(self.limits.lease / 5);
-        let mut are_apart = false;
+        let mut are_skewed = false;
         loop {
             tick.tick().await;
             // The lease renewal reports an unreachable database.
-            let _ = self.compare(&mut are_apart).await;
+            let _ = self.compare(&mut are_skewed).await;
         }
     }
 
     /// Logs when the difference of the clocks exceeds the limit, and when it is small again.
-    async fn compare(&self, are_apart: &mut bool) -> Result<(), StoreError> {
+    async fn compare(&self, are_skewed: &mut bool) -> Result<(), StoreError> {
         let before = self.clock.now_ms();
         let Some(theirs) = self.store.read_clock().await? else {
             return Ok(());
@@ -39,17 +39,17 @@ impl ClockCheck {
         let after = self.clock.now_ms();
         // The database's time may lie anywhere within the duration of the query.
         let skew_ms = theirs - theirs.clamp(before.min(after), after.max(before));
-        let apart = skew_ms.unsigned_abs() > MAX_SKEW_MS;
-        if apart && !*are_apart {
+        let exceeds_limit = skew_ms.unsigned_abs() > MAX_SKEW_MS;
+        if exceeds_limit && !*are_skewed {
             tracing::error!(
                 skew_ms,
                 "this clock differs from the database's: run tokens of this replica are refused by \
                  others; set both by the same source of time"
             );
-        } else if *are_apart && !apart {
+        } else if *are_skewed && !exceeds_limit {
             tracing::info!("this clock agrees with the database clock again");
         }
-        *are_apart = apart;
+        *are_skewed = exceeds_limit;
         Ok(())
     }
 }

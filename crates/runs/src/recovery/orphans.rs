@@ -80,12 +80,12 @@ impl RunRecovery {
     async fn resume(&self, run: Run, held_until: Instant) {
         let lease = self.limits.append_lease;
         match self.store.leases().resume(run.id, run.attempt, lease).await {
-            Ok(Some(left_off)) => {
+            Ok(Some(resume_point)) => {
                 tracing::info!(run.id = %run.id, "run {} has no owner; this replica continues it", run.id);
                 metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
                     run,
-                    left_off,
+                    resume_point,
                     held_until,
                 });
             }

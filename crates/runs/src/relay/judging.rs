@@ -31,11 +31,11 @@ pub(super) struct JudgedNumbers {
 
 impl JudgedNumbers {
     /// Starts after the results that the former owner has validated.
-    pub(super) fn of(left_off: ResumePoint) -> Self {
+    pub(super) fn of(resume_point: ResumePoint) -> Self {
         Self {
             judged: 0,
-            stored_through: left_off.judged_through,
-            rejected: left_off.rejected,
+            stored_through: resume_point.judged_through,
+            rejected: resume_point.rejected,
         }
     }
 }

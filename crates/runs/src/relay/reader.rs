@@ -23,7 +23,7 @@ mod lines;
 pub enum ReaderItem {
     /// One JSON document, not validated yet.
     Result(Vec<u8>),
-    /// A heartbeat.
+    /// A sign of life without a result: a comment, an empty line or a keep-alive.
     Heartbeat,
 }
 

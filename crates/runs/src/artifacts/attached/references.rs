@@ -98,22 +98,22 @@ pub(super) fn refuse_named(input: &AgentInput) -> Result<(), AttachError> {
 
 /// True when an input may name an upload by the id of an attachment.
 pub(super) fn names_upload(input: &AgentInput) -> bool {
-    input.attachments.iter().any(|one| id_alone(one).is_some())
+    input.attachments.iter().any(|one| sole_id(one).is_some())
 }
 
 /// Id of an attachment that has no other source of bytes.
-fn id_alone(attachment: &InputAttachment) -> Option<Uuid> {
+fn sole_id(attachment: &InputAttachment) -> Option<Uuid> {
     let elsewhere = [
         &attachment.reference,
         &attachment.url,
         &attachment.path,
         &attachment.content,
     ];
-    let is_alone = elsewhere.iter().all(|one| one.is_none());
+    let is_sole_source = elsewhere.iter().all(|one| one.is_none());
     attachment
         .id
         .as_deref()
-        .filter(|_| is_alone)
+        .filter(|_| is_sole_source)
         .and_then(id_of)
 }
 
@@ -138,7 +138,7 @@ fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
         let base = format!("/input/attachments/{at}");
         let by_id = || {
             Some(ArtifactReference {
-                id: id_alone(one)?,
+                id: sole_id(one)?,
                 pointer: format!("{base}/id"),
                 is_certain: false,
             })
@@ -152,7 +152,7 @@ fn all_named(input: &AgentInput) -> Vec<ArtifactReference> {
 fn describe(input: &mut AgentInput, record: &ArtifactRecord) {
     let reference = reference_to(&record.id, &record.name, &record.mime_type, record.size);
     let names_it = |one: &InputAttachment| {
-        one.url == reference.url || id_alone(one).is_some_and(|id| id.to_string() == record.id)
+        one.url == reference.url || sole_id(one).is_some_and(|id| id.to_string() == record.id)
     };
     for one in input.attachments.iter_mut().filter(|one| names_it(one)) {
         attach(one, reference.clone());

@@ -18,7 +18,7 @@ pub enum Deviation {
 }
 
 impl Deviation {
-    /// Name for metrics.
+    /// Value of the metric's `kind` label; a fixed set.
     pub fn kind(self) -> &'static str {
         match self {
             Self::ForeignEvent => "foreign_event",
