@@ -178,7 +178,7 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
     while let Some(chunk) = response.chunk().await.map_err(egress::EgressError::from)? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > most {
-            return Err(UpstreamError::TooLarge { max });
+            return Err(UpstreamError::TooLarge { max: most });
         }
     }
     Ok(bytes)
