@@ -199,7 +199,7 @@ impl From<EgressError> for UpstreamError {
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let seconds = text.trim().parse().ok()?;
-    // A provider must not park a run for days.
+    // A provider must not delay a run for days.
     Some(Duration::from_secs(seconds).min(MAX_WAIT))
 }
 

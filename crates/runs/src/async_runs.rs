@@ -85,7 +85,7 @@ impl AsyncRuns {
     pub async fn await_judged(&self, grant: &Grant) -> Result<bool, StoreError> {
         let run_id = grant.run.id;
         if let Some(live) = self.live.get(run_id)
-            // A streaming run validates each result before it reads the next.
+            // Results in the runner's response are never appended, so there is no backlog.
             && live.streams(Instant::now())
         {
             return Ok(true);

@@ -190,7 +190,7 @@ impl Drop for PostPermit {
 /// Every answer counts as a sign of life, also a refusal or a request to wait. The results do not count.
 fn evidence_of(posted: &Result<Answer, StartError>) -> RequestEvidence {
     match posted {
-        // A refusal with `Retry-After` comes from a live runner, not from a proxy in front of a dead one.
+        // A server error with `Retry-After` is a request to wait, so it counts as an answer.
         Err(StartError::Refused {
             status,
             retry_after: None,

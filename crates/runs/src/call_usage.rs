@@ -78,7 +78,6 @@ impl CallUsage {
         let store = self.store.clone();
         self.lifecycle.tasks.spawn(async move {
             let recorded = async {
-                // The audit first: usage without its audit entry could not be explained.
                 store.audit_log().audit_outcome(outcome).await?;
                 match used {
                     Some(used) => store.write_later(used).await,

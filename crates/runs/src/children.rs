@@ -71,7 +71,7 @@ impl Children {
         }
         let run = &grant.run;
         let now = self.clock.now_ms();
-        // Hashed, so that a key of any length fits the column and cannot imitate the separator.
+        // Hashed, so that a key of any length and content fits the dedupe key.
         let key = sha256_hex(request.idempotency_key.as_bytes());
         let body_sha256 = sha256_hex(canonical_json(&request).as_bytes());
         let incoming = IntakeRequest {

@@ -52,7 +52,7 @@ pub(super) fn header_map(headers: &BTreeMap<String, String>) -> Result<HeaderMap
             .map_err(|error| Fault::new(pointer.clone(), error.to_string()))?;
         let mut value = HeaderValue::from_str(value)
             .map_err(|_| Fault::new(pointer, "has characters that no header may have"))?;
-        // Keeps the value out of `Debug` output and of HPACK tables.
+        // Keeps the value out of `Debug` output.
         value.set_sensitive(true);
         map.insert(name, value);
     }

@@ -132,7 +132,7 @@ impl EventBuffer {
         match &accepted.effect {
             ResultEffect::SetState(update) => self.states.push(update.clone()),
             ResultEffect::BindArtifact(id) => {
-                // A runner may announce a file twice; the first event is its place in the ledger.
+                // A runner may announce a file twice; the first announcement is its position in the ledger.
                 if !self.artifacts.iter().any(|(bound, _)| bound == id) {
                     self.artifacts.push((*id, sequence));
                 }
@@ -244,7 +244,7 @@ impl EventBuffer {
         let to = from + self.ends.len() as u64;
         let rejections = std::mem::take(&mut self.rejections);
         let first_rejection = self.rejections_before + 1;
-        // Rejections are numbered across appends, so a repeated append is recognised.
+        // Rejections are numbered across all appends of the run.
         self.rejections_before += rejections.len() as u64;
         self.from = to;
         let append = Append {
