@@ -42,6 +42,7 @@ impl StoreEngine {
         let (reply, answer) = oneshot::channel();
         let job = Job::new(work, Some(reply));
         self.writer.send(Box::new(job)).await?;
+        // The writer drops the reply channel without a result after a panic, and when it is closed.
         answer.await.map_err(|_| {
             if self.writer.is_open() {
                 StoreError::Panicked

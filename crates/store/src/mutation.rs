@@ -82,8 +82,8 @@ pub trait Mutation: Send + Sync + 'static {
         self.apply(tx)
     }
 
-    /// True when an earlier try with the result `_told` is committed, so a retry must not apply it again.
-    /// Idempotent work needs no check.
+    /// True when an earlier try with this result is committed, so a retry must not apply it again. Idempotent work
+    /// needs no check.
     fn is_committed(
         &self,
         _tx: &DatabaseTransaction,

@@ -18,7 +18,7 @@ use crate::error::StoreError;
 pub(crate) trait Sql: Sync {
     fn backend(&self) -> DbBackend;
 
-    /// True when savepoints work. Otherwise an error rolls back the whole transaction.
+    /// True when savepoints work. Otherwise an error rolls back the entire transaction.
     fn has_savepoints(&self) -> bool {
         true
     }
@@ -86,6 +86,7 @@ pub(crate) trait Sql: Sync {
         rows: Vec<[Value; N]>,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {
         async move {
+            // Rows without a change return nothing, so the answer names exactly the changed ones.
             let text = format!("{text} RETURNING {key} AS changed");
             let changed = self.query_rows(&text, rows).await?;
             changed.iter().map(|row| row.text("changed")).collect()
@@ -160,6 +161,7 @@ pub(crate) fn columns<E: EntityTrait>(table: &str) -> String {
 /// Locks the result rows until the commit. No lock on `SQLite`, which has one writer.
 pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {
+        // Not `FOR UPDATE`: that mode would also block inserts of rows that reference these by foreign key.
         DbBackend::Postgres => query.lock(LockType::NoKeyUpdate),
         _ => query,
     }
@@ -169,6 +171,7 @@ pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Selec
 pub(crate) fn unlocked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {
         DbBackend::Postgres => {
+            // A replica that waited for these rows would stop its entire batch; the next pass takes the skipped ones.
             query.lock_with_behavior(LockType::NoKeyUpdate, LockBehavior::SkipLocked)
         }
         _ => query,
@@ -185,12 +188,13 @@ pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
     list
 }
 
-/// Ends a subquery of `EXISTS`. Without it `PostgreSQL` joins the subquery, and a cached plan of an empty table
-/// scans the table as it grows. With it, each row is an index lookup.
+/// Ends a subquery of `EXISTS`. Without it `PostgreSQL` joins the subquery, and a cached plan of an empty table scans
+/// the table as it grows.
 pub(crate) const EACH_ALONE: &str = "LIMIT 1 OFFSET 0";
 
 /// An array literal of `PostgreSQL`, for `CAST($1 AS text[])`.
 pub(crate) fn text_array<'a>(list: impl IntoIterator<Item = &'a str>) -> Value {
+    // Backslash and quote are special inside a quoted element of an array literal.
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\""));
     let list: Vec<_> = list.into_iter().map(quoted).collect();
     format!("{{{}}}", list.join(",")).into()
@@ -202,8 +206,8 @@ const WIDEST: usize = 64;
 /// Number of statement widths that one call of [`executed`] may use.
 pub(crate) const WIDTHS: usize = WIDEST.ilog2() as usize + 1;
 
-/// Executes `text` for rows of values. `?1` is the first value of a row. `FROM rows` becomes a table, alone or
-/// first in its `FROM`; `VALUES rows` becomes the rows themselves.
+/// Executes `text` for rows of values. `?1` is the first value of a row. `FROM rows` becomes a table, the only one or
+/// the first in its `FROM`; `VALUES rows` becomes the rows themselves.
 pub(crate) async fn executed<const N: usize>(
     conn: &impl Sql,
     rows: Vec<[Value; N]>,
@@ -271,6 +275,7 @@ fn statements<const N: usize>(rows: Vec<[Value; N]>, text: &str) -> Vec<(String,
     let mut statements = Vec::new();
     let mut rows = rows.into_iter();
     while rows.len() > 0 {
+        // Powers of two: a connection caches one prepared statement for each width, see `STATEMENTS`.
         let width = widths(rows.len());
         let values: Vec<Value> = rows.by_ref().take(width).flatten().collect();
         statements.push((over_rows(text, &values_of(width, N)), values));

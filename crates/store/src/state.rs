@@ -46,7 +46,7 @@ pub struct StateRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatePart {
     pub entries: Vec<StateRecord>,
-    /// True when the part is the whole scope.
+    /// True when the part is the complete scope.
     pub is_whole: bool,
 }
 
@@ -97,6 +97,7 @@ impl Mutation for StateChange {
         if !lock_live_run(tx, self.run_id).await? {
             return Ok(StateWritten::RunEnded);
         }
+        // The audit row also proves an earlier commit, see `is_committed`, so refusals are audited, too.
         crate::audit::insert(tx, [&self.audit]).await?;
         let current = find_locked(tx, &self.access, &self.key).await?;
         match (self.if_match, &current) {
@@ -110,6 +111,7 @@ impl Mutation for StateChange {
             let Some(current) = current else {
                 return Ok(StateWritten::Absent);
             };
+            // Before the delete: a new entry of this key must not reuse a version that a client may still hold.
             record_deleted(tx, &self.access, current.version).await?;
             state_entries::Entity::delete_by_id(primary_key(&self.access, &self.key))
                 .exec(tx)
@@ -289,7 +291,6 @@ fn to_record(row: state_entries::Model) -> StateRecord {
 }
 
 impl StateRepository<'_> {
-    /// One value.
     pub async fn find_state(
         self,
         access: &StateAccess,
@@ -329,7 +330,7 @@ impl StateRepository<'_> {
     }
 
     /// Entries of a scope in byte order of their keys: at most `limit`, with values of at most `bytes` in total.
-    /// Skips entries that do not fit; then `is_whole` is false.
+    /// Skips entries that do not fit; then the part is incomplete.
     pub async fn read_state(
         self,
         access: &StateAccess,
@@ -338,6 +339,7 @@ impl StateRepository<'_> {
     ) -> Result<StatePart, StoreError> {
         let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
                    WHERE scope = $1 AND scope_sha256 = $2 ORDER BY key LIMIT $3";
+        // One more than the limit shows that entries are missing.
         let most = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut values = scope_of(access);
         values.push(most.into());

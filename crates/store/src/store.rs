@@ -31,9 +31,9 @@ impl Store {
         Self::open_for_leases(url, MAX_SILENCE * 3).await
     }
 
-    /// [`Store::open`] for holders of leases of this length. Within a transaction the database may be silent for
-    /// a third of the lease, clamped to 1 to 15 s. The whole transaction takes at most 1.5 times as long. So a
-    /// dead connection is replaced while leases of 4 s and more still hold.
+    /// [`Store::open`] for holders of leases of this length. Within a transaction the database may be silent for a
+    /// third of the lease, clamped to 1 to 15 s. The transaction takes at most 1.5 times as long in total. So a dead
+    /// connection is replaced while leases of 4 s and more still hold.
     pub async fn open_for_leases(
         url: &str,
         lease: Duration,

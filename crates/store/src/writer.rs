@@ -1,9 +1,9 @@
 //! The writer task: group commit (runs §3, contracts §9).
 //!
 //! The writer drains a bounded queue, urgent items first, and commits the gathered items in one transaction. The
-//! previous commit is the batching window. On `SQLite` it owns the only write connection. When a batch fails,
-//! the writer retries its items one by one, so a bad item fails alone. A commit with a lost reply may have
-//! succeeded, so each item checks for its earlier result before a retry.
+//! previous commit is the batching window. On `SQLite` it owns the only write connection. When a batch fails, the
+//! writer retries its items one by one, so a bad item fails by itself. A commit with a lost reply may have succeeded,
+//! so each item checks for its earlier result before a retry.
 
 mod batch_plan;
 mod commits;
@@ -44,6 +44,7 @@ pub(crate) fn writer(
 ) -> (Writer, impl Future<Output = ()> + Send + use<>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (writer, inbox) = queue(Arc::clone(&is_failing));
+    // Commits on `SQLite` wait for the disk; on a server they wait in the runtime.
     let blocks = sqlite_direct.is_some();
     let commits = Commits::new(db, sqlite_direct, is_failing, TxTimeout::of(silence));
     let work = keep_running(commits, inbox);
@@ -69,6 +70,7 @@ async fn on_dedicated_thread(work: impl Future<Output = ()> + Send + 'static) {
                 tracing::error!(%error, "writer cannot create its runtime, all writes fail; restart the gateway");
             }
         }
+        // Dropped after the runtime, so its tasks have ended when the caller continues.
         drop(done);
     });
     match spawned {
@@ -96,6 +98,7 @@ async fn run(commits: &Commits, inbox: &mut WriteQueue) {
     // A panic may leave deferred items.
     commit_deferred(commits, inbox).await;
     while let Some(mut gathered) = inbox.gather(commits.next_lock_retry()).await {
+        // Items stored through an outage precede newer ones of the same run: the sort is stable.
         let mut batch = commits.take_kept();
         batch.append(&mut gathered.items);
         commit(commits, batch).await;
@@ -103,8 +106,10 @@ async fn run(commits: &Commits, inbox: &mut WriteQueue) {
         commits.retry_lock_waits().await;
         if let Some(done) = gathered.closing {
             drain_lock_waits(commits).await;
+            // The process ends: a later retry is impossible, so these items fail now.
             commits.take_kept().into_iter().for_each(fail_unreachable);
             commits.truncate_wal();
+            // The caller of `close` may have timed out; the writer ends anyway.
             let _ = done.send(());
             return;
         }
@@ -123,6 +128,7 @@ async fn drain_lock_waits(commits: &Commits) {
 /// Deferred items commit before newer ones; only urgent items overtake them.
 async fn commit_deferred(commits: &Commits, inbox: &mut WriteQueue) {
     while commits.is_deferred() {
+        // Lease renewals do not wait for the deferred items: an expired lease would end live runs.
         let mut batch = commits.take_deferred();
         batch.append(&mut inbox.gather_urgent());
         commit(commits, batch).await;
@@ -132,6 +138,7 @@ async fn commit_deferred(commits: &Commits, inbox: &mut WriteQueue) {
 /// Commits a batch. Urgent items, events and locking items each have their own transaction. At most one
 /// non-urgent transaction runs per call, so lease renewals get their turn.
 async fn commit(commits: &Commits, mut batch: Vec<Box<dyn Item>>) {
+    // Rows are locked in the order of the batch, so all replicas lock runs in the order of their ids.
     batch.sort_by_key(|item| item.order());
     let (urgent, rest): (Vec<_>, Vec<_>) = batch.into_iter().partition(|item| item.is_urgent());
     let (next, later) = split_batch(commits.backend(), rest);

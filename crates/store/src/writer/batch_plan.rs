@@ -34,6 +34,7 @@ impl BatchPlan {
                 Some(BatchKey::Ingest) => &mut batch_plan.events,
                 Some(BatchKey::Audit) => &mut batch_plan.others,
                 Some(key) if seen.insert(key) => &mut batch_plan.others,
+                // It needs its predecessor's changes, so it is applied later in the transaction.
                 Some(_) => &mut batch_plan.after,
             };
             into.push(place);

@@ -20,7 +20,7 @@ const TRIES: u32 = 5;
 /// Divisor of the silence limit: after this share a transaction starts no further item. On a slow database one
 /// item may need the rest of the time, and leases are renewed in between.
 pub(super) const SILENCE_DIVISOR: u32 = 6;
-/// Maximum items without a waiting caller kept through an outage. More are lost.
+/// Maximum items without a waiting caller stored through an outage. More are lost.
 const KEPT: usize = 1024;
 
 /// The write connection, and the handling of batches on it.
@@ -100,6 +100,7 @@ impl Commits {
     }
 
     pub(super) fn fail(&self, item: Box<dyn Item>, error: StoreError) {
+        // Only items without a waiting caller: a caller retries itself, and a second try would write twice.
         if !item.is_awaited() && error.is_transient() {
             let mut kept = self.kept();
             if kept.len() < KEPT {
@@ -131,6 +132,7 @@ impl Commits {
         if batch.is_empty() {
             return DatabaseReached::Yes;
         }
+        // A single item has no batch to fall back from; the retry loop of `alone` handles its failures.
         let applied = if batch.len() == 1 {
             Ok(None)
         } else {
@@ -166,6 +168,7 @@ impl Commits {
     }
 
     async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
+        // Remembered before the try: results of earlier tries may be committed and must stay.
         let untold: Vec<_> = batch.iter().map(|item| item.has_no_result()).collect();
         match self.try_once(batch, None).await {
             Err(error) if error.is_contention() && !error.is_lock_wait() => {
@@ -193,6 +196,7 @@ impl Commits {
         batch: Vec<Box<dyn Item>>,
         lock_wait: Option<Duration>,
     ) -> DatabaseReached {
+        // Lease renewals wait for this loop, so it stops long before the silence limit.
         let enough = Instant::now() + self.tx_timeout.silence / SILENCE_DIVISOR;
         let mut batch = batch.into_iter();
         while let Some(item) = batch.next() {
@@ -200,6 +204,7 @@ impl Commits {
                 continue;
             };
             if self.alone(item, lock_wait).await == DatabaseReached::No {
+                // Each further item would wait for the same timeout.
                 self.fail_all(batch);
                 return DatabaseReached::No;
             }
@@ -214,6 +219,7 @@ impl Commits {
     /// Retries one item under contention for at most one silence limit, because leases wait. After a lock
     /// timeout the item moves to the lock-wait queue.
     async fn alone(&self, item: Box<dyn Item>, lock_wait: Option<Duration>) -> DatabaseReached {
+        // Bounds the retries under contention, because lease renewals wait meanwhile.
         let until = Instant::now() + self.tx_timeout.silence;
         let mut alone = vec![item];
         let mut outcome = self.try_once(&mut alone, lock_wait).await;
@@ -221,6 +227,7 @@ impl Commits {
         for _ in 1..TRIES {
             let again = match &outcome {
                 Ok(_) | Err(StoreError::Unreachable) => false,
+                // The lock-wait queue retries it, without blocking other items.
                 Err(error) if error.is_lock_wait() => false,
                 Err(error) if error.is_contention() => Instant::now() < until,
                 // The connection broke, perhaps after the commit: a new connection finds out.
@@ -259,6 +266,7 @@ impl Commits {
             .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
             .await;
         let outcome = outcome.unwrap_or_else(|| {
+            // The connection may be dead, and the commit's outcome unknown: report it as unreachable.
             tracing::error!("transaction timed out after {:?}", began.elapsed());
             Err(StoreError::Unreachable)
         });
@@ -269,6 +277,7 @@ impl Commits {
         metrics::transacted(items, began.elapsed(), outcome.is_ok());
         match &outcome {
             Err(error) if error.is_transient() && !error.is_contention() => {
+                // The health probe then tests a small write: on a full disk, reads still succeed.
                 self.is_failing.store(true, Ordering::Release);
                 self.outage.report(error);
             }

@@ -26,7 +26,7 @@ impl DirectCommits {
         }
     }
 
-    /// Empties the write-ahead log, so the database file alone is a complete copy.
+    /// Empties the write-ahead log, so the database file is a complete copy by itself.
     pub(super) fn truncate_wal(&self) {
         const STAYS: &str = "write-ahead log is not merged into the database file, copy both";
         match self.connection.truncate_log() {
@@ -39,12 +39,13 @@ impl DirectCommits {
         }
     }
 
-    /// Commits batch operations on the direct connection. Returns the remaining items, or the whole batch after
-    /// an error.
+    /// Commits batch operations on the direct connection. Returns the remaining items, or the full batch after an
+    /// error.
     pub(super) async fn commit(&self, mut batch: Vec<Box<dyn Item>>) -> Vec<Box<dyn Item>> {
         let began = Instant::now();
         let left = match self.transact(&mut batch).await {
             Ok(left) => left,
+            // Rolled back, or with an unknown outcome: the pool's retry checks each item for an earlier commit.
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(
@@ -78,6 +79,7 @@ impl DirectCommits {
             .chain(batch_plan.after)
             .collect();
         if left.len() == batch.len() {
+            // Nothing to do here: an empty transaction would still take the write lock.
             return Ok(left);
         }
         // A panic may have left a transaction open.
@@ -86,6 +88,7 @@ impl DirectCommits {
         let mut tx_cache = TxCache::default();
         let applying = async {
             let version = self.connection.version()?;
+            // Read inside the transaction, so no other connection can write between the check and the reads.
             tx_cache = self.take_cached_reads(version);
             for batch_plan in [&batch_plan.events, &batch_plan.others] {
                 let applying = catch_panic(apply_batched(
@@ -101,6 +104,7 @@ impl DirectCommits {
             Ok(version)
         };
         match applying.await {
+            // Cached only after the commit: a rolled-back read may have seen rows that never existed.
             Ok(version) => *self.cached_reads() = (version, tx_cache),
             Err(error) => {
                 self.connection.roll_back()?;
@@ -111,7 +115,7 @@ impl DirectCommits {
         Ok(left)
     }
 
-    // Valid after a panic: only replaced as a whole.
+    // Valid after a panic: each change replaces the full value.
     fn cached_reads(&self) -> MutexGuard<'_, (i64, TxCache)> {
         self.cached_reads
             .lock()

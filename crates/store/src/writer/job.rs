@@ -123,11 +123,13 @@ impl<W: Mutation> Item for Job<W> {
         tx_cache: &'a mut TxCache,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
+            // An earlier try lost its reply: applying it again could write twice.
             if let Some(told) = &self.output
                 && self.work.is_committed(tx, told).await?
             {
                 return Ok(());
             }
+            // Cleared first: a failed try must not return the previous result.
             self.output = None;
             self.output = Some(self.work.apply_with(tx, tx_cache).await?);
             Ok(())

@@ -26,9 +26,7 @@ pub(super) struct LockSet {
 }
 
 impl LockSet {
-    /// Skips run locks when one statement updates all runs in sorted order, because that locks them in order. A
-    /// single item that ends no run needs none either. Takes no locks for events: they commit separately and
-    /// learn their rows only then.
+    /// The locks that the statements of the batch do not already take in order.
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
         let (mut lock_order, mut kinds) = (Self::default(), HashSet::new());
         let (mut is_moved_at_once, mut count) = (true, 0);
@@ -39,9 +37,11 @@ impl LockSet {
                 Some(BatchKey::Audit | BatchKey::Outcome(_))
             );
             if item.takes_event() {
+                // Events commit separately and learn their rows only then, so none can be locked in advance.
                 return Self::default();
             }
             if writes_no_run {
+                // Audit rows and outcomes of attempts lock no row of `runs`.
                 continue;
             }
             lock_order.shares.extend(item.advisory_keys());
@@ -57,6 +57,8 @@ impl LockSet {
                 lock_order.conversations.extend(conversation);
             }
         }
+        // One statement updates all runs in sorted order and so locks them in order. A single item that ends no run
+        // cannot lock out of order.
         let is_moved_at_once = is_moved_at_once && kinds.len() == 1;
         if is_moved_at_once || (count < 2 && lock_order.conversations.is_empty()) {
             lock_order.runs.clear();
@@ -65,8 +67,7 @@ impl LockSet {
         lock_order
     }
 
-    /// Locks conversations first, as events do, then their runs and the waiting runs that an end may promote.
-    /// `SQLite` has one writer.
+    /// Takes the locks. None on `SQLite`, which has one writer.
     pub(super) async fn hold(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         if Sql::backend(tx) == DbBackend::Sqlite {
             return Ok(());
@@ -76,6 +77,7 @@ impl LockSet {
             return Ok(());
         }
         let keys = || self.conversations.iter().map(String::as_str);
+        // Conversations first, as events do; then their runs, and the queued runs that an end may promote.
         lock_all(tx, keys()).await?;
 
         lock_runs(tx, &self.runs, keys()).await
@@ -91,6 +93,7 @@ impl LockSet {
         let shares: Vec<_> = self.shares.iter().map(|share| share.number()).collect();
         let shares = shares.iter().map(ToString::to_string).collect::<Vec<_>>();
         let values = vec![KEY_CLASS.into(), format!("{{{}}}", shares.join(",")).into()];
+        // Ordered in the statement: two replicas with overlapping sets take them in the same order.
         tx.execute_sql(hold.to_owned(), values).await
     }
 }

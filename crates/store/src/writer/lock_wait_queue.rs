@@ -98,12 +98,13 @@ impl LockWaitQueue {
         None
     }
 
-    /// Re-queues an item after a lock timeout, with its dependents behind it and all other items before it.
+    /// Re-queues an item after a lock timeout, at the end with its dependents. All other items move before it.
     fn requeue(&mut self, tried: LockWait) {
         self.retry_at = Some(Instant::now() + RETRY_PAUSE);
         self.failed_tries += 1;
         self.bytes += tried.item.weight();
         let mut behind = vec![tried];
+        // Dependents keep their order after it; the others need other locks and can succeed first.
         for waiting in std::mem::take(&mut self.waiting) {
             if behind
                 .iter()
@@ -124,6 +125,7 @@ impl LockWaitQueue {
 
     /// True when the item must follow a queued or failed one.
     fn is_blocked(&self, item: &dyn Item) -> bool {
+        // Urgent items are lease renewals, which never wait for other items.
         if self.waiting.is_empty() && self.failed_keys.is_empty() || item.is_urgent() {
             return false;
         }
@@ -134,6 +136,7 @@ impl LockWaitQueue {
     }
 
     fn note_failed(&mut self, needs: RowKeys) {
+        // Bounded: without an entry a write for this key only waits again instead of failing fast.
         if self.failed_keys.len() < MAX_ITEMS {
             let until = Instant::now() + FAIL_FAST_FOR;
             self.failed_keys.push_back((needs, until));
@@ -183,6 +186,7 @@ impl LockWaitQueue {
 
     fn took(&mut self, taken: &[LockWait]) {
         self.bytes -= taken.iter().map(|one| one.item.weight()).sum::<usize>();
+        // The next queued item starts a new pause.
         if self.waiting.is_empty() {
             self.retry_at = None;
         }
@@ -219,6 +223,7 @@ impl Commits {
     }
 
     /// Retries due items until one hits a lock timeout.
+    // Before the retries: an item past its deadline must not cost another lock timeout.
     pub(super) async fn retry_lock_waits(&self) {
         self.fail_expired_lock_waits(Some(Instant::now()));
         let enough = Instant::now() + self.tx_timeout.silence / SILENCE_DIVISOR;
@@ -244,6 +249,7 @@ impl Commits {
                     } else {
                         error
                     };
+                    // The lock is still held, so the other items of the queue would probably wait, too: pause.
                     return self.lock_wait_queue().requeue(LockWait {
                         item,
                         until,

@@ -90,11 +90,13 @@ pub(super) fn queue(is_failing: Arc<AtomicBool>) -> (Writer, WriteQueue) {
 impl Writer {
     pub(crate) async fn send(&self, item: Box<dyn Item>) -> Result<(), StoreError> {
         if item.is_urgent() {
+            // No byte permit: a full queue must not delay a lease renewal.
             let sent = self.lane.send(item).await;
             self.wake.notify_one();
             return sent.map_err(|_| StoreError::Closed);
         }
         let is_awaited = item.is_awaited();
+        // A larger item would wait for ever; it takes the complete budget instead.
         let bytes = u32::try_from(item.weight().min(MAX_QUEUED_BYTES)).unwrap_or(u32::MAX);
         let byte_permits = Arc::clone(&self.byte_permits)
             .acquire_many_owned(bytes)
@@ -137,6 +139,7 @@ impl Writer {
         let (done, closed) = oneshot::channel();
         if self.queue.send(QueueMessage::Close(done)).await.is_ok() {
             self.wake.notify_one();
+            // The writer may have ended without a reply: it is closed in either case.
             let _ = closed.await;
         }
     }
@@ -164,6 +167,7 @@ impl WriteQueue {
             }
         };
         tokio::select! {
+            // Urgent items first, then the oldest of the queue.
             biased;
             Some(item) = self.lane.recv() => gathered.items.push(item),
             message = self.queue.recv() => self.take(message?, &mut gathered),
@@ -200,11 +204,13 @@ impl WriteQueue {
 
     fn take(&mut self, message: QueueMessage, gathered: &mut GatheredItems) {
         match message {
+            // The permit is released here, so senders can queue again while this batch commits.
             QueueMessage::Item(item, _room) => {
                 gathered.bytes += item.weight();
                 gathered.items.push(item);
             }
             QueueMessage::Close(done) => {
+                // Senders get `Closed` from here on; items that are already queued still commit.
                 self.queue.close();
                 self.lane.close();
                 gathered.closing = Some(done);

@@ -81,6 +81,8 @@ pub(super) async fn transact(
     outage: &Outage,
 ) -> Result<Vec<Applied>, StoreError> {
     let immediate = TransactionOptions {
+        // `BEGIN` without it takes the write lock at the first write, and a lock upgrade after a read fails at once
+        // with a busy error instead of waiting.
         sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
         ..TransactionOptions::default()
     };
@@ -91,6 +93,7 @@ pub(super) async fn transact(
     {
         Ok(tx) => tx,
         Err(error) if error.is_transient() && !error.is_contention() => {
+            // Not one statement was sent, so no item can have committed.
             outage.report(&error);
             return Err(StoreError::Unreachable);
         }
@@ -99,9 +102,11 @@ pub(super) async fn transact(
     if let Some(wait) = lock_wait
         && tx.get_database_backend() == DbBackend::Postgres
     {
+        // `LOCAL`: the pooled session keeps its own timeout after the commit.
         let set = format!("SET LOCAL lock_timeout = {}", wait.as_millis());
         tx.execute_unprepared(&set).await?;
     }
+    // Advisory locks before row locks, as in every replica.
     take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
     LockSet::of(batch).hold(&tx).await?;
     let applied = apply_all(&tx, batch, enough).await?;
@@ -173,6 +178,7 @@ async fn apply(
                 inner.commit().await?;
                 Applied::Done
             }
+            // Contention is no fault of this item: the batch is retried.
             Err(error) if error.is_contention() => return Err(error),
             Err(error) => {
                 inner.rollback().await?;
@@ -184,6 +190,7 @@ async fn apply(
         Applied::Done
     };
     if changes_agents {
+        // Later items must not reuse reads that this item has made stale.
         *tx_cache = TxCache::default();
     }
     Ok(applied)

@@ -40,6 +40,7 @@ impl TxTimeout {
                 let next = Instant::now() + self.silence;
                 silence.as_mut().reset(next.min(end));
             }
+            // Polled again, because only a poll after the reset registers the waker.
             silence.as_mut().poll(context).map(|()| None)
         })
         .await
