@@ -68,8 +68,8 @@ impl Mutation for RegisterSkill {
         vec![AdvisoryKey::of(&self.agent_id.to_string())]
     }
 
-    /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<SkillRegistered, StoreError> {
+        // First, so the run cannot end between this check and the commit.
         if !lock_live_run(tx, self.run_id).await? {
             return Ok(SkillRegistered::RunEnded);
         }
@@ -78,14 +78,17 @@ impl Mutation for RegisterSkill {
         }
         let key = (self.agent_id.to_string(), self.skill.skill_name.clone());
         let found = agent_skills::Entity::find_by_id(key).one(tx).await?;
+        // The version counts on across replacements, so a client sees every change of a skill.
         let version = found.as_ref().map_or(0, |row| row.version);
         let row = self.row(version + 1);
         match found {
+            // Idempotent: the same content keeps its version, so a repeated registration changes nothing.
             Some(found) if found.sha256 == row.sha256 => {
                 return Ok(SkillRegistered::Registered(registered(&found)?));
             }
             Some(_) => {
                 let active = row.clone().into_active_model();
+                // All columns: `into_active_model` marks loaded values as unchanged, and the update would write none.
                 let active = sea_orm::ActiveModelTrait::reset_all(active);
                 agent_skills::Entity::update(active).exec(tx).await?;
             }
@@ -158,7 +161,7 @@ impl Mutation for WithdrawSkill {
     }
 }
 
-/// Deletes the registered skills of a deleted agent.
+/// Deletes the skills that runs registered for a deleted agent.
 pub(crate) async fn delete_skills(tx: &DatabaseTransaction, agent: &str) -> Result<(), StoreError> {
     agent_skills::Entity::delete_many()
         .filter(agent_skills::Column::AgentId.eq(agent))
@@ -234,7 +237,6 @@ impl AgentRepository<'_> {
         Ok(own.map(|(_, skill)| skill).collect())
     }
 
-    /// A skill of an agent.
     pub async fn find_agent_skill(
         self,
         workspace: &WorkspaceId,

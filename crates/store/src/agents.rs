@@ -79,6 +79,7 @@ impl Mutation for SaveAgent {
 
     fn lock(&self) -> Option<String> {
         let Self::Delete { id, workspace, .. } = self else {
+            // A delete discards the agent's storage area, which requires the area's lock.
             return None;
         };
         Some(area_lock(&AreaAccess::of_agent(workspace, *id)))
@@ -127,6 +128,7 @@ impl Mutation for SaveAgent {
                 let known = agents::Entity::find()
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Name.eq(spec.name.as_str()));
+                // Locked, because replicas that start together apply the same config file.
                 match locked(tx, known).one(tx).await? {
                     None => insert(tx, *new_id, workspace, ORIGIN_CONFIG, new, *at).await,
                     Some(row) if is_unchanged(&row, &new) => {
@@ -181,6 +183,7 @@ async fn changeable(
     let row = locked(tx, query).one(tx).await?;
     Ok(match row {
         None => Err(SavedAgent::Unknown),
+        // The next start would overwrite the change with the config file.
         Some(row) if row.origin == ORIGIN_CONFIG => Err(SavedAgent::ReadOnly),
         Some(row) if if_match.is_some_and(|version| version != row.version) => {
             Err(SavedAgent::Mismatch(row.version))
@@ -241,6 +244,7 @@ async fn update(
         ..new
     };
     let active = sea_orm::IntoActiveModel::into_active_model(row.clone());
+    // All columns: `into_active_model` marks loaded values as unchanged, and the update would write none.
     agents::Entity::update(sea_orm::ActiveModelTrait::reset_all(active))
         .exec(tx)
         .await?;
@@ -291,6 +295,7 @@ pub(crate) fn read_agent(row: &SqlRow) -> Result<AgentRecord, StoreError> {
 
 pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError> {
     let mut spec: AgentSpec = parsed_json("agents.spec", &row.id, &row.spec)?;
+    // The column decides: an agent missing from the config file is disabled without a change of its specification.
     spec.enabled = row.enabled;
     let refused = match &row.refused {
         Some(faults) => parsed_json("agents.refused", &row.id, faults)?,

@@ -28,7 +28,7 @@ pub struct ApiKeyRecord {
     pub role: KeyRole,
     /// The public part, used for lookups.
     pub prefix: String,
-    /// The hex SHA-256 of the whole key.
+    /// The hex SHA-256 of the full key.
     pub hash: String,
     pub created_at: i64,
     /// Time of revocation; a revoked key grants no access.
@@ -37,17 +37,17 @@ pub struct ApiKeyRecord {
     pub expires_at: Option<i64>,
     /// Last use, to about [`KEY_USE_RESOLUTION_MS`].
     pub last_used_at: Option<i64>,
-    /// The only agents that the key reaches; `None`: the whole workspace.
+    /// The only agents that the key reaches; `None`: all agents of the workspace.
     pub agents: Option<Vec<AgentId>>,
 }
 
 impl ApiKeyRecord {
-    /// Whether the key has expired at this time.
+    /// True when the key has expired at this time.
     pub fn is_expired(&self, at: i64) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= at)
     }
 
-    /// Whether the key grants access at this time: it is neither revoked nor expired.
+    /// True when the key grants access at this time: it is neither revoked nor expired.
     pub fn is_valid(&self, at: i64) -> bool {
         self.revoked_at.is_none() && !self.is_expired(at)
     }
@@ -88,8 +88,7 @@ pub enum LastAdmin {
     Goes,
 }
 
-/// Revokes a key. Locks the workspace's row, so two admins cannot revoke each other's keys concurrently and lock
-/// the workspace out.
+/// Revokes an API key of a workspace. See [`LastAdmin`] for protected keys.
 #[derive(Clone, Debug)]
 pub struct RevokeApiKey {
     pub workspace: WorkspaceId,
@@ -117,6 +116,8 @@ impl Mutation for RevokeApiKey {
     type Output = Revoked;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Revoked, StoreError> {
+        // Locks the workspace's row, so two admins cannot revoke each other's keys concurrently and lock the workspace
+        // out. The update works on both databases.
         workspaces::Entity::update_many()
             .col_expr(
                 workspaces::Column::Name,
@@ -199,6 +200,7 @@ impl Mutation for RecordKeyUses {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         let sql = "UPDATE api_keys SET last_used_at = $2 WHERE id = $1 AND \
                    (last_used_at IS NULL OR last_used_at <= $3)";
+        // In the order of the ids, so replicas lock the rows in one order.
         for (id, at) in &self.keys {
             let before = at.saturating_sub(KEY_USE_RESOLUTION_MS);
             let values = vec![id.to_string().into(), (*at).into(), before.into()];

@@ -119,6 +119,7 @@ pub(crate) async fn bind(
             .col_expr(artifacts::Column::Sequence, Expr::value(signed(*sequence)))
             .filter(artifacts::Column::Id.eq(id.to_string()))
             .filter(artifacts::Column::RunId.eq(run.to_string()))
+            // Only the first event binds an artifact: a later event that names it again changes nothing.
             .filter(artifacts::Column::Sequence.is_null())
             .exec(tx)
             .await?;
@@ -151,6 +152,7 @@ impl ArtifactRepository<'_> {
         announcing: &[Uuid],
     ) -> Result<Vec<ArtifactRecord>, StoreError> {
         let now = database_now(self.db.readers.get_database_backend());
+        // Runners choose the length of the list, and connections cache one statement per length.
         let announcing = padded(announcing.iter().map(ToString::to_string));
         let is_announced = artifacts::Column::Sequence
             .is_not_null()

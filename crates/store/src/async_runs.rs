@@ -1,6 +1,6 @@
 //! Async runs: the runner appends results later. Any replica accepts them, in the runner's numbering without
-//! gaps. The run's owner judges them and alone writes the ledger. See `release` for the take-over of a lost
-//! owner.
+//! gaps. The run's owner validates them and is the only writer of the ledger. See `release` for the take-over of a
+//! lost owner.
 
 use std::time::Duration;
 
@@ -123,9 +123,11 @@ impl Mutation for AppendResults {
         if !lock_live_run(tx, self.run_id).await? {
             return Ok(ResultsAppended::RunEnded);
         }
+        // Only the current attempt may append: a runner of an earlier attempt gets an error.
         let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
             return Ok(ResultsAppended::NotAsync);
         };
+        // Before the checks, because the audit row also proves an earlier commit, see `is_committed`.
         crate::audit::insert(tx, [&self.audit]).await?;
         let through = deferral.accepted_through;
         if let Some(sequence) = self.conflict(tx, through).await? {
@@ -137,12 +139,14 @@ impl Mutation for AppendResults {
             .filter(|(sequence, _)| *sequence > through)
             .collect();
         let new_ones = new.first().zip(new.last());
+        // Repeated results still get their answer after the close, so a runner's retry succeeds.
         if deferral.is_closed {
             return Ok(match new_ones {
                 Some(_) => ResultsAppended::RunEnded,
                 None => ResultsAppended::Through(through),
             });
         }
+        // A repeated call proves that the runner is alive: renew its lease.
         let Some((first, last)) = new_ones else {
             self.note(tx, through, deferral.bytes).await?;
             return Ok(ResultsAppended::Through(through));
@@ -152,6 +156,8 @@ impl Mutation for AppendResults {
                 expected: through + 1,
             });
         }
+        // Checked before the bytes of this call: the call that exceeds the limit is stored, and its validation ends
+        // the run.
         if deferral.bytes > self.max_bytes {
             return Ok(ResultsAppended::Full);
         }
@@ -278,6 +284,7 @@ impl Mutation for Heartbeat {
             .filter(run_deferrals::Column::RunId.eq(self.run_id.to_string()))
             .exec(tx)
             .await?;
+        // Read again for the new lease end, which the database clock sets.
         let deferral = find(tx, self.run_id, self.attempt).await?;
         Ok(deferral.map_or(Heartbeating::NotAsync, Heartbeating::Alive))
     }
@@ -355,6 +362,7 @@ impl LeaseRepository<'_> {
     ) -> Result<Option<(u64, Vec<String>)>, StoreError> {
         let rows = run_appends::Entity::find()
             .filter(run_appends::Column::RunId.eq(run.to_string()))
+            // Calls are stored as a unit, so `after` never lies within one.
             .filter(run_appends::Column::FirstSequence.gt(signed(after)))
             .order_by_asc(run_appends::Column::FirstSequence)
             .limit(CALLS_PER_READ)

@@ -58,7 +58,7 @@ impl Mutation for Dispatch {
 }
 
 impl Dispatch {
-    /// The run as its row is afterwards; `told` are time and reason of a cancel.
+    /// The run as its row is after the dispatch, with time and reason of a cancel request.
     pub(crate) fn taken(&self, told: (Option<i64>, Option<String>)) -> Run {
         let (cancel_requested_at, status_reason) = told;
         let mut run = Run {
@@ -89,12 +89,13 @@ impl Dispatch {
         }
     }
 
-    /// True when the attempt's intent is this one: the same owner may have taken the run to end it.
+    // The same owner may have taken the run to end it, so the intent itself must match.
     async fn is_intended(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let key = (self.run.id.to_string(), i64::from(self.attempt));
         let intent = run_attempts::Entity::find_by_id(key).one(tx).await?;
         Ok(intent.is_some_and(|intent| {
             intent.intent_at == self.at
+                // Stored without its shared parts, so it is compared without them.
                 && intent.context == self.shared.apart(self.context.get()).text
         }))
     }

@@ -77,6 +77,7 @@ pub(crate) async fn insert(
     let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at, \
         calls)";
     inserted(conn, into, own.into_iter().map(row).collect()).await?;
+    // The conflict target must name a unique index: `SQLite` keys the table by run.
     let key = match conn.backend() {
         DbBackend::Sqlite => "run_id, id",
         _ => "id",
@@ -188,10 +189,12 @@ impl Mutation for SweepAudit {
         let before = read_now(tx).await? - millis(self.kept);
         // Run ids start with their time, so an index finds old entries.
         let first_younger = Uuid::from_u128(u128::from(before.max(0).unsigned_abs()) << 80);
+        // Replicas sweep concurrently: each skips the rows of the others.
         let ours = match tx.get_database_backend() {
             DbBackend::Postgres => "FOR UPDATE SKIP LOCKED",
             _ => "",
         };
+        // `at` is checked, too: the time in a run's id is that of its creation, and its calls may be recent.
         let delete = format!(
             "DELETE FROM audit_entries WHERE (run_id, id) IN (SELECT run_id, id FROM audit_entries \
              WHERE run_id < $1 AND at < $2 ORDER BY run_id, id LIMIT {OLD_ENTRIES} {ours}) RETURNING id"

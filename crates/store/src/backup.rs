@@ -21,9 +21,11 @@ pub fn copy_sqlite(database: &Path, copy: &Path) -> Result<u64, StoreError> {
         column: "of the path",
         row: copy.display().to_string(),
     })?;
+    // Unlike a copy of the file, it includes the write-ahead log and reads one snapshot.
     source.execute("VACUUM INTO ?1", [place])?;
     drop(source);
     let copied = open(copy)?;
+    // Reads each page of the copy, so a disk error shows now and not at the restore.
     let fault: String = copied.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if fault != "ok" {
         return Err(StoreError::Corrupt {

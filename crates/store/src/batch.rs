@@ -30,7 +30,7 @@ pub(crate) async fn apply(
             BatchOp::Audited(outcome) => audited.push(*outcome),
         }
     }
-    // Conversations before their runs.
+    // Conversations before their runs: the lock order of all transactions.
     let mut ingested = ingest_batch(tx, &ingests, tx_cache).await?.into_iter();
     let mut ended = end_all(tx, &ends).await?.into_iter();
     let mut dispatched = dispatch_all(tx, &dispatches).await?.into_iter();
@@ -38,6 +38,7 @@ pub(crate) async fn apply(
     audit::insert(tx, audits).await?;
     audit::end_all(tx, &audited).await?;
     let mut appended = append_all(tx, &appends).await?.into_iter();
+    // Each kind has returned its results in the order of its items.
     let done = work.iter().map(|one| match one {
         BatchOp::Ingest(_) => ingested.next().flatten().map(BatchResult::Ingest),
         BatchOp::End(_) => ended.next().flatten().map(BatchResult::Append),

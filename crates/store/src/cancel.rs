@@ -67,6 +67,7 @@ impl Mutation for RequestCancel {
         ];
         let mut update = runs::Entity::update_many()
             .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at));
+        // Without a reason the column keeps its value.
         if let Some(reason) = &self.reason {
             update = update.col_expr(runs::Column::StatusReason, Expr::value(reason.as_str()));
         }
@@ -74,10 +75,12 @@ impl Mutation for RequestCancel {
             .filter(runs::Column::Id.eq(self.id.to_string()))
             .filter(runs::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(runs::Column::Status.is_in(live.map(RunStatus::as_str)))
+            // The first request stays: its time and reason are what the client saw.
             .filter(runs::Column::CancelRequestedAt.is_null())
             .exec(tx)
             .await?;
         failpoint::pass("cancel.before_commit").await?;
+        // Read in the same transaction: the run may have ended just before.
         Ok(match find(tx, &self.workspace, self.id).await? {
             None => CancelOutcome::Unknown,
             Some(run) if run.status.is_terminal() => CancelOutcome::Ended(Box::new(run)),

@@ -57,13 +57,14 @@ pub(crate) async fn lock_capacity(
     most: Option<u64>,
 ) -> Result<Capacities, StoreError> {
     let counted = count_live(tx, workspace, most).await?;
-    // `SQLite` has one writer.
+    // `SQLite` has one writer. Far below a limit, concurrent commits cannot exceed it.
     if tx.backend() != DbBackend::Postgres || !counted.is_tight() {
         return Ok(counted);
     }
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
     let name = format!("live runs of {workspace}");
     tx.execute_sql(lock.to_owned(), vec![name.into()]).await?;
+    // Counted again: another replica may have committed while this one waited for the lock.
     count_live(tx, workspace, most).await
 }
 
@@ -88,6 +89,7 @@ pub(crate) async fn count_live(
         let id = parsed("runner_endpoints.id", &id, &id)?;
         capacities.endpoints.insert(id, capacity);
     }
+    // Without any limit the count of live runs has no reader.
     if !capacities.is_bounded() {
         return Ok(capacities);
     }

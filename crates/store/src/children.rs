@@ -19,7 +19,6 @@ use crate::state::lock_live_run;
 const BATCH: i64 = 200;
 
 impl Ingest {
-    /// Locks the parent's row until the commit, so its end comes before or after.
     pub(crate) async fn child_refused(
         &self,
         tx: &DatabaseTransaction,
@@ -27,10 +26,12 @@ impl Ingest {
         let Some(parent) = self.parent else {
             return Ok(None);
         };
+        // Locks the parent's row until the commit, so its end comes before or after.
         if !lock_live_run(tx, parent.run_id).await? {
             return Ok(Some(ChildRefused::Ended));
         }
         let run = find(tx, &self.workspace, parent.run_id).await?;
+        // Only the current attempt may create children.
         let run = run.filter(|run| run.attempt == parent.attempt);
         let Some(run) = run else {
             return Ok(Some(ChildRefused::Ended));
@@ -75,6 +76,7 @@ impl Mutation for EndChildren {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<RunId>, StoreError> {
         let orphans = self.orphans(tx).await?;
         let ids = orphans.iter().map(|orphan| orphan.id).collect();
+        // In id order, as every transaction: the children belong to many conversations.
         lock_runs(tx, &ids, std::iter::empty()).await?;
         let cancel = "UPDATE runs SET cancel_requested_at = $1, status_reason = $2 \
                       WHERE id = $3 AND finished_at IS NULL AND cancel_requested_at IS NULL";

@@ -23,8 +23,8 @@ use crate::sqlite_direct::SqliteDirect;
 use crate::writer;
 
 const READ_CONNECTIONS: u32 = 8;
-/// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies
-/// its slot until TCP gives up, about 15 minutes.
+/// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies its
+/// slot until its TCP timeout, about 15 minutes.
 const WRITE_CONNECTIONS: u32 = 3;
 /// Statement cache size per connection: each statement of the writer exists in all widths.
 const STATEMENTS: usize = 60 * crate::sql::WIDTHS;
@@ -47,7 +47,7 @@ const POSTGRES_SETTINGS: [(&str, &str); 3] = [
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(1500);
 
 /// A read of more than 2 s costs more than its result is worth. Pages and searches are bounded, so none should.
-/// `SQLite` has these bounds alone.
+/// `SQLite` has no statement timeout, only these bounds.
 const READ_SETTINGS: [(&str, &str); 1] = [("statement_timeout", "2s")];
 
 /// The writer looks rows up by key. A connection caches plans, and a plan made for an empty table keeps scanning
@@ -77,12 +77,15 @@ pub(crate) async fn open(
     };
     let writes = match backend {
         Backend::Sqlite => {
+            // One pooled connection: the file has one write lock.
             let writes = Database::connect(options(1)).await?;
             migrate(&writes, backend, migrations).await?;
             writes
         }
         Backend::Postgres => {
+            // The pool's own error names neither the server nor the cause.
             wait_for_server(url, ACQUIRE_TIMEOUT).await?;
+            // One connection, because the advisory lock of the migration belongs to its session.
             let alone = Database::connect(options(1)).await?;
             migrate(&alone, backend, migrations).await?;
             alone.close().await?;
@@ -117,8 +120,7 @@ pub(crate) async fn open(
     Ok((engine, work))
 }
 
-/// Migrates. An advisory lock serialises replicas; it belongs to the connection, so the pool must have exactly
-/// one.
+/// Migrates the database. An advisory lock serialises replicas, so the pool must have exactly one connection.
 async fn migrate(
     writes: &DatabaseConnection,
     backend: Backend,
@@ -138,6 +140,7 @@ async fn migrate(
         Migrations::New | Migrations::All => Migrator::up(writes, None).await,
     };
     if backend == Backend::Postgres {
+        // An early return needs no unlock: its session closes.
         writes.execute_unprepared(unlock).await?;
     }
     Ok(migrated?)
@@ -267,6 +270,7 @@ fn options(url: &str, backend: Backend, connections: u32, session: String) -> Co
     }
     if backend == Backend::Postgres {
         options
+            // A check before each use costs a round trip; the silence timeout detects dead connections.
             .test_before_acquire(false)
             .map_sqlx_postgres_pool_opts(move |pool| {
                 apply_session_settings(replace_unusable_sessions(pool), session.clone())

@@ -102,8 +102,8 @@ impl ConversationsOf {
 
 /// Filter for the requested conversations: by id, by key, or both. `None`: no filter was requested.
 ///
-/// A key belongs to one workspace. A workspace condition beside it would let a database scan the whole
-/// workspace, newest first.
+/// A key belongs to one workspace. A workspace condition in addition would let a database scan the entire workspace,
+/// newest first.
 pub(crate) fn of_conversations(
     key: impl ColumnTrait,
     workspace: &WorkspaceId,
@@ -174,8 +174,7 @@ async fn among(
     found.iter().map(|row| row.text("key")).collect()
 }
 
-/// Live runs of the conversation, in the order of their events. That order was set under the conversation's
-/// lock, so replica clocks do not matter.
+/// Live runs of the conversation, in the order of their events.
 pub(crate) async fn live_runs(
     tx: &impl Sql,
     key: Option<&str>,
@@ -187,6 +186,7 @@ pub(crate) async fn live_runs(
                 last_sequence FROM runs \
                 WHERE conversation_key = $1 AND finished_at IS NULL ORDER BY created_at, id";
     let mut rows = tx.query_sql(live.to_owned(), vec![key.into()]).await?;
+    // Creation times come from several replicas; the event's sequence was set under the conversation's lock.
     if rows.len() > 1 {
         let places = places(tx, &rows).await?;
         rows.sort_by_cached_key(|row| places.get(&row.text("event_id").ok()?).copied());

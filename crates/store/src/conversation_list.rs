@@ -35,8 +35,7 @@ pub struct ConversationRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConversationsFound {
     pub conversations: Vec<ConversationRecord>,
-    /// Start of the next page: behind the last conversation, or at the end of the scan. `None`: the list is
-    /// complete.
+    /// Start of the next page: after the last conversation, or at the end of the scan. `None`: the list is complete.
     pub next: Option<EventPosition>,
 }
 
@@ -65,6 +64,7 @@ impl ConversationRepository<'_> {
     ) -> Result<ConversationsFound, StoreError> {
         let bound = bound.into();
         let limit = usize::try_from(bound.limit).unwrap_or(usize::MAX);
+        // Reserved before the read, so concurrent lists cannot exceed the memory of the process.
         bound.budget.take(limit.saturating_mul(RECORD_BYTES))?;
         let mut newest: Vec<(EventPosition, String)> = Vec::new();
         let (mut after, mut size, mut scanned) = (after, FIRST_READ, 0);
@@ -74,6 +74,8 @@ impl ConversationRepository<'_> {
             for event in events {
                 if let Some(key) = event.newest_of {
                     if newest.len() == limit {
+                        // One conversation more than the page holds: the next page continues after the last scanned
+                        // event.
                         break 'scan after;
                     }
                     newest.push((event.position.clone(), key));
@@ -152,6 +154,7 @@ impl ConversationRepository<'_> {
         let rows = named.collect::<Result<HashMap<_, _>, StoreError>>()?;
         let mut records = Vec::with_capacity(newest.len());
         for (event, key) in newest {
+            // A missing row was deleted between the two reads.
             if let Some(row) = rows.get(&key) {
                 records.push(ConversationRecord {
                     conversation_id: row.text("conversation_id")?,

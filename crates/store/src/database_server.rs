@@ -39,11 +39,12 @@ async fn describe(options: &PgConnectOptions) -> Result<(Session, String), sqlx:
     let session = session_of(options).await?;
     let mut connection = PgConnection::connect_with(options).await?;
     let version = text_of(&mut connection, "SHOW server_version").await;
+    // The version is already read; a failed close changes nothing.
     let _ = connection.close().await;
     Ok((session, version?))
 }
 
-/// Use of the sessions behind an address.
+/// State of the sessions at an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Session {
     Usable,
@@ -72,6 +73,7 @@ async fn session_of(options: &PgConnectOptions) -> Result<Session, sqlx::Error> 
     } else {
         Session::ReadOnly
     };
+    // Both probes have their answer; a failed close changes nothing.
     let _ = tokio::join!(first.close(), second.close());
     Ok(session)
 }
@@ -88,6 +90,7 @@ async fn is_pooled(
     let set = format!("SELECT set_config('runnel.session', '{mark}', false)");
     first.execute(sqlx::raw_sql(AssertSqlSafe(set))).await?;
     let lost_before = text_of(&mut *first, READ).await? != mark;
+    // The open transaction pins a pooled session, so the first connection gets another one.
     let mut held = match second.begin().await {
         Ok(held) => held,
         // Statement mode refuses transactions.
@@ -132,6 +135,7 @@ pub(crate) fn probe_file(path: &Path) -> Result<String, StoreError> {
             read.map_err(|error| failed(error.to_string()))?;
         }
     }
+    // An empty file is a valid database: `SQLite` writes the header with the first table.
     if header.is_empty() || header == SQLITE_HEADER {
         Ok("SQLite".to_owned())
     } else {
@@ -167,6 +171,7 @@ pub(crate) async fn wait_for_server(url: &str, patience: Duration) -> Result<(),
                     break;
                 }
             }
+            // The timeout covers the entire wait, so no time is left for another try.
             Err(_) => break,
         }
         tokio::time::sleep(PAUSE).await;
@@ -187,7 +192,7 @@ fn place(options: &PgConnectOptions) -> String {
     format!("PostgreSQL at {host}:{port}, database {database}")
 }
 
-/// The cause alone, without the driver's preamble.
+/// The cause only, without the driver's preamble.
 fn reason(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Database(error) if error.message().contains("extra_float_digits") => format!(

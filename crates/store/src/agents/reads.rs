@@ -12,7 +12,6 @@ use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AgentRepository;
 
 impl AgentRepository<'_> {
-    /// An agent of the workspace.
     pub async fn find_agent(
         self,
         workspace: &WorkspaceId,
@@ -32,6 +31,7 @@ impl AgentRepository<'_> {
         named: &str,
     ) -> Result<Option<AgentId>, StoreError> {
         let column = match named.parse::<AgentId>() {
+            // An agent may have another agent's id as its name: the id wins.
             Ok(id) if self.find_agent(workspace, id).await?.is_some() => return Ok(Some(id)),
             _ => agents::Column::Name.eq(named),
         };

@@ -46,10 +46,12 @@ impl Mutation for BindArtifact {
             .filter(artifacts::Column::Id.eq(self.id.to_string()))
             .filter(artifacts::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(artifacts::Column::Origin.eq(client))
+            // The first event to commit gets the upload; for another one the row stays as it is.
             .filter(artifacts::Column::EventId.is_null())
             .exec(tx)
             .await?;
         let now = database_now(tx.get_database_backend());
+        // Read back to tell the cases apart: missing, expired, foreign, or bound before by a retry.
         let row = artifacts::Entity::find_by_id(self.id.to_string())
             .filter(artifacts::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(artifacts::Column::Status.eq(READY))
@@ -81,6 +83,7 @@ impl Mutation for UnbindArtifact {
             .col_expr(artifacts::Column::EventId, Expr::value(None::<String>))
             .filter(artifacts::Column::Id.eq(self.id.to_string()))
             .filter(artifacts::Column::Origin.eq(ArtifactOrigin::Client.as_str()))
+            // Only from this event: another event may have bound the upload meanwhile.
             .filter(artifacts::Column::EventId.eq(self.event_id.as_str()))
             .exec(tx)
             .await?;

@@ -51,6 +51,7 @@ impl Mutation for Claim {
         let ids = found.iter().map(|(id, _)| id.clone());
         artifacts::Entity::update_many()
             .col_expr(artifacts::Column::Status, Expr::value(DELETING))
+            // The claim is a lease: after a crash another process claims the row again.
             .col_expr(artifacts::Column::ExpiresAt, lease_end(backend, CLAIM))
             .filter(artifacts::Column::Id.is_in(ids))
             .exec(tx)
@@ -74,6 +75,7 @@ impl Mutation for DeleteArtifactRows {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         artifacts::Entity::delete_many()
             .filter(artifacts::Column::Id.is_in(self.0.iter().map(Uuid::to_string)))
+            // Only claimed rows: the bytes of others still exist.
             .filter(artifacts::Column::Status.eq(DELETING))
             .exec(tx)
             .await?;
@@ -90,6 +92,7 @@ pub(crate) async fn expire_of_runs(
     artifacts::Entity::update_many()
         .col_expr(artifacts::Column::ExpiresAt, now)
         .filter(artifacts::Column::RunId.is_in(runs.iter().map(String::as_str)))
+        // Rows in another state have their own expiry: uploads in progress time out, deletions have a claim.
         .filter(artifacts::Column::Status.eq(READY))
         .exec(tx)
         .await?;

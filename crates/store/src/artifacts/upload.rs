@@ -19,7 +19,7 @@ use crate::mutation::Mutation;
 use crate::shares::agent_of;
 use crate::state::lock_live_run;
 
-/// Reserves room for an artifact and records the location of its bytes.
+/// Reserves quota for an artifact and records the location of its bytes.
 #[derive(Clone, Debug)]
 pub struct BeginArtifact {
     pub id: Uuid,
@@ -66,9 +66,9 @@ pub enum ShareOf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     Begun,
-    /// The workspace has no room.
+    /// The workspace quota is used up.
     Full,
-    /// This share has no room.
+    /// This share of the quota is used up.
     ShareFull(ShareOf),
     /// The run has made the maximum number of artifacts.
     TooMany,
@@ -121,6 +121,7 @@ impl Mutation for BeginArtifact {
             agent_id: Set(agent),
             name: Set(String::new()),
             mime_type: Set(String::new()),
+            // The reservation counts until the upload finishes with its actual size.
             size: Set(signed(self.reserved)),
             sha256: Set(String::new()),
             place: Set(self.place.clone()),
@@ -145,7 +146,7 @@ impl Mutation for BeginArtifact {
 }
 
 impl BeginArtifact {
-    /// The first share without room.
+    /// The first share whose quota is used up.
     async fn full_share(
         &self,
         tx: &DatabaseTransaction,
@@ -158,8 +159,10 @@ impl BeginArtifact {
             asked.push((ShareOf::Run, self.shares.run, of_run));
             let of_agent = agent.map(|agent| AgentId.eq(agent));
             asked.extend(of_agent.map(|agent| (ShareOf::Agent, self.shares.agent, agent)));
+            // Artifacts of runs have an agent, others have none.
             asked.push((ShareOf::Runs, self.shares.runs, AgentId.is_not_null()));
         } else if self.origin == ArtifactOrigin::Client {
+            // A bound upload belongs to its event: it no longer counts for the share.
             let unnamed = Origin.eq(self.origin.as_str()).and(EventId.is_null());
             asked.push((ShareOf::Uploads, self.shares.uploads, unnamed));
         }
@@ -260,6 +263,7 @@ impl Mutation for FinishArtifact {
         let finished = artifacts::Entity::update_many()
             .set(row)
             .filter(artifacts::Column::Id.eq(self.id.to_string()))
+            // Guards against the sweep, which may have claimed a slow upload.
             .filter(artifacts::Column::Status.eq(PENDING))
             .exec(tx)
             .await?;

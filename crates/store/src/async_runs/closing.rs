@@ -51,11 +51,12 @@ impl Mutation for CloseAppends {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<AppendsClosed, StoreError> {
-        // Appends lock this row, too.
+        // Appends lock this row, too, so none commits between this check and the close.
         if !lock_live_run(tx, self.run_id).await? || !self.is_ours(tx).await? {
             return Ok(AppendsClosed::Lost);
         }
         let Some(deferral) = find(tx, self.run_id, self.attempt).await? else {
+            // Without this row the runner has appended no results.
             return Ok(AppendsClosed::Behind(0));
         };
         if self.only_if_expired && deferral.lease_expires_at >= read_now(tx).await? {
@@ -73,6 +74,7 @@ impl Mutation for CloseAppends {
 impl CloseAppends {
     async fn is_ours(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let found = runs::Entity::find_by_id(self.run_id.to_string())
+            // The epoch of the lease: another owner may have taken the run over.
             .filter(runs::Column::FencingToken.eq(self.epoch))
             .count(tx)
             .await?;

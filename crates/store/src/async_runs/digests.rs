@@ -24,10 +24,12 @@ pub fn result_digest(raw: &str) -> String {
     let mut digest = match serde_json::from_slice::<Value>(&text) {
         Ok(mut result) => {
             if let Value::Object(members) = &mut result {
+                // A runner's retry may carry a new time for the same result.
                 members.remove("timestamp");
             }
             sha256_hex(canonical_json(&result).as_bytes())
         }
+        // No JSON: the validation rejects it later, and its bytes identify a repeated call.
         Err(_) => sha256_hex(raw.as_bytes()),
     };
     digest.truncate(DIGEST_LENGTH);

@@ -30,6 +30,7 @@ pub(crate) async fn dispatch_all(
             begins.then_some(dispatch.deadline_at).into(),
         ]
     });
+    // The epoch rules out another owner, the status a run that ended or was dispatched meanwhile.
     let lease_end = lease_end_sql(tx.backend(), "?6");
     let update = format!(
         "UPDATE runs SET status = 'running', attempt = ?4, lease_owner = ?5, \
@@ -48,6 +49,7 @@ pub(crate) async fn dispatch_all(
         );
         moved.insert(row.text("id")?, told);
     }
+    // Only for runs that this transaction took: an intent permits the POST.
     let owned = |dispatch: &&&Dispatch| moved.contains_key(&dispatch.run.id.to_string());
     let intents = dispatches
         .iter()
