@@ -76,7 +76,7 @@ impl Changes {
 }
 
 impl Mutation for SaveDiscovery {
-    /// Refused ids, each with its owning endpoint, if any. Any refused id prevents the whole write.
+    /// Refused ids, each with its owning endpoint, if any. One refused id prevents the complete write.
     type Output = Vec<(RunnerId, Option<EndpointId>)>;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
@@ -101,6 +101,7 @@ impl Mutation for SaveDiscovery {
         self.update_endpoint(tx).await?;
         let findings: Value =
             parsed_json("runner_endpoints.findings", &before.id, &before.findings)?;
+        // The health history records changes only.
         if before.health != HEALTHY || changes.any() || findings != self.findings {
             self.write_health(tx, &changes).await?;
         }
@@ -342,6 +343,7 @@ impl Mutation for SaveFailure {
             .filter(runner_endpoints::Column::Id.eq(before.id.as_str()))
             .exec(tx)
             .await?;
+        // The health history records changes only.
         if before.health == self.health && before.health_reason.as_ref() == Some(&self.reason) {
             return Ok(());
         }
@@ -378,6 +380,7 @@ async fn lock(
     asked_at: i64,
 ) -> Result<Option<runner_endpoints::Model>, StoreError> {
     let is_earlier = runner_endpoints::Column::AskedAt.lte(asked_at);
+    // A clock that was set back would otherwise drop all results until it has caught up.
     let is_of_a_clock_set_back = runner_endpoints::Column::AskedAt.gt(asked_at + MAX_CHECK_OVERLAP);
     let locked = runner_endpoints::Entity::update_many()
         .col_expr(runner_endpoints::Column::AskedAt, Expr::value(asked_at))

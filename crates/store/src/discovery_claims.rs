@@ -27,6 +27,7 @@ impl Mutation for ClaimCheck {
     type Output = bool;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+        // Compare-and-set: of two replicas that saw the same time, only one claims the check.
         let claimed = runner_endpoints::Entity::update_many()
             .col_expr(
                 runner_endpoints::Column::NextCheckAt,
@@ -55,12 +56,14 @@ impl Mutation for CheckSoon {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
         let is_old = runner_endpoints::Column::AskedAt.lt(self.at - CHECK_PAUSE_MS);
+        // A recent check still gets its pause: many failed runs cause one check.
         let after_pause = Expr::col(runner_endpoints::Column::AskedAt).add(CHECK_PAUSE_MS);
         let due = Expr::case(is_old, self.at).finally(after_pause);
         runner_endpoints::Entity::update_many()
             .col_expr(runner_endpoints::Column::NextCheckAt, due.into())
             .filter(runner_endpoints::Column::Id.eq(self.endpoint_id.to_string()))
             .filter(runner_endpoints::Column::Health.eq("healthy"))
+            // A check that is due earlier stays.
             .filter(runner_endpoints::Column::NextCheckAt.gt(self.at + CHECK_PAUSE_MS))
             // Registered manifests are never discovered.
             .filter(runner_endpoints::Column::Manifests.is_null())
@@ -96,6 +99,7 @@ impl EndpointRepository<'_> {
                         error = &error as &dyn std::error::Error,
                         "unreadable endpoint row skipped by discovery, next check in 5 min"
                     );
+                    // Postponed, or the row would take a slot of each pass.
                     let until = now + UNREADABLE_PAUSE_MS;
                     let later = ClaimCheck {
                         endpoint_id,

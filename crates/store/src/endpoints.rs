@@ -42,14 +42,13 @@ pub struct EndpointRecord {
     /// Accepted and rejected manifests of the last discovery, as the API shows them.
     pub findings: Value,
     pub discovered_at: Option<i64>,
-    /// Time of the next check.
+    /// Epoch milliseconds.
     pub next_check_at: i64,
     pub version: i64,
     pub created_at: i64,
 }
 
 impl EndpointRecord {
-    /// The address of the endpoint.
     pub fn address(&self) -> EndpointAddress {
         EndpointAddress {
             id: self.id,
@@ -153,6 +152,7 @@ async fn configure(
         return Ok(record.clone());
     };
     let row = runner_endpoints::Model {
+        // Agents and runs refer to the id, and the next discovery compares with these results.
         id: known.id,
         version: known.version + 1,
         created_at: known.created_at,
@@ -163,6 +163,7 @@ async fn configure(
         asked_at: known.asked_at,
         ..to_row(record)
     };
+    // All columns: `into_active_model` marks loaded values as unchanged, and the update would write none.
     let active = row.clone().into_active_model().reset_all();
     runner_endpoints::Entity::update(active).exec(tx).await?;
     endpoint_record(row)
@@ -177,6 +178,7 @@ async fn delete(
         .filter(runner_endpoints::Column::WorkspaceId.eq(workspace.as_str()));
     let row = locked(tx, row).one(tx).await?;
     let Some(row) = row else { return Ok(None) };
+    // The next start would create it again from the config file.
     if row.origin != ORIGIN_CONFIG {
         runner_endpoints::Entity::delete_by_id(row.id.clone())
             .exec(tx)
@@ -188,7 +190,6 @@ async fn delete(
 }
 
 impl EndpointRepository<'_> {
-    /// An endpoint of the workspace.
     pub async fn find_endpoint(
         self,
         workspace: &WorkspaceId,
@@ -226,7 +227,6 @@ impl EndpointRepository<'_> {
         Ok(found.map(|(workspace, name)| (WorkspaceId(workspace), name)))
     }
 
-    /// An endpoint of the workspace by its name.
     pub async fn find_endpoint_by_name(
         self,
         workspace: &WorkspaceId,

@@ -21,8 +21,8 @@ pub enum StoreError {
     /// The decision inside the transaction was to store nothing.
     #[error("the decision was to store nothing")]
     Refused,
-    /// The caller's memory budget has no room for a page.
-    #[error("memory budget has no room for a page: {}", .0.reason)]
+    /// The caller's memory budget cannot hold a page.
+    #[error("memory budget cannot hold a page: {}", .0.reason)]
     OverBudget(OverBudget),
     /// The database did not answer in time: the outcome is unknown.
     #[error("the database cannot be reached")]
@@ -60,6 +60,7 @@ impl From<rusqlite::Error> for StoreError {
         let code = error.sqlite_error().map(|error| error.extended_code);
         match code {
             Some(SQLITE_CONSTRAINT_PRIMARYKEY | SQLITE_CONSTRAINT_UNIQUE) => Self::Taken,
+            // Other constraint failures are faults of this crate.
             _ => Self::Sqlite(error),
         }
     }
@@ -89,6 +90,7 @@ impl StoreError {
                 | DbErr::Query(RuntimeErr::SqlxError(error)),
             ) => match error.as_database_error() {
                 Some(error) => error.code().is_some_and(|code| is_transient_code(&code)),
+                // No reply of the server: the connection failed.
                 None => true,
             },
             _ => false,
@@ -136,10 +138,12 @@ fn is_conflict_code(code: &str) -> bool {
 /// timeout. `SQLite`: locked table or file, disk failure or full disk.
 fn is_transient_code(code: &str) -> bool {
     match sqlite_code(code) {
+        // Busy, locked, I/O error, full, cannot open.
         Some(code) => matches!(code, 5 | 6 | 10 | 13 | 14),
         None => {
             is_conflict_code(code)
                 || ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default())
+                // Read-only after a failover, idle within a transaction, transaction timeout.
                 || matches!(code, "25006" | "25P03" | "25P04")
         }
     }

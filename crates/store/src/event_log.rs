@@ -61,13 +61,12 @@ pub struct EventPosition {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventsFound {
     pub records: Vec<EventRecord>,
-    /// Start of the next page: behind the last event, or at the end of the scan for rare types. `None`: the list
-    /// is complete.
+    /// Start of the next page: after the last event, or at the end of the scan for rare types. `None`: the list is
+    /// complete.
     pub next: Option<EventPosition>,
 }
 
 impl EventRepository<'_> {
-    /// An event of the workspace.
     pub async fn find_event(
         self,
         workspace: &WorkspaceId,
@@ -89,6 +88,7 @@ impl EventRepository<'_> {
             None => None,
             Some(run) => steering_status(&self.db.readers, run, &row.event_id).await?,
         };
+        // Only a dropped event can get a run of its own.
         let taken_up_by = match steering.as_deref() {
             Some(DROPPED) => self.run_created_for(&row).await?,
             _ => None,
@@ -154,6 +154,7 @@ impl EventRepository<'_> {
         }
         let mut scan_end = None;
         if !filter.event_types.is_empty() {
+            // Without this bound a list of a rare type would scan the entire log.
             scan_end = self.events_scan_end(query.clone()).await?;
             query = query.filter(events::Column::EventType.is_in(padded(&filter.event_types)));
         }
@@ -178,6 +179,7 @@ impl EventRepository<'_> {
             received_at: record.received_at,
             event_id: record.event_id.clone(),
         });
+        // At the end of the scan a page may be short or empty; the client continues from there.
         let next = if has_more { last } else { scan_end };
         Ok(EventsFound { records, next })
     }

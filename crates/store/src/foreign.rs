@@ -40,7 +40,7 @@ pub struct ForeignRows {
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     #[error(
-        "cannot be read as an SQLite database; one that its program has open needs its -wal and -shm files beside it"
+        "cannot be read as an SQLite database; one that its program has open needs its -wal and -shm files in the same directory"
     )]
     Sqlite(#[source] rusqlite::Error),
     #[error("is no URL of PostgreSQL: postgres://USER@HOST/DATABASE")]
@@ -104,6 +104,7 @@ fn select(table: &ForeignTable, there: &[String], rows: usize) -> Option<String>
     let columns: Vec<_> = table
         .columns
         .iter()
+        // The names come from code, never from the database; columns of newer or older versions may be missing.
         .filter(|column| there.iter().any(|name| name == *column))
         .map(|column| format!("\"{column}\""))
         .collect();

@@ -33,6 +33,7 @@ pub(crate) async fn generations_of(
     newest: i64,
 ) -> Result<ConversationGenerations, StoreError> {
     let expires = |one: &Candidate| one.agent.spec.conversation_idle_seconds.is_some();
+    // Without an idle limit no agent begins generations, so the two reads are saved.
     let Some(key) = key.filter(|_| candidates.iter().any(expires)) else {
         return Ok(ConversationGenerations::default());
     };

@@ -41,6 +41,7 @@ pub(crate) async fn write_health(
         .order_by_desc(endpoint_health::Column::N)
         .one(tx)
         .await?;
+    // The caller's row lock prevents another writer from the same number.
     let n = last.map_or(0, |last| last.n) + 1;
     endpoint_health::Entity::delete_many()
         .filter(endpoint_health::Column::EndpointId.eq(row.endpoint_id.as_str()))

@@ -47,6 +47,7 @@ impl ConversationRepository<'_> {
         let candidates = self.candidates(conversation_key, wanted).await?;
         let most = usize::try_from(wanted.top).unwrap_or(usize::MAX);
         let mut found = Vec::new();
+        // In parts, because texts are large and the newest items often suffice.
         for some in candidates.chunks(TEXTS_IN_MEMORY) {
             let texts = self.texts_at(conversation_key, some).await?;
             let matches = |seq: &&i64| {
@@ -84,6 +85,7 @@ impl ConversationRepository<'_> {
         if let Some(after) = wanted.after {
             query = query.filter(transcript_terms::Column::Seq.gt(after));
         }
+        // Joined only for these filters: the index has neither role nor type.
         if !wanted.roles.is_empty() || !wanted.item_types.is_empty() {
             query = query.join(JoinType::InnerJoin, items());
         }

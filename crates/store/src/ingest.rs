@@ -81,9 +81,11 @@ impl Mutation for Ingest {
         tx: &DatabaseTransaction,
         tx_cache: &mut TxCache,
     ) -> Result<Ingested, StoreError> {
+        // Before any lock: a replayed event does not wait for its conversation.
         if let Some(known) = self.find_known(tx).await? {
             return Ok(known);
         }
+        // Before every other lock of the transaction, as in all replicas.
         let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
         let conversation = lock_conversations(tx, &[self]).await?.pop();
         // A new conversation has no runs.
@@ -113,17 +115,18 @@ impl Mutation for Ingest {
         Ok(stored)
     }
 
-    /// The answer contains the run id, which is unique to this try.
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
         told: &Self::Output,
     ) -> Result<bool, StoreError> {
+        // Other results wrote nothing, so a retry is safe.
         let Ingested::Stored { answer: told } = told else {
             return Ok(false);
         };
         let key = (self.workspace.to_string(), self.event_id.clone());
         let event = events::Entity::find_by_id(key).one(tx).await?;
+        // The answer contains the run id, which is unique to this try.
         Ok(event.is_some_and(|event| event.answer == *told))
     }
 }

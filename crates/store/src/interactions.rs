@@ -76,8 +76,8 @@ pub struct InteractionFilter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InteractionsFound {
     pub records: Vec<InteractionRecord>,
-    /// The next page begins before this id: the last record, or the end of the scan for rare matches. `None`:
-    /// the list is complete.
+    /// The next page begins before this id: the last record, or the end of the scan for rare matches. `None`: the list
+    /// is complete.
     pub next: Option<String>,
 }
 
@@ -113,7 +113,6 @@ const FROM: &str = "interactions i JOIN runs r ON r.id = i.run_id \
     AND e.dedupe_key = 'interaction:' || i.id";
 
 impl InteractionRepository<'_> {
-    /// A question of the workspace.
     pub async fn find_interaction(
         self,
         workspace: &WorkspaceId,
@@ -162,6 +161,7 @@ impl InteractionRepository<'_> {
             only.push(format!("i.run_id = {}", place(run.to_string().into())));
         }
         if let Some(agents) = &filter.agents {
+            // Clients choose the length of the list, and connections cache one statement per length.
             let agents = padded(agents.iter().map(ToString::to_string));
             let places: Vec<_> = agents.into_iter().map(|id| place(id.into())).collect();
             only.push(format!("r.agent_id IN ({})", places.join(", ")));
@@ -220,6 +220,7 @@ impl InteractionRepository<'_> {
     ) -> Result<Option<String>, StoreError> {
         let is_plain =
             filter.conversations.is_none() && filter.agents.is_none() && filter.open_at.is_none();
+        // An index serves these filters, so the limit of the page bounds the read.
         if filter.run_id.is_some() || is_plain {
             return Ok(None);
         }
@@ -250,6 +251,7 @@ fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
         ((Some(event_id), Some(answer)), Some(at)) => {
             Some((at, TakenAs::Event { event_id, answer }))
         }
+        // An answer event takes precedence over an answer that was delivered to the run.
         _ => given,
     };
     Ok(InteractionRecord {
@@ -314,6 +316,7 @@ impl Ingest {
             return Ok(Some(Unanswerable::Cancelled));
         };
         let linked = row.text_if_any("token_sha256")?;
+        // A link that was replaced must not answer.
         if answers.token_sha256.is_some() && answers.token_sha256 != linked {
             return Ok(Some(Unanswerable::LinkReplaced));
         }

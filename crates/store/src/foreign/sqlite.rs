@@ -42,6 +42,7 @@ fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
     connection.pragma_update(None, "query_only", true)?;
     // The schema is untrusted and must not call functions with side effects.
     connection.pragma_update(None, "trusted_schema", false)?;
+    // A read transaction: all tables come from one snapshot.
     connection.execute_batch("BEGIN")?;
     Ok(connection)
 }

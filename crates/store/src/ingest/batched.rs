@@ -25,6 +25,7 @@ pub(crate) async fn ingest_batch(
     let mut taken: Vec<_> = ingests.iter().map(|_| None).collect();
     let mut plain = independent(ingests);
     let known = known_among(tx, ingests, &plain).await?;
+    // An event that repeats an earlier one is applied by itself: it returns the stored answer.
     plain.retain(|place| !known.contains(place));
     if plain.is_empty() {
         return Ok(taken);
@@ -50,6 +51,7 @@ pub(crate) async fn ingest_batch(
         Err(StoreError::Refused | StoreError::Taken) if tx.has_savepoints() => {
             savepoint(tx, "ROLLBACK TO SAVEPOINT").await?;
         }
+        // Without savepoints the transaction is rolled back, and the pool applies its items.
         Err(error) => return Err(error),
     }
     Ok(taken)
@@ -66,6 +68,7 @@ async fn savepoint(tx: &impl Sql, verb: &str) -> Result<(), StoreError> {
 /// Positions of events that share no key, id or conversation with an earlier one.
 fn independent(ingests: &[&Ingest]) -> Vec<usize> {
     let (mut keys, mut ids, mut conversations) = (HashSet::new(), HashSet::new(), HashSet::new());
+    // The second event of a conversation depends on the run of the first one.
     let mut is_apart = |ingest: &Ingest| {
         let workspace = ingest.workspace.as_str();
         let key = keys.insert((workspace.to_owned(), ingest.dedupe_key.clone()));
@@ -94,6 +97,7 @@ async fn take_all(
         facts.capacities = capacities.clone();
         let facts: &DecisionFacts = facts;
         let plan = (event.decide)(facts);
+        // Later events of the batch count this run.
         if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &plan {
             capacities.add(run.endpoint_id);
         }

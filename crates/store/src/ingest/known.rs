@@ -58,7 +58,7 @@ impl KnownEvent {
     }
 }
 
-/// Positions of events with a known key or id.
+/// Positions of events whose key or id is stored.
 pub(super) async fn known_among(
     tx: &impl Sql,
     ingests: &[&Ingest],
@@ -114,6 +114,7 @@ impl Ingest {
             .of_same_key(&find_matches)
             .filter(|event| key.outlives(event))
         {
+            // In the same transaction as the new event: a failed ingest must not free the key.
             self.free_old_key(tx, event).await?;
         }
         Ok(key.judge(&find_matches))
@@ -171,6 +172,7 @@ impl EventKey<'_> {
                 Ingested::Mismatch
             });
         }
+        // Another key with a stored id: ids are never reused.
         let same_id = find_matches
             .iter()
             .any(|event| event.event_id == self.event_id);

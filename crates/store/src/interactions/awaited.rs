@@ -96,6 +96,7 @@ impl Mutation for DeliverAnswer {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<AnswerDelivery, StoreError> {
+        // First: this lock orders the answer with the end of the run and with the close of the question.
         let run = lock_run(tx, &self.workspace, self.run_id).await?;
         let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256 FROM interactions i \
             WHERE i.workspace_id = $1 AND i.id = $2 AND i.run_id = $3 AND i.is_awaited";
@@ -112,9 +113,11 @@ impl Mutation for DeliverAnswer {
             return Ok(AnswerDelivery::Refused(Unanswerable::Cancelled));
         };
         let linked = row.text_if_any("token_sha256")?;
+        // A link that was replaced must not answer.
         if self.token_sha256.is_some() && self.token_sha256 != linked {
             return Ok(AnswerDelivery::Refused(Unanswerable::LinkReplaced));
         }
+        // Before the state of the run: a repeated answer gets the same result after the end.
         match row.text_if_any("given_sha256")? {
             Some(given) if given == self.answer_sha256 => return Ok(AnswerDelivery::Same),
             Some(_) => return Ok(AnswerDelivery::Other),
@@ -125,6 +128,7 @@ impl Mutation for DeliverAnswer {
             LockedRun::Ended => return Ok(AnswerDelivery::RunEnded),
             LockedRun::Lives => {}
         }
+        // The run was notified of the close, so it holds even if this clock is slow.
         if row.number_if_any("closed_at")?.is_some() || row.number("expires_at")? <= self.at {
             return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }
@@ -163,6 +167,7 @@ impl Mutation for CloseAwaited {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        // Orders the close with an answer in progress.
         lock_run(tx, &self.workspace, self.run_id).await?;
         let sql = "UPDATE interactions SET closed_at = $1 WHERE run_id = $2 AND interaction_id = $3 \
             AND given_at IS NULL AND closed_at IS NULL AND expires_at <= $1";
