@@ -154,7 +154,6 @@ async fn find_row(
 }
 
 impl KnowledgeRepository<'_> {
-    /// A document of a base.
     pub async fn find_document(
         self,
         base: &BaseKey,

@@ -195,7 +195,9 @@ impl Mutation for TakeOverBatch {
                 .filter(runs::Column::Id.is_in(ids.iter().map(ToString::to_string)))
                 .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
                 .filter(self.leases.condition(&self.owner, backend));
+            // Locked rows belong to another replica that takes over or to an owner that is alive.
             let free: Vec<String> = skip_locked(tx, query).into_tuple().all(tx).await?;
+            // Fences the previous owner: its writes name the old epoch and change no row.
             let epoch = Expr::col(runs::Column::FencingToken).add(1);
             runs::Entity::update_many()
                 .col_expr(runs::Column::FencingToken, epoch)

@@ -158,7 +158,7 @@ impl Begin {
     }
 }
 
-/// Table and key column of frozen texts. `SQLite` rewrites a whole row on each change, so they have their own
+/// Table and key column of frozen texts. `SQLite` rewrites the entire row on each change, so they have their own
 /// table. `PostgreSQL` stores large values out of line itself.
 pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
     match backend {
@@ -181,6 +181,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             })
         })
         .collect();
+    // Before the runs: a text with a mark must never be readable without its part.
     named
         .write(tx, rows.first().map_or(0, |row| row.event.at))
         .await?;

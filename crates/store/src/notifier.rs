@@ -53,6 +53,7 @@ impl Notifications<'_> {
                 tracing::warn!(%error, "notifications of other replicas are lost, polling until the connection returns");
             }
             is_away = true;
+            // The callers read the database again for whatever the outage hid.
             hear(NotifyEvent::Missed);
             tokio::time::sleep(PAUSE).await;
         }

@@ -24,7 +24,7 @@ pub trait PageBudget: Sync {
     fn take(&self, bytes: usize) -> Result<(), OverBudget>;
 }
 
-/// The budget has no room for a page: reason code and message.
+/// The budget cannot hold a page: reason code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverBudget {
     pub reason: &'static str,
@@ -139,6 +139,7 @@ impl<E: EntityTrait> PageOf<E> {
             .select_only()
             .column(self.key)
             .expr_as(Expr::cust(bytes_of::<E>(self.without)), "bytes")
+            // One more than the limit shows that more rows exist.
             .limit(bound.limit.saturating_add(1))
             .into_tuple()
             .all(conn)
@@ -148,6 +149,7 @@ impl<E: EntityTrait> PageOf<E> {
         if !keys.is_empty() {
             let rows = self.find(&keys).all(conn).await?;
             let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
+            // Keeps the order of the first read: the second has none. A missing row was deleted between the two.
             for key in keys {
                 let key: Value = key.into();
                 let is_it = |row: &&mut Option<E::Model>| {
@@ -299,12 +301,14 @@ pub(crate) fn fitting<K>(
     let mut keys = Vec::new();
     for (key, bytes) in sizes.into_iter().take(most) {
         let with = taken.saturating_add(usize::try_from(bytes).unwrap_or(0));
+        // A row above the limit must still be readable, so the first one always fits.
         if with > bound.bytes && !keys.is_empty() {
             break;
         }
         taken = with;
         keys.push(key);
     }
+    // Before the rows are read: the bytes count as soon as they arrive.
     bound.budget.take(taken)?;
     Ok(FittingKeys {
         has_more: all > keys.len(),

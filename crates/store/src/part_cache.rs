@@ -25,6 +25,7 @@ impl PartCache {
 
     pub(crate) fn put(&self, sha256: String, text: Arc<str>) {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Cleared in full: a part is read again in one query, and an order of use would cost more than it saves.
         if cached.bytes.saturating_add(text.len()) > CACHE_BYTES {
             *cached = Cached::default();
         }

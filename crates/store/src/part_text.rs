@@ -1,4 +1,4 @@
-//! Texts apart from their shared parts.
+//! Texts without their shared parts.
 //!
 //! A stored text replaces a part by its hash between two marks. The mark is a control character, which JSON text
 //! cannot contain. Texts without marks are complete.

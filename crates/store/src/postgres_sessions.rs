@@ -14,9 +14,11 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 const END_SESSION: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE pid = pg_backend_pid() AND backend_start < clock_timestamp() - interval '1 second'";
 
-/// Drops dead sessions: each would occupy its slot for about 15 minutes, and its next user would wait for the
-/// whole timeout. Replaces read-only sessions, see [`replace_read_only`].
+/// Drops dead sessions: each would occupy its slot for about 15 minutes, and its next user would wait for the full
+/// timeout. Replaces read-only sessions, see [`replace_read_only`].
 pub(crate) fn replace_unusable_sessions(pool: PoolOptions<Postgres>) -> PoolOptions<Postgres> {
+    // On release, so the check of liveness delays no caller; a failover may come later, so write access is checked on
+    // use.
     pool.after_release(|connection, _| Box::pin(checked(is_alive(connection))))
         .before_acquire(|connection, _| Box::pin(checked(replace_read_only(connection))))
 }

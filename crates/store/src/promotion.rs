@@ -28,6 +28,7 @@ impl Promotion {
     ) -> Result<Vec<RunId>, StoreError> {
         let key = self.conversation_key.as_str();
         let left = drop_unpulled(tx, &end.workspace, end.run_id).await?;
+        // Their events have no run yet; events that the run pulled are done.
         if !left.is_empty() {
             let candidates = candidates(tx, &end.workspace).await?;
             let generations = generations_of(tx, &candidates, Some(key), 0).await?;

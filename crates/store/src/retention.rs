@@ -1,4 +1,4 @@
-//! Retention: deletes the ledger of old runs, whole runs at a time, so sequences have no gaps (runs §3).
+//! Retention: deletes the ledger of old runs, complete runs at a time, so sequences have no gaps.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -53,6 +53,7 @@ impl Mutation for Prune {
             .filter(runs::Column::PrunedAt.is_null())
             .filter(Expr::col(runs::Column::FinishedAt).lt(ago(backend, self.age)))
             .filter(runs::Column::Status.is_in(ENDED.map(RunStatus::as_str)))
+            // An open question may still be answered, which reads the run.
             .filter(Expr::exists(open_question(backend)).not())
             .order_by_asc(runs::Column::FinishedAt)
             .limit(BATCH);
@@ -60,6 +61,7 @@ impl Mutation for Prune {
         if old.is_empty() {
             return Ok(0);
         }
+        // A large delete would delay all other writes, so a batch is bounded in events and bytes.
         let old = within_byte_limit(tx, within_event_limit(old)).await?;
         let count = old.len() as u64;
         runs::Entity::update_many()

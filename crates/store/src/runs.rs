@@ -62,7 +62,7 @@ pub struct RunWindow<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct RunsFound {
     pub runs: Vec<Run>,
-    /// Start of the next page: behind the last run, or at the end of the scan for a selective filter. `None`:
+    /// Start of the next page: after the last run, or at the end of the scan for a selective filter. `None`:
     /// the list is complete.
     pub next: Option<RunPosition>,
 }

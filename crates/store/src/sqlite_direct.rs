@@ -102,7 +102,7 @@ impl SqliteDirect {
         Ok(())
     }
 
-    /// Checkpoints and truncates the log, so the database file alone holds everything. False when a reader still
+    /// Checkpoints and truncates the log, so the database file is complete by itself. False when a reader still
     /// uses the log.
     pub(crate) fn truncate_log(&self) -> Result<bool, StoreError> {
         let connection = self.connection();

@@ -40,7 +40,7 @@ const SWEEP: u64 = 4;
 pub struct AreaAccess {
     pub workspace: WorkspaceId,
     pub area: StorageArea,
-    /// Plugin, agent, or `''` for the whole workspace.
+    /// Plugin, agent, or `''` for the workspace itself.
     pub owner: String,
 }
 

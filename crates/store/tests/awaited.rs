@@ -299,7 +299,7 @@ async fn refuses_answer_after_expiry_notification(bench: StoreFixture) {
         given: None,
     };
     assert_eq!(find().await, closed);
-    // Another replica's clock may be behind.
+    // Another replica's clock may be slow.
     let give = given(&bench, &run, &id, "a", EXPIRES_AT - 1);
     let expired = AnswerDelivery::Refused(Unanswerable::Expired);
     assert_eq!(bench.store.write(give).await.unwrap(), expired);

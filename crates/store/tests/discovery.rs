@@ -121,7 +121,7 @@ async fn deletes_objects_removed_from_config(bench: StoreFixture) {
 async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     let broken = bench.endpoint("broken").await;
     let sound = bench.endpoint("sound").await;
-    let tamper = format!("UPDATE runner_endpoints SET mode = 'bent' WHERE id = '{broken}'");
+    let tamper = format!("UPDATE runner_endpoints SET mode = 'malformed' WHERE id = '{broken}'");
     bench.tamper(&tamper).await;
     // The unreadable row is due first, and the limit is one.
     let first = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
@@ -329,7 +329,7 @@ async fn drops_outdated_discovery_results(bench: StoreFixture) {
     bench.store.write(latest.clone()).await.unwrap();
     bench
         .store
-        .write(failure(endpoint, "asked before", 19))
+        .write(failure(endpoint, "requested earlier", 19))
         .await
         .unwrap();
     // A mark that far ahead comes from a clock that was set back.

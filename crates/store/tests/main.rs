@@ -1,5 +1,5 @@
 //! Tests of the store on both databases: one topic per file, shared code in `support`.
-#![expect(clippy::unwrap_used, reason = "a test says what is wrong by failing")]
+#![expect(clippy::unwrap_used, reason = "a failing assertion reports the fault")]
 
 mod support;
 

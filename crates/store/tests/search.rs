@@ -305,7 +305,7 @@ async fn failed_event_keeps_index_of_its_batch(bench: StoreFixture) {
         let text = format!("word number{number}");
         let mut message = message(&text);
         if number % 8 == 5 {
-            // Its id is taken, so the whole event is rolled back within a commit.
+            // Its id is taken, so the complete event is rolled back within a commit.
             message.id = taken.id;
         }
         bench.store.events().ingest(saying(&bench, "a", message))

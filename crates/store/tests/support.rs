@@ -107,7 +107,7 @@ pub(crate) async fn create_database() -> Option<TestDatabase> {
             !demanded.contains("postgres"),
             "RUNNEL_TEST_POSTGRES_URL is not set"
         );
-        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        #[expect(clippy::print_stderr, reason = "reports a skipped test")]
         {
             eprintln!("SKIPPED (no RUNNEL_TEST_POSTGRES_URL)");
         }

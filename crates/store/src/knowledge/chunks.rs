@@ -57,6 +57,7 @@ impl Mutation for WriteChunks {
             signed(self.all).into(),
             now.into(),
         ];
+        // Abandoned meanwhile: its chunks would belong to no document and never be deleted.
         if tx.query_sql(sql.to_owned(), values).await?.is_empty() {
             return Ok(false);
         }

@@ -53,6 +53,7 @@ impl Mutation for BeginIndexing {
         let now = read_now(tx).await?;
         if let Some(row) = find_row(tx, &self.base, &self.document_id).await? {
             let pending = row.number("pending")?;
+            // A retry of this attempt after a lost commit reply.
             if pending > 0 && row.text("pending_by")? == self.attempt {
                 return Ok(IndexingBegun::Content(pending));
             }
@@ -79,6 +80,7 @@ impl Mutation for BeginIndexing {
         let rows = tx
             .query_sql(count.to_owned(), self.base.values().to_vec())
             .await?;
+        // Counted under the lock of the base, so concurrent uploads cannot exceed the limit.
         let count = rows.first().map_or(Ok(0), |row| row.number("count"))?;
         if count >= signed(self.most) {
             return Ok(IndexingBegun::Full);
@@ -195,6 +197,7 @@ impl Mutation for FinishIndexing {
         if pointed.is_empty() {
             return Ok(None);
         }
+        // The old chunks are deleted in batches by the sweep: they may be many.
         discard(tx, before.content).await?;
         let rows = self.entries.iter().map(|(name, value)| -> [Value; 3] {
             [

@@ -43,6 +43,7 @@ impl Mutation for DeleteDocument {
         let Some(row) = rows.first() else {
             return Ok(false);
         };
+        // Both contents: a document under indexing has a searchable one and a pending one.
         discard(tx, row.number("content")?).await?;
         discard(tx, row.number("pending")?).await?;
         changed(tx, &self.base).await?;
@@ -54,6 +55,7 @@ impl Mutation for DeleteDocument {
         tx: &DatabaseTransaction,
         told: &bool,
     ) -> Result<bool, StoreError> {
+        // A result of false wrote nothing, so a retry is safe.
         Ok(*told && find_row(tx, &self.base, &self.document_id).await?.is_none())
     }
 }
@@ -82,6 +84,7 @@ impl Mutation for SweepKnowledge {
                     .to_owned(),
                 at: now,
             };
+            // Checked again in the update: the indexing may have written a chunk meanwhile.
             fail.fail_unless_written_since(tx, abandoned).await?;
         }
         // Replicas skip each other's rows; SQLite has one writer and no such clause.
@@ -104,6 +107,7 @@ async fn delete_some(tx: &DatabaseTransaction, content: i64) -> Result<(), Store
         "SELECT id FROM knowledge_chunks WHERE id >= $1 AND id < $2 ORDER BY id LIMIT {SWEEP}"
     );
     let rows = tx.query_sql(sql, vec![from.into(), end.into()]).await?;
+    // The last batch is deleted: only now the number may go.
     let Some(last) = rows.last() else {
         for table in ["knowledge_metadata", "knowledge_garbage"] {
             let sql = format!("DELETE FROM {table} WHERE content = $1");
@@ -117,6 +121,7 @@ async fn delete_some(tx: &DatabaseTransaction, content: i64) -> Result<(), Store
         ("knowledge_vectors", "id"),
         ("knowledge_chunks", "id"),
     ] {
+        // Index rows first: chunks find the rest of a content after a crash.
         let sql = format!("DELETE FROM {table} WHERE {id} >= $1 AND {id} <= $2");
         tx.execute_sql(sql, vec![from.into(), last.into()]).await?;
     }
@@ -128,6 +133,7 @@ impl KnowledgeRepository<'_> {
     pub async fn sweep_knowledge(self) -> Result<bool, StoreError> {
         let sql = "SELECT content AS one FROM knowledge_garbage UNION ALL \
             SELECT pending FROM knowledge_documents WHERE pending > 0 LIMIT 1";
+        // Reads first, because most passes have nothing to do and need no write.
         if self
             .db
             .readers

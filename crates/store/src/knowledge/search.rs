@@ -121,6 +121,7 @@ impl KnowledgeRepository<'_> {
         for some in terms.chunks(COUNTED) {
             let mut values: Vec<Value> = Vec::new();
             let mut parts = Vec::new();
+            // Padded, so connections cache one statement per width.
             for (place, term) in padded(some.iter()).into_iter().enumerate() {
                 let held = self.holds(term, &mut values);
                 parts.push(format!(
@@ -175,6 +176,7 @@ impl KnowledgeRepository<'_> {
                      FROM knowledge_terms CROSS JOIN knowledge_documents d \
                      WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
                      LIMIT {}) AS s{place}",
+                    // One more than the maximum shows that the term is common.
                     COMMON + 1
                 ));
             }

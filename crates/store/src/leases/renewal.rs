@@ -81,9 +81,11 @@ impl LeaseKeeper {
             tx.commit().await?;
             Ok(renewed)
         };
+        // Half of the lease: the rest is left for locked rows and for a second try.
         let renewed = tokio::time::timeout(lease / 2, renewing).await;
         let mut renewed = renewed.unwrap_or(Err(StoreError::Unreachable))?;
         let waiting = renew_busy(own, owner, lease, &mut renewed);
+        // An error is no loss: these runs stay in `busy`, and the next renewal tries them again.
         if let Ok(Err(error)) = tokio::time::timeout(lease / 4, waiting).await {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(error, "leases of locked rows are renewed next time");
@@ -103,6 +105,7 @@ async fn renew_busy(
         return Ok(());
     }
     let tx = own.begin().await?;
+    // Shorter than the timeout around it, so the connection stays usable.
     let patience = format!("SET LOCAL lock_timeout = {}", (lease / 5).as_millis());
     tx.execute_unprepared(&patience).await?;
     let busy = held_by(owner, renewed.busy.iter().copied()).order_by_asc(runs::Column::Id);

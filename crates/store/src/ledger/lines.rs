@@ -55,6 +55,7 @@ impl LineBuffer {
 
     fn extend<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) {
         for (sequence, text) in lines {
+            // The first line always fits, or a reader of a large event would never advance.
             let fits = self.lines.is_empty() || text.len() <= self.room;
             self.is_full |= !fits;
             if self.is_full {

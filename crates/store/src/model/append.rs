@@ -31,7 +31,7 @@ pub struct Append {
     pub audits: Vec<AuditEntry>,
     /// Announced artifacts, each with the sequence of its event.
     pub artifacts: Vec<(Uuid, u64)>,
-    /// Questions asked by these events.
+    /// Questions in these events.
     pub interactions: Vec<NewInteraction>,
     /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,

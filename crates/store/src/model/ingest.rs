@@ -55,7 +55,7 @@ pub enum IngestPlan {
         message: Option<UserMessage>,
         answer: String,
     },
-    /// The event and its run, queued behind the live ones. Cancels the runs in `cancel`.
+    /// The event and its run, queued after the live ones. Cancels the runs in `cancel`.
     Queue {
         run: Box<NewRun>,
         message: Option<UserMessage>,

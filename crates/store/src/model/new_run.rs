@@ -15,7 +15,7 @@ use crate::part_text::SharedParts;
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub id: RunId,
-    /// Span of the event's trace context, if kept.
+    /// Span of the event's trace context, if stored.
     pub trace_parent: Option<TraceParent>,
     /// The parent, for a child run.
     pub parent_run_id: Option<RunId>,
@@ -23,7 +23,7 @@ pub struct NewRun {
     pub retry_of: Option<RunId>,
     /// The generation that the event begins in its conversation.
     pub begun: Option<ConversationGeneration>,
-    /// The API key that posted the event, answered the question or asked for the retry.
+    /// The API key that posted the event, sent the answer or requested the retry.
     pub posted_by: Option<ApiKeyId>,
     pub agent_id: AgentId,
     pub agent_version: i64,

@@ -1,4 +1,4 @@
-//! Texts that a client sees beside a run: its conversation, its agent's name and the begin of its input.
+//! Texts that a client sees with a run: its conversation, its agent's name and the start of its input.
 
 use std::collections::HashMap;
 

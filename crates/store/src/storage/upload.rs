@@ -23,7 +23,7 @@ use crate::state::lock_live_run;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadStep {
     Written,
-    /// The area has no room.
+    /// The quota of the area is used up.
     Full,
     /// The run, or its agent, has used its share of the area.
     ShareFull,
@@ -53,7 +53,7 @@ impl PutIf {
     }
 }
 
-/// Reserves room for a content of more than one chunk.
+/// Reserves quota for a content of more than one chunk.
 #[derive(Clone, Debug)]
 pub struct BeginUpload {
     pub run_id: RunId,
@@ -278,7 +278,7 @@ impl Mutation for FinishUpload {
             let begun = storage_garbage::Entity::delete_by_id(content.as_str())
                 .exec(tx)
                 .await?;
-            // The reservation held the room.
+            // The reservation already counted these bytes.
             if begun.rows_affected == 0 {
                 return Ok(UploadStep::Expired);
             }

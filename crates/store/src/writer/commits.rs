@@ -132,7 +132,7 @@ impl Commits {
         if batch.is_empty() {
             return DatabaseReached::Yes;
         }
-        // A single item has no batch to fall back from; the retry loop of `alone` handles its failures.
+        // A single item has no batch to fall back from: the per-item loop retries it.
         let applied = if batch.len() == 1 {
             Ok(None)
         } else {

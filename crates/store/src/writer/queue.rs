@@ -106,7 +106,7 @@ impl Writer {
             .queue
             .send(QueueMessage::Item(item, byte_permits))
             .await;
-        // The queue holds a whole commit: end the linger time.
+        // The queue holds a full commit: end the linger time.
         if is_awaited || self.queue.max_capacity() - self.queue.capacity() >= BATCH {
             self.wake.notify_one();
         }

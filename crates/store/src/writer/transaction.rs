@@ -164,7 +164,7 @@ async fn apply_all(
     Ok(applied)
 }
 
-/// Applies one item. An error rolls the whole transaction back.
+/// Applies one item. An error rolls back the entire transaction.
 async fn apply(
     tx: &DatabaseTransaction,
     item: &mut dyn Item,
