@@ -120,6 +120,7 @@ impl MigratorTrait for Migrator {
 async fn run(manager: &SchemaManager<'_>, statements: &[&str]) -> Result<(), DbErr> {
     for statement in statements {
         let connection = manager.get_connection();
+        // Unprepared, because each statement runs once.
         connection.execute_unprepared(statement).await?;
     }
     Ok(())

@@ -121,6 +121,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Children before their parents: foreign keys refuse the other order.
         for table in TABLES {
             run(manager, &[&format!("DROP TABLE {table}")]).await?;
         }

@@ -10,6 +10,7 @@ pub(crate) struct Migration;
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The event id breaks ties of equal times, so a page continues without gaps.
         run(
             manager,
             &[

@@ -34,6 +34,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // A default of 0 makes each existing endpoint due at once.
         run(manager, UP).await
     }
 

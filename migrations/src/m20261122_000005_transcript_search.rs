@@ -21,7 +21,7 @@ const POSTGRES: &[&str] = &[
     "CREATE INDEX transcript_terms_found ON transcript_terms USING gin (terms)",
 ];
 
-/// `terms_version`: version of the item's index terms; 0: not indexed. An older gateway beside this one writes 0
+/// `terms_version`: version of the item's index terms; 0: not indexed. An older gateway next to this one writes 0
 /// by default.
 const UP: &[&str] = &[
     "ALTER TABLE transcript_items ADD COLUMN terms_version BIGINT NOT NULL DEFAULT 0",
@@ -48,6 +48,7 @@ impl MigrationTrait for Migration {
             DbBackend::Postgres => POSTGRES,
             _ => SQLITE,
         };
+        // Both indexes have the same table name, so queries differ only in their match expression.
         run(manager, index).await?;
         run(manager, UP).await
     }

@@ -1,4 +1,4 @@
-//! Payloads of platforms, stored apart from their events.
+//! Payloads of platforms, stored separately from their events.
 
 use sea_orm_migration::prelude::*;
 
@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // A separate table: lists and lookups of events never read the payload.
         let statement = "CREATE TABLE raw_payloads (
             workspace_id TEXT NOT NULL, event_id TEXT NOT NULL, payload TEXT NOT NULL,
             created_at BIGINT NOT NULL, PRIMARY KEY (workspace_id, event_id))";

@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Partial: pruned runs leave the index, so the next batch is found without a scan.
         run(
             manager,
             &[

@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Nullable: an entry has no outcome during its call.
         run(
             manager,
             &[

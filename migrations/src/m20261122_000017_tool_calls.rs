@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The key is unique per run, so a retried call finds its first result.
         run(
             manager,
             &["CREATE TABLE tool_calls (

@@ -71,6 +71,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The index tables differ in the types of their columns and in their full-text support.
         run(manager, UP).await?;
         let index = match manager.get_database_backend() {
             DbBackend::Postgres => POSTGRES,

@@ -27,6 +27,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // `expires_at` is indexed for the sweep, which finds uploads and deletions by their expiry.
         run(manager, UP).await
     }
 

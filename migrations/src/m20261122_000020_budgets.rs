@@ -15,6 +15,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // `budget_usage` holds the sums: a check reads one row instead of all calls of a window.
         run(
             manager,
             &[

@@ -24,6 +24,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Results have their own rows: an append does not rewrite those of earlier calls.
         run(manager, UP).await
     }
 

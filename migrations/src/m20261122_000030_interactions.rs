@@ -25,6 +25,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The token is stored as a hash only: a reader of the database cannot answer a question.
         run(manager, UP).await
     }
 

@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Nullable: runs of events without a trace header have none.
         run(manager, &["ALTER TABLE runs ADD COLUMN trace_parent TEXT"]).await
     }
 

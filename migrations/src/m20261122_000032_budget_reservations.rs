@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // One row for each budget of a call: settling subtracts exactly what was reserved.
         let table = "CREATE TABLE budget_reservations (call_id TEXT NOT NULL, budget TEXT NOT NULL, \
              subject TEXT NOT NULL, window_start BIGINT NOT NULL, run_id TEXT NOT NULL, \
              calls BIGINT NOT NULL, tokens BIGINT NOT NULL, cost_micros BIGINT NOT NULL, \

@@ -78,6 +78,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Indexes first, in the reverse order of `up`.
         run(manager, DOWN).await?;
         if manager.get_database_backend() == DbBackend::Sqlite {
             run(manager, FROZEN_BACK).await?;

@@ -1,6 +1,5 @@
-//! Audit rows clustered by run, where `SQLite` had a table and two indexes: a row is written for each host call,
-//! and read by its run. `PostgreSQL` keeps its table, because replicas of an older version find rows by id
-//! alone.
+//! Audit rows clustered by run, where `SQLite` had a table and two indexes: a row is written for each host call, and
+//! read by its run. `PostgreSQL` keeps its table.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DbBackend;
@@ -20,6 +19,7 @@ const TYPED: &str = "workspace_id TEXT NOT NULL, run_id TEXT NOT NULL, action TE
 /// Rebuilds the table with `create`.
 async fn make_anew(manager: &SchemaManager<'_>, create: &str) -> Result<(), DbErr> {
     let copy = format!("INSERT INTO audit_entries ({COLUMNS}) SELECT {COLUMNS} FROM older_entries");
+    // `SQLite` cannot change a primary key in place.
     run(
         manager,
         &[
@@ -40,6 +40,7 @@ impl MigrationTrait for Migration {
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         if manager.get_database_backend() != DbBackend::Sqlite {
+            // On `PostgreSQL` replicas of an older version find rows by id only.
             return Ok(());
         }
         let create = format!(

@@ -1,5 +1,4 @@
-//! Index of conversations by id alone. Filters of runs, events and questions name neither bot nor thread, and
-//! the unique index starts with the bot.
+//! Index of conversations by their id only.
 
 use sea_orm_migration::prelude::*;
 
@@ -15,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Filters of runs, events and questions name neither bot nor thread, and the unique index starts with the bot.
         let index =
             "CREATE INDEX conversations_by_id ON conversations (workspace_id, conversation_id)";
         run(manager, &[index]).await

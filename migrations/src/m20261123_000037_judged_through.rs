@@ -1,5 +1,4 @@
-//! Number of the last appended result in the ledger: a new owner resumes behind it. A run in progress during
-//! this migration has an older owner, which does not record it: -1.
+//! Number of the last appended result in the ledger: a new owner resumes after it.
 
 use sea_orm_migration::prelude::*;
 
@@ -15,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // A run in progress during this migration has an older owner, which does not record the number: -1.
         let column =
             "ALTER TABLE run_deferrals ADD COLUMN judged_through BIGINT NOT NULL DEFAULT -1";
         run(manager, &[column]).await

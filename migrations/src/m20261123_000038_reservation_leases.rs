@@ -15,6 +15,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Nullable: older reservations have no lease and end with their runs.
         let column = "ALTER TABLE budget_reservations ADD COLUMN lease_expires_at BIGINT";
         run(manager, &[column]).await
     }

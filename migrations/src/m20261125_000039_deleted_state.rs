@@ -15,6 +15,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // One row for each scope: a row for each deleted key would grow without a bound.
         let table = "CREATE TABLE state_deleted (scope TEXT NOT NULL, scope_sha256 TEXT NOT NULL, \
                      version BIGINT NOT NULL, PRIMARY KEY (scope, scope_sha256))";
         run(manager, &[table]).await

@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The sweep deletes by window, retention by run: neither is a prefix of the primary key.
         run(
             manager,
             &[

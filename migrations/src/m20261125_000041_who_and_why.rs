@@ -15,6 +15,7 @@ impl MigrationTrait for Migration {
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         run(
+            // Nullable: items of agents have no author, and rejections of older gateways no message.
             manager,
             &[
                 "ALTER TABLE transcript_items ADD COLUMN author TEXT",

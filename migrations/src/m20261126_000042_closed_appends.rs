@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Open by default: runs in progress accept results during the migration.
         let column =
             "ALTER TABLE run_deferrals ADD COLUMN is_closed BOOLEAN NOT NULL DEFAULT FALSE";
         run(manager, &[column]).await

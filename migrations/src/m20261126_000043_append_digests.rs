@@ -15,6 +15,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Empty by default: calls of an older gateway have no digests.
         run(
             manager,
             &["ALTER TABLE run_appends ADD COLUMN digests TEXT NOT NULL DEFAULT ''"],

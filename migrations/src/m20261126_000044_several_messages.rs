@@ -52,6 +52,7 @@ impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         let statements: &[&str] = match manager.get_database_backend() {
             DatabaseBackend::Postgres => &[
+                // The name that `PostgreSQL` gave to the unnamed constraint.
                 "ALTER TABLE transcript_items DROP CONSTRAINT transcript_items_run_id_role_event_id_key",
             ],
             _ => anew!(""),
@@ -60,6 +61,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The older constraint allows one message only.
         run(manager, &[ONE_EACH]).await?;
         let statements: &[&str] = match manager.get_database_backend() {
             DatabaseBackend::Postgres => {

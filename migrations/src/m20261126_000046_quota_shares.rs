@@ -34,6 +34,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Existing rows get the agent of their run, or their bytes would count for no share.
         run(manager, UP).await
     }
 

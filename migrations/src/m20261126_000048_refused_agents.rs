@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Nullable: an agent without faults has none.
         run(manager, &["ALTER TABLE agents ADD COLUMN refused TEXT"]).await
     }
 

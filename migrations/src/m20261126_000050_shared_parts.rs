@@ -47,6 +47,7 @@ impl MigrationTrait for Migration {
         let connection = manager.get_connection();
         let parts = Statement::from_string(backend, "SELECT sha256 FROM shared_parts");
         for part in connection.query_all_raw(parts).await? {
+            // Hex digits only, so the text needs no escape in the statement.
             let sha256: String = part.try_get("", "sha256")?;
             for (table, column) in texts.into_iter().chain([("run_attempts", "context")]) {
                 let named = format!("{mark} || '{sha256}' || {mark}");

@@ -19,6 +19,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Both end in the key of the display order, so a page needs no sort.
         run(manager, UP).await
     }
 

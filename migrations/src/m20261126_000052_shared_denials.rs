@@ -14,6 +14,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Each existing entry is one call.
         let column = "ALTER TABLE audit_entries ADD COLUMN calls BIGINT NOT NULL DEFAULT 1";
         run(manager, &[column]).await
     }

@@ -25,6 +25,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Existing keys get the agent of their last writer, the only one recorded.
         run(manager, UP).await
     }
 

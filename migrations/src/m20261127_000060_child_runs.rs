@@ -47,6 +47,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // A new table, because `SQLite` cannot change a primary key in place.
         run(manager, UP).await
     }
 

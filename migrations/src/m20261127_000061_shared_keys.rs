@@ -24,6 +24,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // Partial: only calls with a shared key have this time.
         run(manager, UP).await
     }
 

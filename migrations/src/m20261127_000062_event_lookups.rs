@@ -1,8 +1,8 @@
 //! One index each for lookups of an event by id and by deduplication key.
 //!
-//! On an empty table PostgreSQL plans such a lookup with any index that starts with the workspace, as all cost
-//! the same. It keeps that plan as the table grows, and each lookup reads the whole workspace. So the index of
-//! newest events has a condition that only lists use, and key indexes start with the key.
+//! On an empty table PostgreSQL plans such a lookup with any index that starts with the workspace, as all cost the
+//! same. It keeps that plan as the table grows, and each lookup reads the entire workspace. So the index of newest
+//! events has a condition that only lists use, and key indexes start with the key.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::sea_orm::DatabaseBackend;
@@ -39,6 +39,7 @@ impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
         run(manager, UP).await?;
         if manager.get_database_backend() == DatabaseBackend::Postgres {
+            // `SQLite` plans each statement anew and needs no other key index.
             run(manager, POSTGRES_UP).await?;
         }
         Ok(())

@@ -24,6 +24,7 @@ impl MigrationTrait for Migration {
     }
 
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        // The unique index refuses a second retry, even of another replica.
         run(manager, UP).await
     }
 

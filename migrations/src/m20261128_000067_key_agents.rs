@@ -1,4 +1,4 @@
-//! The agents that an API key is restricted to: a JSON list of ids. NULL: the whole workspace.
+//! The agents that an API key is restricted to: a JSON list of ids. NULL: all agents of the workspace.
 
 use sea_orm_migration::prelude::*;
 

@@ -24,7 +24,7 @@ impl Clock {
         i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Whole seconds since 1970.
+    /// Seconds since 1970, rounded down.
     pub fn now_seconds(&self) -> i64 {
         self.now_ms() / 1000
     }

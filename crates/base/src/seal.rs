@@ -55,6 +55,7 @@ impl MasterKey {
         let bytes = decode_hex(text)
             .or_else(|| decode_base64(text))
             .ok_or(SealError::Malformed)?;
+        // A sample key from documentation is public.
         if is_weak(&bytes) {
             return Err(SealError::Weak);
         }
@@ -73,8 +74,10 @@ impl MasterKey {
         let mut sealed = plain.to_vec();
         let nonce = self
             .sealing
+            // The purpose is authenticated, not stored: a text copied to another column does not open there.
             .seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut sealed)
             .expect("AES-GCM seals anything under 64 GiB");
+        // The nonce is not secret; it precedes the ciphertext for `open`.
         let mut whole = nonce.as_ref().to_vec();
         whole.append(&mut sealed);
         format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(whole))
@@ -91,6 +94,7 @@ impl MasterKey {
         let (nonce, body) = whole
             .split_at_checked(NONCE_LEN)
             .ok_or(SealError::Unopenable)?;
+        // Unique because `seal` drew it at random.
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError::Unopenable)?;
 
         let mut body = body.to_vec();
@@ -104,6 +108,7 @@ impl MasterKey {
     /// An HMAC of `purpose` as 32 hex digits. Equal for all processes with the same key, unpredictable for
     /// others.
     pub fn fingerprint(&self, purpose: &str) -> String {
+        // Domain separation from other uses of the master key.
         let purpose = format!("runnel mark: {purpose}");
         let tag = hmac::sign(&self.marking, purpose.as_bytes());
         let mut hex = String::new();
@@ -157,6 +162,7 @@ fn decode_hex(text: &str) -> Option<[u8; KEY_BYTES]> {
 }
 
 fn decode_base64(text: &str) -> Option<[u8; KEY_BYTES]> {
+    // Key files come from several tools, with and without padding.
     let lenient =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     [&alphabet::STANDARD, &alphabet::URL_SAFE]

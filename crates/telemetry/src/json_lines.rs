@@ -42,6 +42,7 @@ where
         writeln!(
             writer,
             "{}",
+            // The text of an event may come from a client: it must not control the terminal of an operator.
             for_terminals(&Value::Object(line).to_string())
         )
     }
@@ -74,6 +75,7 @@ impl Fields {
 
     fn text(&mut self, field: &Field, mut text: String) {
         if text.len() > MAX_BYTES {
+            // A cut inside a character would make the line invalid UTF-8.
             let end = text.floor_char_boundary(MAX_BYTES);
             text.truncate(end);
             text.push('…');
@@ -86,6 +88,7 @@ impl Visit for Fields {
     fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
         let mut text = error.to_string();
         let mut next = error.source();
+        // A chain of causes may be long; the field is cut at this length anyway.
         while let Some(cause) = next.filter(|_| text.len() <= MAX_BYTES) {
             let told = cause.to_string();
             // A wrapping error often repeats its cause.
@@ -114,6 +117,7 @@ impl Visit for Fields {
     }
 
     fn record_u128(&mut self, field: &Field, value: u128) {
+        // JSON numbers of this size would lose digits in most readers.
         self.enter(field, u64::try_from(value).unwrap_or(u64::MAX));
     }
 

@@ -22,7 +22,7 @@ use tracing_subscriber::filter::{Directive, LevelFilter};
 /// Log filter in the syntax of `tracing` (`info,gateway=debug`).
 const FILTER_VARIABLE: &str = "RUNNEL_LOG";
 
-/// The crates that log for the gateway, beside `gateway` itself.
+/// The crates that log for the gateway, in addition to `gateway` itself.
 const GATEWAY: [&str; 10] = [
     "api",
     "blob_store",
@@ -71,6 +71,7 @@ pub fn init(format: LogFormat, default_filter: &str) {
             .compact()
             .try_init(),
     };
+    // A test or an embedding program has its own subscriber: keep it.
     if installed.is_err() {
         tracing::debug!("log lines already have a destination");
     }
@@ -97,7 +98,7 @@ fn filter(default_filter: &str) -> EnvFilter {
     with_module_defaults(with_default_level(&of_all_crates(asked)))
 }
 
-/// `gateway` in a filter stands for all crates of [`GATEWAY`]; a crate that the filter names itself keeps its own level.
+/// `gateway` in a filter applies to all crates of [`GATEWAY`], except those that the filter names itself.
 fn of_all_crates(asked: &str) -> String {
     let directives = || asked.split(',').map(str::trim);
     let target = |directive: &str| {
@@ -113,6 +114,7 @@ fn of_all_crates(asked: &str) -> String {
     let mut filter = asked.to_owned();
     for level in levels {
         for name in GATEWAY {
+            // A crate that the filter names keeps its own level.
             if !named.iter().any(|named| named == name) {
                 filter.extend([",", name, level]);
             }
@@ -121,8 +123,8 @@ fn of_all_crates(asked: &str) -> String {
     filter
 }
 
-/// A word that is not a level names a module, which would silence all other modules. `info` stays their default.
 fn with_default_level(asked: &str) -> EnvFilter {
+    // A word that is not a level names a module, which would silence all other modules.
     let names_a_level = asked
         .split(',')
         .any(|directive| directive.trim().parse::<LevelFilter>().is_ok());

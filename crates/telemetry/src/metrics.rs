@@ -105,6 +105,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     for metric in METRICS {
         metric.describe();
     }
+    // Created after the recorder: an earlier handle would count nowhere.
     LazyLock::force(&HANDLES);
     // Exported as 0 from the start, since an increase needs an initial value.
     counter!(RUNS_STARTED).absolute(0);
@@ -331,6 +332,7 @@ pub fn answered(route: Option<&str>, method: Option<&str>, status: u16, after: D
     let labels = [
         ("method", method.unwrap_or("other").to_owned()),
         ("route", route.unwrap_or("none").to_owned()),
+        // Classes, not codes: each label value is a series of its own.
         ("status", format!("{}xx", status / 100)),
     ];
     counter!(HTTP_REQUESTS, &labels).increment(1);
@@ -366,7 +368,7 @@ impl ProcessGauges {
     }
 }
 
-/// Whether new runs are accepted, as in `/readyz`.
+/// True when new runs are accepted, as in `/readyz`.
 pub fn set_ready(ready: bool) {
     gauge!(READY).set(f64::from(u8::from(ready)));
 }
@@ -387,6 +389,7 @@ fn endpoint_label(endpoint: &str) -> String {
 
 fn endpoint_label_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
     if !known.contains(endpoint) {
+        // Administrators choose the names, and each label value is a series of its own.
         if known.len() >= ENDPOINTS {
             return "other".to_owned();
         }

@@ -77,6 +77,7 @@ impl Exporter {
         spans: mpsc::Receiver<Span>,
     ) -> Self {
         let mut url = collector.endpoint.clone();
+        // A URL without a path cannot be a base; the request then fails and is logged.
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["v1", "traces"]);
         }
@@ -84,6 +85,7 @@ impl Exporter {
         for (name, value) in &collector.headers {
             let value = HeaderValue::from_str(value.expose_secret());
             if let (Ok(name), Ok(mut value)) = (name.parse::<HeaderName>(), value) {
+                // Keeps secrets out of debug output.
                 value.set_sensitive(true);
                 headers.insert(name, value);
             }
@@ -118,6 +120,7 @@ impl Exporter {
             }
         };
         if tokio::time::timeout(LAST, rest).await.is_err() {
+            // Counted, so an operator sees that the trace is incomplete.
             let lost = self.batch.len() + self.spans.len();
             spans_exported(Exported::Failed, lost as u64);
         }
@@ -137,6 +140,7 @@ impl Exporter {
                 }
             }
         };
+        // The first span waits at most this long; a timeout is the usual end of a small batch.
         let _ = tokio::time::timeout(GATHER, others).await;
     }
 
@@ -176,11 +180,14 @@ impl Exporter {
         let status = response.status();
         if !status.is_success() {
             let headers = response.headers();
+            // Without the header only the status decides on the retry.
             let wait = headers.get(RETRY_AFTER).and_then(|_| retry_after(headers));
             return Err(ExportFailure::Status { status, wait });
         }
+        // Bounded: a hostile collector could send an endless response.
         let answer = read_up_to(response, ANSWER_BYTES).await?;
         let answer = wire::ExportResponse::decode(answer.as_slice()).unwrap_or_default();
+        // A successful response may still reject spans.
         let refused = answer.partial_success.unwrap_or_default().rejected_spans;
         Ok(u64::try_from(refused).unwrap_or(0))
     }
@@ -191,6 +198,7 @@ impl Exporter {
         self.batch.clear();
         let refused = match &told {
             Ok(refused) => (*refused).min(count),
+            // The collector chooses the number; a larger one would make the difference negative.
             Err(_) => count,
         };
         spans_exported(Exported::Taken, count - refused);
@@ -211,6 +219,7 @@ impl ExportFailure {
     /// Pause before a retry. `None`: the failure is permanent.
     fn wait(&self) -> Option<Duration> {
         match self {
+            // The egress policy does not change between tries.
             Self::Egress(EgressError::Blocked { .. }) => None,
             Self::Egress(_) => Some(PAUSE),
             Self::Status { status, wait } => match *status {

@@ -39,6 +39,7 @@ fn field(text: &str, name: &str) -> Option<f64> {
 
 /// Field `n` of `/proc/self/stat`, counted from 1. The second field is the name, which may contain blanks.
 fn stat_field(stat: &str, n: usize) -> Option<f64> {
+    // The name may contain `)` itself, so search from the right.
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(n - 3)?.parse().ok()
 }
@@ -58,6 +59,7 @@ fn sample(text: &mut String, name: &str, kind: &str, value: Option<f64>) {
     let Some(value) = value else { return };
     let metric = super::metrics::METRICS.iter().find(|one| one.name == name);
     let help = metric.map_or("", |metric| metric.help);
+    // Writing to a `String` cannot fail.
     let _ = writeln!(
         text,
         "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"

@@ -132,7 +132,7 @@ impl Spans {
         trace.header(exporting.is_none_or(|exporting| trace.is_sampled(exporting.sample_ratio)))
     }
 
-    /// Whether the run is sampled.
+    /// True when the run is sampled.
     pub fn exports(&self, run: &Run) -> bool {
         let exporting = self.0.as_ref();
         exporting.is_some_and(|exporting| trace_of(run).is_sampled(exporting.sample_ratio))
@@ -166,7 +166,7 @@ impl Spans {
         });
     }
 
-    /// Records a call of the run's runner that ends now. `told`: the parent span from the runner's header.
+    /// Records a call of the run's runner that ends now. `parent`: the parent span from the runner's header.
     pub fn call_ended(
         &self,
         run: &Run,
@@ -183,6 +183,7 @@ impl Spans {
             kind: call.kind,
             name: cut(&call.name),
             start: begun.wall,
+            // The end from the monotonic clock: a clock that is set back must not make it earlier than the start.
             end: begun.wall + begun.elapsed(),
             attributes: call.attributes,
             error: error.map(cut),
@@ -191,6 +192,7 @@ impl Spans {
 
     fn tell(&self, span: Span) {
         let Some(exporting) = &self.0 else { return };
+        // Never waits: a slow collector must not delay runs.
         if exporting.queue.try_send(span).is_err() {
             metrics::spans_exported(Exported::Dropped, 1);
         }
@@ -259,8 +261,8 @@ impl CallSpan {
         self.attributes.push(found);
     }
 
-    /// Sets the token usage, as counted by the provider or estimated here. Cached and reasoning tokens are part of
-    /// the input and output counts, as the conventions say.
+    /// Sets the token usage, as counted by the provider or estimated here. By convention cached and reasoning tokens
+    /// are part of the input and output counts.
     pub fn count(&mut self, tokens: TokenParts, is_estimate: bool) {
         let counts = [
             ("gen_ai.usage.input_tokens", tokens.prompt()),
@@ -295,6 +297,7 @@ fn text(text: &str) -> SpanAttribute {
 }
 
 fn cut(text: &str) -> String {
+    // By characters: a cut inside one would not be UTF-8.
     text.chars().take(TEXT_CHARS).collect()
 }
 

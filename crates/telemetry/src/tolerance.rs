@@ -50,6 +50,7 @@ pub fn unknown_result_type(runner: &str, kind: &str, run: impl Display) {
     metrics::input_tolerated(Peer::Runner.as_str(), "unknown_result_type");
     let entry = (runner.to_owned(), kind.to_owned());
     let mut logged = LOGGED_TYPES.lock().unwrap_or_else(PoisonError::into_inner);
+    // Bounded: the type is text of the runner, which could send ever new ones.
     if logged.len() < MAX_TYPES && logged.insert(entry) {
         tracing::warn!(
             runner.id = runner,
