@@ -4,10 +4,10 @@ from runnel.runner import Endpoint
 
 endpoint = Endpoint()  # the signing secret is in RUNNER_SECRET
 
-async def messages_of(ctx):  # the history, oldest first, and the question with what the knowledge bases have about it
-    question, known = ctx.text, "\n\n".join(await ctx.knowledge.search(ctx.text))
-    if known:  # it is data, which others have written: never a message of role `system`
-        question = f"<passages>\n{known}\n</passages>\n\n{question}"
+async def messages_of(ctx):  # the history, oldest first, and the question with passages of the knowledge bases
+    question, passages = ctx.text, "\n\n".join(await ctx.knowledge.search(ctx.text))
+    if passages:  # data from other authors: never a message of role `system`
+        question = f"<passages>\n{passages}\n</passages>\n\n{question}"
     return [*await ctx.history.messages(), {"role": "user", "content": question}]
 
 async def answer(ctx, messages):  # yields text, and calls of tools; a model may call them in eight turns

@@ -3,7 +3,7 @@ import json, os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from runnel import Client, message
 
-MOST_BYTES = 64 * 1024  # of a question
+MAX_BYTES = 64 * 1024  # of a question
 client = Client()  # of RUNNEL_URL and RUNNEL_API_KEY, which `runnel dev` prints
 PAGE = """<!doctype html><meta charset="utf-8"><title>Chat</title><pre id="log"></pre>
 <form><input name="text" size="60" autofocus> <button>Send</button></form><script>
@@ -27,8 +27,8 @@ class ChatPage(BaseHTTPRequestHandler):
         self.answer("text/html", PAGE)
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(min(int(self.headers["content-length"]), MOST_BYTES)))
-        accepted = client.post_event(message(asked["text"], asked["conversation"]))  # an unguessable id: it opens a history
+        question = json.loads(self.rfile.read(min(int(self.headers["content-length"]), MAX_BYTES)))
+        accepted = client.post_event(message(question["text"], question["conversation"]))  # an unguessable id: it opens a history
         run_id = accepted.get("run_id")
         self.answer("application/json", json.dumps(client.stream_link(run_id) if run_id else {"hint": accepted.get("hint")}))
 

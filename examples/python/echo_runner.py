@@ -7,10 +7,10 @@ RUNNER = {"id": "plugin:runnel/echo-python/default", "name": "default",
           "label": {"en_US": "Echo (Python)", "zh_Hans": "回声（Python）"},
           "permissions": {"history": ["page"], "state": ["conversation"]},
           "capabilities": {"streaming": True, "interrupt": True}}
-MOST_BYTES = 8 * 1024 * 1024  # of a request: an event of 1 MiB comes with its text twice, with state, schemas of tools, …
-live = weakref.WeakValueDictionary()  # run id -> the event that cancels it, while it is executed
+MAX_BYTES = 8 * 1024 * 1024  # of a request: an event of 1 MiB arrives with its text twice, with state, tool schemas, …
+live = weakref.WeakValueDictionary()  # run id -> the event that cancels the run, during its execution
 
-def is_signed(headers, body):  # by the gateway, in the last five minutes, after Standard Webhooks
+def is_signed(headers, body):  # by the gateway, in the last five minutes, as Standard Webhooks requires
     message_id, when = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not re.fullmatch("[0-9]{1,12}", when) or abs(time.time() - int(when)) > 300:
         return False
@@ -18,25 +18,25 @@ def is_signed(headers, body):  # by the gateway, in the last five minutes, after
     expected, given = b"v1," + base64.b64encode(tag), headers.get("webhook-signature", "")
     return any(hmac.compare_digest(expected, one.encode()) for one in given.split(" "))
 
-def call_host(host, path, body=None):  # the token is not sent along when the gateway's address redirects
+def call_host(host, path, body=None):  # the token does not follow a redirect
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(host["base_url"] + path, data, {"Content-Type": "application/json"})
     request.add_unredirected_header("Authorization", "Bearer " + host["token"])
     return urllib.request.urlopen(request, timeout=300)
 
-def error_of(answer):  # of a call that was refused; who stands between may say anything
+def error_of(answer):  # of a refused call; a proxy in between may answer with any text
     try:
         return dict(json.load(answer)["error"])
     except (ValueError, KeyError, TypeError):
         return {"code": "runner.exception", "message": str(answer)}
 
-def echo(context, host, cancel):  # the runner itself: yields the type and the data of each result
+def echo(context, host, cancel):  # the runner: yields the type and the data of each result
     try:
-        asked_to_stop = json.load(call_host(host, "/run"))["cancel_requested_at"] is not None
+        is_cancel_requested = json.load(call_host(host, "/run"))["cancel_requested_at"] is not None
         words = re.findall(r"\s*\S+\s*", context["input"].get("text") or "")
         words = words or ["(nothing ", "to ", "echo)"]
         for word in words:
-            if asked_to_stop or cancel.is_set():
+            if is_cancel_requested or cancel.is_set():
                 yield "run.failed", {"code": "cancelled", "message": "the run was cancelled"}
                 return
             yield "message.delta", {"chunk": {"role": "assistant", "content": word}}
@@ -52,15 +52,15 @@ def echo(context, host, cancel):  # the runner itself: yields the type and the d
     except Exception as error:
         yield "run.failed", {"code": "runner.exception", "message": str(error)}
 
-class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends with its socket
+class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; a response ends with its connection
     manifest, execute = RUNNER, staticmethod(echo)
 
     def do_POST(self):
         length = int(self.headers.get("Content-Length") or 0)
-        if length > MOST_BYTES:  # taken and thrown away: who still sends does not see an answer
+        if length > MAX_BYTES:  # read and discarded: a client that still sends sees no response
             while length > 0 and self.rfile.read(min(length, 65536)):
                 length -= 65536
-            return self.answer(413, {"error": {"code": "payload_too_large", "message": f"more than {MOST_BYTES} bytes"}})
+            return self.answer(413, {"error": {"code": "payload_too_large", "message": f"more than {MAX_BYTES} bytes"}})
         body = self.rfile.read(length) if length > 0 else b""
         call, cancel = f"{self.command} {self.path}", live.get(self.path.split("/")[-2])
         if not is_signed(self.headers, body):
@@ -95,15 +95,15 @@ class RunnerApi(BaseHTTPRequestHandler):  # HTTP/1.0, unbuffered; an answer ends
         finally:
             ended.set()
 
-    def keep_alive(self, writing, ended, cancel):  # who says nothing for a minute is taken for dead
+    def keep_alive(self, writing, ended, cancel):  # a minute of silence times out the run
         while not ended.wait(15):
             try:
                 with writing:
                     self.wfile.write(b": alive\n\n")
-            except (OSError, ValueError):  # nobody listens any more
+            except (OSError, ValueError):  # the gateway has closed the connection
                 return cancel.set()
 
-def serve(api):  # another runner is another manifest and another `execute` of the same class
+def serve(api):  # another runner overrides `manifest` and `execute` of the same class
     address = (os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", 9100)))
     server = ThreadingHTTPServer(address, api)
     print(f"listening http://{address[0]}:{server.server_port}", flush=True)

@@ -1,4 +1,4 @@
-// The echo runner as a web function: nothing but Node at run time, 18 or newer.
+// The echo runner as a web function: only Node at run time, 18 or newer.
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -11,16 +11,16 @@ const KEY = Buffer.from(SECRET, "base64");
 const RUNNER = { id: "plugin:runnel/echo-typescript/default", name: "default",
   label: { en_US: "Echo (TypeScript)", zh_Hans: "回声（TypeScript）" }, permissions: { history: ["page"], state: ["conversation"] },
   capabilities: { streaming: true, interrupt: true } };
-const MOST_BYTES = 8 * 1024 * 1024; // of a request: an event of 1 MiB comes with its text twice, with state, schemas of tools, …
-const live = new Map<string, AbortController>(); // run id -> what cancels it, while it is executed
+const MAX_BYTES = 8 * 1024 * 1024; // of a request: an event of 1 MiB arrives with its text twice, with state, tool schemas, …
+const live = new Map<string, AbortController>(); // run id -> the controller that cancels the run, during its execution
 
-// What this runner reads of a request, and what it says: the type and the data of a result.
+// The part of a request that this runner reads, and a result: its type and its data.
 type Host = { base_url: string; token: string };
 type Context = { run_id: string; input: { text?: string | null }; context: { available_apis: { state: boolean } };
   conversation?: { conversation_id?: string | null } | null; state: { conversation: Record<string, number> } };
 type Result = [type: string, data: object];
 
-// By the gateway, in the last five minutes, after Standard Webhooks.
+// By the gateway, in the last five minutes, as Standard Webhooks requires.
 function isSigned(headers: IncomingMessage["headers"], body: Buffer): boolean {
   const { "webhook-id": id = "", "webhook-timestamp": when = "", "webhook-signature": given = "" } = headers;
   if (!/^[0-9]{1,12}$/.test(`${when}`) || Math.abs(Date.now() / 1000 - Number(when)) > 300) return false;
@@ -30,7 +30,7 @@ function isSigned(headers: IncomingMessage["headers"], body: Buffer): boolean {
   return `${given}`.split(" ").map((one) => Buffer.from(one)).some(isExpected);
 }
 
-// A redirect is refused: the token is for the gateway alone.
+// Refuses a redirect: only the gateway may receive the token.
 async function callHost(host: Host, path: string): Promise<any> {
   const headers = { authorization: `Bearer ${host.token}` };
   const answer = await fetch(host.base_url + path, { headers, redirect: "error", signal: AbortSignal.timeout(30_000) });
@@ -39,14 +39,14 @@ async function callHost(host: Host, path: string): Promise<any> {
   return body;
 }
 
-// The runner itself.
+// Yields the results of a run.
 async function* echo(context: Context, host: Host, cancel: AbortSignal): AsyncGenerator<Result> {
   try {
-    const askedToStop = (await callHost(host, "/run")).cancel_requested_at != null;
+    const isCancelRequested = (await callHost(host, "/run")).cancel_requested_at != null;
     const found = context.input.text?.match(/\p{White_Space}*\P{White_Space}+\p{White_Space}*/gu);
     const words = found ?? ["(nothing ", "to ", "echo)"];
     for (const word of words) {
-      if (askedToStop || cancel.aborted) {
+      if (isCancelRequested || cancel.aborted) {
         yield ["run.failed", { code: "cancelled", message: "the run was cancelled" }];
         return;
       }
@@ -82,9 +82,9 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
   const answer = (status: number, body: object) =>
     response.writeHead(status, { "content-type": "application/json", connection: "close" }).end(JSON.stringify(body));
   const { "content-length": length = 0, "transfer-encoding": endless } = request.headers;
-  if (endless || Number(length) > MOST_BYTES) { // taken and thrown away: who still sends does not see an answer
+  if (endless || Number(length) > MAX_BYTES) { // read and discarded: a client that still sends sees no response
     await finished(request.resume());
-    return void answer(413, { error: { code: "payload_too_large", message: `more than ${MOST_BYTES} bytes` } });
+    return void answer(413, { error: { code: "payload_too_large", message: `more than ${MAX_BYTES} bytes` } });
   }
   const body = await buffer(request);
   const call = `${request.method} ${request.url}`, cancel = live.get(call.split("/").at(-2) ?? "");
@@ -96,8 +96,8 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
     const { context, host } = JSON.parse(body.toString());
     response.writeHead(200, { "content-type": "text/event-stream", connection: "close" });
     const ended = new AbortController();
-    response.once("close", () => ended.abort()); // also when who reads leaves while the runner waits for something
-    await pipeline(frames(context, host, ended), response); // at the pace of who reads, ends when they leave
+    response.once("close", () => ended.abort()); // also if the gateway disconnects while the runner waits
+    await pipeline(frames(context, host, ended), response); // at the gateway's pace, until it disconnects
   } else if (call.endsWith("/cancel") && cancel) {
     cancel.abort();
     answer(202, {});
@@ -107,7 +107,7 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 }
 
 const server = createServer((request, response) => {
-  serve(request, response).catch(() => response.destroy()); // who left, or signed what is no request
+  serve(request, response).catch(() => response.destroy()); // the client disconnected, or signed an invalid request
 });
 server.listen(Number(process.env.PORT ?? 9100), "127.0.0.1", () =>
   console.log(`listening http://127.0.0.1:${(server.address() as AddressInfo).port}`));

@@ -1,4 +1,4 @@
-//! The smallest honest runner: it says back what it was told, and counts how often it did.
+//! The echo runner: it repeats the input text and counts its runs for each conversation.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Runner for Echo {
             ])
         };
         AgentRunnerManifest {
-            description: Some(texts("Says back what it was told.", "重复收到的话。")),
+            description: Some(texts("Repeats the input text.", "重复收到的话。")),
             capabilities: Capabilities {
                 streaming: true,
                 interrupt: true,
@@ -78,8 +78,8 @@ async fn answer(run: RunHandle, out: ResultSender) -> Result<(), RunError> {
     Ok(())
 }
 
-/// How often this conversation was echoed, this time included; `None` where there is none to count,
-/// or no state to keep the count in.
+/// Number of echoes in this conversation, including this one. `None` without a conversation, or without state
+/// to store the count.
 fn next_count(context: &AgentRunContext) -> Option<i64> {
     context.conversation.as_ref()?.conversation_id.as_ref()?;
     context.context.available_apis.state.then_some(())?;
@@ -91,7 +91,7 @@ fn next_count(context: &AgentRunContext) -> Option<i64> {
     Some(count.unwrap_or(0).saturating_add(1))
 }
 
-/// The words with the space behind each: put together they are the text.
+/// Words, each with the white space after it: concatenated they are the text.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const DEFAULT_PORT: u16 = 9100;
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "the first line says where we listen")]
+#[expect(clippy::print_stdout, reason = "the first line is the address")]
 async fn main() -> anyhow::Result<()> {
     let (secret, port) = settings()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
@@ -32,7 +32,7 @@ async fn main() -> anyhow::Result<()> {
     );
     let stopping = async {
         let _stop = stop.drop_guard_ref();
-        asked_to_stop().await
+        stop_signal().await
     };
     tokio::try_join!(serving, stopping)?;
     Ok(())
@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "an example of its own, without a Config"
+    reason = "a stand-alone example, without a Config"
 )]
 fn settings() -> anyhow::Result<(SigningSecret, u16)> {
     let secret = std::env::var("RUNNER_SECRET").context("RUNNER_SECRET is not set")?;
@@ -55,7 +55,7 @@ fn settings() -> anyhow::Result<(SigningSecret, u16)> {
 }
 
 /// Returns on Ctrl-C, and on the signal that ends a service.
-async fn asked_to_stop() -> io::Result<()> {
+async fn stop_signal() -> io::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         interrupted = ctrl_c() => interrupted,

@@ -5,11 +5,11 @@ import type { Message } from "runnel";
 
 const endpoint = new Endpoint(); // the signing secret is in RUNNER_SECRET
 
-// The history, oldest first, and the question with what the knowledge bases have about it.
+// The history, oldest first, and the question with passages of the knowledge bases.
 async function messagesOf(ctx: RunContext): Promise<Message[]> {
-  const known = (await ctx.knowledge.search(ctx.text)).join("\n\n");
-  // It is data, which others have written: never a message of role `system`.
-  const question = known ? `<passages>\n${known}\n</passages>\n\n${ctx.text}` : ctx.text;
+  const passages = (await ctx.knowledge.search(ctx.text)).join("\n\n");
+  // Data from other authors: never a message of role `system`.
+  const question = passages ? `<passages>\n${passages}\n</passages>\n\n${ctx.text}` : ctx.text;
   return [...(await ctx.history.messages()), { role: "user", content: question }];
 }
 
