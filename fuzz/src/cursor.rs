@@ -19,9 +19,9 @@ pub fn check(data: &[u8]) {
     // A text that decodes is exactly the encoding of its position. (libFuzzer traces comparisons, so it finds
     // cursors that were encoded here.)
     if let Ok(text) = std::str::from_utf8(rest)
-        && let Ok(place) = CURSORS.decode(kind, &list, text)
+        && let Ok(position) = CURSORS.decode(kind, &list, text)
     {
-        assert_eq!(CURSORS.encode(kind, &list, &place), text, "never made");
+        assert_eq!(CURSORS.encode(kind, &list, &position), text, "never made");
     }
     let made = CURSORS.encode(kind, &list, position);
     let opened = CURSORS.decode(kind, &list, &made);
@@ -36,10 +36,10 @@ pub fn check(data: &[u8]) {
         assert!(CURSORS.decode(other, &list, &made).is_err(), "opened as {other:?}");
     }
     // Replace one byte, chosen by the input.
-    let mut bent = made.clone().into_bytes();
-    let place = usize::from(at) % bent.len();
-    bent[place] = b"ABCabc019-_+/=. "[usize::from(choice) % 16];
-    let bent = String::from_utf8(bent).expect("ASCII");
-    assert_eq!(CURSORS.decode(kind, &list, &bent).is_ok(), bent == made && made.len() <= 1024);
+    let mut tampered = made.clone().into_bytes();
+    let index = usize::from(at) % tampered.len();
+    tampered[index] = b"ABCabc019-_+/=. "[usize::from(choice) % 16];
+    let tampered = String::from_utf8(tampered).expect("ASCII");
+    assert_eq!(CURSORS.decode(kind, &list, &tampered).is_ok(), tampered == made && made.len() <= 1024);
     assert!(CURSORS.decode(kind, &list, &format!("{made}=")).is_err());
 }

@@ -1,4 +1,4 @@
-//! The guard of URLs, without the client behind it.
+//! The guard of URLs, without its HTTP client.
 
 #[path = "../../crates/egress/src/address.rs"]
 mod address;

@@ -7,10 +7,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 pub fn check(data: &[u8]) {
-    let sound = check_json_text(data).is_ok();
+    let is_valid = check_json_text(data).is_ok();
     let lazy = serde_json::from_slice::<&RawValue>(data).is_ok();
     let value = serde_json::from_slice::<Value>(data);
-    if sound {
+    if is_valid {
         assert_eq!(
             lazy,
             value.is_ok(),
@@ -20,7 +20,7 @@ pub fn check(data: &[u8]) {
     if let Ok(value) = &value {
         let text = value.to_string();
         // A JSON value can be rejected only for its depth, its number of values or its NULs.
-        if !sound {
+        if !is_valid {
             assert!(
                 check_json_text(text.as_bytes()).is_err() || data.len() > text.len(),
                 "{text}"
@@ -28,7 +28,7 @@ pub fn check(data: &[u8]) {
         }
         assert_eq!(contains_nul(&text), has_nul(value), "{text}");
     }
-    if !sound {
+    if !is_valid {
         return;
     }
     let Ok(event) = serde_json::from_slice::<EventEnvelope>(data) else {
@@ -42,9 +42,9 @@ pub fn check(data: &[u8]) {
     assert!(!contains_nul(&text), "{text}");
     assert!(
         check_json_text(text.as_bytes()).is_ok(),
-        "what we write is sound"
+        "the serialised event is valid"
     );
-    let again: EventEnvelope = serde_json::from_str(&text).expect("what was written is read");
+    let again: EventEnvelope = serde_json::from_str(&text).expect("a serialised event is read");
     // Floating-point numbers may change in their last digit; everything else stays.
     if !text.contains(['.', 'e', 'E']) {
         assert_eq!(again, event);

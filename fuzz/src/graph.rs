@@ -31,7 +31,7 @@ const BASE: usize = 4 << 10;
 /// The facts for the verdict on an output.
 struct JudgedFacts {
     catalog: Catalog,
-    known: KnownFacts,
+    facts: KnownFacts,
     rules: AgentRules,
 }
 
@@ -46,10 +46,10 @@ fn world(carrier: CarrierMode) -> JudgedFacts {
     let tool = |name, schema| CatalogEntry::new(ExecutorKind::Tool, name, "Acts.", schema);
     let mut refused = tool("admin", free());
     refused.granted = false;
-    let mut known = KnownFacts::default();
-    known.goal = "Fix it.".to_owned();
-    known.event = json!({"list": [1, "x", null]});
-    (known.can_persist, known.can_ask, known.remaining_ms) = (true, true, 60_000);
+    let mut facts = KnownFacts::default();
+    facts.goal = "Fix it.".to_owned();
+    facts.event = json!({"list": [1, "x", null]});
+    (facts.can_persist, facts.can_ask, facts.remaining_ms) = (true, true, 60_000);
     let mut rules = AgentRules::default();
     (rules.enabled, rules.carrier) = (true, carrier);
     rules.recovery = Recovery {
@@ -66,17 +66,17 @@ fn world(carrier: CarrierMode) -> JudgedFacts {
             refused,
             CatalogEntry::new(ExecutorKind::Agent, "helper", "Helps.", free()),
         ]),
-        known,
+        facts,
         rules,
     }
 }
 
 impl JudgedFacts {
-    fn judge(&self, output: &ModelOutput) {
-        let (catalog, known, rules) = (&self.catalog, &self.known, &self.rules);
+    fn check_output(&self, output: &ModelOutput) {
+        let (catalog, facts, rules) = (&self.catalog, &self.facts, &self.rules);
         let context = Context {
             catalog,
-            known,
+            known: facts,
             rules,
         };
         let size = output.raw().len();
@@ -86,7 +86,7 @@ impl JudgedFacts {
             OutputVerdict::Accepted(accepted) => {
                 self.check_accepted(&accepted, size);
                 let graph = GraphId::from_random(7);
-                let graph = Graph::new(graph, *accepted, rules, known, Vec::new());
+                let graph = Graph::new(graph, *accepted, rules, facts, Vec::new());
                 self.play(graph, size);
             }
         }
@@ -118,10 +118,10 @@ impl JudgedFacts {
     /// Runs a graph with one failure in three: it ends, and starts only granted tools.
     fn play(&self, mut graph: Graph, size: usize) {
         let (mut events, mut why, mut started) = (vec![GraphEvent::Begin], None, 0);
-        let most = 128 * 8 * 5 * 4;
+        let max_steps = 128 * 8 * 5 * 4;
         for now in 0_u64.. {
             let Some(event) = events.pop() else { break };
-            assert!(now < most, "no end");
+            assert!(now < max_steps, "no end");
             for command in step(&mut graph, event, now) {
                 match command {
                     Command::Execute(one) | Command::Ask(one) => {
@@ -156,11 +156,11 @@ impl JudgedFacts {
         };
         let turn = protocol_turn(&graph, why.unwrap_or(Why::Waiting), budget);
         check_turns(&[TranscriptTurn::Protocol(turn)]);
-        let most = 64 * size + (graph.nodes.len() + 1) * BASE;
+        let max_bytes = 64 * size + (graph.nodes.len() + 1) * BASE;
         let stored = serde_json::to_string(&graph)
             .expect("a graph is JSON")
             .len();
-        assert!(stored <= most, "{stored} bytes of {size}");
+        assert!(stored <= max_bytes, "{stored} bytes of {size}");
     }
 }
 
@@ -190,7 +190,7 @@ fn check_repair(repair: &Repair, size: usize) {
 /// Rendered turns parse to the same turns.
 fn check_turns(turns: &[TranscriptTurn]) {
     let text = render(turns);
-    let read = parse(&text).expect("what was printed is read");
+    let read = parse(&text).expect("a rendered transcript is read");
     assert_eq!(read.len(), turns.len());
     assert_eq!(render(&read), text);
 }

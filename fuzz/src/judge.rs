@@ -29,7 +29,7 @@ static SNAPSHOT: LazyLock<AuthorizationSnapshot> = LazyLock::new(|| {
 
 pub fn check(data: &[u8]) {
     let (kind, stream) = crate::split(data);
-    // `#` stands for the run id, so that the fuzzer soon finds a valid line.
+    // `#` is replaced by the run id, so that the fuzzer soon finds a valid line.
     let id = SNAPSHOT.run_id.to_string();
     let lines: Vec<Vec<u8>> = stream
         .split(|byte| *byte == b'\n')
@@ -42,36 +42,36 @@ pub fn check(data: &[u8]) {
                 .collect()
         })
         .collect();
-    let first = judge(kind, &lines);
-    assert_eq!(first, judge(kind, &lines), "judged twice");
+    let first = validate_all(kind, &lines);
+    assert_eq!(first, validate_all(kind, &lines), "a second validation differs");
 }
 
-fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
+fn validate_all(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     let mode = if kind & 1 == 0 {
         DeltaMode::Increment
     } else {
         DeltaMode::Snapshot
     };
-    let mut judge = ResultValidator::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
-    let (mut told, mut ended, mut last) = (Vec::new(), false, 0);
+    let mut validator = ResultValidator::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
+    let (mut verdicts, mut ended, mut last) = (Vec::new(), false, 0);
     let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
     for line in lines {
-        let verdict = judge.judge(line, 0);
+        let verdict = validator.judge(line, 0);
         let mut over = false;
         match &verdict {
             Verdict::Accept(accepted) => {
-                assert!(!ended, "accepted behind the end");
+                assert!(!ended, "accepted after the end");
                 assert!(line.len() <= LIMITS.event_bytes, "larger than any event");
                 gaps += u64::from(accepted.gap);
                 // Each shortened member counts as rejected; the rest of the result stays.
                 rejected += accepted.shortened.len() as u64;
                 if let Some(number) = accepted.runner_sequence {
-                    assert!(number > last, "{number} behind {last}");
+                    assert!(number > last, "{number} after {last}");
                     last = number;
                 }
-                check_sound(accepted.data.get());
+                check_json_line(accepted.data.get());
                 if let Some(usage) = &accepted.usage {
-                    check_sound(usage.get());
+                    check_json_line(usage.get());
                 }
                 match &accepted.effect {
                     ResultEffect::End(_) => ended = true,
@@ -99,30 +99,30 @@ fn judge(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
             }
             Verdict::Fail(..) => {
                 rejected += 1;
-                assert!(!ended, "failed behind the end");
+                assert!(!ended, "failed after the end");
                 over = true;
             }
         }
-        told.push(format!("{verdict:?}"));
+        verdicts.push(format!("{verdict:?}"));
         if over {
             break;
         }
     }
-    let tally = judge.tally();
+    let tally = validator.tally();
     assert_eq!(
         (tally.rejected, tally.duplicates, tally.gaps),
         (rejected, duplicates, gaps)
     );
-    told
+    verdicts
 }
 
 /// The JSON is one line that every parser reads as an object.
-fn check_sound(json: &str) {
+fn check_json_line(json: &str) {
     assert!(
         !json.contains(['\n', '\r', '\0']),
         "{json:?} is more than a line"
     );
-    let value: Value = serde_json::from_str(json).expect("what was accepted is JSON");
+    let value: Value = serde_json::from_str(json).expect("accepted data is JSON");
     assert!(value.is_object(), "{json}");
     let text = value.to_string();
     assert!(!domain::event::contains_nul(&text), "{text}");

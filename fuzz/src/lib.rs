@@ -1,7 +1,7 @@
 //! Invariants for every input, one module per target. Each `check` panics on a violation.
 //!
 //! `protocol`, `domain` and `action-graph` are dependencies. Modules of `egress` and of the gateway are pure,
-//! too, but their crates bring an HTTP client and the whole gateway. Their sources are compiled here again, so
+//! too, but their crates bring an HTTP client and the entire gateway. Their sources are compiled here again, so
 //! that a target builds in a minute.
 
 pub mod cursor;

@@ -11,15 +11,15 @@ type Read = (Vec<SseItem>, Result<(), SseError>);
 
 pub fn check(data: &[u8]) {
     let (size, stream) = crate::split(data);
-    let whole = read(stream.chunks(stream.len().max(1)));
+    let complete = read(stream.chunks(stream.len().max(1)));
     let cut = read(stream.chunks(usize::from(size % 16) + 1));
-    assert_eq!(whole, cut, "as one and in pieces of {}", size % 16 + 1);
+    assert_eq!(complete, cut, "in one chunk and in chunks of {}", size % 16 + 1);
     assert_eq!(
-        whole,
+        complete,
         reference(stream),
-        "as read and as the reference reads"
+        "the decoder and the reference parser"
     );
-    let kept: usize = whole
+    let decoded_bytes: usize = complete
         .0
         .iter()
         .map(|item| match item {
@@ -27,7 +27,7 @@ pub fn check(data: &[u8]) {
             SseItem::Comment => 0,
         })
         .sum();
-    assert!(kept <= stream.len(), "nothing grows");
+    assert!(decoded_bytes <= stream.len(), "data is longer than its input");
 }
 
 fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Read {
@@ -41,7 +41,7 @@ fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Read {
     (items, Ok(()))
 }
 
-/// Lines of a whole stream, and the unterminated rest.
+/// Lines of a stream, and the unterminated rest.
 fn lines(stream: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let (mut lines, mut rest) = (Vec::new(), stream);
     while let Some(at) = rest.iter().position(|byte| b"\r\n".contains(byte)) {
@@ -88,8 +88,8 @@ fn reference(stream: &[u8]) -> Read {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match name {
             b"data" => {
-                let kept = data.join(&b'\n').len();
-                if kept + value.len() + 1 > LIMITS.event_bytes {
+                let joined = data.join(&b'\n').len();
+                if joined + value.len() + 1 > LIMITS.event_bytes {
                     return (items, Err(SseError::EventTooLarge));
                 }
                 data.push(value);

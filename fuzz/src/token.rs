@@ -39,12 +39,12 @@ pub fn check(data: &[u8]) {
     let from = (usize::from(at) * 256 + usize::from(more)) % (minted.len() + 1);
     let to = minted.len().min(from + usize::from(length));
     if let Ok(part) = std::str::from_utf8(rest) {
-        let bent = format!("{}{part}{}", &minted[..from], &minted[to..]);
-        assert_eq!(TOKENS.verify(&bent, NOW).is_ok(), bent == minted, "{bent}");
+        let tampered = format!("{}{part}{}", &minted[..from], &minted[to..]);
+        assert_eq!(TOKENS.verify(&tampered, NOW).is_ok(), tampered == minted, "{tampered}");
     }
     let mut seconds = [0; 8];
-    let known = rest.len().min(8);
-    seconds[..known].copy_from_slice(&rest[..known]);
+    let count = rest.len().min(8);
+    seconds[..count].copy_from_slice(&rest[..count]);
     let now = i64::from_be_bytes(seconds) >> (more % 64);
     for now in [now, NOW + i64::from(at) - 128 + i64::from(more)] {
         // Exclude the extremes of `i64`, which no clock shows.

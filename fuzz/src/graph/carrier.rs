@@ -13,9 +13,9 @@ pub fn check(data: &[u8]) {
     };
     check_json(text);
     for world in [&super::FLAT, &super::STRICT] {
-        world.judge(&ModelOutput::carrier(text));
+        world.check_output(&ModelOutput::carrier(text));
         for name in ["read", "helper", "send", "runtime.merge"] {
-            world.judge(&ModelOutput::call(name, text));
+            world.check_output(&ModelOutput::call(name, text));
         }
     }
 }
@@ -24,7 +24,7 @@ fn check_json(text: &str) {
     let Ok(value) = parse(text, DEPTH) else {
         return;
     };
-    let other: Value = serde_json::from_str(text).expect("the strict parser takes JSON alone");
+    let other: Value = serde_json::from_str(text).expect("the strict parser accepts only JSON");
     assert_eq!(value, other);
     let written = canonical(&value);
     assert_eq!(

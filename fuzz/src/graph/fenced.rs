@@ -11,11 +11,11 @@ pub fn check(data: &[u8]) {
     check_block(text);
     assert!(textual::find(text).len() <= 16);
     for world in [&super::FENCED, &super::FLAT] {
-        world.judge(&ModelOutput::text(text));
+        world.check_output(&ModelOutput::text(text));
     }
     // The same bytes inside a block, because most random texts hold no block.
     let block = format!("```json agent-protocol\n{text}\n```\n{text}");
-    super::FENCED.judge(&ModelOutput::text(&block));
+    super::FENCED.check_output(&ModelOutput::text(&block));
 }
 
 /// The parts of a block occur in the text, in order.
