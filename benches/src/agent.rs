@@ -62,7 +62,7 @@ pub(crate) async fn run(options: &Options, plays: usize) -> anyhow::Result<()> {
     let stage = BenchStage::new(options).await?;
     println!("{}", machine());
     println!(
-        "a model that begins after {} ms and says {PIECES} pieces {} ms apart, a tool of {} ms",
+        "a model that begins after {} ms and sends {PIECES} pieces at intervals of {} ms, a tool of {} ms",
         FIRST.as_millis(),
         NEXT.as_millis(),
         TOOL.as_millis()
@@ -73,11 +73,11 @@ pub(crate) async fn run(options: &Options, plays: usize) -> anyhow::Result<()> {
     drop(play);
     let play = AgentStage::begin(&stage, "timed", None).await?;
     let timed = play.repeat(plays, None).await?;
-    let mut told = Vec::new();
+    let mut turns = Vec::new();
     for (number, (counted, timed)) in counted.iter().zip(&timed).enumerate() {
-        told.push(print_turn(number, counted, timed)?);
+        turns.push(print_turn(number, counted, timed)?);
     }
-    write(options, &json!({"agent": told, "plays": plays}))
+    write(options, &json!({"agent": turns, "plays": plays}))
 }
 
 /// The agent and its gateway, with the model and the tool.
@@ -90,7 +90,7 @@ struct AgentStage {
 impl AgentStage {
     async fn begin(
         stage: &BenchStage,
-        place: &str,
+        directory: &str,
         relay: Option<&CountingRelay>,
     ) -> anyhow::Result<Self> {
         let cast = ScriptServers::start().await?;
@@ -125,7 +125,7 @@ impl AgentStage {
         );
         let databases = stage.databases();
         let sqlite = databases.first().context("SQLite")?;
-        let (gateway, _) = stage.serve(place, sqlite, &text).await?;
+        let (gateway, _) = stage.serve(directory, sqlite, &text).await?;
         if let Some(relay) = relay {
             relay.set_upstream(&gateway.served.address);
         }
@@ -240,7 +240,7 @@ fn completed_run(text: &str) -> anyhow::Result<&str> {
         let last = text.lines().rfind(|line| line.starts_with("data: "));
         bail!(
             "a turn did not complete: {}",
-            last.unwrap_or("nothing was said")
+            last.unwrap_or("no event was received")
         );
     }
     let first = text

@@ -31,7 +31,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     });
     let mut serving = JoinSet::new();
     serving.spawn(serve(listener, Arc::clone(&shared)));
-    let mut told = Vec::new();
+    let mut figures = Vec::new();
     for database in stage.databases() {
         let name = database.name;
         let grace = ConfigAdditions {
@@ -47,9 +47,9 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         println!(
             "{name:<12} cancel → closed socket: p50 {p50:.1} ms, p99 {p99:.1} ms, {RUNS} runs"
         );
-        told.push(json!({"target": name, "p50_ms": p50, "p99_ms": p99, "runs": RUNS}));
+        figures.push(json!({"target": name, "p50_ms": p50, "p99_ms": p99, "runs": RUNS}));
     }
-    write(options, &json!({"cancel": told}))
+    write(options, &json!({"cancel": figures}))
 }
 
 /// Milliseconds from sending the cancel until the runner's socket closes.

@@ -208,7 +208,7 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct StreamCheck {
     pub(crate) events: u64,
-    /// Whether the ids are 1, 2, 3 …
+    /// True when the ids are 1, 2, 3 …
     pub(crate) is_dense: bool,
     last_id: u64,
     pub(crate) completed: bool,
@@ -250,8 +250,8 @@ impl StreamCheck {
         }
     }
 
-    /// Whether the stream is complete: `events` events in order, the last one terminal.
-    pub(crate) fn is_whole(&self, events: u64) -> bool {
+    /// True when the stream is complete: `events` events in order, the last one terminal.
+    pub(crate) fn is_complete(&self, events: u64) -> bool {
         self.is_dense && self.completed && self.events == events && self.last_id == events
     }
 }
@@ -278,7 +278,7 @@ mod tests {
                 read += framing.read(part, &mut |part| stream.push(part)).unwrap();
             }
             assert!(
-                framing.is_complete() && stream.is_whole(2),
+                framing.is_complete() && stream.is_complete(2),
                 "{size}: {stream:?}"
             );
             assert_eq!(read, wire.len() - 4, "{size}");
@@ -287,20 +287,20 @@ mod tests {
 
     #[test]
     fn rejects_streams_with_gaps_or_without_terminal() {
-        let whole = |text: &str, events| {
+        let is_complete = |text: &str, events| {
             let mut stream = StreamCheck::new();
             stream.push(text.as_bytes());
-            stream.is_whole(events)
+            stream.is_complete(events)
         };
         let (one, end) = (
             "id: 1\nevent: message.delta\ndata: a\n\n",
             "id: 2\nevent: run.completed\ndata: b\n\n",
         );
-        assert!(whole(&format!("{one}{end}"), 2));
-        assert!(!whole(&format!("{one}{end}"), 3));
-        assert!(!whole(one, 1));
-        assert!(!whole(end, 1));
-        assert!(!whole(
+        assert!(is_complete(&format!("{one}{end}"), 2));
+        assert!(!is_complete(&format!("{one}{end}"), 3));
+        assert!(!is_complete(one, 1));
+        assert!(!is_complete(end, 1));
+        assert!(!is_complete(
             &format!("{one}{}", end.replace("completed", "failed")),
             2
         ));

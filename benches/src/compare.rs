@@ -92,7 +92,7 @@ pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result
                 let play =
                     play.with_context(|| format!("arm {}, task {}", arm.letter(), task.name()))?;
                 if !play.is_right {
-                    println!("arm {}, {}: {}", arm.letter(), task.title(), play.said);
+                    println!("arm {}, {}: {}", arm.letter(), task.title(), play.answer);
                 }
                 plays.entry((*task, arm)).or_default().push(play);
             }
@@ -102,7 +102,7 @@ pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result
     for (rule, outcome) in verdict(&plays) {
         let outcome = outcome.map_or(
             "not played",
-            |is_kept| if is_kept { "kept" } else { "BROKEN" },
+            |is_met| if is_met { "kept" } else { "BROKEN" },
         );
         println!("{rule}: {outcome}");
     }
@@ -113,14 +113,14 @@ pub(crate) async fn run(options: &Options, args: &CompareArgs) -> anyhow::Result
 }
 
 fn chosen(args: &CompareArgs, is_real: bool) -> anyhow::Result<Vec<Task>> {
-    let known = |name: &String| {
+    let find_task = |name: &String| {
         let task = Task::ALL.into_iter().find(|task| task.name() == name);
         task.with_context(|| format!("there is no task {name}"))
     };
     let mut tasks = args
         .tasks
         .iter()
-        .map(known)
+        .map(find_task)
         .collect::<Result<Vec<_>, _>>()?;
     if tasks.is_empty() {
         tasks = if is_real {

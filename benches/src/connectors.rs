@@ -40,8 +40,8 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         held.streams,
         held.idle as f64 / (1024.0 * 1024.0),
     );
-    let told = json!({"first": first, "held": held.to_json()});
-    write(options, &json!({"machine": machine(), "connectors": told}))
+    let figures = json!({"first": first, "held": held.to_json()});
+    write(options, &json!({"machine": machine(), "connectors": figures}))
 }
 
 /// Measures all targets in turn in each round: sequential streams first, then two batches of concurrent ones.
@@ -102,7 +102,7 @@ fn print_overhead(streams: &str, [direct, proxy, through]: &[LatencySamples; 3])
 fn ensure_completed(streams: Vec<ItemLatencies>) -> anyhow::Result<Vec<ItemLatencies>> {
     for items in &streams {
         let completed = items.text.contains("\nevent: run.completed\n");
-        ensure!(completed, "a run is not whole: {}", items.text);
+        ensure!(completed, "a run is incomplete: {}", items.text);
     }
     Ok(streams)
 }
@@ -118,9 +118,9 @@ async fn hold(
     ensure_completed(ItemLatencies::at_once(&service.address, warm).await?)?;
     tokio::time::sleep(SETTLE_TIME).await;
     let idle = resident(service.pid)?;
-    let most = options.streams;
+    let stream_count = options.streams;
     let request = |_| gateway.run(HELD);
-    let streams = open_all(&service.address, most, HELD_ITEMS as u64, request).await?;
+    let streams = open_all(&service.address, stream_count, HELD_ITEMS as u64, request).await?;
     tokio::time::sleep(SETTLE_TIME).await;
     let full = resident(service.pid)?;
     model.release();
@@ -129,8 +129,8 @@ async fn hold(
         name: "connectors",
         idle,
         full,
-        streams: most,
-        per_stream: (full as f64 - idle as f64) / most as f64,
+        streams: stream_count,
+        per_stream: (full as f64 - idle as f64) / stream_count as f64,
     })
 }
 

@@ -175,8 +175,8 @@ pub(crate) fn percentile(all: &[f64], at: f64) -> f64 {
         clippy::cast_sign_loss,
         reason = "an index in a list"
     )]
-    let place = (at / 100.0 * last as f64).round() as usize;
-    sorted[place.min(last)]
+    let index = (at / 100.0 * last as f64).round() as usize;
+    sorted[index.min(last)]
 }
 
 /// Writes the figures to the file of `--json`, if given.

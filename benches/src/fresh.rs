@@ -1,4 +1,4 @@
-//! Short runs on a PostgreSQL database without statistics, beside the same runs after ANALYZE.
+//! Short runs on a PostgreSQL database without statistics, compared with the same runs after ANALYZE.
 //!
 //! Without statistics, the planner may choose a scan where an index would do. Both databases are new, get the
 //! same data and are measured in turn. Autovacuum analyses neither, so one stays without statistics.
@@ -81,11 +81,11 @@ async fn measure(
     }
     for round in 0..stage.options.rounds {
         // Tables grow, so the sides alternate in going first.
-        for place in [round % 2, (round + 1) % 2] {
-            if place == 1 {
-                execute(&sides[place].database, "ANALYZE").await?;
+        for index in [round % 2, (round + 1) % 2] {
+            if index == 1 {
+                execute(&sides[index].database, "ANALYZE").await?;
             }
-            sides[place].drive(stub.pid, stage.options.seconds).await?;
+            sides[index].drive(stub.pid, stage.options.seconds).await?;
         }
         ensure!(
             !is_analysed(&sides[0].database).await?,
@@ -123,7 +123,7 @@ impl MeasuredDatabase {
 
     async fn drive(&mut self, stub: u32, seconds: f64) -> anyhow::Result<()> {
         let outcome = drive(&self.target, stub, CLIENTS, DELTAS as u64 + 1, seconds).await?;
-        for complaint in &outcome.told {
+        for complaint in &outcome.errors {
             println!("FAILED on {}: {complaint}", self.name);
         }
         ensure!(outcome.failures == 0, "these figures count for nothing");
@@ -145,7 +145,7 @@ async fn execute(database: &Url, sql: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the planner has statistics of any table.
+/// True when the planner has statistics of any table.
 async fn is_analysed(database: &Url) -> anyhow::Result<bool> {
     let mut connection = PgConnection::connect(database.as_str()).await?;
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_stats WHERE schemaname = 'public')";

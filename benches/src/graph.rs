@@ -38,7 +38,7 @@ pub(crate) struct PathTimes {
     times: Vec<f64>,
 }
 
-/// Measures every path in each round and prints medians beside their targets. Fails if a path misses its target.
+/// Measures every path in each round and prints medians with their targets. Fails if a path misses its target.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let world = ValidationInputs::new();
     let mut figures = [
@@ -92,7 +92,7 @@ impl PathTimes {
 /// The inputs of validation.
 struct ValidationInputs {
     catalog: Catalog,
-    known: KnownFacts,
+    facts: KnownFacts,
     rules: AgentRules,
 }
 
@@ -102,7 +102,7 @@ impl ValidationInputs {
         let read = CatalogEntry::new(ExecutorKind::Tool, "read", "Read a file.", schema);
         Self {
             catalog: Catalog::new(vec![read.acting(&[Effect::Read], Idempotency::Safe)]),
-            known: KnownFacts {
+            facts: KnownFacts {
                 remaining_ms: 60_000,
                 ..KnownFacts::default()
             },
@@ -116,7 +116,7 @@ impl ValidationInputs {
     fn accepted(&self, output: &ModelOutput) -> anyhow::Result<AcceptedDeclaration> {
         let context = Context {
             catalog: &self.catalog,
-            known: &self.known,
+            known: &self.facts,
             rules: &self.rules,
         };
         match accept(output, context) {
@@ -132,7 +132,7 @@ impl ValidationInputs {
             id,
             accepted,
             &self.rules,
-            &self.known,
+            &self.facts,
             Vec::new(),
         ))
     }

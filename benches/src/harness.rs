@@ -62,10 +62,10 @@ pub(crate) async fn run(options: &Options, sessions: usize) -> anyhow::Result<()
         way - hand
     );
     println!("memory         {memory:.1} MiB of the service with {sessions} idle sessions");
-    let told = json!({
+    let figures = json!({
         "sessions": sessions, "added_p50_ms": way - hand, "by_hand_p50_ms": hand, "memory_mib": memory,
     });
-    write(options, &json!({"machine": machine(), "harness": told}))
+    write(options, &json!({"machine": machine(), "harness": figures}))
 }
 
 /// The path as a TOML string.
@@ -159,7 +159,7 @@ impl FakeAgent {
                 return Ok(begin.elapsed().as_secs_f64() * 1000.0);
             }
         }
-        anyhow::bail!("the agent said nothing")
+        anyhow::bail!("the agent sent nothing")
     }
 }
 

@@ -49,9 +49,9 @@ pub(crate) async fn measure(stage: &BenchStage) -> anyhow::Result<Vec<HeldMemory
         all.push(hold(stage, &target, proxy.pid, &stub).await?);
     }
     for database in stage.databases() {
-        let place = format!("held-{}", database.name);
+        let directory = format!("held-{}", database.name);
         let (gateway, target) = stage
-            .gateway(&place, &database, &stub.address, ConfigAdditions::default())
+            .gateway(&directory, &database, &stub.address, ConfigAdditions::default())
             .await?;
         all.push(hold(stage, &target, gateway.served.pid, &stub).await?);
     }
@@ -64,7 +64,7 @@ async fn hold(
     pid: u32,
     stub: &MeasuredProcess,
 ) -> anyhow::Result<HeldMemory> {
-    let most = stage.options.streams;
+    let stream_count = stage.options.streams;
     let script = StubScript {
         deltas: 10,
         per_write: 1,
@@ -75,7 +75,7 @@ async fn hold(
     ensure!(
         warm.failures == 0,
         "failures before it began: {:?}",
-        warm.told
+        warm.errors
     );
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident(pid)?;
@@ -86,7 +86,7 @@ async fn hold(
     };
     play(&stub.address, script).await?;
     let request = |number| target.request(number, "text/event-stream", "message.received");
-    let streams = open_all(&target.address, most, 10, request).await?;
+    let streams = open_all(&target.address, stream_count, 10, request).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let full = resident(pid)?;
 
@@ -96,24 +96,24 @@ async fn hold(
         name: target.name,
         idle,
         full,
-        streams: most,
-        per_stream: (full as f64 - idle as f64) / most as f64,
+        streams: stream_count,
+        per_stream: (full as f64 - idle as f64) / stream_count as f64,
     })
 }
 
 /// An open stream, as far as it was read.
 pub(crate) type HeldStream = (LoadConnection, Framing, StreamCheck);
 
-/// Opens `most` streams and reads `events` events of each.
+/// Opens `count` streams and reads `events` events of each.
 pub(crate) async fn open_all(
     address: &str,
-    most: usize,
+    count: usize,
     events: u64,
     request: impl Fn(usize) -> Vec<u8>,
 ) -> anyhow::Result<Vec<HeldStream>> {
     let mut opening = JoinSet::new();
     let mut streams = Vec::new();
-    for number in 0..most {
+    for number in 0..count {
         if opening.len() >= OPENING
             && let Some(opened) = opening.join_next().await
         {
@@ -132,8 +132,8 @@ pub(crate) async fn read_to_end(streams: Vec<HeldStream>, events: u64) -> anyhow
     for (mut connection, framing, mut stream) in streams {
         connection.rest(framing, |part| stream.push(part)).await?;
         ensure!(
-            stream.is_whole(events),
-            "a held stream is not whole: {stream:?}"
+            stream.is_complete(events),
+            "a held stream is incomplete: {stream:?}"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Host API calls of runners: small calls beside `/healthz` of the same process, and the latency that the
+//! Host API calls of runners: small calls compared with `/healthz` of the same process, and the latency that the
 //! gateway adds to a model's stream.
 
 mod faces;
@@ -32,11 +32,11 @@ const STREAMS: usize = 20;
 pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let stage = BenchStage::new(options).await?;
     println!("{}", machine());
-    let mut told = Vec::new();
+    let mut figures = Vec::new();
     for database in stage.databases() {
-        told.push(measure(&stage, &database).await?);
+        figures.push(measure(&stage, &database).await?);
     }
-    write(options, &json!({"machine": machine(), "host": told}))
+    write(options, &json!({"machine": machine(), "host": figures}))
 }
 
 /// One kind of request, sent repeatedly.
@@ -88,13 +88,13 @@ async fn measure(stage: &BenchStage, database: &Database) -> anyhow::Result<Valu
     Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams, "faces": faces}))
 }
 
-/// A model behind the gateway, and an agent with access to it.
+/// A model of the gateway, and an agent with access to it.
 fn tables(model: &str) -> String {
     format!(
         "[limits]\nsilence_seconds = 3600.0\n\
          [[model_providers]]\nname = \"bench\"\nkind = \"openai\"\nbase_url = \"http://{model}/v1\"\n\
          [[models]]\nmodel_id = \"bench\"\nprovider = \"bench\"\n\
-         [[agents]]\nname = \"host\"\nevent_types = [\"bench.asked\"]\n\
+         [[agents]]\nname = \"host\"\nevent_types = [\"bench.requested\"]\n\
          scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
          config = {{ timeout = 3600 }}\nresource_policy = {{ models = [\"bench\"] }}\n"
     )
@@ -104,7 +104,7 @@ fn tables(model: &str) -> String {
 async fn begin_runs(target: &LoadTarget, runner: &TokenRunner) -> anyhow::Result<Vec<String>> {
     let mut posting = LoadConnection::open(&target.address).await?;
     for number in 0..RUNS {
-        let request = target.request(number, "application/json", "bench.asked");
+        let request = target.request(number, "application/json", "bench.requested");
         posting.send(&request).await?;
         let status = posting.answer(|_| {}).await?;
         ensure!(status == 202, "HTTP {status}");
@@ -195,21 +195,21 @@ async fn measure_rate(
 
 fn print_rates(target: &str, repeated_requests: &[RepeatedRequest], rates: &[Vec<f64>]) -> Value {
     let yardstick = &rates[0];
-    let mut told = Vec::new();
+    let mut figures = Vec::new();
     for (asking, rates) in repeated_requests.iter().zip(rates) {
         let pairs = rates.iter().zip(yardstick);
         let ratios: Vec<_> = pairs.map(|(one, other)| one / other).collect();
-        let [least, half, most] = [0.0, 50.0, 100.0].map(|at| percentile(&ratios, at));
+        let [min, half, max] = [0.0, 50.0, 100.0].map(|at| percentile(&ratios, at));
         let name = asking.name;
         println!(
-            "{target:<12} {name:<14} {:>8.0}/s  {half:.2} of /healthz ({least:.2}–{most:.2})",
+            "{target:<12} {name:<14} {:>8.0}/s  {half:.2} of /healthz ({min:.2}–{max:.2})",
             median(rates)
         );
-        told.push(json!({
+        figures.push(json!({
             "name": name, "per_second": median(rates), "ratio": half, "ratios": ratios,
         }));
     }
-    told.into()
+    figures.into()
 }
 
 /// Reads the run token from a request to a runner.

@@ -24,7 +24,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         hold: false,
     };
     play(&stub.address, script).await?;
-    let mut told = Vec::new();
+    let mut figures = Vec::new();
     for database in stage.databases() {
         let name = database.name;
         let (_gateway, target) = stage
@@ -44,13 +44,13 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
                 "{name:<12} {what:<12} {rate:>7.0} events/s taken durably, {CLIENTS} clients; \
                  answered in p50 {p50:.1} ms, p99 {p99:.1} ms"
             );
-            told.push(json!({
+            figures.push(json!({
                 "target": name, "events": what, "per_second": rate, "clients": CLIENTS,
                 "p50_ms": p50, "p99_ms": p99,
             }));
         }
     }
-    write(options, &json!({"ingest": told}))
+    write(options, &json!({"ingest": figures}))
 }
 
 /// Returns the rate, and each request's milliseconds. Fails on the first error.

@@ -67,7 +67,8 @@ pub(crate) struct LoadOutcome {
     pub(crate) runs: u64,
     pub(crate) events: u64,
     pub(crate) failures: u64,
-    pub(crate) told: Vec<String>,
+    /// Texts of the first failures.
+    pub(crate) errors: Vec<String>,
     /// CPU seconds of the target, of the stub runner and of the load generator.
     pub(crate) cpu: f64,
     pub(crate) cpu_stub: f64,
@@ -101,8 +102,8 @@ impl Counts {
     fn fail(&self, target: &LoadTarget, error: &anyhow::Error) {
         let mut outcome = self.outcome.borrow_mut();
         outcome.failures += 1;
-        if outcome.told.len() < MAX_FAILURE_TEXTS {
-            outcome.told.push(format!("{}: {error:#}", target.name));
+        if outcome.errors.len() < MAX_FAILURE_TEXTS {
+            outcome.errors.push(format!("{}: {error:#}", target.name));
         }
     }
 }
@@ -171,9 +172,9 @@ async fn one_run(
     client: usize,
     events: u64,
     counts: &Counts,
-    kept: &mut Option<LoadConnection>,
+    idle_connection: &mut Option<LoadConnection>,
 ) -> anyhow::Result<()> {
-    let mut connection = match kept.take() {
+    let mut connection = match idle_connection.take() {
         Some(connection) => connection,
         None => LoadConnection::open(&target.address).await?,
     };
@@ -191,13 +192,13 @@ async fn one_run(
     };
     let status = connection.answer(read).await?;
     ensure!(status == 200, "HTTP {status}");
-    ensure!(stream.is_whole(events), "not whole: {stream:?}");
+    ensure!(stream.is_complete(events), "incomplete: {stream:?}");
     let first = first.context("no event")?.as_secs_f64() * 1000.0;
-    let whole = begin.elapsed().as_secs_f64() * 1000.0;
+    let total = begin.elapsed().as_secs_f64() * 1000.0;
     counts.count(|outcome| {
         outcome.first_event_ms.push(first);
-        outcome.run_ms.push(whole);
+        outcome.run_ms.push(total);
     });
-    *kept = Some(connection);
+    *idle_connection = Some(connection);
     Ok(())
 }

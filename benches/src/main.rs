@@ -83,7 +83,7 @@ enum Command {
     Cancel,
     /// Durably accepted events per second, answered with 202.
     Ingest,
-    /// Host API calls beside `/healthz`, and the latency added to models' streams.
+    /// Host API calls compared with `/healthz`, and the latency added to models' streams.
     Host,
     /// Latency that gateway and harness service add to a harness's first piece, and the memory of idle sessions.
     Harness {
@@ -96,14 +96,14 @@ enum Command {
     /// The same tasks by a loop of tool calls and by declared graphs of actions: model calls, tokens, time,
     /// success.
     Compare(compare::CompareArgs),
-    /// Short runs on a PostgreSQL database without statistics, beside the same after ANALYZE. `--postgres` names
+    /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
     /// Action graphs: parse and validate, a scheduler step, a rendered transcript. Runs without a gateway.
     Graph,
     /// The rule check of a host call among many grants. Runs without a gateway.
     Rights,
-    /// Memory per held stream alone.
+    /// Memory per held stream only.
     Held,
     /// Requests of the Local Agent to the gateway, and the latency that both add to model and tool.
     Agent {

@@ -54,10 +54,10 @@ impl ModelServer {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let (released, hears) = watch::channel(false);
+        let (released, receiver) = watch::channel(false);
         std::thread::Builder::new()
             .name("model".to_owned())
-            .spawn(move || runtime.block_on(serve(listener, hears)))?;
+            .spawn(move || runtime.block_on(serve(listener, receiver)))?;
         Ok(Self { address, released })
     }
 
@@ -143,13 +143,13 @@ pub(crate) fn print_waits(
         [50.0, 99.0].map(|at| (percentile(through, at), percentile(direct, at)))
     };
     let streams = direct.first.len();
-    let mut told = json!({"streams": streams, "items": direct.each.len()});
+    let mut figures = json!({"streams": streams, "items": direct.each.len()});
     for (name, [p50, p99]) in [
         ("first item", of(&through.first, &direct.first)),
         ("each item", of(&through.each, &direct.each)),
     ] {
         println!(
-            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 over the model asked directly \
+            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 over the direct model \
              ({:.2} and {:.2} ms), {streams} streams of {} items",
             p50.0 - p50.1,
             p99.0 - p99.1,
@@ -157,12 +157,12 @@ pub(crate) fn print_waits(
             p99.1,
             ITEMS,
         );
-        told[name.replace(' ', "_")] = json!({
+        figures[name.replace(' ', "_")] = json!({
             "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
             "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
         });
     }
-    told
+    figures
 }
 
 /// Send time of the next item, if the item is complete.
@@ -204,8 +204,8 @@ async fn serve_connection(
     socket.set_nodelay(true)?;
     let mut buffer = Vec::new();
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
-        let asked: Value = serde_json::from_slice(&request.body)?;
-        let is_held = asked["model"] == HELD;
+        let parameters: Value = serde_json::from_slice(&request.body)?;
+        let is_held = parameters["model"] == HELD;
         let items = if is_held { HELD_ITEMS } else { ITEMS };
         let mut head = String::from(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",

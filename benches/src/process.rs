@@ -11,12 +11,12 @@ const TICK: Duration = Duration::from_millis(10);
 /// User and system time of a process, over all its threads.
 pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The process name stands in brackets and may hold any character.
+    // The process name is in brackets and may hold any character.
     let (_, rest) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
     let fields: Vec<_> = rest.split_whitespace().collect();
     let ticks =
         |field: usize| -> anyhow::Result<u32> { Ok(fields.get(field).context("times")?.parse()?) };
-    // Fields 14 and 15 of the whole line.
+    // Fields 14 and 15 of the complete line.
     Ok(TICK * (ticks(11)? + ticks(12)?))
 }
 

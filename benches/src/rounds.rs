@@ -67,12 +67,12 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     };
     figures::print_held(&held);
     let held: Vec<_> = held.iter().map(held::HeldMemory::to_json).collect();
-    let told = json!({
+    let figures = json!({
         "machine": machine(), "durable_write_ms": durable, "rounds": options.rounds,
         "seconds": options.seconds, "per_write": options.per_write,
         "scenarios": rows.iter().map(ScenarioRow::to_json).collect::<Vec<_>>(), "held": held,
     });
-    figures::write(options, &told)?;
+    figures::write(options, &figures)?;
     let failures: u64 = rows
         .iter()
         .flat_map(|row| &row.rounds)
@@ -130,7 +130,7 @@ async fn measure(
         })
         .collect();
     for _ in 0..options.rounds {
-        for (place, scenario) in scenarios.iter().enumerate() {
+        for (index, scenario) in scenarios.iter().enumerate() {
             let script = StubScript {
                 deltas: scenario.deltas,
                 per_write: options.per_write,
@@ -144,7 +144,7 @@ async fn measure(
                 // Exclude the connection of the statistics request itself.
                 connections[number].1 += after.0 - before.0 - 1;
                 connections[number].2 += after.1 - before.1;
-                rows[place * targets.len() + number].rounds.push(outcome);
+                rows[index * targets.len() + number].rounds.push(outcome);
             }
         }
     }
@@ -159,7 +159,7 @@ async fn segment(
 ) -> anyhow::Result<LoadOutcome> {
     let events = scenario.deltas as u64 + 1;
     let outcome = drive(target, stub, scenario.clients, events, seconds).await?;
-    for complaint in &outcome.told {
+    for complaint in &outcome.errors {
         println!("FAILED in {}: {complaint}", scenario.name);
     }
     Ok(outcome)

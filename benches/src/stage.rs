@@ -140,9 +140,9 @@ impl BenchStage {
                 let mut fields = line.split(' ').skip(1);
                 fields.next().zip(fields.next())
             })
-            .filter(|(place, _)| self.directory.starts_with(place))
+            .filter(|(mount_point, _)| self.directory.starts_with(mount_point))
             .collect();
-        mounted.sort_by_key(|(place, _)| place.len());
+        mounted.sort_by_key(|(mount_point, _)| mount_point.len());
         let kind = mounted.last().map_or("unknown", |(_, kind)| kind);
         ensure!(
             !["tmpfs", "ramfs"].contains(&kind),
@@ -215,11 +215,11 @@ impl BenchStage {
         Ok(path)
     }
 
-    /// A gateway with the stub as its runner, and the target for requests. Its files lie in the directory
-    /// `place`.
+    /// A gateway with the stub as its runner, and the target for requests. Its files are in this
+    /// directory.
     pub(crate) async fn gateway(
         &self,
-        place: &str,
+        directory: &str,
         database: &Database,
         runner: &str,
         extra: ConfigAdditions<'_>,
@@ -236,17 +236,17 @@ impl BenchStage {
             tables = extra.tables,
             secret = self.secret()?.display(),
         );
-        self.serve(place, database, &text).await
+        self.serve(directory, database, &text).await
     }
 
     /// Starts `runnel serve` with defaults. `text` is its configuration without key and database.
     pub(crate) async fn serve(
         &self,
-        place: &str,
+        instance: &str,
         database: &Database,
         text: &str,
     ) -> anyhow::Result<(Gateway, LoadTarget)> {
-        let directory = self.directory.join(place);
+        let directory = self.directory.join(instance);
         fs::create_dir_all(&directory)?;
         let url = database.url.clone().unwrap_or_else(|| {
             let file = directory.join("runnel.db");
@@ -255,18 +255,18 @@ impl BenchStage {
         let master_key = directory.join("master.key");
         fs::write(&master_key, &self.master_key)?;
         let config = directory.join("runnel.toml");
-        let kept = format!(
+        let settings = format!(
             "[auth]\nmaster_key = \"file:{}\"\n[database]\nurl = \"{url}\"\n{text}",
             master_key.display()
         );
-        fs::write(&config, kept)?;
+        fs::write(&config, settings)?;
         let key = self.create_key(&config).await?;
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--config").arg(&config);
         let log = directory.join("stderr.log");
         let served = MeasuredProcess::spawn(&mut command, &log).await;
-        let told = || fs::read_to_string(&log).unwrap_or_default();
-        let served = served.with_context(|| format!("the gateway does not start: {}", told()))?;
+        let stderr = || fs::read_to_string(&log).unwrap_or_default();
+        let served = served.with_context(|| format!("the gateway does not start: {}", stderr()))?;
         let target = LoadTarget {
             name: database.name,
             address: served.address.clone(),
@@ -281,11 +281,11 @@ impl BenchStage {
         command.args(["token", "create", "--role", "client", "--name", "bench"]);
         let output = command.args(["--json", "--config"]).arg(config).output();
         let output = output.await.context("the gateway's binary does not run")?;
-        let told: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        let created: Value = serde_json::from_slice(&output.stdout).with_context(|| {
             let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
             format!("no API key: {complaint}")
         })?;
-        Ok(told["key"].as_str().context("no API key")?.to_owned())
+        Ok(created["key"].as_str().context("no API key")?.to_owned())
     }
 }
 
@@ -309,11 +309,11 @@ pub(crate) async fn connectors(
     options: &Options,
     platform: &str,
 ) -> anyhow::Result<MeasuredProcess> {
-    let beside = match &options.gateway {
+    let program = match &options.gateway {
         Some(gateway) => gateway.clone(),
         None => std::env::current_exe()?,
     };
-    let binary = beside.with_file_name("runnel-connectors");
+    let binary = program.with_file_name("runnel-connectors");
     ensure!(
         binary.exists(),
         "{} is not there: cargo build --release --package connectors",
@@ -328,17 +328,17 @@ pub(crate) async fn connectors(
     served.context("the connectors service does not start")
 }
 
-/// Builds the gateway with the release profile, beside this program.
-async fn build(beside: &Path) -> anyhow::Result<PathBuf> {
+/// Builds the gateway with the release profile, in the directory of this program.
+async fn build(directory: &Path) -> anyhow::Result<PathBuf> {
     ensure!(
-        beside.ends_with("release"),
-        "only a release build tells anything: cargo run --release -p benches"
+        directory.ends_with("release"),
+        "only figures of a release build are meaningful: cargo run --release -p benches"
     );
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "-p", "gateway", "--bin", "runnel"]);
     let built = command.status().await.context("cargo does not run")?;
     ensure!(built.success(), "the gateway does not build");
-    Ok(beside.join("runnel"))
+    Ok(directory.join("runnel"))
 }
 
 /// Sets the script of the stub runner.

@@ -50,8 +50,8 @@ pub(crate) struct BenchStubState {
     released: watch::Sender<u64>,
     connections: AtomicU64,
     runs: AtomicU64,
-    /// When a held run received its stop, and when its socket closed.
-    pub(crate) told: Mutex<HashMap<String, Instant>>,
+    /// Times at which a held run received its cancel, and at which its socket closed.
+    pub(crate) cancelled: Mutex<HashMap<String, Instant>>,
     pub(crate) closed: Mutex<HashMap<String, Instant>>,
 }
 
@@ -62,18 +62,18 @@ impl BenchStubState {
             released: watch::Sender::new(0),
             connections: AtomicU64::new(0),
             runs: AtomicU64::new(0),
-            told: Mutex::default(),
+            cancelled: Mutex::default(),
             closed: Mutex::default(),
         })
     }
 
     fn play(&self, body: &[u8]) -> Option<()> {
-        let told: Value = serde_json::from_slice(body).ok()?;
-        let count = |name: &str| usize::try_from(told.get(name)?.as_u64()?).ok();
+        let settings: Value = serde_json::from_slice(body).ok()?;
+        let count = |name: &str| usize::try_from(settings.get(name)?.as_u64()?).ok();
         let script = StubScript {
             deltas: count("deltas")?,
             per_write: count("per_write")?.max(1),
-            hold: told.get("hold")?.as_bool()?,
+            hold: settings.get("hold")?.as_bool()?,
         };
         let prepared = Arc::new(prepare(script));
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = prepared;
@@ -161,30 +161,30 @@ async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) ->
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         match (request.method.as_str(), request.path.as_str()) {
             ("POST", "/runs") => run(&mut socket, &shared, &request.run, &mut answer).await?,
-            ("GET", "/runners") => whole(&mut socket, "200 OK", &manifests(&[])).await?,
+            ("GET", "/runners") => write_response(&mut socket, "200 OK", &manifests(&[])).await?,
             ("POST", "/control") => {
                 let status = match shared.play(&request.body) {
                     Some(()) => "200 OK",
                     None => "400 Bad Request",
                 };
-                whole(&mut socket, status, &json!({})).await?;
+                write_response(&mut socket, status, &json!({})).await?;
             }
             ("GET", "/control") => {
                 let seen = json!({
                     "connections": shared.connections.load(Ordering::Relaxed),
                     "runs": shared.runs.load(Ordering::Relaxed),
                 });
-                whole(&mut socket, "200 OK", &seen).await?;
+                write_response(&mut socket, "200 OK", &seen).await?;
             }
             ("POST", "/release") => {
                 shared.released.send_modify(|count| *count += 1);
-                whole(&mut socket, "200 OK", &json!({})).await?;
+                write_response(&mut socket, "200 OK", &json!({})).await?;
             }
             ("POST", path) if path.ends_with("/cancel") => {
-                note(&shared.told, &request.run);
-                whole(&mut socket, "202 Accepted", &json!({})).await?;
+                note(&shared.cancelled, &request.run);
+                write_response(&mut socket, "202 Accepted", &json!({})).await?;
             }
-            _ => whole(&mut socket, "404 Not Found", &json!({})).await?,
+            _ => write_response(&mut socket, "404 Not Found", &json!({})).await?,
         }
     }
     Ok(())
@@ -241,7 +241,7 @@ pub(crate) fn manifests(models: &[&str]) -> Value {
     }]})
 }
 
-pub(crate) async fn whole(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+pub(crate) async fn write_response(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::stub::{read_request, whole};
+use crate::stub::{read_request, write_response};
 
 /// Delays: before the first piece, between pieces, and before the tool's response.
 pub(super) const FIRST: Duration = Duration::from_millis(50);
@@ -71,11 +71,11 @@ async fn serve_connection(mut socket: TcpStream, worked: Arc<Mutex<Duration>>) -
         if request.path.ends_with("/chat/completions") {
             match pieces(&request.body) {
                 Some(pieces) => stream_pieces(&mut socket, &pieces).await?,
-                None => whole(&mut socket, "500 Off Script", &json!({})).await?,
+                None => write_response(&mut socket, "500 Off Script", &json!({})).await?,
             }
         } else {
             tokio::time::sleep(TOOL).await;
-            whole(&mut socket, "200 OK", &json!({"degrees": 20})).await?;
+            write_response(&mut socket, "200 OK", &json!({"degrees": 20})).await?;
         }
         *worked.lock().unwrap_or_else(PoisonError::into_inner) += begin.elapsed();
     }
@@ -84,8 +84,8 @@ async fn serve_connection(mut socket: TcpStream, worked: Arc<Mutex<Duration>>) -
 
 /// Returns the pieces of the model's response; `None` if the request is not part of the script.
 fn pieces(body: &[u8]) -> Option<Vec<Value>> {
-    let asked: Value = serde_json::from_slice(body).ok()?;
-    let messages = asked["messages"].as_array()?;
+    let request: Value = serde_json::from_slice(body).ok()?;
+    let messages = request["messages"].as_array()?;
     let last = messages.last()?;
     let says = |line: &str| last["content"].to_string().contains(line);
     let text = |text: String| json!({"content": text});
@@ -133,8 +133,8 @@ async fn stream_pieces(socket: &mut TcpStream, pieces: &[Value]) -> io::Result<(
 }
 
 async fn frame(socket: &mut TcpStream, choices: &Value, usage: &Value) -> io::Result<()> {
-    let told = json!({"id": "bench", "object": "chat.completion.chunk", "choices": choices, "usage": usage});
-    let frame = format!("data: {told}\n\n");
+    let event = json!({"id": "bench", "object": "chat.completion.chunk", "choices": choices, "usage": usage});
+    let frame = format!("data: {event}\n\n");
     let chunk = format!("{:x}\r\n{frame}\r\n", frame.len());
     socket.write_all(chunk.as_bytes()).await
 }

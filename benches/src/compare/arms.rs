@@ -100,7 +100,7 @@ impl Arm {
         }
     }
 
-    /// Whether a graph may bind arguments to earlier results.
+    /// True when a graph may bind arguments to earlier results.
     pub(super) fn binds(self) -> bool {
         matches!(self, Self::Bound | Self::Full | Self::Report)
     }

@@ -28,10 +28,10 @@ pub(super) struct Play {
     pub(super) tally: PlayCounts,
     /// Seconds from the first event to the end of the last run.
     pub(super) seconds: f64,
-    /// Whether the last answer holds the expected tokens, and no booking was made twice.
+    /// True when the last answer has the expected tokens, and no booking was made twice.
     pub(super) is_right: bool,
     /// The last answer, or the error of the run.
-    pub(super) said: String,
+    pub(super) answer: String,
 }
 
 /// The processes of the comparison, killed on drop.
@@ -92,10 +92,10 @@ impl CompareStage {
             conversation: format!("{}-{}-{salt}", arm.name(), task.name()),
         };
         let begin = Instant::now();
-        let mut said = String::new();
+        let mut answer = String::new();
         for turn in 1..=task.turns() {
             let prompt = task.prompt(turn);
-            said = match task {
+            answer = match task {
                 Task::Restart => self.say_through_restart(&client, task).await?,
                 Task::Approval => client.say_and_approve(&prompt).await?,
                 _ => client.say(&prompt).await?.text(),
@@ -110,16 +110,16 @@ impl CompareStage {
             && task
                 .expected(&salt)
                 .iter()
-                .all(|token| said.contains(token));
+                .all(|token| answer.contains(token));
         Ok(Play {
             tally,
             seconds,
             is_right,
-            said,
+            answer,
         })
     }
 
-    /// Restarts the runner during a tool call. Afterwards, the user asks the agent to go on.
+    /// Restarts the runner during a tool call. Afterwards, the user asks the agent to continue.
     async fn say_through_restart(
         &self,
         client: &CompareUser<'_>,
@@ -168,7 +168,7 @@ pub(super) async fn smoke_test(house: &CompareStage) -> anyhow::Result<()> {
             play.is_right,
             "the rehearsal of arm {} failed: {} {}",
             arm.letter(),
-            play.said,
+            play.answer,
             json!(play.tally.tools)
         );
     }

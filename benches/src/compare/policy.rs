@@ -1,4 +1,4 @@
-//! The scripted model: the ideal next output of a task in the form of an arm, from the request alone.
+//! The scripted model: the ideal next output of a task in the form of an arm, from the request only.
 
 mod declare;
 
@@ -59,19 +59,19 @@ impl View<'_> {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// Whether the step's result is known or not needed.
+    /// True when the step's result is present or not needed.
     fn is_done(&self, step: &TaskStep) -> bool {
         let all = step.tokens();
         if all.iter().all(|token| self.seen.token(token).is_some()) {
             return true;
         }
         match step.kind {
-            StepKind::Instead(of) => self.step(of).is_some_and(|of| self.is_known(of)),
+            StepKind::Instead(of) => self.step(of).is_some_and(|of| self.has_result(of)),
             _ => self.has_failed(step) && self.alternative(step).is_some(),
         }
     }
 
-    fn is_known(&self, step: &TaskStep) -> bool {
+    fn has_result(&self, step: &TaskStep) -> bool {
         step.tokens()
             .iter()
             .all(|token| self.seen.token(token).is_some())
@@ -83,7 +83,7 @@ impl View<'_> {
         self.steps.iter().find(is)
     }
 
-    /// Whether a call of this step has failed. In each task only one step can fail.
+    /// True when a call of this step has failed. In each task only one step can fail.
     fn has_failed(&self, step: &TaskStep) -> bool {
         let native = self
             .seen
@@ -99,17 +99,17 @@ impl View<'_> {
         native || declared.is_some_and(|rest| rest.contains("Status: failed"))
     }
 
-    /// Whether the step's call was made but its result lacks the expected token.
+    /// True when the step's call was made but its result lacks the expected token.
     fn lacks_expected_token(&self, step: &TaskStep) -> bool {
         let declared = self
             .seen
             .text
             .contains(&format!("### Result for {}\n", step.id));
         let is_only = self.steps.len() == 1;
-        is_only && !self.is_known(step) && (declared || !self.seen.results.is_empty())
+        is_only && !self.has_result(step) && (declared || !self.seen.results.is_empty())
     }
 
-    /// Whether the step may run once its inputs are known.
+    /// True when the step may run as soon as its inputs are present.
     fn may_run(&self, step: &TaskStep) -> bool {
         match step.kind {
             StepKind::Instead(of) => self.step(of).is_some_and(|of| self.has_failed(of)),
@@ -158,18 +158,18 @@ impl View<'_> {
             let calls = self.ready(step).into_iter();
             calls.map(|args| (step.target.to_owned(), Value::Object(args)))
         });
-        let most = if self.arm == Arm::Serial {
+        let max_calls = if self.arm == Arm::Serial {
             1
         } else {
             usize::MAX
         };
-        let calls: Vec<_> = calls.take(most).collect();
+        let calls: Vec<_> = calls.take(max_calls).collect();
         (!is_over && !calls.is_empty()).then_some(calls)
     }
 
     /// The answer: all requested tokens that are known.
-    fn answer(&self, task: Task, is_whole: bool) -> String {
-        if !is_whole {
+    fn answer(&self, task: Task, is_complete: bool) -> String {
+        if !is_complete {
             return "What I can see of the results does not hold it.".to_owned();
         }
         if self.steps.is_empty() {

@@ -45,15 +45,15 @@ impl RealModel {
         seen: &ModelRequest,
         body: &Value,
     ) -> anyhow::Result<Value> {
-        let mut asked = json!({
+        let mut parameters = json!({
             "model": self.model, "messages": body["messages"], "stream": false,
             "max_tokens": MAX_TOKENS, "temperature": 0, "seed": 1,
         });
         if let Some(choice) = choice(arm, seen) {
-            asked["tools"] = body["tools"].clone();
-            asked["tool_choice"] = choice;
+            parameters["tools"] = body["tools"].clone();
+            parameters["tool_choice"] = choice;
         }
-        let body = asked.to_string();
+        let body = parameters.to_string();
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.path,

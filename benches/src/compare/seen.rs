@@ -21,7 +21,7 @@ pub(super) struct ModelRequest {
     pub(super) chars: usize,
     /// Characters of the tool results in the request.
     pub(super) shown: usize,
-    /// Whether the request asks for the repair of a rejected declaration.
+    /// True when the request asks for the repair of a rejected declaration.
     pub(super) is_repair: bool,
 }
 
@@ -35,15 +35,15 @@ impl ModelRequest {
             .iter()
             .filter(|message| message["role"] != "system")
         {
-            let said = plain(&message["content"]);
-            text.push_str(&said);
+            let content = plain(&message["content"]);
+            text.push_str(&content);
             text.push('\n');
             for call in message["tool_calls"].as_array().into_iter().flatten() {
                 text.push_str(call["function"]["arguments"].as_str().unwrap_or_default());
                 text.push('\n');
             }
             if message["role"] == "tool" {
-                results.push(said);
+                results.push(content);
             }
         }
         let shown = match arm.map(Arm::form) {

@@ -83,7 +83,7 @@ pub(super) fn tables(plays: &Plays) -> String {
         }
     }
     text.push_str(
-        "\n✗: the answer lacks what was asked for, or a booking was made twice. –: not played.\n",
+        "\n✗: the answer lacks a requested token, or a booking was made twice. –: not played.\n",
     );
     text
 }
@@ -114,9 +114,9 @@ pub(super) fn verdict(plays: &Plays) -> Vec<(String, Option<bool>)> {
         has_both.then_some(above.is_empty()),
     ));
     let saves = |task, rule: fn(f64, f64) -> bool| {
-        let is_kept = rule(calls(task, Arm::Full)?, calls(task, Arm::Parallel)?);
+        let is_met = rule(calls(task, Arm::Full)?, calls(task, Arm::Parallel)?);
         // An abandoned task saves nothing.
-        Some(is_kept && right(plays, task, Arm::Full) == Some(true))
+        Some(is_met && right(plays, task, Arm::Full) == Some(true))
     };
     let list = saves(Task::List, |full, parallel| full + 1.0 <= parallel);
     lines.push(("E saves at least one call on the list".to_owned(), list));
@@ -155,7 +155,7 @@ pub(super) fn to_json(plays: &Plays) -> Value {
                 "child_calls": play.tally.child_calls, "tokens_in": tokens(play.tally.chars_in),
                 "tokens_out": tokens(play.tally.chars_out), "tokens_shown": tokens(play.tally.chars_shown),
                 "repairs": play.tally.repairs, "tools": play.tally.tools, "seconds": play.seconds,
-                "success": play.is_right, "said": play.said,
+                "success": play.is_right, "said": play.answer,
             })
         })
     });
@@ -176,14 +176,14 @@ mod tests {
             tally,
             seconds: 1.0,
             is_right,
-            said: String::new(),
+            answer: String::new(),
         }]
     }
 
     fn outcomes(plays: &Plays) -> Vec<Option<bool>> {
         verdict(plays)
             .into_iter()
-            .map(|(_, is_kept)| is_kept)
+            .map(|(_, is_met)| is_met)
             .collect()
     }
 

@@ -39,11 +39,11 @@ pub(super) struct TaskStep {
     pub(super) args: Vec<(&'static str, Arg)>,
     /// Prefix of the token in the result.
     pub(super) token: String,
-    /// Whether the answer must hold the result.
+    /// True when the answer must contain the result.
     pub(super) answers: bool,
 }
 
-/// How a step is carried out.
+/// Execution of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepKind {
     /// One call of a tool.
@@ -127,7 +127,7 @@ impl Task {
         if self == Self::Long { TURNS } else { 1 }
     }
 
-    /// The user's message of a turn, counted from 1. Its marker tells the scripted model which task it plays.
+    /// The user's message of a turn, counted from 1. Its marker names the task for the scripted model.
     pub(super) fn prompt(self, turn: usize) -> String {
         let text = match self {
             Self::OneRead => "Which code has page p1?".to_owned(),
@@ -182,7 +182,7 @@ impl Task {
             .collect()
     }
 
-    /// Whether an arm of native tool calls can do the task.
+    /// True when an arm of native tool calls can do the task.
     pub(super) fn is_for_loops(self) -> bool {
         !matches!(self, Self::Approval | Self::Children)
     }

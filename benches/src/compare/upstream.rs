@@ -16,7 +16,7 @@ use super::policy::{self, PolicyOutput};
 use super::real::RealModel;
 use super::seen::ModelRequest;
 use super::world;
-use crate::stub::{read_request, whole};
+use crate::stub::{read_request, write_response};
 
 /// Latency of a model call.
 pub(super) const MODEL: Duration = Duration::from_millis(300);
@@ -48,7 +48,7 @@ pub(super) struct PlayCounts {
 struct PlayState {
     salt: String,
     tally: PlayCounts,
-    /// Whether the slow tool was called in this play.
+    /// True when the slow tool was called in this play.
     slow_tool_was_called: bool,
 }
 
@@ -153,9 +153,9 @@ async fn next_choice(
     }
     tokio::time::sleep(if is_slow { SLOW } else { TOOL }).await;
     match world::answer(tool, args, &salt) {
-        world::ToolResponse::Json(answer) => whole(socket, "200 OK", &answer).await,
+        world::ToolResponse::Json(answer) => write_response(socket, "200 OK", &answer).await,
         world::ToolResponse::Fails(why) => {
-            whole(socket, "409 Conflict", &json!({"error": why})).await
+            write_response(socket, "409 Conflict", &json!({"error": why})).await
         }
         world::ToolResponse::Text(text) => {
             let length = text.len();
@@ -203,7 +203,7 @@ async fn respond(socket: &mut TcpStream, shared: &CompareState, body: &Value) ->
         }
     };
     let Some(choice) = choice else {
-        return whole(
+        return write_response(
             socket,
             "500 Off Script",
             &json!({"error": {"message": "off script"}}),
@@ -230,7 +230,7 @@ async fn respond(socket: &mut TcpStream, shared: &CompareState, body: &Value) ->
     }
     let answer =
         json!({"id": "bench", "object": "chat.completion", "choices": [choice], "usage": usage});
-    whole(socket, "200 OK", &answer).await
+    write_response(socket, "200 OK", &answer).await
 }
 
 /// The output as a choice of a completion.
@@ -265,8 +265,8 @@ async fn stream(socket: &mut TcpStream, choice: &Value, usage: &Value) -> io::Re
         call["index"] = json!(index);
     }
     let chunk = |choices: Value, usage: &Value| {
-        let told = json!({"id": "bench", "object": "chat.completion.chunk", "choices": choices, "usage": usage});
-        format!("data: {told}\n\n")
+        let event = json!({"id": "bench", "object": "chat.completion.chunk", "choices": choices, "usage": usage});
+        format!("data: {event}\n\n")
     };
     let none = Value::Null;
     let body = [

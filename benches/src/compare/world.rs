@@ -8,7 +8,7 @@ use super::tasks::ITEMS;
 
 /// Bytes of the log.
 const LOG_BYTES: usize = 2 << 20;
-/// Filler prose of a page beside its code.
+/// Filler prose of a page, in addition to its code.
 const PROSE: &str = "The harbour office keeps this page. It lists the hours of high and low water, the berths that are free, \
 the boats that are due, and the names of the pilots on duty. Ask at the desk before you move a buoy. ";
 const PROSE_TIMES: usize = 4;
@@ -126,7 +126,7 @@ pub(super) fn answer(tool: &str, args: &Value, salt: &str) -> ToolResponse {
         "get_invoice" => linked("case", "case", "invoice"),
         "get_payment" => linked("invoice", "invoice", "payment"),
         "get_receipt" => linked("payment", "payment", "receipt"),
-        "inspect_room" => room(arg("room"), salt),
+        "inspect_room" => inspect(arg("room"), salt),
         "mirror_b" => ToolResponse::Json(json!({"content": token("content")})),
         "read_log" => ToolResponse::Text(log(&token("alert"))),
         "read_draft" => ToolResponse::Json(json!({"draft": token("draft")})),
@@ -156,13 +156,13 @@ fn page(page: &str, salt: &str) -> ToolResponse {
     ToolResponse::Json(json!({"code": code, "text": PROSE.repeat(PROSE_TIMES)}))
 }
 
-/// The clue is part of prose; it names the next room only to a model that reads it.
-fn room(room: &str, salt: &str) -> ToolResponse {
-    let number = match room.strip_suffix(salt) {
+/// The clue is part of prose; only a model that reads it finds the next name.
+fn inspect(name: &str, salt: &str) -> ToolResponse {
+    let number = match name.strip_suffix(salt) {
         Some("room-1-") => 2,
         Some("room-2-") => 3,
         Some("room-3-") => 4,
-        None if room == "hall" => 1,
+        None if name == "hall" => 1,
         _ => return ToolResponse::Fails("there is no such room"),
     };
     let found = if number == 4 {
@@ -178,11 +178,11 @@ fn room(room: &str, salt: &str) -> ToolResponse {
 fn log(alert: &str) -> String {
     let mut text = String::with_capacity(LOG_BYTES + 256);
     let mut number = 0;
-    let mut is_told = false;
+    let mut has_alert = false;
     while text.len() < LOG_BYTES {
         number += 1;
-        if !is_told && text.len() > LOG_BYTES / 2 {
-            is_told = true;
+        if !has_alert && text.len() > LOG_BYTES / 2 {
+            has_alert = true;
             let _ = writeln!(
                 text,
                 "line {number} ALERT pump 4 has stopped, number {alert}"

@@ -17,14 +17,14 @@ const MODEL_APIS: [(&str, BuildRequest); 3] = [
     ("responses", responses),
 ];
 
-/// Milliseconds to the first item by API, beside the direct model in the same round.
+/// Milliseconds to the first item by API, compared with the direct model in the same round.
 pub(super) async fn measure(
     rounds: usize,
     (target, gateway): (&str, &str),
     model: &str,
     tokens: &[String],
 ) -> anyhow::Result<Value> {
-    let mut told = Vec::new();
+    let mut figures = Vec::new();
     for (name, request) in MODEL_APIS {
         let (mut direct, mut through) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
@@ -37,19 +37,19 @@ pub(super) async fn measure(
         }
         let [p50, p99] = [50.0, 99.0].map(|at| (percentile(&through, at), percentile(&direct, at)));
         println!(
-            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 to the first item over the model asked directly \
+            "{target:<12} {name:<14} +{:.2} ms p50, +{:.2} ms p99 to the first item over the direct model \
              ({:.2} and {:.2} ms), {CONCURRENT_STREAMS} streams at once",
             p50.0 - p50.1,
             p99.0 - p99.1,
             p50.1,
             p99.1,
         );
-        told.push(json!({
+        figures.push(json!({
             "face": name, "added_p50_ms": p50.0 - p50.1, "added_p99_ms": p99.0 - p99.1,
             "direct_p50_ms": p50.1, "direct_p99_ms": p99.1,
         }));
     }
-    Ok(told.into())
+    Ok(figures.into())
 }
 
 async fn first_items(address: &str, requests: Vec<Vec<u8>>) -> anyhow::Result<Vec<f64>> {

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::token_in;
-use crate::stub::{manifests, read_request, whole};
+use crate::stub::{manifests, read_request, write_response};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
@@ -27,9 +27,9 @@ impl TokenRunner {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
-        let (told, tokens) = mpsc::channel(super::RUNS);
+        let (token_sender, tokens) = mpsc::channel(super::RUNS);
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, told));
+        serving.spawn(serve(listener, token_sender));
         Ok(Self {
             address,
             tokens: tokens.into(),
@@ -49,28 +49,28 @@ impl TokenRunner {
     }
 }
 
-async fn serve(listener: TcpListener, told: mpsc::Sender<String>) {
+async fn serve(listener: TcpListener, token_sender: mpsc::Sender<String>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
-                connections.spawn(serve_connection(socket, told.clone()));
+                connections.spawn(serve_connection(socket, token_sender.clone()));
             },
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn serve_connection(mut socket: TcpStream, told: mpsc::Sender<String>) -> anyhow::Result<()> {
+async fn serve_connection(mut socket: TcpStream, token_sender: mpsc::Sender<String>) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     let manifests = manifests(&["invoke", "stream", "count_tokens"]);
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         if request.path == "/runs" {
-            told.send(token_in(&request.body)?).await?;
+            token_sender.send(token_in(&request.body)?).await?;
             socket.write_all(HEAD).await?;
             std::future::pending::<()>().await;
         }
-        whole(&mut socket, "200 OK", &manifests).await?;
+        write_response(&mut socket, "200 OK", &manifests).await?;
     }
     Ok(())
 }

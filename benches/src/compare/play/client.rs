@@ -38,7 +38,7 @@ impl RunReply {
     }
 
     fn read(stream: &str) -> Self {
-        let mut told = Self::default();
+        let mut reply = Self::default();
         for data in stream
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
@@ -48,15 +48,15 @@ impl RunReply {
             };
             match event["type"].as_str() {
                 Some("message.completed") => {
-                    told.messages
+                    reply.messages
                         .push(plain(&event["data"]["message"]["content"]));
                 }
-                Some("run.completed") => told.is_completed = true,
-                Some("run.failed") => told.end = event["data"].to_string(),
+                Some("run.completed") => reply.is_completed = true,
+                Some("run.failed") => reply.end = event["data"].to_string(),
                 _ => {}
             }
         }
-        told
+        reply
     }
 }
 
@@ -86,14 +86,14 @@ impl CompareUser<'_> {
     }
 
     async fn say_answering(&self, text: &str, action: &str) -> anyhow::Result<String> {
-        let mut said = self.say(text).await?.text();
+        let mut reply = self.say(text).await?.text();
         for _ in 0..ANSWERS {
-            let Some(asked) = self.open_question().await? else {
+            let Some(question) = self.open_question().await? else {
                 break;
             };
-            let id = asked["id"].as_str().context("an id")?;
+            let id = question["id"].as_str().context("an id")?;
             let answer = json!({
-                "interaction_id": asked["request"]["interaction_id"], "action_id": action, "values": {},
+                "interaction_id": question["request"]["interaction_id"], "action_id": action, "values": {},
             });
             let path = format!("/v1/interactions/{id}/submit");
             let taken = self.ask("POST", &path, Some(&answer), false).await?;
@@ -105,9 +105,9 @@ impl CompareUser<'_> {
             let stream = self
                 .ask("GET", &format!("/v1/runs/{run}/events"), None, true)
                 .await?;
-            said = RunReply::read(&stream).text();
+            reply = RunReply::read(&stream).text();
         }
-        Ok(said)
+        Ok(reply)
     }
 
     async fn open_question(&self) -> anyhow::Result<Option<Value>> {
@@ -164,9 +164,9 @@ mod tests {
     fn reads_messages_and_end_from_streams() {
         let stream = ": run 1\n\nevent: message.completed\ndata: {\"type\":\"message.completed\",\"data\":{\"message\":\
             {\"role\":\"assistant\",\"content\":\"hi\"}}}\n\nevent: run.completed\ndata: {\"type\":\"run.completed\",\"data\":{}}\n\n";
-        let told = RunReply::read(stream);
-        assert!(told.is_completed);
-        assert_eq!(told.text(), "hi");
+        let reply = RunReply::read(stream);
+        assert!(reply.is_completed);
+        assert_eq!(reply.text(), "hi");
         let failed = RunReply::read("data: {\"type\":\"run.failed\",\"data\":{\"code\":\"x\"}}\n");
         assert!(!failed.is_completed);
         assert_eq!(failed.text(), "{\"code\":\"x\"}");

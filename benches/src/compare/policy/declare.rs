@@ -47,7 +47,7 @@ fn chosen<'a>(view: &View<'_>, open: &[&'a TaskStep]) -> Vec<&'a TaskStep> {
             .all(|(_, arg)| !matches!(arg, Arg::Judged(_)) || view.value(arg).is_some());
         let sources_run = step.sources().all(|of| {
             chosen.iter().any(|step| step.id == of)
-                || view.step(of).is_some_and(|step| view.is_known(step))
+                || view.step(of).is_some_and(|step| view.has_result(step))
         });
         if is_ready && step.kind != StepKind::Merge || can_wait && is_bound && sources_run {
             chosen.push(step);
