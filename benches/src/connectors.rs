@@ -41,7 +41,10 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         held.idle as f64 / (1024.0 * 1024.0),
     );
     let figures = json!({"first": first, "held": held.to_json()});
-    write(options, &json!({"machine": machine(), "connectors": figures}))
+    write(
+        options,
+        &json!({"machine": machine(), "connectors": figures}),
+    )
 }
 
 /// Measures all targets in turn in each round: sequential streams first, then two batches of concurrent ones.

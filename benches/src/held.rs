@@ -51,7 +51,12 @@ pub(crate) async fn measure(stage: &BenchStage) -> anyhow::Result<Vec<HeldMemory
     for database in stage.databases() {
         let directory = format!("held-{}", database.name);
         let (gateway, target) = stage
-            .gateway(&directory, &database, &stub.address, ConfigAdditions::default())
+            .gateway(
+                &directory,
+                &database,
+                &stub.address,
+                ConfigAdditions::default(),
+            )
             .await?;
         all.push(hold(stage, &target, gateway.served.pid, &stub).await?);
     }

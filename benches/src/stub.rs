@@ -241,7 +241,11 @@ pub(crate) fn manifests(models: &[&str]) -> Value {
     }]})
 }
 
-pub(crate) async fn write_response(socket: &mut TcpStream, status: &str, body: &Value) -> io::Result<()> {
+pub(crate) async fn write_response(
+    socket: &mut TcpStream,
+    status: &str,
+    body: &Value,
+) -> io::Result<()> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(

@@ -51,12 +51,12 @@ impl MigrationTrait for Migration {
             let sha256: String = part.try_get("", "sha256")?;
             for (table, column) in texts.into_iter().chain([("run_attempts", "context")]) {
                 let named = format!("{mark} || '{sha256}' || {mark}");
-                let whole = format!(
+                let update = format!(
                     "UPDATE {table} SET {column} = replace({column}, {named}, \
                      (SELECT text FROM shared_parts WHERE sha256 = '{sha256}')) \
                      WHERE {column} LIKE '%' || {named} || '%'"
                 );
-                connection.execute_unprepared(&whole).await?;
+                connection.execute_unprepared(&update).await?;
             }
         }
         run(

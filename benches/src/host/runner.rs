@@ -61,7 +61,10 @@ async fn serve(listener: TcpListener, token_sender: mpsc::Sender<String>) {
     }
 }
 
-async fn serve_connection(mut socket: TcpStream, token_sender: mpsc::Sender<String>) -> anyhow::Result<()> {
+async fn serve_connection(
+    mut socket: TcpStream,
+    token_sender: mpsc::Sender<String>,
+) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     let manifests = manifests(&["invoke", "stream", "count_tokens"]);
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {

@@ -43,7 +43,7 @@ impl IdempotentCall<'_> {
         in_progress.finish = None;
         match begun {
             ToolCallBegun::Call => in_progress.call(self, parameters).await,
-            ToolCallBegun::Kept(result) => {
+            ToolCallBegun::Stored(result) => {
                 let corrupt = StoreError::Corrupt {
                     column: "tool_calls.result",
                     row: self.key.to_owned(),

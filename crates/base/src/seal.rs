@@ -16,7 +16,7 @@ const KEY_BYTES: usize = 32;
 const VERSION: &str = "v1.";
 
 /// Sample keys of documentation and test suites. They protect nothing.
-const KNOWN_KEYS: [&[u8; KEY_BYTES]; 3] = [
+const SAMPLE_KEYS: [&[u8; KEY_BYTES]; 3] = [
     b"0123456789abcdef0123456789abcdef",
     b"abcdefghijklmnopqrstuvwxyz012345",
     b"change-me-change-me-change-me-32",
@@ -78,9 +78,9 @@ impl MasterKey {
             .seal_in_place_append_tag(Aad::from(purpose.as_bytes()), &mut sealed)
             .expect("AES-GCM seals anything under 64 GiB");
         // The nonce is not secret; it precedes the ciphertext for `open`.
-        let mut whole = nonce.as_ref().to_vec();
-        whole.append(&mut sealed);
-        format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(whole))
+        let mut sealed_bytes = nonce.as_ref().to_vec();
+        sealed_bytes.append(&mut sealed);
+        format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(sealed_bytes))
     }
 
     /// Opens a text that was sealed for this `purpose`.
@@ -88,10 +88,10 @@ impl MasterKey {
         let encoded = sealed
             .strip_prefix(VERSION)
             .ok_or(SealError::UnknownFormat)?;
-        let whole = URL_SAFE_NO_PAD
+        let sealed_bytes = URL_SAFE_NO_PAD
             .decode(encoded)
             .map_err(|_| SealError::Unopenable)?;
-        let (nonce, body) = whole
+        let (nonce, body) = sealed_bytes
             .split_at_checked(NONCE_LEN)
             .ok_or(SealError::Unopenable)?;
         // Unique because `seal` drew it at random.
@@ -131,7 +131,7 @@ fn is_weak(bytes: &[u8; KEY_BYTES]) -> bool {
     let counting = bytes
         .windows(2)
         .all(|pair| pair[1] == pair[0].wrapping_add(1));
-    constant || counting || KNOWN_KEYS.contains(&bytes)
+    constant || counting || SAMPLE_KEYS.contains(&bytes)
 }
 
 fn encode_hex(bytes: &[u8]) -> String {
@@ -218,11 +218,11 @@ mod tests {
             .unwrap();
 
         for position in 0..bytes.len() {
-            let mut bent = bytes.clone();
-            bent[position] ^= 1;
-            let bent = format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(bent));
+            let mut tampered = bytes.clone();
+            tampered[position] ^= 1;
+            let tampered = format!("{VERSION}{}", URL_SAFE_NO_PAD.encode(tampered));
             assert_eq!(
-                key.open("purpose", &bent),
+                key.open("purpose", &tampered),
                 Err(SealError::Unopenable),
                 "byte {position}"
             );
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn refuses_sample_keys_and_hides_keys() {
         let counting: [u8; 32] = std::array::from_fn(|i| u8::try_from(i).unwrap());
-        for bytes in [[0; 32], [0xff; 32], counting, *KNOWN_KEYS[0]] {
+        for bytes in [[0; 32], [0xff; 32], counting, *SAMPLE_KEYS[0]] {
             assert_eq!(parse(&encode_hex(&bytes)).unwrap_err(), SealError::Weak);
         }
         let (key, stored) = MasterKey::generate();

@@ -83,7 +83,7 @@ impl Knowledge {
             facts: document.facts.clone(),
             recipe: base.recipe(),
             attempt: Uuid::now_v7().to_string(),
-            most: MAX_DOCUMENTS,
+            max_documents: MAX_DOCUMENTS,
             anew: match document.source {
                 DocumentSource::Bytes(..) => None,
                 DocumentSource::Text(_, content) => Some(content),

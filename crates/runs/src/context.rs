@@ -131,7 +131,7 @@ impl ContextWriter {
                 StateScope::Runner => &mut state.runner,
                 StateScope::Binding => &mut state.binding,
             };
-            if !part.is_whole {
+            if !part.is_complete {
                 incomplete.push(access.scope);
             }
             for entry in part.entries {

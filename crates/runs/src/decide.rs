@@ -148,7 +148,7 @@ fn generation_of(
     let is_answer = posted.is_some_and(|posted| posted.interaction.is_some());
     // A live run keeps its conversation from being idle.
     let is_busy = !occupancy.active.is_empty() || occupancy.queued > 0;
-    let quiet = facts.place.as_ref().filter(|_| !is_busy && !is_answer);
+    let quiet = facts.position.as_ref().filter(|_| !is_busy && !is_answer);
     let Some(position) = quiet else {
         return GenerationStep::staying(spec, current);
     };

@@ -175,7 +175,7 @@ impl Intake {
         let key = incoming.key(workspace, self.clock.now_ms());
         // A stored event gets its first answer, even if its files would no longer fit.
         if may_have_files(&event, files)
-            && let Some(stored) = self.store.events().find_known_event(key).await?
+            && let Some(stored) = self.store.events().find_existing_event(key).await?
         {
             return accepted(stored, DecisionEffects::default());
         }

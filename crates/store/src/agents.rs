@@ -125,11 +125,11 @@ impl Mutation for SaveAgent {
                 at,
             } => {
                 let new = columns(spec, refused);
-                let known = agents::Entity::find()
+                let existing = agents::Entity::find()
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Name.eq(spec.name.as_str()));
                 // Locked, because replicas that start together apply the same config file.
-                match locked(tx, known).one(tx).await? {
+                match locked(tx, existing).one(tx).await? {
                     None => insert(tx, *new_id, workspace, ORIGIN_CONFIG, new, *at).await,
                     Some(row) if is_unchanged(&row, &new) => {
                         Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
@@ -161,7 +161,7 @@ impl Mutation for SaveAgent {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         let Self::Create { id, .. } = self else {
             return Ok(false);

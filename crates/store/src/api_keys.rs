@@ -219,11 +219,11 @@ impl AccessRepository<'_> {
     /// The API key with this public part, unless it is revoked. It may have expired. The only query without a
     /// workspace: it determines the caller's workspace.
     pub async fn find_api_key(self, prefix: &str) -> Result<Option<ApiKeyRecord>, StoreError> {
-        let asked = self
+        let query = self
             .db
             .point_reads
             .query_sql(WITH_PREFIX.clone(), vec![prefix.into()]);
-        asked.await?.first().map(read).transpose()
+        query.await?.first().map(read).transpose()
     }
 
     /// An API key of a workspace, live or revoked.

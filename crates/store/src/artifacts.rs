@@ -81,7 +81,7 @@ pub struct ArtifactRecord {
     /// Lower-case hex.
     pub sha256: String,
     /// Location of its bytes.
-    pub place: String,
+    pub location: String,
     pub created_at: i64,
     pub expires_at: i64,
 }
@@ -102,7 +102,7 @@ fn record(row: artifacts::Model) -> Result<ArtifactRecord, StoreError> {
         name: row.name,
         mime_type: row.mime_type,
         sha256: row.sha256,
-        place: row.place,
+        location: row.place,
         created_at: row.created_at,
         expires_at: row.expires_at,
     })

@@ -183,7 +183,7 @@ impl Mutation for AppendResults {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &ResultsAppended,
+        _output: &ResultsAppended,
     ) -> Result<bool, StoreError> {
         crate::audit::is_recorded(tx, &self.audit).await
     }

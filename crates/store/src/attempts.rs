@@ -15,7 +15,7 @@ use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
 use crate::mutation::Mutation;
 use crate::page::{PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
-use crate::shared_parts::whole;
+use crate::shared_parts::restore_text;
 
 pub(crate) use batched::{DispatchIntent, dispatch_all, insert_intents, note_all};
 
@@ -59,8 +59,8 @@ impl Mutation for Dispatch {
 
 impl Dispatch {
     /// The run as its row is after the dispatch, with time and reason of a cancel request.
-    pub(crate) fn taken(&self, told: (Option<i64>, Option<String>)) -> Run {
-        let (cancel_requested_at, status_reason) = told;
+    pub(crate) fn taken(&self, cancel_request: (Option<i64>, Option<String>)) -> Run {
+        let (cancel_requested_at, status_reason) = cancel_request;
         let mut run = Run {
             status: RunStatus::Running,
             attempt: self.attempt,
@@ -181,7 +181,7 @@ impl RunRepository<'_> {
         let Some(attempt) = newest else {
             return Ok(None);
         };
-        let whole = whole(self.db, &attempt.run_id, attempt.context, budget);
-        whole.await.map(Some)
+        let restored = restore_text(self.db, &attempt.run_id, attempt.context, budget);
+        restored.await.map(Some)
     }
 }

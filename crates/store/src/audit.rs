@@ -175,7 +175,7 @@ impl Mutation for WriteOutcome {
 
 /// Deletes entries of old calls.
 struct SweepAudit {
-    kept: Duration,
+    age: Duration,
 }
 
 /// Maximum entries per transaction.
@@ -186,7 +186,7 @@ impl Mutation for SweepAudit {
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let before = read_now(tx).await? - millis(self.kept);
+        let before = read_now(tx).await? - millis(self.age);
         // Run ids start with their time, so an index finds old entries.
         let first_younger = Uuid::from_u128(u128::from(before.max(0).unsigned_abs()) << 80);
         // Replicas sweep concurrently: each skips the rows of the others.
@@ -205,9 +205,9 @@ impl Mutation for SweepAudit {
 }
 
 impl AuditRepository<'_> {
-    /// Deletes a batch of entries older than `kept`; returns their number.
-    pub async fn sweep_audit(self, kept: Duration) -> Result<u64, StoreError> {
-        self.db.write(SweepAudit { kept }).await
+    /// Deletes a batch of entries older than `age`; returns their number.
+    pub async fn sweep_audit(self, age: Duration) -> Result<u64, StoreError> {
+        self.db.write(SweepAudit { age }).await
     }
 
     /// Queues the outcome of a call with a queued entry.

@@ -17,12 +17,12 @@ const EXISTING: OpenFlags =
 /// has the state of one moment. Returns the number of runs in the copy. Blocks the thread.
 pub fn copy_sqlite(database: &Path, copy: &Path) -> Result<u64, StoreError> {
     let source = open(database)?;
-    let place = copy.to_str().ok_or_else(|| StoreError::Corrupt {
+    let path = copy.to_str().ok_or_else(|| StoreError::Corrupt {
         column: "of the path",
         row: copy.display().to_string(),
     })?;
     // Unlike a copy of the file, it includes the write-ahead log and reads one snapshot.
-    source.execute("VACUUM INTO ?1", [place])?;
+    source.execute("VACUUM INTO ?1", [path])?;
     drop(source);
     let copied = open(copy)?;
     // Reads each page of the copy, so a disk error shows now and not at the restore.

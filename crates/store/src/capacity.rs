@@ -42,8 +42,8 @@ impl Capacities {
 
     fn is_tight(&self) -> bool {
         let tight = |capacity: &Capacity| {
-            let most = capacity.most.unwrap_or(u64::MAX);
-            most.saturating_sub(capacity.live) <= MARGIN
+            let max_runs = capacity.most.unwrap_or(u64::MAX);
+            max_runs.saturating_sub(capacity.live) <= MARGIN
         };
         tight(&self.workspace) || self.endpoints.values().any(tight)
     }
@@ -54,9 +54,9 @@ impl Capacities {
 pub(crate) async fn lock_capacity(
     tx: &impl Sql,
     workspace: &WorkspaceId,
-    most: Option<u64>,
+    max_runs: Option<u64>,
 ) -> Result<Capacities, StoreError> {
-    let counted = count_live(tx, workspace, most).await?;
+    let counted = count_live(tx, workspace, max_runs).await?;
     // `SQLite` has one writer. Far below a limit, concurrent commits cannot exceed it.
     if tx.backend() != DbBackend::Postgres || !counted.is_tight() {
         return Ok(counted);
@@ -65,26 +65,26 @@ pub(crate) async fn lock_capacity(
     let name = format!("live runs of {workspace}");
     tx.execute_sql(lock.to_owned(), vec![name.into()]).await?;
     // Counted again: another replica may have committed while this one waited for the lock.
-    count_live(tx, workspace, most).await
+    count_live(tx, workspace, max_runs).await
 }
 
 /// Counts live runs without a lock.
 pub(crate) async fn count_live(
     conn: &impl Sql,
     workspace: &WorkspaceId,
-    most: Option<u64>,
+    max_runs: Option<u64>,
 ) -> Result<Capacities, StoreError> {
     let mut capacities = Capacities::default();
-    capacities.workspace.most = most;
+    capacities.workspace.most = max_runs;
     let bounded =
         "SELECT id, max_runs FROM runner_endpoints WHERE workspace_id = $1 AND max_runs > 0";
     let own = || vec![workspace.as_str().into()];
     for row in conn.query_sql(bounded.to_owned(), own()).await? {
         let id = row.text("id")?;
-        let most = unsigned("runner_endpoints.max_runs", &id, row.number("max_runs")?)?;
+        let max_runs = unsigned("runner_endpoints.max_runs", &id, row.number("max_runs")?)?;
         let capacity = Capacity {
             live: 0,
-            most: Some(most),
+            most: Some(max_runs),
         };
         let id = parsed("runner_endpoints.id", &id, &id)?;
         capacities.endpoints.insert(id, capacity);

@@ -18,7 +18,7 @@ use crate::entity::{conversations, runs};
 use crate::error::{StoreError, parsed, unsigned};
 use crate::model::ingest::ConversationRun;
 use crate::repositories::ConversationRepository;
-use crate::sql::{EACH_ALONE, Sql, SqlRow, executed, returned, text_array};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, executed, returned, text_array};
 use crate::steering::QUEUED;
 
 /// State of a conversation, read without its lock.
@@ -119,8 +119,8 @@ pub(crate) fn of_conversations(
         key.in_subquery(keys.into_query())
     });
     let of_key = conversation_key.map(|own| key.eq(own));
-    let asked = of_id.is_some() || of_key.is_some();
-    asked.then(|| Condition::all().add_option(of_id).add_option(of_key))
+    let is_requested = of_id.is_some() || of_key.is_some();
+    is_requested.then(|| Condition::all().add_option(of_id).add_option(of_key))
 }
 
 /// Locks conversations in the order used by events. No lock on `SQLite`, which has one writer.
@@ -168,7 +168,7 @@ async fn among(
 ) -> Result<HashSet<String>, StoreError> {
     let among = format!(
         "SELECT ?1 AS key FROM rows WHERE EXISTS (SELECT 1 FROM runs r \
-         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also} {EACH_ALONE})"
+         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also} {PLAN_FENCE})"
     );
     let found = returned(tx, keys.map(|key| [key.into()]).collect(), &among).await?;
     found.iter().map(|row| row.text("key")).collect()
@@ -188,8 +188,8 @@ pub(crate) async fn live_runs(
     let mut rows = tx.query_sql(live.to_owned(), vec![key.into()]).await?;
     // Creation times come from several replicas; the event's sequence was set under the conversation's lock.
     if rows.len() > 1 {
-        let places = places(tx, &rows).await?;
-        rows.sort_by_cached_key(|row| places.get(&row.text("event_id").ok()?).copied());
+        let sequences = event_sequences(tx, &rows).await?;
+        rows.sort_by_cached_key(|row| sequences.get(&row.text("event_id").ok()?).copied());
     }
     let ids = rows.iter().map(|row| row.text("id"));
     let waiting = steering_waiting(tx, ids.collect::<Result<_, _>>()?).await?;
@@ -211,7 +211,10 @@ pub(crate) async fn live_runs(
 }
 
 /// Sequence of each run's event in the conversation.
-async fn places(tx: &impl Sql, rows: &[SqlRow]) -> Result<HashMap<String, i64>, StoreError> {
+async fn event_sequences(
+    tx: &impl Sql,
+    rows: &[SqlRow],
+) -> Result<HashMap<String, i64>, StoreError> {
     let events = rows.iter().map(|row| {
         Ok([
             row.text("event_id")?.into(),
@@ -221,13 +224,13 @@ async fn places(tx: &impl Sql, rows: &[SqlRow]) -> Result<HashMap<String, i64>, 
     let placed = "SELECT e.event_id, e.event_seq FROM rows, events e \
                   WHERE e.workspace_id = ?2 AND e.event_id = ?1";
     let events = events.collect::<Result<_, StoreError>>()?;
-    let mut places = HashMap::new();
+    let mut sequences = HashMap::new();
     for row in returned(tx, events, placed).await? {
-        if let Some(place) = row.number_if_any("event_seq")? {
-            places.insert(row.text("event_id")?, place);
+        if let Some(sequence) = row.number_if_any("event_seq")? {
+            sequences.insert(row.text("event_id")?, sequence);
         }
     }
-    Ok(places)
+    Ok(sequences)
 }
 
 async fn steering_waiting(

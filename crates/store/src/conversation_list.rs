@@ -10,7 +10,7 @@ use crate::event_log::EventPosition;
 use crate::page::PageBound;
 use crate::repositories::ConversationRepository;
 use crate::runs::{MAX_SCANNED, input_texts};
-use crate::sql::{EACH_ALONE, Sql, SqlRow, returned};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, returned};
 
 /// A conversation and its newest event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl ConversationRepository<'_> {
         // `received_at >= 0` selects the partial index `events_newest`. A join could read all conversations.
         let sql = format!(
             "SELECT e.event_id, e.received_at, (SELECT c.key FROM conversations c \
-             WHERE c.key = e.conversation_key AND c.last_event_seq = e.event_seq {EACH_ALONE}) AS newest_of \
+             WHERE c.key = e.conversation_key AND c.last_event_seq = e.event_seq {PLAN_FENCE}) AS newest_of \
              FROM events e WHERE e.workspace_id = $1 AND e.received_at >= 0 {older} \
              ORDER BY e.received_at DESC, e.event_id DESC LIMIT $2"
         );
@@ -146,7 +146,7 @@ impl ConversationRepository<'_> {
         let sql = format!(
             "SELECT c.key, c.conversation_id, c.bot_id, c.thread_id, c.last_event_seq, \
              c.last_transcript_seq, EXISTS (SELECT 1 FROM runs r WHERE r.conversation_key = c.key \
-             AND r.finished_at IS NULL {EACH_ALONE}) AS is_busy \
+             AND r.finished_at IS NULL {PLAN_FENCE}) AS is_busy \
              FROM rows, conversations c WHERE c.key = ?1"
         );
         let rows = returned(&self.db.readers, keys.collect(), &sql).await?;

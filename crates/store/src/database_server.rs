@@ -30,7 +30,7 @@ pub(crate) async fn probe_server(url: &str) -> Result<String, StoreError> {
         Err(_) => "it does not answer".to_owned(),
     };
     Err(StoreError::Server {
-        place: place(&options),
+        database: address_of(&options),
         why,
     })
 }
@@ -113,7 +113,7 @@ async fn text_of(connection: &mut PgConnection, sql: &'static str) -> Result<Str
 /// Reads the head of a database file and describes it.
 pub(crate) fn probe_file(path: &Path) -> Result<String, StoreError> {
     let failed = |why: String| StoreError::Server {
-        place: path.display().to_string(),
+        database: path.display().to_string(),
         why,
     };
     let mut header = Vec::new();
@@ -177,7 +177,7 @@ pub(crate) async fn wait_for_server(url: &str, patience: Duration) -> Result<(),
         tokio::time::sleep(PAUSE).await;
     }
     Err(StoreError::Server {
-        place: place(&options),
+        database: address_of(&options),
         why,
     })
 }
@@ -186,7 +186,7 @@ fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
     PgConnectOptions::from_str(url).map_err(|error| StoreError::Address(error.to_string()))
 }
 
-fn place(options: &PgConnectOptions) -> String {
+fn address_of(options: &PgConnectOptions) -> String {
     let (host, port) = (options.get_host(), options.get_port());
     let database = options.get_database().unwrap_or_default();
     format!("PostgreSQL at {host}:{port}, database {database}")

@@ -153,19 +153,19 @@ impl SaveDiscovery {
     }
 
     async fn replace_runners(&self, tx: &DatabaseTransaction) -> Result<Changes, StoreError> {
-        let known = runners::Entity::find()
+        let registered = runners::Entity::find()
             .filter(runners::Column::WorkspaceId.eq(self.workspace.as_str()))
             .filter(runners::Column::EndpointId.eq(self.endpoint_id.to_string()))
             .all(tx)
             .await?;
-        let known: HashMap<_, _> = known
+        let registered: HashMap<_, _> = registered
             .into_iter()
             .map(|row| (row.runner_id.clone(), row))
             .collect();
         let mut changes = Changes::default();
         for found in &self.found {
             let row = self.row(found);
-            match known.get(&row.runner_id) {
+            match registered.get(&row.runner_id) {
                 Some(old) if old.status == RunnerStatus::Absent.as_str() => changes.added += 1,
                 Some(old)
                     if old.status == row.status && old.manifest_sha256 == row.manifest_sha256 => {}
@@ -179,7 +179,7 @@ impl SaveDiscovery {
             .iter()
             .map(|found| found.id.to_string())
             .collect();
-        let gone: Vec<_> = known
+        let gone: Vec<_> = registered
             .into_values()
             .filter(|row| !listed.contains(&row.runner_id))
             .collect();
@@ -246,7 +246,7 @@ impl SaveDiscovery {
             return Ok(());
         }
         let bound = self.bound(tx, gone.clone()).await?;
-        let (kept, removed): (Vec<_>, Vec<_>) =
+        let (absent, removed): (Vec<_>, Vec<_>) =
             gone.into_iter().partition(|runner| bound.contains(runner));
         // Another endpoint may have taken them concurrently.
         let own = |ids: Vec<String>| {
@@ -267,7 +267,7 @@ impl SaveDiscovery {
                 Expr::value(RunnerStatus::Absent.as_str()),
             )
             .col_expr(runners::Column::Reason, Expr::value(reason))
-            .filter(own(kept))
+            .filter(own(absent))
             .exec(tx)
             .await?;
         Ok(())
@@ -347,7 +347,7 @@ impl Mutation for SaveFailure {
         if before.health == self.health && before.health_reason.as_ref() == Some(&self.reason) {
             return Ok(());
         }
-        let kept = |status: RunnerStatus| {
+        let count_of = |status: RunnerStatus| {
             runners::Entity::find()
                 .filter(runners::Column::EndpointId.eq(before.id.as_str()))
                 .filter(runners::Column::Status.eq(status.as_str()))
@@ -360,8 +360,8 @@ impl Mutation for SaveFailure {
             health: self.health.clone(),
             reason: Some(self.reason.clone()),
             latency_ms: self.latency_ms,
-            accepted: signed(kept(RunnerStatus::Accepted).await?),
-            incompatible: signed(kept(RunnerStatus::Incompatible).await?),
+            accepted: signed(count_of(RunnerStatus::Accepted).await?),
+            incompatible: signed(count_of(RunnerStatus::Incompatible).await?),
             rejected: 0,
             added: 0,
             changed: 0,

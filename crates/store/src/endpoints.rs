@@ -126,7 +126,7 @@ impl Mutation for SaveEndpoint {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         let Self::Create(record) = self else {
             return Ok(false);
@@ -140,11 +140,11 @@ async fn configure(
     tx: &DatabaseTransaction,
     record: &EndpointRecord,
 ) -> Result<EndpointRecord, StoreError> {
-    let known = runner_endpoints::Entity::find()
+    let existing = runner_endpoints::Entity::find()
         .filter(runner_endpoints::Column::WorkspaceId.eq(record.workspace.as_str()))
         .filter(runner_endpoints::Column::Name.eq(record.name.as_str()));
     // A discovery may write concurrently.
-    let Some(known) = locked(tx, known).one(tx).await? else {
+    let Some(existing) = locked(tx, existing).one(tx).await? else {
         let row = to_row(record).into_active_model();
         runner_endpoints::Entity::insert(row)
             .exec_without_returning(tx)
@@ -153,14 +153,14 @@ async fn configure(
     };
     let row = runner_endpoints::Model {
         // Agents and runs refer to the id, and the next discovery compares with these results.
-        id: known.id,
-        version: known.version + 1,
-        created_at: known.created_at,
-        health: known.health,
-        health_reason: known.health_reason,
-        findings: known.findings,
-        discovered_at: known.discovered_at,
-        asked_at: known.asked_at,
+        id: existing.id,
+        version: existing.version + 1,
+        created_at: existing.created_at,
+        health: existing.health,
+        health_reason: existing.health_reason,
+        findings: existing.findings,
+        discovered_at: existing.discovered_at,
+        asked_at: existing.asked_at,
         ..to_row(record)
     };
     // All columns: `into_active_model` marks loaded values as unchanged, and the update would write none.
@@ -291,9 +291,9 @@ pub(crate) async fn endpoint_addresses(
     let rows = ids
         .map(|id| [id.into(), workspace.as_str().into()])
         .collect();
-    let known = "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
+    let select = "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
                  FROM rows, runner_endpoints e WHERE e.id = ?1 AND e.workspace_id = ?2";
-    let found = returned(conn, rows, known).await?;
+    let found = returned(conn, rows, select).await?;
     found.iter().map(read_address).collect()
 }
 
@@ -328,7 +328,7 @@ pub(crate) fn endpoint_record(row: runner_endpoints::Model) -> Result<EndpointRe
             .transpose()?,
         max_runs: row
             .max_runs
-            .map(|most| unsigned("runner_endpoints.max_runs", &row.id, most))
+            .map(|limit| unsigned("runner_endpoints.max_runs", &row.id, limit))
             .transpose()?,
         findings: parsed_json("runner_endpoints.findings", &row.id, &row.findings)?,
         workspace: WorkspaceId(row.workspace_id),

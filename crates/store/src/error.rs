@@ -37,8 +37,8 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// The server or file of the URL cannot be used.
-    #[error("{place}: {why}")]
-    Server { place: String, why: String },
+    #[error("{database}: {why}")]
+    Server { database: String, why: String },
     #[error(
         "the database is of an older version; back it up, then start `runnel serve` of this version, which migrates it"
     )]

@@ -118,8 +118,8 @@ fn select(table: &ForeignTable, there: &[String], rows: usize) -> Option<String>
     } else {
         format!(" ORDER BY {}", order.join(", "))
     };
-    let (columns, name, most) = (columns.join(", "), table.name, rows.saturating_add(1));
-    (!columns.is_empty()).then(|| format!("SELECT {columns} FROM \"{name}\"{order} LIMIT {most}"))
+    let (columns, name, limit) = (columns.join(", "), table.name, rows.saturating_add(1));
+    (!columns.is_empty()).then(|| format!("SELECT {columns} FROM \"{name}\"{order} LIMIT {limit}"))
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     const MADE: &str = "CREATE TABLE things (uuid TEXT, config JSON, is_default BOOLEAN, note TEXT, created_at DATETIME);";
 
     #[test]
-    fn reads_known_columns_oldest_first() {
+    fn reads_declared_columns_oldest_first() {
         let file = File::holding(&format!(
             "{MADE} INSERT INTO things VALUES ('b', '{{\"a\": 1}}', 0, 'x', 2), ('a', NULL, 1, 'y', 1);"
         ));

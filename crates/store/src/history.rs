@@ -94,18 +94,18 @@ impl ConversationRepository<'_> {
     pub(crate) async fn fitting_items_at(
         self,
         conversation_key: &str,
-        places: &[i64],
+        sequences: &[i64],
         budget: ReadBudget<'_>,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
-        if places.is_empty() {
+        if sequences.is_empty() {
             return Ok(Vec::new());
         }
         let query = items_of(conversation_key)
-            .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())))
+            .filter(transcript_items::Column::Seq.is_in(padded(sequences.iter().copied())))
             .order_by_desc(transcript_items::Column::Seq);
         let bound = PageBound {
             budget,
-            ..(places.len() as u64).into()
+            ..(sequences.len() as u64).into()
         };
         let items = page_of(conversation_key, query, true);
         let found = items.read::<i64>(&self.db.readers, bound).await?;

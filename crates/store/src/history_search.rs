@@ -45,7 +45,7 @@ impl ConversationRepository<'_> {
         budget: ReadBudget<'_>,
     ) -> Result<Vec<TranscriptRecord>, StoreError> {
         let candidates = self.candidates(conversation_key, wanted).await?;
-        let most = usize::try_from(wanted.top).unwrap_or(usize::MAX);
+        let max = usize::try_from(wanted.top).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         // In parts, because texts are large and the newest items often suffice.
         for some in candidates.chunks(TEXTS_IN_MEMORY) {
@@ -54,9 +54,9 @@ impl ConversationRepository<'_> {
                 let text = texts.get(*seq).and_then(Option::as_deref);
                 text.is_some_and(|text| wanted.query.matches(text))
             };
-            let room = most - found.len();
-            found.extend(some.iter().filter(matches).take(room));
-            if found.len() == most {
+            let remaining = max - found.len();
+            found.extend(some.iter().filter(matches).take(remaining));
+            if found.len() == max {
                 break;
             }
         }
@@ -97,21 +97,21 @@ impl ConversationRepository<'_> {
                 query.filter(transcript_items::Column::ItemType.is_in(padded(&wanted.item_types)));
         }
         let newest = query.order_by_desc(transcript_terms::Column::Seq);
-        let places = newest.limit(CANDIDATES).into_tuple().all(&self.db.readers);
-        Ok(places.await?)
+        let sequences = newest.limit(CANDIDATES).into_tuple().all(&self.db.readers);
+        Ok(sequences.await?)
     }
 
     async fn texts_at(
         self,
         conversation_key: &str,
-        places: &[i64],
+        sequences: &[i64],
     ) -> Result<HashMap<i64, Option<String>>, StoreError> {
         let texts: Vec<(i64, Option<String>)> = transcript_items::Entity::find()
             .select_only()
             .column(transcript_items::Column::Seq)
             .column(transcript_items::Column::Content)
             .filter(transcript_items::Column::ConversationKey.eq(conversation_key))
-            .filter(transcript_items::Column::Seq.is_in(padded(places.iter().copied())))
+            .filter(transcript_items::Column::Seq.is_in(padded(sequences.iter().copied())))
             .into_tuple()
             .all(&self.db.readers)
             .await?;

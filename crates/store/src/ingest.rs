@@ -1,7 +1,7 @@
 //! Ingest: dedupe, decision and all rows of an accepted event in one transaction (contracts §3).
 
 mod batched;
-mod known;
+mod duplicates;
 mod rows;
 
 use sea_orm::{DatabaseTransaction, EntityTrait};
@@ -22,7 +22,7 @@ use crate::tx_cache::TxCache;
 use rows::{Rows, lock_conversations};
 
 pub(crate) use batched::ingest_batch;
-pub use known::EventKey;
+pub use duplicates::EventKey;
 
 impl EventRepository<'_> {
     /// Ingests an event. A duplicate key returns the answer of the first event.
@@ -49,10 +49,10 @@ impl Mutation for Ingest {
     /// Sorts before all runs, and by workspace, so replicas lock several capacities in one order.
     fn order(&self) -> Uuid {
         let bytes = self.workspace.as_str().bytes();
-        let place = bytes.fold(0_u64, |place, byte| {
-            place.wrapping_mul(31).wrapping_add(u64::from(byte))
+        let hash = bytes.fold(0_u64, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(u64::from(byte))
         });
-        Uuid::from_u64_pair(0, place)
+        Uuid::from_u64_pair(0, hash)
     }
 
     fn weight(&self) -> usize {
@@ -82,22 +82,22 @@ impl Mutation for Ingest {
         tx_cache: &mut TxCache,
     ) -> Result<Ingested, StoreError> {
         // Before any lock: a replayed event does not wait for its conversation.
-        if let Some(known) = self.find_known(tx).await? {
-            return Ok(known);
+        if let Some(existing) = self.find_duplicate(tx).await? {
+            return Ok(existing);
         }
         // Before every other lock of the transaction, as in all replicas.
         let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
         let conversation = lock_conversations(tx, &[self]).await?.pop();
         // A new conversation has no runs.
         let lived = conversation.as_ref().filter(|row| row.version > 1);
-        let key = lived.map(|row| row.place.conversation_key.as_str());
-        let newest = lived.map_or(0, |row| row.place.transcript_before);
+        let key = lived.map(|row| row.position.conversation_key.as_str());
+        let newest = lived.map_or(0, |row| row.position.transcript_before);
         let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
         let facts = DecisionFacts {
             generations: generations_of(tx, &candidates, key, newest).await?,
             candidates,
             live: live_runs(tx, key).await?,
-            place: conversation.map(|row| row.place),
+            position: conversation.map(|row| row.position),
             capacities,
             unanswerable: self.unanswerable(tx).await?,
             child_refused: self.child_refused(tx).await?,
@@ -105,11 +105,11 @@ impl Mutation for Ingest {
         let plan = (self.decide)(&facts);
         // Another replica may have stored this event while this one waited for the conversation. The run that
         // causes the refusal may then be its own.
-        if matches!(plan, IngestPlan::Refuse) && self.find_known(tx).await?.is_some() {
+        if matches!(plan, IngestPlan::Refuse) && self.find_duplicate(tx).await?.is_some() {
             return Err(StoreError::Taken);
         }
         let mut rows = Rows::default();
-        let stored = rows.gather(tx, self, plan, facts.place.as_ref()).await?;
+        let stored = rows.gather(tx, self, plan, facts.position.as_ref()).await?;
         rows.write(tx).await?;
         failpoint::pass("ingest.before_commit").await?;
         Ok(stored)
@@ -118,15 +118,15 @@ impl Mutation for Ingest {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
         // Other results wrote nothing, so a retry is safe.
-        let Ingested::Stored { answer: told } = told else {
+        let Ingested::Stored { answer: stored } = output else {
             return Ok(false);
         };
         let key = (self.workspace.to_string(), self.event_id.clone());
         let event = events::Entity::find_by_id(key).one(tx).await?;
         // The answer contains the run id, which is unique to this try.
-        Ok(event.is_some_and(|event| event.answer == *told))
+        Ok(event.is_some_and(|event| event.answer == *stored))
     }
 }

@@ -152,19 +152,19 @@ impl InteractionRepository<'_> {
         let bound = bound.into();
         let scan_end = self.interactions_scan_end(workspace, filter).await?;
         let mut values: Vec<Value> = vec![workspace.as_str().into()];
-        let mut place = |value: Value| {
+        let mut bind = |value: Value| {
             values.push(value);
             format!("${}", values.len())
         };
         let mut only = Vec::new();
         if let Some(run) = filter.run_id {
-            only.push(format!("i.run_id = {}", place(run.to_string().into())));
+            only.push(format!("i.run_id = {}", bind(run.to_string().into())));
         }
         if let Some(agents) = &filter.agents {
             // Clients choose the length of the list, and connections cache one statement per length.
             let agents = padded(agents.iter().map(ToString::to_string));
-            let places: Vec<_> = agents.into_iter().map(|id| place(id.into())).collect();
-            only.push(format!("r.agent_id IN ({})", places.join(", ")));
+            let placeholders: Vec<_> = agents.into_iter().map(|id| bind(id.into())).collect();
+            only.push(format!("r.agent_id IN ({})", placeholders.join(", ")));
         }
         if let Some(of) = &filter.conversations {
             let parts = [
@@ -175,24 +175,24 @@ impl InteractionRepository<'_> {
             let mut keys = "SELECT key FROM conversations WHERE workspace_id = $1".to_owned();
             for (column, value) in parts {
                 if let Some(value) = value {
-                    let value = place(value.as_str().into());
+                    let value = bind(value.as_str().into());
                     keys = format!("{keys} AND {column} = {value}");
                 }
             }
             only.push(format!("r.conversation_key IN ({keys})"));
         }
         if let Some(now) = filter.open_at {
-            let now = place(now.into());
+            let now = bind(now.into());
             only.push(format!(
                 "e.event_id IS NULL AND i.given_at IS NULL AND i.closed_at IS NULL \
                  AND r.status <> 'cancelled' AND r.cancel_requested_at IS NULL AND i.expires_at > {now}"
             ));
         }
         if let Some(before) = filter.before {
-            only.push(format!("i.id < {}", place(before.to_string().into())));
+            only.push(format!("i.id < {}", bind(before.to_string().into())));
         }
         if let Some(end) = &scan_end {
-            only.push(format!("i.id >= {}", place(end.as_str().into())));
+            only.push(format!("i.id >= {}", bind(end.as_str().into())));
         }
         only.push("i.id IS NOT NULL ORDER BY i.id DESC".to_owned());
         let page = TextPage {

@@ -166,9 +166,9 @@ impl Mutation for TakeOver {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        match told {
+        match output {
             Some(epoch) => is_held(tx, self.id, &self.owner, *epoch).await,
             None => Ok(false),
         }
@@ -219,9 +219,9 @@ impl Mutation for TakeOverBatch {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        for run in told {
+        for run in output {
             if is_held(tx, run.id, &self.owner, run.fencing_token).await? {
                 return Ok(true);
             }

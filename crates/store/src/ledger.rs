@@ -127,10 +127,10 @@ impl Mutation for Append {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        appended: &Self::Output,
     ) -> Result<bool, StoreError> {
         let moved = self.to > self.from || self.terminal.is_some();
-        if !moved || *told == Appended::Lost {
+        if !moved || *appended == Appended::Lost {
             return Ok(false);
         }
         let row = runs::Entity::find_by_id(self.run_id.to_string())

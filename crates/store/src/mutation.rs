@@ -87,7 +87,7 @@ pub trait Mutation: Send + Sync + 'static {
     fn is_committed(
         &self,
         _tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
     }
@@ -148,8 +148,8 @@ impl<W: Mutation> Mutation for Arc<W> {
     fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        output: &Self::Output,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        W::is_committed(self, tx, told)
+        W::is_committed(self, tx, output)
     }
 }

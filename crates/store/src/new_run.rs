@@ -41,7 +41,7 @@ static ENABLED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-static KNOWN: LazyLock<String> = LazyLock::new(|| {
+static RUNNERS_BY_ID: LazyLock<String> = LazyLock::new(|| {
     let runner = columns::<runners::Entity>("r");
     format!("SELECT {runner} FROM rows, runners r WHERE r.workspace_id = ?2 AND r.runner_id = ?1")
 });
@@ -71,12 +71,12 @@ pub(crate) async fn cached_candidates(
     workspace: &WorkspaceId,
     tx_cache: &mut TxCache,
 ) -> Result<Arc<[Candidate]>, StoreError> {
-    if let Some(known) = tx_cache.candidates.get(workspace) {
-        return Ok(Arc::clone(known));
+    if let Some(cached) = tx_cache.candidates.get(workspace) {
+        return Ok(Arc::clone(cached));
     }
     let read: Arc<[Candidate]> = candidates(tx, workspace).await?.into();
-    let kept = Arc::clone(&read);
-    tx_cache.candidates.insert(workspace.clone(), kept);
+    let shared = Arc::clone(&read);
+    tx_cache.candidates.insert(workspace.clone(), shared);
     Ok(read)
 }
 
@@ -94,12 +94,14 @@ pub(crate) async fn with_runners(
     let names = names
         .into_iter()
         .map(|name| [name.into(), workspace.as_str().into()]);
-    let known = returned(conn, names.collect(), &KNOWN).await?;
-    let known = known
+    let registered = returned(conn, names.collect(), &RUNNERS_BY_ID).await?;
+    let registered = registered
         .iter()
         .map(read_runner)
         .collect::<Result<Vec<_>, _>>()?;
-    let served_by = known.iter().map(|runner| runner.endpoint_id.to_string());
+    let served_by = registered
+        .iter()
+        .map(|runner| runner.endpoint_id.to_string());
     let served_by: BTreeSet<_> = served_by.collect();
     let endpoints = endpoint_addresses(conn, workspace, served_by).await?;
     let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
@@ -109,7 +111,7 @@ pub(crate) async fn with_runners(
     }
     let mut candidates = Vec::with_capacity(agents.len());
     for agent in agents {
-        let runner = known
+        let runner = registered
             .iter()
             .find(|runner| runner.id == agent.spec.runner_id);
         let serves = |endpoint: &&Arc<EndpointAddress>| {
@@ -176,7 +178,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
             let texts = [&run.agent_spec, &run.snapshot];
             texts.map(|text| {
                 let apart = run.shared.apart(text);
-                named.add_kept(&apart);
+                named.add_permanent(&apart);
                 Value::from(apart.text)
             })
         })
@@ -195,17 +197,17 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
         let into = "run_snapshots (run_id, agent_spec, snapshot)";
         inserted(tx, into, frozen.collect()).await?;
     } else {
-        let whole = rows_frozen.map(|(row, frozen)| {
+        let full_rows = rows_frozen.map(|(row, frozen)| {
             let mut values = [const { Value::Bool(None) }; OWN_VALUES + 2];
             let all = own_values(row).into_iter().chain(frozen);
             values
                 .iter_mut()
                 .zip(all)
-                .for_each(|(place, value)| *place = value);
+                .for_each(|(slot, value)| *slot = value);
             values
         });
         let text = inserting(tx.backend(), ", agent_spec, snapshot");
-        executed(tx, whole.collect(), &text).await?;
+        executed(tx, full_rows.collect(), &text).await?;
     }
     let intents = rows.iter().filter_map(|row| {
         let attempt = row.begin.attempt()?;
@@ -224,7 +226,7 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
 fn inserting(backend: DbBackend, also: &str) -> String {
     let lease_end = lease_end_sql(backend, "?1");
     let values = OWN_VALUES + also.matches(',').count();
-    let values = (2..=values).fold(lease_end, |values, place| format!("{values}, ?{place}"));
+    let values = (2..=values).fold(lease_end, |values, number| format!("{values}, ?{number}"));
     format!(
         "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
          endpoint_id, conversation_key, status, attempt, lease_epoch, lease_owner, started_at, last_sequence, \

@@ -269,13 +269,14 @@ impl TextPage<'_> {
             return Ok(ListPage { items, has_more });
         }
         let mut values = self.owner_values.clone();
-        let places = padded(&keys).into_iter().map(|key| {
+        let placeholders = padded(&keys).into_iter().map(|key| {
             values.push(key.as_str().into());
             format!("${}", values.len())
         });
-        let places = places.collect::<Vec<_>>().join(", ");
+        let placeholders = placeholders.collect::<Vec<_>>().join(", ");
         let selected = columns.selected();
-        let sql = format!("SELECT {selected} FROM {from} WHERE {owner} AND {key} IN ({places})");
+        let sql =
+            format!("SELECT {selected} FROM {from} WHERE {owner} AND {key} IN ({placeholders})");
         let rows = conn.query_sql(sql, values).await?;
         let named = rows.into_iter().map(|row| Ok((row.text(name)?, row)));
         let mut named = named.collect::<Result<HashMap<_, _>, StoreError>>()?;
@@ -296,10 +297,10 @@ pub(crate) fn fitting<K>(
     bound: PageBound<'_>,
 ) -> Result<FittingKeys<K>, StoreError> {
     let all = sizes.len();
-    let most = usize::try_from(bound.limit).unwrap_or(usize::MAX);
+    let limit = usize::try_from(bound.limit).unwrap_or(usize::MAX);
     let mut taken = 0_usize;
     let mut keys = Vec::new();
-    for (key, bytes) in sizes.into_iter().take(most) {
+    for (key, bytes) in sizes.into_iter().take(limit) {
         let with = taken.saturating_add(usize::try_from(bytes).unwrap_or(0));
         // A row above the limit must still be readable, so the first one always fits.
         if with > bound.bytes && !keys.is_empty() {

@@ -52,9 +52,9 @@ impl SharedParts {
     }
 
     /// Replaces the first occurrence of each part by a mark.
-    pub(crate) fn apart(&self, whole: &str) -> StoredText<'_> {
+    pub(crate) fn apart(&self, full_text: &str) -> StoredText<'_> {
         let mut apart = StoredText {
-            text: whole.to_owned(),
+            text: full_text.to_owned(),
             named: Vec::new(),
         };
         for part in self.0.iter() {

@@ -42,7 +42,7 @@ impl ConversationRepository<'_> {
             unanswerable: None,
             child_refused: None,
             candidates: candidates.await?.into(),
-            place: None,
+            position: None,
             generations: ConversationGenerations::default(),
             live: live_runs(&self.db.readers, key.as_deref()).await?,
             capacities: count_live(&self.db.readers, workspace, max_live_runs).await?,

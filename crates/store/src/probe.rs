@@ -90,10 +90,10 @@ pub enum DatabaseCondition {
 /// Returns the last result if it is younger than one second, or probes now.
 async fn probed<T: Copy>(last: &ProbeResult<T>, trying: impl Future<Output = T>) -> T {
     let mut last = last.lock().await;
-    if let Some((at, known)) = *last
+    if let Some((at, result)) = *last
         && at.elapsed() < PROBE_INTERVAL
     {
-        return known;
+        return result;
     }
     let found = trying.await;
     *last = Some((Instant::now(), found));
@@ -128,10 +128,10 @@ mod tests {
 
     #[tokio::test]
     async fn shares_one_probe_per_second() {
-        let (last, asked) = (ProbeResult::<bool>::default(), AtomicUsize::new(0));
+        let (last, probes) = (ProbeResult::<bool>::default(), AtomicUsize::new(0));
         let ask = || {
             probed(&last, async {
-                asked.fetch_add(1, Ordering::Relaxed);
+                probes.fetch_add(1, Ordering::Relaxed);
                 // The other callers arrive meanwhile.
                 tokio::task::yield_now().await;
                 true
@@ -139,7 +139,7 @@ mod tests {
         };
         let answers = tokio::join!(ask(), ask(), ask());
         assert_eq!(answers, (true, true, true));
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(probes.load(Ordering::Relaxed), 1);
         let before = Instant::now().checked_sub(2 * PROBE_INTERVAL).unwrap();
         *last.lock().await = Some((before, true));
         assert!(!probed(&last, async { false }).await, "it is old");

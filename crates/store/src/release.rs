@@ -55,10 +55,10 @@ impl Mutation for ResumeRun {
             return Ok(None);
         }
         let id = self.run_id.to_string();
-        let heard = lease_end(tx.get_database_backend(), self.lease);
+        let heartbeat_lease = lease_end(tx.get_database_backend(), self.lease);
         // A closed run accepts no heartbeat.
         run_deferrals::Entity::update_many()
-            .col_expr(run_deferrals::Column::LeaseExpiresAt, heard)
+            .col_expr(run_deferrals::Column::LeaseExpiresAt, heartbeat_lease)
             .filter(run_deferrals::Column::RunId.eq(&id))
             .filter(run_deferrals::Column::IsClosed.eq(false))
             .exec(tx)

@@ -34,7 +34,7 @@ pub enum Retried {
     /// The new run.
     Created(RunId),
     /// The run of an earlier retry.
-    Known(RunId),
+    Existing(RunId),
     /// The decision made no run; nothing is stored.
     Refused,
 }
@@ -65,15 +65,15 @@ impl Mutation for RetryRun {
         lock_all(tx, conversation.into_iter()).await?;
         // Concurrent retries of this run wait here, and then find its successor.
         lock_runs(tx, &[self.run_id.0].into(), std::iter::empty()).await?;
-        if let Some(known) = self.find_successor(tx).await? {
-            return Ok(Retried::Known(known));
+        if let Some(existing) = self.find_successor(tx).await? {
+            return Ok(Retried::Existing(existing));
         }
         let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
         let plan = (self.decide)(&DecisionFacts {
             generations: generations_of(tx, &candidates, conversation, 0).await?,
             candidates,
             // The dispatch reads the position.
-            place: None,
+            position: None,
             live: live_runs(tx, conversation).await?,
             capacities,
             unanswerable: None,
@@ -104,10 +104,10 @@ impl Mutation for RetryRun {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Retried,
+        output: &Retried,
     ) -> Result<bool, StoreError> {
         let successor = self.find_successor(tx).await?;
-        Ok(matches!(told, Retried::Created(run) if successor == Some(*run)))
+        Ok(matches!(output, Retried::Created(run) if successor == Some(*run)))
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct NamedParts<'a> {
 
 impl<'a> NamedParts<'a> {
     /// Adds the parts of a text kept with its run.
-    pub(crate) fn add_kept(&mut self, apart: &StoredText<'a>) {
+    pub(crate) fn add_permanent(&mut self, apart: &StoredText<'a>) {
         for part in &apart.named {
             self.parts.insert(&part.sha256, (part, true));
         }
@@ -68,16 +68,16 @@ impl<'a> NamedParts<'a> {
         for row in returned(tx, hashes.collect(), &find).await? {
             there.insert(row.text("sha256")?, row.flag("is_kept")?);
         }
-        let absent = self.parts.iter().filter(|(sha256, (_, is_kept))| {
+        let absent = self.parts.iter().filter(|(sha256, (_, is_permanent))| {
             there
                 .get(**sha256)
-                .is_none_or(|was_kept| *is_kept && !was_kept)
+                .is_none_or(|was_permanent| *is_permanent && !was_permanent)
         });
-        let rows = absent.map(|(sha256, (part, is_kept))| -> [Value; 4] {
+        let rows = absent.map(|(sha256, (part, is_permanent))| -> [Value; 4] {
             [
                 (*sha256).into(),
                 part.text.as_str().into(),
-                (*is_kept).into(),
+                (*is_permanent).into(),
                 at.into(),
             ]
         });
@@ -134,7 +134,7 @@ impl RetentionRepository<'_> {
 }
 
 /// Restores a stored text with its parts, reserved in the budget first. `row` names it in errors.
-pub(crate) async fn whole(
+pub(crate) async fn restore_text(
     db: &StoreEngine,
     row: &str,
     stored: String,
@@ -169,19 +169,19 @@ pub(crate) async fn whole(
             }
         }
     }
-    let mut whole = String::with_capacity(stored.len());
-    for (place, piece) in stored.split(MARK).enumerate() {
-        if place % 2 == 0 {
-            whole.push_str(piece);
+    let mut restored = String::with_capacity(stored.len());
+    for (index, piece) in stored.split(MARK).enumerate() {
+        if index % 2 == 0 {
+            restored.push_str(piece);
             continue;
         }
         let part = parts.get(piece).ok_or_else(|| StoreError::Corrupt {
             column: "shared_parts.text",
             row: row.to_owned(),
         })?;
-        whole.push_str(part);
+        restored.push_str(part);
     }
-    Ok(whole)
+    Ok(restored)
 }
 
 async fn bytes_of_parts(db: &StoreEngine, hashes: &[&str]) -> Result<usize, StoreError> {

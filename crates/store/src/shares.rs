@@ -26,14 +26,14 @@ pub(crate) async fn agent_of(
 
 /// Maximum bytes per run and per agent in an area with this quota.
 pub(crate) fn of_area(area: StorageArea, bytes: u64) -> (u64, u64) {
-    let most = bytes / 4 * 3;
+    let three_quarters = bytes / 4 * 3;
     match area {
         // Shared by all agents.
         StorageArea::Workspace => (bytes / 4, bytes / 2),
         // Shared by all agents of one plugin.
-        StorageArea::Plugin => (most, most),
+        StorageArea::Plugin => (three_quarters, three_quarters),
         // Used by one agent.
-        StorageArea::Binding => (most, bytes),
+        StorageArea::Binding => (three_quarters, bytes),
     }
 }
 
@@ -54,7 +54,7 @@ fn of_scope(scope: StateScope) -> (u64, u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeyLimit {
     #[error("a scope has at most {STATE_KEYS} keys")]
-    Whole,
+    Scope,
     #[error("the run, or its agent, has used its share of the {STATE_KEYS} keys of the scope")]
     Share,
 }
@@ -76,12 +76,12 @@ pub(crate) async fn check_key_limits(
     let Some(row) = rows.first() else {
         return Ok(Ok(agent));
     };
-    let (most_of_run, most_of_agent) = of_scope(access.scope);
-    let is_full = |column, most| Ok::<_, StoreError>(row.number(column)? >= signed(most));
+    let (max_of_run, max_of_agent) = of_scope(access.scope);
+    let is_full = |column, max| Ok::<_, StoreError>(row.number(column)? >= signed(max));
     if is_full("made", STATE_KEYS)? {
-        return Ok(Err(KeyLimit::Whole));
+        return Ok(Err(KeyLimit::Scope));
     }
-    if is_full("of_run", most_of_run)? || is_full("of_agent", most_of_agent)? {
+    if is_full("of_run", max_of_run)? || is_full("of_agent", max_of_agent)? {
         return Ok(Err(KeyLimit::Share));
     }
     Ok(Ok(agent))

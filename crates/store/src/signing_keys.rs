@@ -44,13 +44,13 @@ impl Mutation for RotateKey {
             )
             .exec(tx)
             .await?;
-        let known: Vec<KeyTimes> = list(tx)
+        let existing: Vec<KeyTimes> = list(tx)
             .await?
             .into_iter()
             .filter(|record| record.purpose == self.purpose)
             .map(|record| record.times)
             .collect();
-        let plan = plan_rotation(self.purpose, &known, self.occasion, self.at);
+        let plan = plan_rotation(self.purpose, &existing, self.occasion, self.at);
         match &plan {
             RotationPlan::NotDue
             | RotationPlan::AlreadyScheduled { .. }
@@ -59,14 +59,14 @@ impl Mutation for RotateKey {
                 for key in retired {
                     retire(tx, key).await?;
                 }
-                self.insert(tx, &known).await?;
+                self.insert(tx, &existing).await?;
             }
             RotationPlan::Replace { withdrawn } => {
                 signing_keys::Entity::delete_many()
                     .filter(signing_keys::Column::Kid.is_in(withdrawn))
                     .exec(tx)
                     .await?;
-                self.insert(tx, &known).await?;
+                self.insert(tx, &existing).await?;
             }
         }
         Ok(plan)
@@ -74,9 +74,13 @@ impl Mutation for RotateKey {
 }
 
 impl RotateKey {
-    async fn insert(&self, tx: &DatabaseTransaction, known: &[KeyTimes]) -> Result<(), StoreError> {
+    async fn insert(
+        &self,
+        tx: &DatabaseTransaction,
+        existing: &[KeyTimes],
+    ) -> Result<(), StoreError> {
         // Keys are ordered by creation, regardless of replica clocks.
-        let newest = known.last().map_or(i64::MIN, |key| key.created_at);
+        let newest = existing.last().map_or(i64::MIN, |key| key.created_at);
         let row = signing_keys::ActiveModel {
             kid: Set(self.kid.clone()),
             purpose: Set(self.purpose.as_str().to_owned()),

@@ -190,7 +190,7 @@ pub(crate) fn padded<T: Clone>(list: impl IntoIterator<Item = T>) -> Vec<T> {
 
 /// Ends a subquery of `EXISTS`. Without it `PostgreSQL` joins the subquery, and a cached plan of an empty table scans
 /// the table as it grows.
-pub(crate) const EACH_ALONE: &str = "LIMIT 1 OFFSET 0";
+pub(crate) const PLAN_FENCE: &str = "LIMIT 1 OFFSET 0";
 
 /// An array literal of `PostgreSQL`, for `CAST($1 AS text[])`.
 pub(crate) fn text_array<'a>(list: impl IntoIterator<Item = &'a str>) -> Value {
@@ -256,7 +256,7 @@ pub(crate) async fn inserted<const N: usize>(
 /// Rewrites a statement over rows as one over a single row; `columns` is its number of parameters.
 pub(crate) fn over_one_row(text: &str, columns: usize) -> String {
     if text.contains("VALUES rows") {
-        let own: Vec<_> = (1..=columns).map(|place| format!("?{place}")).collect();
+        let own: Vec<_> = (1..=columns).map(|number| format!("?{number}")).collect();
         return text.replacen("VALUES rows", &format!("VALUES ({})", own.join(", ")), 1);
     }
     text.replacen("FROM rows, ", "FROM ", 1)
@@ -292,13 +292,13 @@ fn widths(left: usize) -> usize {
 fn values_of(rows: usize, columns: usize) -> String {
     let mut values = String::with_capacity(8 + rows * columns * 6);
     values.push_str("VALUES ");
-    for place in 0..rows * columns {
-        values.push_str(match (place, place % columns) {
+    for index in 0..rows * columns {
+        values.push_str(match (index, index % columns) {
             (0, _) => "(",
             (_, 0) => "), (",
             _ => ", ",
         });
-        let _ = write!(values, "${}", place + 1);
+        let _ = write!(values, "${}", index + 1);
     }
     values.push(')');
     values

@@ -29,8 +29,8 @@ pub(crate) struct DirectRow {
 
 impl DirectRow {
     pub(crate) fn get<T: FromSql>(&self, column: &str) -> Result<T, StoreError> {
-        let place = self.columns.iter().position(|name| name == column);
-        let value = place.and_then(|place| self.values.get(place));
+        let index = self.columns.iter().position(|name| name == column);
+        let value = index.and_then(|index| self.values.get(index));
         let read = value.map_or(Err(FromSqlError::InvalidType), |value| {
             T::column_result(ValueRef::from(value))
         });
@@ -177,7 +177,7 @@ fn read(
 ) -> Result<(), StoreError> {
     let mut rows = statement.raw_query();
     while let Some(row) = rows.next()? {
-        let values = (0..columns.len()).map(|place| row.get(place));
+        let values = (0..columns.len()).map(|index| row.get(index));
         found.push(SqlRow::SqliteDirect(DirectRow {
             columns: Arc::clone(columns),
             values: values.collect::<Result<_, _>>()?,
@@ -283,13 +283,13 @@ fn bind(statement: &mut CachedStatement<'_>, values: &[Value]) -> Result<(), Sto
     if wanted != values.len() {
         return Err(rusqlite::Error::InvalidParameterCount(values.len(), wanted).into());
     }
-    for (place, value) in (1..).zip(values) {
+    for (index, value) in (1..).zip(values) {
         debug_assert_eq!(
-            statement.parameter_name(place).map(|name| &name[1..]),
-            Some(place.to_string().as_str()),
+            statement.parameter_name(index).map(|name| &name[1..]),
+            Some(index.to_string().as_str()),
             "the parameters of a statement come in their order"
         );
-        statement.raw_bind_parameter(place, BoundValue(value))?;
+        statement.raw_bind_parameter(index, BoundValue(value))?;
     }
     Ok(())
 }

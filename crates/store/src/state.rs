@@ -20,7 +20,7 @@ use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
-use crate::sql::{EACH_ALONE, Sql, locked, returned};
+use crate::sql::{PLAN_FENCE, Sql, locked, returned};
 use base::digest::sha256_hex;
 
 /// Maximum keys of one scope and owner.
@@ -47,7 +47,7 @@ pub struct StateRecord {
 pub struct StatePart {
     pub entries: Vec<StateRecord>,
     /// True when the part is the complete scope.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
 /// A write of a live run through the host API, with its audit row in the same transaction.
@@ -128,7 +128,7 @@ impl Mutation for StateChange {
             Some(_) => None,
             None => match check_key_limits(tx, &self.access, self.run_id).await? {
                 Ok(agent) => agent,
-                Err(KeyLimit::Whole) => return Ok(StateWritten::Full),
+                Err(KeyLimit::Scope) => return Ok(StateWritten::Full),
                 Err(KeyLimit::Share) => return Ok(StateWritten::ShareFull),
             },
         };
@@ -141,7 +141,7 @@ impl Mutation for StateChange {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         crate::audit::is_recorded(tx, &self.audit).await
     }
@@ -304,11 +304,11 @@ impl StateRepository<'_> {
         self,
         mut accesses: Vec<StateAccess>,
     ) -> Result<Vec<StateAccess>, StoreError> {
-        let rows = accesses.iter().zip(0_i64..).map(|(access, place)| {
+        let rows = accesses.iter().zip(0_i64..).map(|(access, index)| {
             [
                 access.scope.as_str().into(),
                 sha256_hex(access.identity.as_bytes()).into(),
-                place.into(),
+                index.into(),
             ]
         });
         let mut rows: Vec<_> = rows.collect();
@@ -319,13 +319,13 @@ impl StateRepository<'_> {
         rows.resize(accesses.len().next_power_of_two(), first);
         let filled = format!(
             "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
-             WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {EACH_ALONE})"
+             WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {PLAN_FENCE})"
         );
         let found = returned(&self.db.point_reads, rows, &filled).await?;
-        let places = found.iter().map(|row| row.number("place"));
-        let places: HashSet<i64> = places.collect::<Result<_, _>>()?;
-        let mut place = 0_i64..;
-        accesses.retain(|_| place.next().is_some_and(|place| places.contains(&place)));
+        let indexes = found.iter().map(|row| row.number("place"));
+        let indexes: HashSet<i64> = indexes.collect::<Result<_, _>>()?;
+        let mut index = 0_i64..;
+        accesses.retain(|_| index.next().is_some_and(|index| indexes.contains(&index)));
         Ok(accesses)
     }
 
@@ -340,26 +340,26 @@ impl StateRepository<'_> {
         let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
                    WHERE scope = $1 AND scope_sha256 = $2 ORDER BY key LIMIT $3";
         // One more than the limit shows that entries are missing.
-        let most = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+        let max_rows = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut values = scope_of(access);
-        values.push(most.into());
+        values.push(max_rows.into());
         let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let mut part = StatePart {
-            is_whole: found.len() as u64 <= limit,
+            is_complete: found.len() as u64 <= limit,
             ..StatePart::default()
         };
-        let mut room = bytes;
+        let mut remaining_bytes = bytes;
         for row in found
             .iter()
             .take(usize::try_from(limit).unwrap_or(usize::MAX))
         {
             let size = usize::try_from(row.number("bytes")?).unwrap_or(usize::MAX);
-            let Some(left) = room.checked_sub(size) else {
-                part.is_whole = false;
+            let Some(left) = remaining_bytes.checked_sub(size) else {
+                part.is_complete = false;
                 continue;
             };
             if let Some(entry) = self.find_state(access, &row.text("key")?).await? {
-                room = left;
+                remaining_bytes = left;
                 part.entries.push(entry);
             }
         }

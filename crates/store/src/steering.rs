@@ -17,7 +17,7 @@ use crate::model::append::SteeredEvent;
 use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
 use crate::readers::Readers;
-use crate::sql::{EACH_ALONE, Sql, returned};
+use crate::sql::{PLAN_FENCE, Sql, returned};
 use crate::state::lock_live_run;
 
 pub(crate) const QUEUED: &str = "queued";
@@ -124,7 +124,7 @@ pub(crate) async fn with_unpulled_among(
 ) -> Result<HashSet<String>, StoreError> {
     let left = format!(
         "SELECT ?1 AS id FROM rows WHERE EXISTS (SELECT 1 FROM steering_items s \
-         WHERE s.run_id = ?1 AND s.status = '{QUEUED}' {EACH_ALONE})"
+         WHERE s.run_id = ?1 AND s.status = '{QUEUED}' {PLAN_FENCE})"
     );
     let found = returned(
         tx,
@@ -160,7 +160,7 @@ async fn take(
         .all(tx)
         .await?;
     let mut taken = Vec::with_capacity(items.len());
-    let mut room = bytes;
+    let mut remaining_bytes = bytes;
     for item in items {
         let key = (workspace.to_string(), item.event_id.clone());
         let event = events::Entity::find_by_id(key).one(tx).await?;
@@ -168,10 +168,10 @@ async fn take(
             column: "steering_items.event_id",
             row: item.run_id.clone(),
         })?;
-        if event.envelope.len() > room && !taken.is_empty() {
+        if event.envelope.len() > remaining_bytes && !taken.is_empty() {
             break;
         }
-        room = room.saturating_sub(event.envelope.len());
+        remaining_bytes = remaining_bytes.saturating_sub(event.envelope.len());
         steering_items::Entity::update_many()
             .col_expr(steering_items::Column::Status, Expr::value(status))
             .filter(steering_items::Column::RunId.eq(item.run_id.as_str()))

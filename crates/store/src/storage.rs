@@ -119,7 +119,7 @@ impl Mutation for DeleteBlob {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         crate::audit::is_recorded(tx, &self.audit).await
     }
@@ -242,7 +242,7 @@ async fn usage_of(
             Condition::all().add(storage_garbage::Column::AgentId.eq(agent)),
         ),
     };
-    let (kept, keys): (i64, i64) = storage_blobs::Entity::find()
+    let (blob_bytes, keys): (i64, i64) = storage_blobs::Entity::find()
         .select_only()
         .expr_as(sum(Expr::col(storage_blobs::Column::Size)), "bytes")
         .column_as(storage_blobs::Column::Key.count(), "names")
@@ -268,7 +268,7 @@ async fn usage_of(
         bytes: unsigned(
             "storage_blobs.size",
             &access.owner,
-            kept + waiting.unwrap_or(0),
+            blob_bytes + waiting.unwrap_or(0),
         )?,
         keys: unsigned("storage_blobs.key", &access.owner, keys)?,
     })
@@ -291,10 +291,10 @@ async fn within_shares(
             .as_deref()
             .map(|agent| (UsageScope::Agent(agent), of_agent)),
     );
-    for (part, most) in parts {
+    for (part, max_bytes) in parts {
         let used = usage_of(tx, access, Some(part)).await?.bytes;
         let used = used.saturating_sub(freed);
-        if used > 0 && used.saturating_add(more) > most {
+        if used > 0 && used.saturating_add(more) > max_bytes {
             return Ok(Err(ShareFull));
         }
     }

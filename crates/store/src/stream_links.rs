@@ -95,9 +95,9 @@ impl Mutation for OpenStreamLink {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &bool,
+        output: &bool,
     ) -> Result<bool, StoreError> {
-        Ok(*told && crate::audit::is_recorded(tx, &self.audit).await?)
+        Ok(*output && crate::audit::is_recorded(tx, &self.audit).await?)
     }
 }
 

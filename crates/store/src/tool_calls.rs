@@ -28,7 +28,7 @@ pub const TOOL_CALLS: u64 = 1000;
 pub type GoesOn = Arc<dyn Fn(Uuid) -> bool + Send + Sync>;
 
 /// Retention of results for later runs of a conversation.
-const KEPT: Duration = Duration::from_hours(7 * 24);
+const RETENTION: Duration = Duration::from_hours(7 * 24);
 
 /// Scope of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,10 +74,10 @@ impl KeyOf {
     }
 
     /// Expiry of a row that is not deleted with its run.
-    fn kept_until(&self, at: i64) -> Option<i64> {
+    fn retention_end(&self, at: i64) -> Option<i64> {
         match self {
             Self::Run => None,
-            Self::Conversation { .. } => Some(at.saturating_add(millis(KEPT))),
+            Self::Conversation { .. } => Some(at.saturating_add(millis(RETENTION))),
         }
     }
 }
@@ -106,7 +106,7 @@ pub enum ToolCallBegun {
     /// Make the call and finish it with this id.
     Call,
     /// The result of an earlier call, as JSON text.
-    Kept(String),
+    Stored(String),
     Refused(RepeatedCallDecision),
     /// The run has used the maximum number of keys.
     TooMany,
@@ -156,7 +156,7 @@ impl Mutation for BeginToolCall {
                 tool_calls::Entity::update(self.row()).exec(tx).await?;
                 Ok(ToolCallBegun::Call)
             }
-            (RepeatedCallDecision::Answer, Some(result)) => Ok(ToolCallBegun::Kept(result)),
+            (RepeatedCallDecision::Answer, Some(result)) => Ok(ToolCallBegun::Stored(result)),
             (refused, _) => Ok(ToolCallBegun::Refused(refused)),
         }
     }
@@ -164,7 +164,7 @@ impl Mutation for BeginToolCall {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         let id = self.key_of.row(self.run_id, &self.key);
         let row = tool_calls::Entity::find_by_id(id).one(tx).await?;
@@ -188,7 +188,7 @@ impl BeginToolCall {
         tool_calls::ActiveModel {
             run_id: Set(run_id),
             key: Set(key),
-            kept_until: Set(self.key_of.kept_until(self.at)),
+            kept_until: Set(self.key_of.retention_end(self.at)),
             call_id: Set(self.call_id.to_string()),
             request_sha256: Set(self.request_sha256.clone()),
             owner: Set(self.owner.clone()),

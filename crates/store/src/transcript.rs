@@ -37,7 +37,7 @@ pub(crate) async fn write_transcripts(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<(), StoreError> {
-    let placed = place(conn, rows).await?;
+    let placed = assign_sequences(conn, rows).await?;
     let items = placed.iter().map(|(row, seq)| {
         [
             row.item.conversation_key.as_str().into(),
@@ -70,7 +70,7 @@ pub(crate) async fn write_transcripts(
 }
 
 /// Assigns each row its sequence in the conversation.
-async fn place(
+async fn assign_sequences(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
@@ -79,11 +79,11 @@ async fn place(
     let mut at: HashMap<&str, usize> = HashMap::new();
     for row in &rows {
         let key = row.item.conversation_key.as_str();
-        let place = *at.entry(key).or_insert_with(|| {
+        let index = *at.entry(key).or_insert_with(|| {
             counts.push((key, 0));
             counts.len() - 1
         });
-        counts[place].1 += 1;
+        counts[index].1 += 1;
     }
     let adding: Vec<[Value; 2]> = counts
         .iter()
@@ -95,9 +95,9 @@ async fn place(
     let placed = if conn.backend() == DbBackend::Sqlite {
         let keys: Vec<[Value; 1]> = counts.iter().map(|(key, _)| [(*key).into()]).collect();
         executed(conn, adding, next).await?;
-        let place =
+        let select =
             "SELECT c.key, c.last_transcript_seq FROM rows, conversations c WHERE c.key = ?1";
-        returned(conn, keys, place).await?
+        returned(conn, keys, select).await?
     } else {
         let next = format!("{next} RETURNING key, last_transcript_seq");
         returned(conn, adding, &next).await?
@@ -119,8 +119,8 @@ async fn place(
             row: row.run.to_string(),
         })?;
         *last += 1;
-        let place = *last;
-        Ok((row, place))
+        let sequence = *last;
+        Ok((row, sequence))
     });
     placed.collect()
 }

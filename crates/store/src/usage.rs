@@ -192,13 +192,14 @@ async fn add(
         cost_micros: Set(deltas[2].1),
         wall_ms: Set(deltas[3].1),
     };
-    let mut known = OnConflict::columns([Column::Budget, Column::Subject, Column::WindowStart]);
+    let mut on_conflict =
+        OnConflict::columns([Column::Budget, Column::Subject, Column::WindowStart]);
     for (column, delta) in deltas {
         let now = Expr::col((budget_usage::Entity, column));
-        known.value(column, now.add(delta));
+        on_conflict.value(column, now.add(delta));
     }
     let now = budget_usage::Entity::insert(row)
-        .on_conflict(known)
+        .on_conflict(on_conflict)
         .exec_with_returning(tx)
         .await?;
     Ok(amount_of(&now))

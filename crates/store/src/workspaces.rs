@@ -58,10 +58,10 @@ impl Mutation for CreateWorkspace {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &bool,
+        output: &bool,
     ) -> Result<bool, StoreError> {
         let key = api_keys::Entity::find_by_id(self.key.id.to_string());
-        Ok(*told && key.one(tx).await?.is_some())
+        Ok(*output && key.one(tx).await?.is_some())
     }
 }
 

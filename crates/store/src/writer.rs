@@ -99,7 +99,7 @@ async fn run(commits: &Commits, inbox: &mut WriteQueue) {
     commit_deferred(commits, inbox).await;
     while let Some(mut gathered) = inbox.gather(commits.next_lock_retry()).await {
         // Items stored through an outage precede newer ones of the same run: the sort is stable.
-        let mut batch = commits.take_kept();
+        let mut batch = commits.take_retained();
         batch.append(&mut gathered.items);
         commit(commits, batch).await;
         commit_deferred(commits, inbox).await;
@@ -107,7 +107,10 @@ async fn run(commits: &Commits, inbox: &mut WriteQueue) {
         if let Some(done) = gathered.closing {
             drain_lock_waits(commits).await;
             // The process ends: a later retry is impossible, so these items fail now.
-            commits.take_kept().into_iter().for_each(fail_unreachable);
+            commits
+                .take_retained()
+                .into_iter()
+                .for_each(fail_unreachable);
             commits.truncate_wal();
             // The caller of `close` may have timed out; the writer ends anyway.
             let _ = done.send(());

@@ -38,7 +38,7 @@ on_both!(
     deletes_old_audit_entries,
 );
 
-const ROOM: Quota = Quota {
+const AMPLE_QUOTA: Quota = Quota {
     bytes: 10_000_000,
     keys: 10,
 };
@@ -56,7 +56,7 @@ fn finish(bench: &StoreFixture, run: &Run, key: &str, chunks: u64) -> FinishUplo
         condition: None,
         run_id: run.id,
         access: area(bench),
-        quota: ROOM,
+        quota: AMPLE_QUOTA,
         key: key.to_owned(),
         content_id: Uuid::now_v7(),
         last: chunks - 1,
@@ -180,7 +180,7 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
     let begin = BeginUpload {
         run_id: run.id,
         access: area(&bench),
-        quota: ROOM,
+        quota: AMPLE_QUOTA,
         content_id: finish.content_id,
         reserved: 9_000_000,
         timeout: Duration::from_mins(9),
@@ -319,14 +319,14 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
             .unwrap(),
         None
     );
-    let known = bench
+    let updated = bench
         .store
         .state()
         .find_state(&access, "k7")
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((known.value.as_str(), known.version), ("3", 3));
+    assert_eq!((updated.value.as_str(), updated.version), ("3", 3));
     let audit = bench
         .store
         .audit_log()
@@ -544,37 +544,40 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
 
 async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let asked = async |begin: BeginToolCall| bench.store.write(begin).await.unwrap();
+    let begin_call = async |begin: BeginToolCall| bench.store.write(begin).await.unwrap();
     let refused = ToolCallBegun::Refused;
 
     let first = begin(&run, "k", "a", 0);
     let call_id = first.call_id;
-    assert_eq!(asked(first).await, ToolCallBegun::Call);
+    assert_eq!(begin_call(first).await, ToolCallBegun::Call);
     // While it runs, in this process or another.
     assert_eq!(
-        asked(begin(&run, "k", "a", 5_000)).await,
+        begin_call(begin(&run, "k", "a", 5_000)).await,
         refused(RepeatedCallDecision::InProgress)
     );
     assert_eq!(
-        asked(begin(&run, "k", "b", 999)).await,
+        begin_call(begin(&run, "k", "b", 999)).await,
         refused(RepeatedCallDecision::InProgress)
     );
     let other = BeginToolCall {
         request_sha256: "two".to_owned(),
         ..begin(&run, "k", "b", 999)
     };
-    assert_eq!(asked(other).await, refused(RepeatedCallDecision::Mismatch));
+    assert_eq!(
+        begin_call(other).await,
+        refused(RepeatedCallDecision::Mismatch)
+    );
     // The caller is gone: this process no longer runs the call, or the deadline of another process has passed.
     let gone = |owner: &str, at| BeginToolCall {
         goes_on: Arc::new(|_| false),
         ..begin(&run, "k", owner, at)
     };
     assert_eq!(
-        asked(gone("a", 10)).await,
+        begin_call(gone("a", 10)).await,
         refused(RepeatedCallDecision::OutcomeUnknown)
     );
     assert_eq!(
-        asked(gone("b", 1_001)).await,
+        begin_call(gone("b", 1_001)).await,
         refused(RepeatedCallDecision::OutcomeUnknown)
     );
 
@@ -587,8 +590,8 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     };
     let done = ToolCallEnd::Done("{\"a\":1}".to_owned());
     bench.store.write(finish(done)).await.unwrap();
-    let kept = ToolCallBegun::Kept("{\"a\":1}".to_owned());
-    assert_eq!(asked(gone("b", 9_000)).await, kept);
+    let stored = ToolCallBegun::Stored("{\"a\":1}".to_owned());
+    assert_eq!(begin_call(gone("b", 9_000)).await, stored);
 
     // A read-only call is repeated by any caller, and the late end of the first one has no effect.
     let reads = |owner: &str, at| BeginToolCall {
@@ -602,11 +605,11 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
         call_id: first.call_id,
         ..finish(ToolCallEnd::Undone)
     };
-    assert_eq!(asked(first).await, ToolCallBegun::Call);
-    assert_eq!(asked(reads("b", 1_001)).await, ToolCallBegun::Call);
+    assert_eq!(begin_call(first).await, ToolCallBegun::Call);
+    assert_eq!(begin_call(reads("b", 1_001)).await, ToolCallBegun::Call);
     bench.store.write(late).await.unwrap();
     assert_eq!(
-        asked(reads("c", 1_002)).await,
+        begin_call(reads("c", 1_002)).await,
         refused(RepeatedCallDecision::InProgress)
     );
 }
@@ -619,9 +622,9 @@ async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     }
     let more = bench.store.write(begin(&run, "more", "a", 0)).await;
     assert_eq!(more.unwrap(), ToolCallBegun::TooMany);
-    let known = bench.store.write(begin(&run, "7", "a", 0)).await;
+    let repeated = bench.store.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(
-        known.unwrap(),
+        repeated.unwrap(),
         ToolCallBegun::Refused(RepeatedCallDecision::InProgress)
     );
     bench.end(&run, 0).await;
@@ -956,11 +959,11 @@ async fn deletes_old_audit_entries(bench: StoreFixture) {
     let day = Duration::from_hours(24);
     assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 1);
     assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 0);
-    let kept = bench
+    let remaining = bench
         .store
         .audit_log()
         .list_audit(RunId(old), None, 10)
         .await
         .unwrap();
-    assert_eq!(kept.items.len(), 1);
+    assert_eq!(remaining.items.len(), 1);
 }

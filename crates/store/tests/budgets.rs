@@ -128,8 +128,8 @@ impl BudgetCalls {
 }
 
 async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
-    let (most_calls, most_tokens) = (40, 1_000);
-    let calls = BudgetCalls::new(bench, most_calls, most_tokens).await;
+    let (max_calls, max_tokens) = (40, 1_000);
+    let calls = BudgetCalls::new(bench, max_calls, max_tokens).await;
     let mut dice = TestRng(20_261_124);
     // Open calls: reserved tokens, and true while the reservation holds.
     let mut open: BTreeMap<Uuid, (u64, bool)> = BTreeMap::new();
@@ -148,8 +148,8 @@ async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
             (1, Some(id)) => {
                 calls.lapse(&format!("call_id = '{id}'")).await;
                 // A renewal in time keeps the reservation.
-                let is_kept = dice.below(2) == 0 && open[&id].1;
-                if is_kept {
+                let is_held = dice.below(2) == 0 && open[&id].1;
+                if is_held {
                     let held = calls
                         .bench
                         .store
@@ -164,25 +164,29 @@ async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
                     .release_reservations()
                     .await
                     .unwrap();
-                open.get_mut(&id).unwrap().1 = is_kept;
+                open.get_mut(&id).unwrap().1 = is_held;
             }
             _ => {
                 let (id, tokens) = (Uuid::now_v7(), 1 + dice.below(60));
-                let reserved = open.values().filter(|(_, is_kept)| *is_kept);
+                let reserved = open.values().filter(|(_, is_held)| *is_held);
                 let (count, sum) = reserved.fold((0, 0), |(count, sum), (tokens, _)| {
                     (count + 1, sum + tokens)
                 });
-                let has_room = settled_calls + count < most_calls
-                    && settled_tokens + sum + tokens <= most_tokens;
-                assert_eq!(calls.reserve(id, tokens).await, has_room, "step {step}");
-                if has_room {
+                let is_within_budget = settled_calls + count < max_calls
+                    && settled_tokens + sum + tokens <= max_tokens;
+                assert_eq!(
+                    calls.reserve(id, tokens).await,
+                    is_within_budget,
+                    "step {step}"
+                );
+                if is_within_budget {
                     open.insert(id, (tokens, true));
                 } else {
                     refused += 1;
                 }
             }
         }
-        let reserved: Vec<_> = open.values().filter(|(_, is_kept)| *is_kept).collect();
+        let reserved: Vec<_> = open.values().filter(|(_, is_held)| *is_held).collect();
         let sum: u64 = reserved.iter().map(|(tokens, _)| tokens).sum();
         let wanted = (settled_calls + reserved.len() as u64, settled_tokens + sum);
         assert_eq!(calls.used().await, [wanted, wanted], "step {step}");
@@ -233,7 +237,7 @@ async fn deletes_sums_of_past_windows_and_pruned_runs(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     bench.end(&run, 0).await;
     let of_run = format!("{}/{}", bench.workspace, run.id);
-    let whole = format!("{0}/{0}", bench.workspace);
+    let workspace_subject = format!("{0}/{0}", bench.workspace);
     let now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000";
     let now = match bench.database {
         Some(_) => "CAST(EXTRACT(EPOCH FROM now()) * 1000 AS BIGINT)",
@@ -242,8 +246,8 @@ async fn deletes_sums_of_past_windows_and_pruned_runs(bench: StoreFixture) {
     bench
         .tamper(&format!(
             "INSERT INTO budget_usage VALUES ('of-run', '{of_run}', 0, 1, 1, 1, 1), \
-             ('whole', '{whole}', 0, 1, 1, 1, 1), ('hour', '{whole}', 3600000, 1, 1, 1, 1), \
-             ('month', '{whole}', {now} - 2678400000, 1, 1, 1, 1)"
+             ('total', '{workspace_subject}', 0, 1, 1, 1, 1), ('hour', '{workspace_subject}', 3600000, 1, 1, 1, 1), \
+             ('month', '{workspace_subject}', {now} - 2678400000, 1, 1, 1, 1)"
         ))
         .await;
     let store = &bench.store;
@@ -251,7 +255,7 @@ async fn deletes_sums_of_past_windows_and_pruned_runs(bench: StoreFixture) {
     assert_eq!(store.retention().sweep_budgets().await.unwrap(), 0);
     let pruned = store.retention().prune_runs(Duration::ZERO).await.unwrap();
     assert_eq!(pruned, 1);
-    for (budget, left) in [("of-run", 0), ("whole", 1)] {
+    for (budget, left) in [("of-run", 0), ("total", 1)] {
         let used = store
             .usage()
             .used_of(&bench.workspace, budget, 0)

@@ -441,15 +441,15 @@ async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestD
         if_match,
         at: 2,
     };
-    for (change, stands) in [(update, 2), (delete, 3)] {
-        let elsewhere = format!("UPDATE agents SET version = {stands} WHERE id = '{id}'");
+    for (change, current) in [(update, 2), (delete, 3)] {
+        let elsewhere = format!("UPDATE agents SET version = {current} WHERE id = '{id}'");
         let mut other = LockHolder::of(&database, &elsewhere).await;
         let changing = bench.store.write(change);
         let (changed, ()) = tokio::join!(changing, async {
             other.wait_until_blocking().await;
             other.commit().await;
         });
-        assert_eq!(changed.unwrap(), SavedAgent::Mismatch(stands));
+        assert_eq!(changed.unwrap(), SavedAgent::Mismatch(current));
     }
 }
 
@@ -500,7 +500,7 @@ struct LossyProxy {
     url: String,
     drops_reply: Arc<AtomicBool>,
     /// Number of accepted connections.
-    asked: watch::Receiver<usize>,
+    accepted: watch::Receiver<usize>,
     _work: JoinSet<()>,
 }
 
@@ -518,37 +518,37 @@ impl LossyProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = listener.local_addr().unwrap();
         let drops_reply = Arc::new(AtomicBool::new(false));
-        let (server, told) = (server.to_owned(), Arc::clone(&drops_reply));
-        let (asking, asked) = watch::channel(0);
+        let (server, drop_flag) = (server.to_owned(), Arc::clone(&drops_reply));
+        let (asking, accepted) = watch::channel(0);
         let mut work = JoinSet::new();
         work.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 asking.send_modify(|count| *count += 1);
                 let server = TcpStream::connect(&server).await.unwrap();
-                connections.spawn(carry(client, server, Arc::clone(&told)));
+                connections.spawn(carry(client, server, Arc::clone(&drop_flag)));
             }
         });
         Self {
             url: format!("{scheme}://{user}@{here}/{name}?sslmode=disable"),
             drops_reply,
-            asked,
+            accepted,
             _work: work,
         }
     }
 }
 
 async fn carry(mut client: TcpStream, mut server: TcpStream, drops_reply: Arc<AtomicBool>) {
-    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+    let (mut request, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
     let mut is_lost = false;
     loop {
         let sent = tokio::select! {
-            read = client.read(&mut asked) => match read {
+            read = client.read(&mut request) => match read {
                 Ok(read) if read > 0 => {
-                    let asked = &asked[..read];
-                    let commits = asked.windows(6).any(|word| word == b"COMMIT");
+                    let request = &request[..read];
+                    let commits = request.windows(6).any(|word| word == b"COMMIT");
                     is_lost |= commits && drops_reply.swap(false, Ordering::SeqCst);
-                    server.write_all(asked).await
+                    server.write_all(request).await
                 }
                 _ => return,
             },
@@ -605,14 +605,19 @@ async fn waits_for_free_server_connection(bench: StoreFixture, database: TestDat
         admin.take(&sql).await.unwrap();
     }
     let url = database.url();
-    let (_, place) = url.rsplit_once('@').unwrap();
-    let mut between = LossyProxy::before_url(&format!("postgres://{role}:secret@{place}")).await;
+    let (_, authority) = url.rsplit_once('@').unwrap();
+    let mut between =
+        LossyProxy::before_url(&format!("postgres://{role}:secret@{authority}")).await;
 
     let url = between.url.clone();
     let mut opening = JoinSet::new();
     opening.spawn(async move { Store::open(&url).await.map(drop) });
     // A second attempt proves that the first one was refused.
-    between.asked.wait_for(|asked| *asked > 1).await.unwrap();
+    between
+        .accepted
+        .wait_for(|accepted| *accepted > 1)
+        .await
+        .unwrap();
     let more = format!("ALTER ROLE {role} CONNECTION LIMIT 20");
     admin.take(&more).await.unwrap();
     opening.join_next().await.unwrap().unwrap().unwrap();

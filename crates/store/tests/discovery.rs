@@ -120,7 +120,7 @@ async fn deletes_objects_removed_from_config(bench: StoreFixture) {
 
 async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     let broken = bench.endpoint("broken").await;
-    let sound = bench.endpoint("sound").await;
+    let readable = bench.endpoint("sound").await;
     let tamper = format!("UPDATE runner_endpoints SET mode = 'malformed' WHERE id = '{broken}'");
     bench.tamper(&tamper).await;
     // The unreadable row is due first, and the limit is one.
@@ -128,7 +128,7 @@ async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     assert_eq!(first, []);
     let due = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
     let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
-    assert_eq!(ids, [sound]);
+    assert_eq!(ids, [readable]);
 }
 
 async fn claims_longest_due_check_once(bench: StoreFixture) {
@@ -248,13 +248,13 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
             .await
             .unwrap();
     }
-    let kept = bench
+    let runners = bench
         .store
         .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();
-    assert_eq!((kept.len(), kept[0].is_bindable()), (1, true));
+    assert_eq!((runners.len(), runners[0].is_bindable()), (1, true));
     bench
         .store
         .write(bench.discovery(endpoint, &[(runner, "1")]))
@@ -266,7 +266,7 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
         .await
         .unwrap();
     let rows = history(&bench, endpoint).await;
-    let told: Vec<_> = rows
+    let changes: Vec<_> = rows
         .iter()
         .rev()
         .map(|row| {
@@ -280,7 +280,7 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
         })
         .collect();
     assert_eq!(
-        told,
+        changes,
         [
             (1, "healthy", None, 1, 0),
             (2, "unreachable", Some("slow"), 1, 0),
@@ -345,13 +345,13 @@ async fn drops_outdated_discovery_results(bench: StoreFixture) {
     latest.asked_at = 40;
     latest.found.clear();
     bench.store.write(latest).await.unwrap();
-    let kept = bench
+    let found = bench
         .store
         .endpoints()
         .find_endpoint(&bench.workspace, endpoint)
         .await
         .unwrap();
-    assert_eq!(kept.unwrap().health, "healthy");
+    assert_eq!(found.unwrap().health, "healthy");
     let runners = bench
         .store
         .endpoints()

@@ -66,7 +66,7 @@ async fn arrive(
     event: &str,
 ) -> &'static str {
     let decided = Arc::new(Mutex::new("started"));
-    let told = Arc::clone(&decided);
+    let outcome = Arc::clone(&decided);
     let run = Box::new(new_run(RunId(Uuid::now_v7())));
     let mut ingest = bench.event(event, "body");
     ingest.conversation = Some(ConversationIdentity {
@@ -114,7 +114,7 @@ async fn arrive(
             ),
             Admission::Busy(_) | Admission::QueueFull => (IngestPlan::Refuse, "busy"),
         };
-        *told.lock().unwrap() = word;
+        *outcome.lock().unwrap() = word;
         plan
     });
     let ingested = bench.store.events().ingest(ingest).await.unwrap();

@@ -162,14 +162,16 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     };
     bench.store.write(cursor).await.unwrap();
 
-    let asked = 5_000;
-    let plan = write("b", RotationCause::Requested, asked).await.unwrap();
+    let requested_at = 5_000;
+    let plan = write("b", RotationCause::Requested, requested_at)
+        .await
+        .unwrap();
     assert!(
         matches!(plan, RotationPlan::ScheduleSuccessor { .. }),
         "{plan:?}"
     );
-    let signs_from = asked + LEAD_MS;
-    let again = write("never", RotationCause::Requested, asked + 1)
+    let signs_from = requested_at + LEAD_MS;
+    let again = write("never", RotationCause::Requested, requested_at + 1)
         .await
         .unwrap();
     let kid = "b".to_owned();
@@ -180,7 +182,7 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     assert_eq!(kids, ["a", "b"]);
     let over = signs_from + KeyPurpose::RunToken.overlap_ms();
     for (at, phases) in [
-        (asked, [Signing, Waiting]),
+        (requested_at, [Signing, Waiting]),
         (signs_from - 1, [Signing, Waiting]),
         (signs_from, [Verifying, Signing]),
         (over - 1, [Verifying, Signing]),
@@ -207,7 +209,10 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
         "{plan:?}"
     );
     let keys = run_token_keys(&bench).await;
-    assert_eq!((keys[1].kid.as_str(), keys[1].created_at), ("d", asked + 1));
+    assert_eq!(
+        (keys[1].kid.as_str(), keys[1].created_at),
+        ("d", requested_at + 1)
+    );
     let plan = write("e", RotationCause::Compromised, over).await.unwrap();
     let withdrawn = vec!["b".to_owned(), "d".to_owned()];
     assert_eq!(plan, RotationPlan::Replace { withdrawn });

@@ -134,10 +134,10 @@ async fn live(bench: &StoreFixture, count: usize) {
             .unwrap();
         running.push(run.unwrap());
     }
-    let said = running
+    let appends = running
         .iter()
         .map(|run| bench.store.write(bench.append(run, 0, &["one"])));
-    together(bench, said).await;
+    together(bench, appends).await;
     let entries: Vec<_> = running
         .iter()
         .map(|run| {
@@ -262,7 +262,7 @@ async fn write_plans_scan_no_table() {
 /// Sessions cache plans of empty tables, and still read few index entries after the tables grow.
 async fn grown_under_plans_of_empty_tables(database: &TestDatabase) {
     // The server may count reads of the small tables after the fill.
-    const MOST: i64 = 10 * LARGE;
+    const MAX_READS: i64 = 10 * LARGE;
     let bench = open(database).await;
     widths(&bench).await;
     run_sql(database, &fill(LARGE)).await;
@@ -273,7 +273,7 @@ async fn grown_under_plans_of_empty_tables(database: &TestDatabase) {
         let (scans_before, entries_before) = before[&table];
         assert_eq!(scans - scans_before, 0, "scans of {table}, grown");
         let read = entries - entries_before;
-        assert!(read < MOST, "{read} index entries of {table}, grown");
+        assert!(read < MAX_READS, "{read} index entries of {table}, grown");
     }
 }
 
@@ -281,7 +281,7 @@ async fn grown_under_plans_of_empty_tables(database: &TestDatabase) {
 #[tokio::test]
 async fn filtered_lists_scan_bounded_rows() {
     const ROWS: i64 = 80_000;
-    const MOST: i64 = 30_000;
+    const MAX_READS: i64 = 30_000;
     let Some(database) = create_database().await else {
         return;
     };
@@ -327,7 +327,7 @@ async fn filtered_lists_scan_bounded_rows() {
         let (scans, entries) = reads(&database).await["runs"];
         let (scans_before, entries_before) = before["runs"];
         assert_eq!(scans - scans_before, 0, "{filter:?}");
-        assert!(entries - entries_before < MOST, "{filter:?}");
+        assert!(entries - entries_before < MAX_READS, "{filter:?}");
     }
     let before = reads(&database).await;
     let bench = open(&database).await;
@@ -343,13 +343,13 @@ async fn filtered_lists_scan_bounded_rows() {
     close(bench).await;
     let (scans, entries) = reads(&database).await["events"];
     assert_eq!(scans - before["events"].0, 0);
-    assert!(entries - before["events"].1 < MOST);
-    conversations_scan_bounded_rows(&database, MOST).await;
+    assert!(entries - before["events"].1 < MAX_READS);
+    conversations_scan_bounded_rows(&database, MAX_READS).await;
     database.drop().await;
 }
 
 /// The list of conversations reads the newest events, and one conversation for each.
-async fn conversations_scan_bounded_rows(database: &TestDatabase, most: i64) {
+async fn conversations_scan_bounded_rows(database: &TestDatabase, max_reads: i64) {
     let before = reads(database).await;
     let bench = open(database).await;
     let conversations = bench.store.conversations();
@@ -360,7 +360,7 @@ async fn conversations_scan_bounded_rows(database: &TestDatabase, most: i64) {
     for table in ["events", "conversations", "runs"] {
         let ((scans, entries), (scans_before, entries_before)) = (after[table], before[table]);
         assert_eq!(scans - scans_before, 0, "{table}");
-        assert!(entries - entries_before < most, "{table}");
+        assert!(entries - entries_before < max_reads, "{table}");
     }
 }
 

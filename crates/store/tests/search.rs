@@ -154,8 +154,8 @@ impl ModelText {
     fn random(numbers: &mut SearchRng, atoms: usize, gaps: &[&str]) -> Self {
         let mut text = Self::default();
         let mut last_word = None;
-        for place in 0..atoms {
-            let gap = if place == 0 { "" } else { numbers.pick(gaps) };
+        for index in 0..atoms {
+            let gap = if index == 0 { "" } else { numbers.pick(gaps) };
             let (written, read, is_word) = numbers.pick(&ATOMS);
             text.written += gap;
             text.written += written;
@@ -180,8 +180,8 @@ impl ModelText {
     fn readings(&self) -> Vec<String> {
         let parts: Vec<&str> = self.read.split('/').collect();
         let mut readings = vec![String::new()];
-        for (place, part) in parts.iter().enumerate() {
-            let glues: &[&str] = if place == 0 { &[""] } else { &["", "/"] };
+        for (index, part) in parts.iter().enumerate() {
+            let glues: &[&str] = if index == 0 { &[""] } else { &["", "/"] };
             let longer = readings.iter().flat_map(|reading| {
                 glues
                     .iter()
@@ -358,9 +358,9 @@ async fn pages_of_large_items_are_short(bench: StoreFixture) {
             .page_history(&key, page)
             .await
             .unwrap();
-        let places: Vec<_> = slice.items.iter().map(|item| item.seq).collect();
+        let sequences: Vec<_> = slice.items.iter().map(|item| item.seq).collect();
         assert_eq!(
-            (&places[..], slice.has_more),
+            (&sequences[..], slice.has_more),
             (expected, has_more),
             "{page:?}"
         );

@@ -157,7 +157,7 @@ impl TestAgent {
             lease: Duration::from_mins(1),
             context: Arc::clone(&context),
         };
-        let (begun, told) = (run.clone(), context.get().to_owned());
+        let (begun, sent_context) = (run.clone(), context.get().to_owned());
         let decide = move |_: &_| IngestPlan::Start {
             run: Box::new(begun.clone()),
             attempt: Some(Box::new(attempt.clone())),
@@ -170,7 +170,7 @@ impl TestAgent {
             decide: Arc::new(decide),
             ..base
         };
-        (event, run, told)
+        (event, run, sent_context)
     }
 }
 
@@ -240,13 +240,13 @@ async fn restores_texts_with_shared_parts(bench: StoreFixture) {
             .unwrap()
             .unwrap();
         assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
-        let told = bench
+        let stored = bench
             .store
             .runs()
             .find_context(run.id, ReadBudget::default())
             .await
             .unwrap();
-        assert_eq!(told.as_ref(), Some(context));
+        assert_eq!(stored.as_ref(), Some(context));
         let row = bench
             .store
             .runs()
@@ -375,13 +375,13 @@ async fn retention_deletes_unused_parts(bench: StoreFixture) {
     assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
     // A later run inserts the part again.
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
-    let told = bench
+    let stored = bench
         .store
         .runs()
         .find_context(again.id, ReadBudget::default())
         .await
         .unwrap();
-    assert_eq!(told, Some(context));
+    assert_eq!(stored, Some(context));
 }
 
 /// Database growth in bytes per run.
@@ -398,7 +398,7 @@ async fn bytes_of_a_run(agent: &TestAgent, shared: &SharedParts) -> i64 {
 }
 
 #[tokio::test]
-async fn short_runs_share_most_of_their_bytes() {
+async fn short_runs_share_large_texts() {
     let agent = TestAgent::with_tools(20);
     let inlined = bytes_of_a_run(&agent, &SharedParts::default()).await;
     let shared = bytes_of_a_run(&agent, &agent.shared()).await;

@@ -357,14 +357,14 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         ..bench.append(&run, 0, &["x"])
     };
     bench.store.write(append).await.unwrap();
-    let whole = bench
+    let part = bench
         .store
         .state()
         .read_state(&access, 10, 1000)
         .await
         .unwrap();
-    assert!(whole.is_whole);
-    let found: Vec<_> = whole
+    assert!(part.is_complete);
+    let found: Vec<_> = part
         .entries
         .iter()
         .map(|e| (e.key.as_str(), e.value.as_str(), e.version))
@@ -382,7 +382,7 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
             .unwrap();
         let keys: Vec<_> = part.entries.iter().map(|entry| &entry.key).collect();
         assert_eq!(keys, expected);
-        assert!(!part.is_whole);
+        assert!(!part.is_complete);
     }
     let gone = bench.put(&run, "k/0", None, None);
     bench.store.write(gone).await.unwrap();
@@ -434,11 +434,11 @@ async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     );
     bench.end(&run, 0).await;
     assert!(matches!(cancel(9).await, CancelOutcome::Ended(_)));
-    let stranger = WorkspaceId("other".to_owned());
+    let other_workspace = WorkspaceId("other".to_owned());
     let unknown = bench
         .store
         .runs()
-        .request_cancel(&stranger, run.id, None, 1)
+        .request_cancel(&other_workspace, run.id, None, 1)
         .await
         .unwrap();
     assert!(matches!(unknown, CancelOutcome::Unknown));
@@ -465,11 +465,11 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         ("e-2", Some("enough"), vec![rejected()]),
     ] {
         let run = bench.running(event).await;
-        let told = reason.map(str::to_owned);
+        let reason_text = reason.map(str::to_owned);
         let cancel = bench
             .store
             .runs()
-            .request_cancel(&bench.workspace, run.id, told, 7);
+            .request_cancel(&bench.workspace, run.id, reason_text, 7);
         cancel.await.unwrap();
         for status in [RunStatus::Completed, RunStatus::Failed, RunStatus::Timeout] {
             let append = Append {
@@ -488,8 +488,8 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
             .unwrap();
         let found = found.unwrap();
         assert_eq!(found.status, RunStatus::Cancelled);
-        let told = found.status_reason.as_deref();
-        assert_eq!(told, Some(reason.unwrap_or("cancelled")));
+        let reason_text = found.status_reason.as_deref();
+        assert_eq!(reason_text, Some(reason.unwrap_or("cancelled")));
         assert_eq!(found.error.unwrap().value()["code"], "cancelled");
     }
 }
@@ -527,8 +527,10 @@ async fn keeps_messages_in_order(bench: StoreFixture) {
             .page_history(&key, all)
             .await
             .unwrap();
-        let said = page.items.iter().filter(|item| item.role == "assistant");
-        let texts: Vec<_> = said.map(|item| item.content.as_deref().unwrap()).collect();
+        let answers = page.items.iter().filter(|item| item.role == "assistant");
+        let texts: Vec<_> = answers
+            .map(|item| item.content.as_deref().unwrap())
+            .collect();
         assert_eq!(texts, expected);
     }
 }
@@ -834,10 +836,10 @@ async fn replays_event_stored_concurrently() {
     };
     let mut second = first.clone();
     let runtime = tokio::runtime::Handle::current();
-    let asked = AtomicU32::new(0);
+    let calls = AtomicU32::new(0);
     second.decide = Arc::new(move |_| {
         // Called in the batch first, then for the single item after its second lookup.
-        if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+        if calls.fetch_add(1, Ordering::Relaxed) == 0 {
             return IngestPlan::Refuse;
         }
         let storing = other.events().ingest(first.clone());
@@ -846,8 +848,8 @@ async fn replays_event_stored_concurrently() {
         IngestPlan::Refuse
     });
     let answer = "e-1".to_owned();
-    let told = bench.store.events().ingest(second).await.unwrap();
-    assert_eq!(told, Ingested::Replayed { answer });
+    let ingested = bench.store.events().ingest(second).await.unwrap();
+    assert_eq!(ingested, Ingested::Replayed { answer });
     bench.database.clone().unwrap().drop().await;
 }
 

@@ -124,11 +124,11 @@ pub(crate) async fn create_database() -> Option<TestDatabase> {
 pub(crate) struct TestRng(pub(crate) u64);
 
 impl TestRng {
-    pub(crate) fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0 % bound
     }
 }
 

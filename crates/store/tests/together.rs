@@ -43,9 +43,14 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
     let stored = |id: &str| Ingested::Stored {
         answer: id.to_owned(),
     };
-    let known = in_conversation(bench.event("known", "a"), "c-0");
+    let stored_event = in_conversation(bench.event("known", "a"), "c-0");
     assert_eq!(
-        bench.store.events().ingest(known.clone()).await.unwrap(),
+        bench
+            .store
+            .events()
+            .ingest(stored_event.clone())
+            .await
+            .unwrap(),
         stored("known")
     );
 
@@ -66,7 +71,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         ..bench.event("fourth", "a")
     };
     let events = vec![
-        known,
+        stored_event,
         first,
         again,
         other_body,
@@ -253,8 +258,8 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
             .await
             .unwrap()
             .items;
-        let (events, said) = if run.id == stale { (2, 1) } else { (3, 2) };
-        assert_eq!((lines.len(), items.len()), (events, said));
+        let (events, messages) = if run.id == stale { (2, 1) } else { (3, 2) };
+        assert_eq!((lines.len(), items.len()), (events, messages));
     }
 }
 

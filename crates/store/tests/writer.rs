@@ -84,10 +84,10 @@ async fn writer_survives_panic_outside_items(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
     bench.store.write_later(Usual(log.clone())).await.unwrap();
-    let (bent, ()) = tokio::join!(bench.store.write(PanickingOrder), async {
+    let (outcome, ()) = tokio::join!(bench.store.write(PanickingOrder), async {
         gate.add_permits(1);
     });
-    assert!(matches!(bent, Err(StoreError::Panicked)), "{bent:?}");
+    assert!(matches!(outcome, Err(StoreError::Panicked)), "{outcome:?}");
     assert_eq!(bench.store.condition().await, DatabaseCondition::Healthy);
     bench.store.write(Usual(log.clone())).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 1);

@@ -90,10 +90,10 @@ impl Visit for Fields {
         let mut next = error.source();
         // A chain of causes may be long; the field is cut at this length anyway.
         while let Some(cause) = next.filter(|_| text.len() <= MAX_BYTES) {
-            let told = cause.to_string();
+            let message = cause.to_string();
             // A wrapping error often repeats its cause.
-            if !text.ends_with(&told) {
-                text = format!("{text}: {told}");
+            if !text.ends_with(&message) {
+                text = format!("{text}: {message}");
             }
             next = cause.source();
         }

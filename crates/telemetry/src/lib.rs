@@ -89,18 +89,18 @@ fn has_colours() -> bool {
     reason = "the log begins before there is a configuration"
 )]
 fn filter(default_filter: &str) -> EnvFilter {
-    let asked = std::env::var(FILTER_VARIABLE).unwrap_or_default();
-    let asked = if asked.is_empty() {
+    let requested = std::env::var(FILTER_VARIABLE).unwrap_or_default();
+    let requested = if requested.is_empty() {
         default_filter
     } else {
-        &asked
+        &requested
     };
-    with_module_defaults(with_default_level(&of_all_crates(asked)))
+    with_module_defaults(with_default_level(&of_all_crates(requested)))
 }
 
 /// `gateway` in a filter applies to all crates of [`GATEWAY`], except those that the filter names itself.
-fn of_all_crates(asked: &str) -> String {
-    let directives = || asked.split(',').map(str::trim);
+fn of_all_crates(requested: &str) -> String {
+    let directives = || requested.split(',').map(str::trim);
     let target = |directive: &str| {
         directive
             .split(['=', '['])
@@ -111,7 +111,7 @@ fn of_all_crates(asked: &str) -> String {
     let named: Vec<_> = directives().map(target).collect();
     let gateway = directives().filter_map(|directive| directive.strip_prefix("gateway"));
     let levels = gateway.filter(|level| level.is_empty() || level.starts_with('='));
-    let mut filter = asked.to_owned();
+    let mut filter = requested.to_owned();
     for level in levels {
         for name in GATEWAY {
             // A crate that the filter names keeps its own level.
@@ -123,20 +123,20 @@ fn of_all_crates(asked: &str) -> String {
     filter
 }
 
-fn with_default_level(asked: &str) -> EnvFilter {
+fn with_default_level(requested: &str) -> EnvFilter {
     // A word that is not a level names a module, which would silence all other modules.
-    let names_a_level = asked
+    let names_a_level = requested
         .split(',')
         .any(|directive| directive.trim().parse::<LevelFilter>().is_ok());
     let base = if names_a_level { "" } else { "info," };
     EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
-        .parse_lossy(format!("{base}{asked}"))
+        .parse_lossy(format!("{base}{requested}"))
 }
 
 /// Adds our defaults for modules that the filter does not mention.
-fn with_module_defaults(asked: EnvFilter) -> EnvFilter {
-    let told = asked.to_string();
+fn with_module_defaults(requested: EnvFilter) -> EnvFilter {
+    let requested_text = requested.to_string();
     let ours = [
         // Migration messages are routine and would hide others.
         ("sea_orm_migration", "sea_orm_migration=warn"),
@@ -145,8 +145,10 @@ fn with_module_defaults(asked: EnvFilter) -> EnvFilter {
         // It logs each request with its content. Relevant failures reach us as errors.
         ("rmcp", "rmcp=off"),
     ];
-    let unsaid = ours.into_iter().filter(|(name, _)| !told.contains(name));
-    unsaid.fold(asked, |filter, (_, text)| {
+    let missing = ours
+        .into_iter()
+        .filter(|(name, _)| !requested_text.contains(name));
+    missing.fold(requested, |filter, (_, text)| {
         filter.add_directive(Directive::from_str(text).expect("the directive is well formed"))
     })
 }
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn module_filters_keep_the_default_level() {
-        for (asked, has_info) in [
+        for (requested, has_info) in [
             ("inof", true),
             ("info;gateway=debug", true),
             ("gateway=debug", true),
@@ -165,16 +167,16 @@ mod tests {
             ("warn", false),
             ("gateway=debug,warn", false),
         ] {
-            let filter = with_default_level(asked).to_string();
+            let filter = with_default_level(requested).to_string();
             let found = filter.split(',').any(|directive| directive == "info");
-            assert_eq!(found, has_info, "{asked}: {filter}");
+            assert_eq!(found, has_info, "{requested}: {filter}");
         }
     }
 
     #[test]
     fn gateway_log_level_covers_all_crates() {
-        let level_of = |asked: &str, name: &str| {
-            let filter = with_default_level(&of_all_crates(asked)).to_string();
+        let level_of = |requested: &str, name: &str| {
+            let filter = with_default_level(&of_all_crates(requested)).to_string();
             let prefix = format!("{name}=");
             let found: Vec<_> = filter
                 .split(',')
@@ -192,11 +194,11 @@ mod tests {
 
     #[test]
     fn explicit_filters_override_module_defaults() {
-        let check = |asked: &str, expected: &[&str]| {
-            let filter = with_module_defaults(EnvFilter::new(asked)).to_string();
+        let check = |requested: &str, expected: &[&str]| {
+            let filter = with_module_defaults(EnvFilter::new(requested)).to_string();
             let mut found: Vec<_> = filter.split(',').collect();
             found.sort_unstable();
-            assert_eq!(found, expected, "{asked}");
+            assert_eq!(found, expected, "{requested}");
         };
         let quiet = [
             "async_nats=error",

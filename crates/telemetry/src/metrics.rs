@@ -380,20 +380,20 @@ pub fn set_runs(status: &'static str, count: u32) {
 
 /// The endpoint's name, or `other` beyond the limit.
 fn endpoint_label(endpoint: &str) -> String {
-    static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static LABELS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     endpoint_label_among(
-        &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner),
+        &mut LABELS.lock().unwrap_or_else(PoisonError::into_inner),
         endpoint,
     )
 }
 
-fn endpoint_label_among(known: &mut BTreeSet<String>, endpoint: &str) -> String {
-    if !known.contains(endpoint) {
+fn endpoint_label_among(registered: &mut BTreeSet<String>, endpoint: &str) -> String {
+    if !registered.contains(endpoint) {
         // Administrators choose the names, and each label value is a series of its own.
-        if known.len() >= ENDPOINTS {
+        if registered.len() >= ENDPOINTS {
             return "other".to_owned();
         }
-        known.insert(endpoint.to_owned());
+        registered.insert(endpoint.to_owned());
     }
     endpoint.to_owned()
 }
@@ -404,13 +404,16 @@ mod tests {
 
     #[test]
     fn endpoints_beyond_the_limit_share_a_label() {
-        let mut known = BTreeSet::new();
+        let mut registered = BTreeSet::new();
         let names: BTreeSet<_> = (0..ENDPOINTS * 3)
-            .map(|n| endpoint_label_among(&mut known, &format!("endpoint {n}")))
+            .map(|n| endpoint_label_among(&mut registered, &format!("endpoint {n}")))
             .collect();
         assert_eq!(names.len(), ENDPOINTS + 1);
         assert!(names.contains("other"));
-        assert_eq!(endpoint_label_among(&mut known, "endpoint 0"), "endpoint 0");
+        assert_eq!(
+            endpoint_label_among(&mut registered, "endpoint 0"),
+            "endpoint 0"
+        );
     }
 
     #[test]

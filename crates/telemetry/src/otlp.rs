@@ -115,8 +115,8 @@ impl Exporter {
         // An interrupted batch may be sent twice; collectors deduplicate by span id.
         let rest = async {
             while self.take_rest() {
-                let told = self.post().await;
-                self.note(told);
+                let outcome = self.post().await;
+                self.note(outcome);
             }
         };
         if tokio::time::timeout(LAST, rest).await.is_err() {
@@ -134,8 +134,8 @@ impl Exporter {
         }
         let others = async {
             while self.batch.len() < BATCH {
-                let room = BATCH - self.batch.len();
-                if self.spans.recv_many(&mut self.batch, room).await == 0 {
+                let free = BATCH - self.batch.len();
+                if self.spans.recv_many(&mut self.batch, free).await == 0 {
                     break;
                 }
             }
@@ -157,11 +157,11 @@ impl Exporter {
     /// Exports the batch and retries failures that may be temporary.
     async fn tell(&mut self) {
         for tried in 1.. {
-            let told = self.post().await;
-            let wait = told.as_ref().err().and_then(ExportFailure::wait);
+            let outcome = self.post().await;
+            let wait = outcome.as_ref().err().and_then(ExportFailure::wait);
             match wait.filter(|_| tried < TRIES) {
                 Some(wait) => tokio::time::sleep(wait).await,
-                None => return self.note(told),
+                None => return self.note(outcome),
             }
         }
     }
@@ -193,17 +193,17 @@ impl Exporter {
     }
 
     /// Clears the batch, counts its results, and logs a change of state once.
-    fn note(&mut self, told: Result<u64, ExportFailure>) {
+    fn note(&mut self, outcome: Result<u64, ExportFailure>) {
         let count = self.batch.len() as u64;
         self.batch.clear();
-        let refused = match &told {
+        let refused = match &outcome {
             Ok(refused) => (*refused).min(count),
             // The collector chooses the number; a larger one would make the difference negative.
             Err(_) => count,
         };
         spans_exported(Exported::Taken, count - refused);
         spans_exported(Exported::Failed, refused);
-        match told {
+        match outcome {
             Err(error) if !self.is_away => tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "the trace collector accepts no spans; they are dropped until it recovers"

@@ -15,8 +15,8 @@ pub fn render() -> String {
     gauge(&mut text, "process_resident_memory_bytes", memory);
     gauge(&mut text, "process_threads", field(&status, "Threads:"));
     gauge(&mut text, "process_open_fds", open_descriptors());
-    let most = field(&read("limits"), "Max open files");
-    gauge(&mut text, "process_max_fds", most);
+    let limit = field(&read("limits"), "Max open files");
+    gauge(&mut text, "process_max_fds", limit);
     let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
     let started = stat_field(&stat, 22).zip(field(&boot, "btime"));
     let started = started.map(|(ticks, boot)| boot + ticks / TICKS_PER_SECOND);

@@ -166,11 +166,11 @@ impl Spans {
         });
     }
 
-    /// Records a call of the run's runner that ends now. `parent`: the parent span from the runner's header.
+    /// Records a call of the run's runner that ends now. `runner_parent`: the parent span from the runner's header.
     pub fn call_ended(
         &self,
         run: &Run,
-        told: Option<TraceParent>,
+        runner_parent: Option<TraceParent>,
         begun: SpanStart,
         call: CallSpan,
         error: Option<&str>,
@@ -179,7 +179,7 @@ impl Spans {
         self.tell(Span {
             trace_id: trace.trace_id,
             span_id: SpanId::of(Uuid::new_v4()),
-            parent: Some(trace.parent_of_call(told)),
+            parent: Some(trace.parent_of_call(runner_parent)),
             kind: call.kind,
             name: cut(&call.name),
             start: begun.wall,
@@ -332,7 +332,7 @@ mod tests {
         let taken = std::iter::from_fn(|| queue.try_recv().ok()).count();
         assert_eq!(taken, QUEUED);
         spans.tell(one());
-        assert!(queue.try_recv().is_ok(), "there is room again");
+        assert!(queue.try_recv().is_ok(), "the queue accepts spans again");
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl RunReply {
             };
             match event["type"].as_str() {
                 Some("message.completed") => {
-                    reply.messages
+                    reply
+                        .messages
                         .push(plain(&event["data"]["message"]["content"]));
                 }
                 Some("run.completed") => reply.is_completed = true,

@@ -39,7 +39,7 @@ impl ReadableArtifact {
                 created_at: Some(row.created_at.div_euclid(1000)),
                 expires_at: Some(row.expires_at.div_euclid(1000)),
             },
-            key: row.place,
+            key: row.location,
         }
     }
 

@@ -53,7 +53,7 @@ impl Artifacts {
         let claimed = self.store.artifacts().claim_expired_artifacts().await?;
         let mut gone = Vec::with_capacity(claimed.len());
         for one in &claimed {
-            match self.blobs.delete(&one.place).await {
+            match self.blobs.delete(&one.location).await {
                 // Bytes before the row: without its row, no sweep would find them.
                 Ok(()) => gone.push(one.id),
                 Err(error) => {

@@ -132,7 +132,7 @@ impl ArtifactUpload {
             workspace: self.new.workspace.clone(),
             origin: self.new.origin,
             run: self.new.run,
-            place: key.clone(),
+            location: key.clone(),
             // Without a size, the upload reserves the maximum, so that concurrent uploads cannot exceed the quota.
             reserved: self.new.announced.unwrap_or(limits.max_bytes),
             workspace_bytes: limits.workspace_bytes,

@@ -40,7 +40,7 @@ impl RunDraft {
         input: &DecisionInput,
         facts: &DecisionFacts,
     ) -> (Box<NewRun>, Box<RunInputs>) {
-        let in_conversation = facts.place.as_ref();
+        let in_conversation = facts.position.as_ref();
         let is_dispatched = self.dispatch.is_some();
         let number = u32::from(is_dispatched) * FirstAttempt::NUMBER;
         let interruptible = self.is_interruptible();

@@ -82,7 +82,7 @@ impl SpeculativeRun {
                 && peers_among(expected, &self.candidates)
                     == peers_among(winner, &facts.candidates);
         // Another event came in between, so the context lacks its message; the row is still right.
-        if ExpectedPosition::of(facts.place.as_ref()) != self.position {
+        if ExpectedPosition::of(facts.position.as_ref()) != self.position {
             self.draft.dispatch = None;
         }
         (same_catalog && same_winner).then_some(self.draft)

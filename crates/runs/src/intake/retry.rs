@@ -79,7 +79,7 @@ impl Intake {
                 run_id,
                 replayed: false,
             }),
-            Retried::Known(run_id) => {
+            Retried::Existing(run_id) => {
                 // No decision was made now, and the earlier retry may be of another key.
                 self.check_reach(sender, Some(run_id)).await?;
                 Ok(RetriedRun {

@@ -26,7 +26,7 @@ const CLAIM: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredArtifact {
     pub id: Uuid,
-    pub place: String,
+    pub location: String,
 }
 
 struct Claim;
@@ -56,10 +56,10 @@ impl Mutation for Claim {
             .filter(artifacts::Column::Id.is_in(ids))
             .exec(tx)
             .await?;
-        let claimed = found.into_iter().map(|(id, place)| {
+        let claimed = found.into_iter().map(|(id, location)| {
             Ok(ExpiredArtifact {
                 id: parsed("artifacts.id", &id, &id)?,
-                place,
+                location,
             })
         });
         claimed.collect()

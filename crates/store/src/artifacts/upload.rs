@@ -27,7 +27,7 @@ pub struct BeginArtifact {
     pub origin: ArtifactOrigin,
     /// The uploading run, if any.
     pub run: Option<RunId>,
-    pub place: String,
+    pub location: String,
     /// Maximum bytes.
     pub reserved: u64,
     /// Quota of the workspace in bytes.
@@ -124,7 +124,7 @@ impl Mutation for BeginArtifact {
             // The reservation counts until the upload finishes with its actual size.
             size: Set(signed(self.reserved)),
             sha256: Set(String::new()),
-            place: Set(self.place.clone()),
+            place: Set(self.location.clone()),
             created_at: Set(self.at),
             expires_at: Set(read_now(tx).await? + millis(self.timeout)),
             ..Default::default()
@@ -138,7 +138,7 @@ impl Mutation for BeginArtifact {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Begun,
+        _output: &Begun,
     ) -> Result<bool, StoreError> {
         let begun = artifacts::Entity::find_by_id(self.id.to_string());
         Ok(begun.one(tx).await?.is_some())
@@ -153,23 +153,23 @@ impl BeginArtifact {
         agent: Option<&str>,
     ) -> Result<Option<ShareOf>, StoreError> {
         use artifacts::Column::{AgentId, EventId, Origin, RunId};
-        let mut asked = Vec::new();
+        let mut limits = Vec::new();
         if let Some(run) = self.run {
             let of_run = RunId.eq(run.to_string());
-            asked.push((ShareOf::Run, self.shares.run, of_run));
+            limits.push((ShareOf::Run, self.shares.run, of_run));
             let of_agent = agent.map(|agent| AgentId.eq(agent));
-            asked.extend(of_agent.map(|agent| (ShareOf::Agent, self.shares.agent, agent)));
+            limits.extend(of_agent.map(|agent| (ShareOf::Agent, self.shares.agent, agent)));
             // Artifacts of runs have an agent, others have none.
-            asked.push((ShareOf::Runs, self.shares.runs, AgentId.is_not_null()));
+            limits.push((ShareOf::Runs, self.shares.runs, AgentId.is_not_null()));
         } else if self.origin == ArtifactOrigin::Client {
             // A bound upload belongs to its event: it no longer counts for the share.
             let unnamed = Origin.eq(self.origin.as_str()).and(EventId.is_null());
-            asked.push((ShareOf::Uploads, self.shares.uploads, unnamed));
+            limits.push((ShareOf::Uploads, self.shares.uploads, unnamed));
         }
-        for (share, most, part) in asked {
+        for (share, max_bytes, part) in limits {
             let used = usage(tx, &self.workspace, Condition::all().add(part)).await?;
             // Each owner may have one artifact regardless of its share.
-            if used > 0 && used.saturating_add(self.reserved) > most {
+            if used > 0 && used.saturating_add(self.reserved) > max_bytes {
                 return Ok(Some(share));
             }
         }
@@ -284,7 +284,7 @@ impl Mutation for FinishArtifact {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &ArtifactFinished,
+        _output: &ArtifactFinished,
     ) -> Result<bool, StoreError> {
         let row = artifacts::Entity::find_by_id(self.id.to_string());
         Ok(row.one(tx).await?.is_some_and(|row| row.status == READY))
@@ -317,7 +317,11 @@ impl Mutation for DropArtifact {
         crate::audit::insert(tx, &self.audit).await
     }
 
-    async fn is_committed(&self, tx: &DatabaseTransaction, _told: &()) -> Result<bool, StoreError> {
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        _output: &(),
+    ) -> Result<bool, StoreError> {
         match &self.audit {
             Some(audit) => crate::audit::is_recorded(tx, audit).await,
             None => Ok(false),

@@ -71,8 +71,8 @@ impl AppendResults {
             accepted.extend((begins..).zip(digests));
         }
         let is_other = |number: u64, digest: &str| {
-            let known = accepted.get(&number);
-            known.is_some_and(|known| *known != digest.as_bytes())
+            let stored = accepted.get(&number);
+            stored.is_some_and(|stored| *stored != digest.as_bytes())
         };
         Ok(again().find_map(|((number, _), digest)| is_other(*number, digest).then_some(*number)))
     }

@@ -43,11 +43,11 @@ pub(crate) async fn dispatch_all(
     );
     let mut moved = HashMap::new();
     for row in returned(tx, rows.collect(), &update).await? {
-        let told: (Option<i64>, Option<String>) = (
+        let cancel_request: (Option<i64>, Option<String>) = (
             row.number_if_any("cancel_requested_at")?,
             row.text_if_any("status_reason")?,
         );
-        moved.insert(row.text("id")?, told);
+        moved.insert(row.text("id")?, cancel_request);
     }
     // Only for runs that this transaction took: an intent permits the POST.
     let owned = |dispatch: &&&Dispatch| moved.contains_key(&dispatch.run.id.to_string());
@@ -63,8 +63,8 @@ pub(crate) async fn dispatch_all(
         });
     insert_intents(tx, intents).await?;
     let outcomes = dispatches.iter().map(|dispatch| {
-        let told = moved.remove(&dispatch.run.id.to_string())?;
-        Some(Dispatched::Owned(Box::new(dispatch.taken(told))))
+        let cancel_request = moved.remove(&dispatch.run.id.to_string())?;
+        Some(Dispatched::Owned(Box::new(dispatch.taken(cancel_request))))
     });
     Ok(outcomes.collect())
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use protocol::id::WorkspaceId;
 
-use super::known::known_among;
+use super::duplicates::duplicates_among;
 use super::rows::{Rows, lock_conversations};
 use crate::capacity::{Capacities, lock_capacity};
 use crate::conversation::{busy_among, live_runs};
@@ -24,28 +24,28 @@ pub(crate) async fn ingest_batch(
 ) -> Result<Vec<Option<Ingested>>, StoreError> {
     let mut taken: Vec<_> = ingests.iter().map(|_| None).collect();
     let mut plain = independent(ingests);
-    let known = known_among(tx, ingests, &plain).await?;
+    let duplicates = duplicates_among(tx, ingests, &plain).await?;
     // An event that repeats an earlier one is applied by itself: it returns the stored answer.
-    plain.retain(|place| !known.contains(place));
+    plain.retain(|index| !duplicates.contains(index));
     if plain.is_empty() {
         return Ok(taken);
     }
     let mut capacities = HashMap::new();
-    for place in &plain {
-        let (workspace, most) = (&ingests[*place].workspace, ingests[*place].max_live_runs);
+    for index in &plain {
+        let (workspace, max_runs) = (&ingests[*index].workspace, ingests[*index].max_live_runs);
         if !capacities.contains_key(workspace) {
-            let held = lock_capacity(tx, workspace, most).await?;
+            let held = lock_capacity(tx, workspace, max_runs).await?;
             capacities.insert(workspace.clone(), held);
         }
     }
-    let events: Vec<_> = plain.iter().map(|place| ingests[*place]).collect();
+    let events: Vec<_> = plain.iter().map(|index| ingests[*index]).collect();
     // If one event is refused, roll all of them back and apply each singly.
     savepoint(tx, "SAVEPOINT").await?;
     match take_all(tx, &events, capacities, tx_cache).await {
         Ok(stored) => {
             savepoint(tx, "RELEASE SAVEPOINT").await?;
-            for (place, stored) in plain.into_iter().zip(stored) {
-                taken[place] = Some(stored);
+            for (index, stored) in plain.into_iter().zip(stored) {
+                taken[index] = Some(stored);
             }
         }
         Err(StoreError::Refused | StoreError::Taken) if tx.has_savepoints() => {
@@ -80,7 +80,7 @@ fn independent(ingests: &[&Ingest]) -> Vec<usize> {
     };
     let independent = ingests.iter().enumerate();
     let independent = independent.filter(|(_, ingest)| is_apart(ingest));
-    independent.map(|(place, _)| place).collect()
+    independent.map(|(index, _)| index).collect()
 }
 
 async fn take_all(
@@ -101,7 +101,10 @@ async fn take_all(
         if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &plan {
             capacities.add(run.endpoint_id);
         }
-        stored.push(rows.gather(tx, event, plan, facts.place.as_ref()).await?);
+        stored.push(
+            rows.gather(tx, event, plan, facts.position.as_ref())
+                .await?,
+        );
     }
     rows.write(tx).await?;
     failpoint::pass("ingest.before_commit").await?;
@@ -117,14 +120,18 @@ async fn facts_of(
     let locked = lock_conversations(tx, events).await?;
     // A new conversation has no runs.
     let lived = locked.iter().filter(|locked| locked.version > 1);
-    let keys = lived.map(|locked| locked.place.conversation_key.as_str());
+    let keys = lived.map(|locked| locked.position.conversation_key.as_str());
     let busy = busy_among(tx, keys).await?;
-    let mut places = locked.into_iter().map(|locked| locked.place);
+    let mut positions = locked.into_iter().map(|locked| locked.position);
     let mut all_facts = Vec::with_capacity(events.len());
     for event in events {
-        let place = event.conversation.as_ref().and_then(|_| places.next());
-        let key = place.as_ref().map(|place| place.conversation_key.as_str());
-        let newest = place.as_ref().map_or(0, |place| place.transcript_before);
+        let position = event.conversation.as_ref().and_then(|_| positions.next());
+        let key = position
+            .as_ref()
+            .map(|position| position.conversation_key.as_str());
+        let newest = position
+            .as_ref()
+            .map_or(0, |position| position.transcript_before);
         let candidates = cached_candidates(tx, &event.workspace, tx_cache).await?;
         all_facts.push(DecisionFacts {
             unanswerable: None,
@@ -132,7 +139,7 @@ async fn facts_of(
             generations: generations_of(tx, &candidates, key, newest).await?,
             candidates,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
-            place,
+            position,
             capacities: Capacities::default(),
         });
     }

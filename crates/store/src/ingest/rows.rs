@@ -18,7 +18,7 @@ use crate::transcript::{TranscriptRow, write_transcripts};
 
 /// A conversation with a locked row and a counted event.
 pub(super) struct Locked {
-    pub(super) place: ConversationPosition,
+    pub(super) position: ConversationPosition,
     /// 1: the event starts the conversation.
     pub(super) version: i64,
 }
@@ -130,7 +130,7 @@ impl Ingest {
 
 fn read_locked(row: &SqlRow) -> Result<Locked, StoreError> {
     Ok(Locked {
-        place: ConversationPosition {
+        position: ConversationPosition {
             conversation_key: row.text("key")?,
             event_seq: row.number("last_event_seq")?,
             transcript_before: row.number("last_transcript_seq")?,
@@ -158,16 +158,16 @@ impl<'a> Rows<'a> {
         tx: &impl Sql,
         ingest: &'a Ingest,
         plan: IngestPlan,
-        place: Option<&'a ConversationPosition>,
+        position: Option<&'a ConversationPosition>,
     ) -> Result<Ingested, StoreError> {
         let event = RunEvent {
             workspace: &ingest.workspace,
             event_id: &ingest.event_id,
-            conversation_key: place.map(|place| place.conversation_key.as_str()),
+            conversation_key: position.map(|position| position.conversation_key.as_str()),
             at: ingest.at,
         };
         let mut steered_into = None;
-        let (heard, message, answer) = match plan {
+        let (receiver, message, answer) = match plan {
             IngestPlan::Refuse => return Err(StoreError::Refused),
             IngestPlan::Keep { answer } => (None, None, answer),
             IngestPlan::Start {
@@ -200,9 +200,9 @@ impl<'a> Rows<'a> {
                 (Some(run), message, answer)
             }
         };
-        self.event(ingest, place, steered_into, &answer);
+        self.event(ingest, position, steered_into, &answer);
         let item = message.and_then(|message| user_item(&event, message));
-        if let Some((run, item)) = heard.zip(item) {
+        if let Some((run, item)) = receiver.zip(item) {
             let at = ingest.at;
             self.messages.push(TranscriptRow { run, item, at });
         }
@@ -218,7 +218,7 @@ impl<'a> Rows<'a> {
     fn event(
         &mut self,
         ingest: &'a Ingest,
-        place: Option<&ConversationPosition>,
+        position: Option<&ConversationPosition>,
         steered_into: Option<RunId>,
         answer: &str,
     ) {
@@ -232,8 +232,10 @@ impl<'a> Rows<'a> {
             ingest.event_type.as_str().into(),
             ingest.source.as_str().into(),
             ingest.bot_id.clone().unwrap_or_default().into(),
-            place.map(|place| place.conversation_key.clone()).into(),
-            place.map(|place| place.event_seq).into(),
+            position
+                .map(|position| position.conversation_key.clone())
+                .into(),
+            position.map(|position| position.event_seq).into(),
             ingest.envelope.as_str().into(),
             steered_into.map(|run| run.to_string()).into(),
             ingest.at.into(),

@@ -68,7 +68,7 @@ impl Mutation for WriteChunks {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &bool,
+        _output: &bool,
     ) -> Result<bool, StoreError> {
         let sql = "SELECT id FROM knowledge_chunks WHERE id = $1";
         let first = self.content * SPAN + signed(self.first);

@@ -19,7 +19,7 @@ pub struct BeginIndexing {
     /// Unique name of this attempt.
     pub attempt: String,
     /// Maximum documents of the base.
-    pub most: u64,
+    pub max_documents: u64,
     /// Rebuilds this content. Begins only while the document points at it, and even if bytes and parameters are
     /// unchanged.
     pub anew: Option<i64>,
@@ -60,16 +60,16 @@ impl Mutation for BeginIndexing {
             if pending > 0 {
                 return Ok(IndexingBegun::Busy);
             }
-            let known = record(&row)?;
-            if self.anew.is_some_and(|content| content != known.content) {
+            let existing = record(&row)?;
+            if self.anew.is_some_and(|content| content != existing.content) {
                 return Ok(IndexingBegun::Gone);
             }
-            let is_same = known.content > 0
-                && known.facts == self.facts
-                && known.recipe == self.recipe
-                && known.status == "ready";
+            let is_same = existing.content > 0
+                && existing.facts == self.facts
+                && existing.recipe == self.recipe
+                && existing.status == "ready";
             if is_same && self.anew.is_none() {
-                return Ok(IndexingBegun::Unchanged(Box::new(known)));
+                return Ok(IndexingBegun::Unchanged(Box::new(existing)));
             }
             return self.reserve_again(tx, now).await;
         }
@@ -82,7 +82,7 @@ impl Mutation for BeginIndexing {
             .await?;
         // Counted under the lock of the base, so concurrent uploads cannot exceed the limit.
         let count = rows.first().map_or(Ok(0), |row| row.number("count"))?;
-        if count >= signed(self.most) {
+        if count >= signed(self.max_documents) {
             return Ok(IndexingBegun::Full);
         }
         self.reserve_new(tx, now).await

@@ -53,10 +53,10 @@ impl Mutation for DeleteDocument {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &bool,
+        output: &bool,
     ) -> Result<bool, StoreError> {
         // A result of false wrote nothing, so a retry is safe.
-        Ok(*told && find_row(tx, &self.base, &self.document_id).await?.is_none())
+        Ok(*output && find_row(tx, &self.base, &self.document_id).await?.is_none())
     }
 }
 

@@ -56,14 +56,14 @@ pub struct StoredVector {
 /// SQL condition that document `d` passes all filters; appends to `values`. All values of a filter are one
 /// parameter. The order of filters is fixed and their number padded, so connections cache few statements.
 fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> String {
-    let mut place = |value: String| {
+    let mut bind = |value: String| {
         values.push(value.into());
         values.len()
     };
-    let among = |place: usize| match backend {
-        Backend::Sqlite => format!("IN (SELECT value FROM json_each(${place}))"),
+    let among = |parameter: usize| match backend {
+        Backend::Sqlite => format!("IN (SELECT value FROM json_each(${parameter}))"),
         Backend::Postgres => format!(
-            "= ANY(ARRAY(SELECT json_array_elements_text(CAST(CAST(${place} AS text) AS json))))"
+            "= ANY(ARRAY(SELECT json_array_elements_text(CAST(CAST(${parameter} AS text) AS json))))"
         ),
     };
     let mut conditions = Vec::new();
@@ -74,7 +74,7 @@ fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> Strin
                 .iter()
                 .filter_map(|value| value.as_str())
                 .collect::<Vec<_>>();
-            let names = place(json!(names).to_string());
+            let names = bind(json!(names).to_string());
             conditions.push(format!(" AND d.{own} {}", among(names)));
         }
     }
@@ -82,7 +82,7 @@ fn passes(backend: Backend, filters: &Filters, values: &mut Vec<Value>) -> Strin
     let others = others.filter(|(name, _)| !FILTERED_NAMES.contains(&name.as_str()));
     for (name, wanted) in padded(others) {
         let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
-        let (name, wanted) = (place(name.clone()), place(json!(wanted).to_string()));
+        let (name, wanted) = (bind(name.clone()), bind(json!(wanted).to_string()));
         conditions.push(format!(
             " AND EXISTS (SELECT 1 FROM knowledge_metadata m WHERE m.content = d.content \
              AND m.name = ${name} AND m.value {})",
@@ -122,18 +122,18 @@ impl KnowledgeRepository<'_> {
             let mut values: Vec<Value> = Vec::new();
             let mut parts = Vec::new();
             // Padded, so connections cache one statement per width.
-            for (place, term) in padded(some.iter()).into_iter().enumerate() {
+            for (index, term) in padded(some.iter()).into_iter().enumerate() {
                 let held = self.holds(term, &mut values);
                 parts.push(format!(
-                    "SELECT CAST({place} AS BIGINT) AS term, (SELECT COUNT(*) FROM (SELECT 1 AS held \
-                     FROM knowledge_terms WHERE {held} LIMIT {COUNTED_CHUNKS}) AS s{place}) AS chunks"
+                    "SELECT CAST({index} AS BIGINT) AS term, (SELECT COUNT(*) FROM (SELECT 1 AS held \
+                     FROM knowledge_terms WHERE {held} LIMIT {COUNTED_CHUNKS}) AS s{index}) AS chunks"
                 ));
             }
             let rows = self.db.readers.query_sql(parts.join(" UNION ALL "), values);
             let mut found = vec![0; some.len()];
             for row in rows.await? {
-                let place = usize::try_from(row.number("term")?).unwrap_or(COUNTED);
-                if let Some(count) = found.get_mut(place) {
+                let index = usize::try_from(row.number("term")?).unwrap_or(COUNTED);
+                if let Some(count) = found.get_mut(index) {
                     *count = u64::try_from(row.number("chunks")?).unwrap_or_default();
                 }
             }
@@ -169,13 +169,13 @@ impl KnowledgeRepository<'_> {
             let mut values = base.values().to_vec();
             let condition = passes(self.db.backend(), filters, &mut values);
             let mut parts = Vec::new();
-            for (place, term) in some.iter().enumerate() {
+            for (index, term) in some.iter().enumerate() {
                 let held = self.holds(term, &mut values);
                 parts.push(format!(
-                    "SELECT * FROM (SELECT CAST({place} AS BIGINT) AS term, knowledge_terms.rowid AS id \
+                    "SELECT * FROM (SELECT CAST({index} AS BIGINT) AS term, knowledge_terms.rowid AS id \
                      FROM knowledge_terms CROSS JOIN knowledge_documents d \
                      WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
-                     LIMIT {}) AS s{place}",
+                     LIMIT {}) AS s{index}",
                     // One more than the maximum shows that the term is common.
                     COMMON + 1
                 ));
@@ -186,8 +186,8 @@ impl KnowledgeRepository<'_> {
                 .query_sql(parts.join(" UNION ALL "), values)
                 .await?
             {
-                let place = usize::try_from(row.number("term")?).unwrap_or(TERMS);
-                if let Some(posting) = postings.get_mut(chunk * TERMS + place) {
+                let index = usize::try_from(row.number("term")?).unwrap_or(TERMS);
+                if let Some(posting) = postings.get_mut(chunk * TERMS + index) {
                     posting.ids.push(row.number("id")?);
                 }
             }
@@ -205,7 +205,7 @@ impl KnowledgeRepository<'_> {
         base: &BaseKey,
         terms: &[String],
         filters: &Filters,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<i64>, StoreError> {
         let mut values = base.values().to_vec();
         let condition = passes(self.db.backend(), filters, &mut values);
@@ -229,7 +229,7 @@ impl KnowledgeRepository<'_> {
             "SELECT knowledge_terms.rowid AS id FROM knowledge_terms \
              CROSS JOIN knowledge_documents d \
              WHERE {held} AND d.content = knowledge_terms.rowid / {SPAN} AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2{condition} \
-             ORDER BY knowledge_terms.rowid LIMIT {most}"
+             ORDER BY knowledge_terms.rowid LIMIT {limit}"
         );
         let rows = self.db.readers.query_sql(sql, values).await?;
         rows.iter().map(|row| row.number("id")).collect()
@@ -245,16 +245,16 @@ impl KnowledgeRepository<'_> {
         let mut found = Vec::with_capacity(ids.len());
         for some in ids.chunks(CHUNKS) {
             let mut values = base.values().to_vec();
-            let mut places = Vec::new();
+            let mut placeholders = Vec::new();
             for id in padded(some) {
                 values.push((*id).into());
-                places.push(format!("${}", values.len()));
+                placeholders.push(format!("${}", values.len()));
             }
             let sql = format!(
                 "SELECT c.id, c.text, c.start_at, c.end_at, c.heading, {document} \
                  FROM knowledge_chunks c JOIN knowledge_documents d ON d.content = c.id / {SPAN} \
                  WHERE c.id IN ({}) AND d.content > 0 AND d.workspace_id = $1 AND d.kb_id = $2",
-                places.join(", ")
+                placeholders.join(", ")
             );
             for row in self.db.readers.query_sql(sql, values).await? {
                 found.push(found_chunk(&row)?);

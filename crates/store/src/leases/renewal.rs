@@ -173,9 +173,9 @@ impl Mutation for RenewLeases {
             let free = unlocked(tx, own.clone());
             let rows: Vec<(String, Option<i64>)> = free.into_tuple().all(tx).await?;
             extend(tx, rows.iter().map(|(id, _)| id.as_str()), self.lease).await?;
-            let is_whole = rows.len() == ids.len();
+            let is_complete = rows.len() == ids.len();
             renewed.hold(rows)?;
-            if !is_whole {
+            if !is_complete {
                 renewed.find_busy(tx, own).await?;
             }
         }

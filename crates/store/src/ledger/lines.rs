@@ -35,7 +35,7 @@ const SEGMENTS: u64 = 8;
 struct LineBuffer {
     lines: Vec<LedgerRow>,
     limit: usize,
-    room: usize,
+    remaining_bytes: usize,
     is_full: bool,
 }
 
@@ -44,7 +44,7 @@ impl LineBuffer {
         Self {
             lines: Vec::new(),
             limit,
-            room: bytes,
+            remaining_bytes: bytes,
             is_full: limit == 0,
         }
     }
@@ -56,12 +56,12 @@ impl LineBuffer {
     fn extend<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) {
         for (sequence, text) in lines {
             // The first line always fits, or a reader of a large event would never advance.
-            let fits = self.lines.is_empty() || text.len() <= self.room;
+            let fits = self.lines.is_empty() || text.len() <= self.remaining_bytes;
             self.is_full |= !fits;
             if self.is_full {
                 return;
             }
-            self.room = self.room.saturating_sub(text.len());
+            self.remaining_bytes = self.remaining_bytes.saturating_sub(text.len());
             let text = text.to_owned();
             self.lines.push(LedgerRow { sequence, text });
             self.is_full = self.lines.len() == self.limit;

@@ -18,7 +18,7 @@ use crate::model::registry::Candidate;
 pub struct DecisionFacts {
     pub candidates: Arc<[Candidate]>,
     /// Position of the event, if it has a conversation.
-    pub place: Option<ConversationPosition>,
+    pub position: Option<ConversationPosition>,
     /// Live runs of the event's conversation, oldest first.
     pub live: Vec<ConversationRun>,
     /// Generations of the event's conversation.

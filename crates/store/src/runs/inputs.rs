@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::new_run::frozen_in;
 use crate::page::ReadBudget;
 use crate::repositories::RunRepository;
-use crate::shared_parts::whole;
+use crate::shared_parts::restore_text;
 use crate::sql::Sql;
 
 /// The inputs of a run.
@@ -72,10 +72,10 @@ impl RunRepository<'_> {
         let Some(found) = found.await?.pop() else {
             return Ok(None);
         };
-        let whole = |stored| whole(self.db, &row, stored, ReadBudget::default());
+        let restore = |stored| restore_text(self.db, &row, stored, ReadBudget::default());
         Ok(Some(Frozen {
-            agent_spec: whole(found.text("agent_spec")?).await?,
-            snapshot: whole(found.text("snapshot")?).await?,
+            agent_spec: restore(found.text("agent_spec")?).await?,
+            snapshot: restore(found.text("snapshot")?).await?,
         }))
     }
 

@@ -85,8 +85,8 @@ impl Mutation for BeginUpload {
         if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
             return Ok(UploadStep::Full);
         }
-        let room = (self.reserved, 0);
-        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
+        let needed = (self.reserved, 0);
+        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, needed);
         let Ok(agent) = shared.await? else {
             return Ok(UploadStep::ShareFull);
         };
@@ -109,7 +109,7 @@ impl Mutation for BeginUpload {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &UploadStep,
+        _output: &UploadStep,
     ) -> Result<bool, StoreError> {
         let begun = storage_garbage::Entity::find_by_id(self.content_id.to_string());
         Ok(begun.one(tx).await?.is_some())
@@ -159,7 +159,7 @@ impl Mutation for WriteChunk {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &UploadStep,
+        _output: &UploadStep,
     ) -> Result<bool, StoreError> {
         let key = (self.content_id.to_string(), signed(self.n));
         let written = storage_chunks::Entity::find_by_id(key).select_only();
@@ -214,7 +214,7 @@ impl Mutation for AbandonUpload {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _told: &Self::Output,
+        _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         crate::audit::is_recorded(tx, &self.audit).await
     }
@@ -286,16 +286,17 @@ impl Mutation for FinishUpload {
         let used = usage(tx, &self.access).await?;
         let is_new = u64::from(before.is_none());
         let freed = before.as_ref().map_or(0, freed_at_once);
-        let kept = used.bytes.saturating_sub(freed);
-        if kept.saturating_add(self.size) > self.quota.bytes || used.keys + is_new > self.quota.keys
+        let retained_bytes = used.bytes.saturating_sub(freed);
+        if retained_bytes.saturating_add(self.size) > self.quota.bytes
+            || used.keys + is_new > self.quota.keys
         {
             return self.give_up(tx, UploadStep::Full).await;
         }
         let of_run = before
             .as_ref()
             .filter(|blob| blob.run_id == self.run_id.to_string());
-        let room = (self.size, of_run.map_or(0, freed_at_once));
-        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, room);
+        let needed = (self.size, of_run.map_or(0, freed_at_once));
+        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, needed);
         let Ok(agent) = shared.await? else {
             return self.give_up(tx, UploadStep::ShareFull).await;
         };

@@ -84,9 +84,9 @@ impl Mutation for ReserveBudget {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        told: &Self::Output,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        if told.is_err() {
+        if output.is_err() {
             return Ok(false);
         }
         let of_call = budget_reservations::Column::CallId.eq(self.call_id.to_string());

@@ -28,7 +28,7 @@ impl BatchPlan {
     pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
         let mut batch_plan = Self::default();
         let mut seen = HashSet::new();
-        for (place, item) in batch.iter().enumerate() {
+        for (index, item) in batch.iter().enumerate() {
             let into = match item.batched().map(|work| work.key()) {
                 None => &mut batch_plan.alone,
                 Some(BatchKey::Ingest) => &mut batch_plan.events,
@@ -37,7 +37,7 @@ impl BatchPlan {
                 // It needs its predecessor's changes, so it is applied later in the transaction.
                 Some(_) => &mut batch_plan.after,
             };
-            into.push(place);
+            into.push(index);
         }
         batch_plan
     }
@@ -52,14 +52,14 @@ pub(super) async fn apply_batched(
 ) -> Result<Vec<usize>, StoreError> {
     let work: Vec<_> = batch_plan
         .iter()
-        .filter_map(|place| batch[*place].batched())
+        .filter_map(|index| batch[*index].batched())
         .collect();
     let done = batch::apply(tx, &work, tx_cache).await?;
     let mut left = Vec::new();
-    for (place, done) in batch_plan.iter().zip(done) {
+    for (index, done) in batch_plan.iter().zip(done) {
         match done {
-            Some(done) => batch[*place].note_done(done),
-            None => left.push(*place),
+            Some(done) => batch[*index].note_done(done),
+            None => left.push(*index),
         }
     }
     Ok(left)

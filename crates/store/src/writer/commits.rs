@@ -21,7 +21,7 @@ const TRIES: u32 = 5;
 /// item may need the rest of the time, and leases are renewed in between.
 pub(super) const SILENCE_DIVISOR: u32 = 6;
 /// Maximum items without a waiting caller stored through an outage. More are lost.
-const KEPT: usize = 1024;
+const MAX_RETAINED: usize = 1024;
 
 /// The write connection, and the handling of batches on it.
 pub(super) struct Commits {
@@ -31,7 +31,7 @@ pub(super) struct Commits {
     is_failing: Arc<AtomicBool>,
     outage: Outage,
     pub(super) tx_timeout: TxTimeout,
-    kept: Mutex<Vec<Box<dyn Item>>>,
+    retained: Mutex<Vec<Box<dyn Item>>>,
     /// Items of the next transaction.
     deferred: Mutex<Vec<Box<dyn Item>>>,
     /// Items that wait for locks.
@@ -52,7 +52,7 @@ impl Commits {
             is_failing,
             outage: Outage::default(),
             tx_timeout,
-            kept: Mutex::default(),
+            retained: Mutex::default(),
             deferred: Mutex::default(),
             lock_wait_queue: Mutex::default(),
         }
@@ -70,13 +70,13 @@ impl Commits {
     }
 
     /// Items without a waiting caller that failed on the database: retried with the next batch.
-    pub(super) fn take_kept(&self) -> Vec<Box<dyn Item>> {
-        std::mem::take(&mut *self.kept())
+    pub(super) fn take_retained(&self) -> Vec<Box<dyn Item>> {
+        std::mem::take(&mut *self.retained())
     }
 
     // Valid after a panic: each change is one push.
-    fn kept(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn retained(&self) -> MutexGuard<'_, Vec<Box<dyn Item>>> {
+        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Defers items to the next transaction.
@@ -102,9 +102,9 @@ impl Commits {
     pub(super) fn fail(&self, item: Box<dyn Item>, error: StoreError) {
         // Only items without a waiting caller: a caller retries itself, and a second try would write twice.
         if !item.is_awaited() && error.is_transient() {
-            let mut kept = self.kept();
-            if kept.len() < KEPT {
-                return kept.push(item);
+            let mut retained = self.retained();
+            if retained.len() < MAX_RETAINED {
+                return retained.push(item);
             }
         }
         item.finish(Some(error));

@@ -60,8 +60,8 @@ impl DirectCommits {
             metrics::transacted(done, began.elapsed(), true);
         }
         let mut rest = Vec::with_capacity(left.len());
-        for (place, item) in batch.into_iter().enumerate() {
-            if left.contains(&place) {
+        for (index, item) in batch.into_iter().enumerate() {
+            if left.contains(&index) {
                 rest.push(item);
             } else {
                 item.finish(None);

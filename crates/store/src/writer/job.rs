@@ -124,8 +124,8 @@ impl<W: Mutation> Item for Job<W> {
     ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             // An earlier try lost its reply: applying it again could write twice.
-            if let Some(told) = &self.output
-                && self.work.is_committed(tx, told).await?
+            if let Some(previous) = &self.output
+                && self.work.is_committed(tx, previous).await?
             {
                 return Ok(());
             }

@@ -271,8 +271,8 @@ impl Commits {
                 item, error, needs, ..
             } = waiting;
             self.lock_wait_queue().note_failed(needs);
-            let told = &error as &dyn std::error::Error;
-            tracing::warn!(error = told, "write abandoned, its lock was held too long");
+            let cause = &error as &dyn std::error::Error;
+            tracing::warn!(error = cause, "write abandoned, its lock was held too long");
             self.fail(item, error);
         }
     }

@@ -115,7 +115,7 @@ impl Writer {
 
     /// Queued items.
     pub(crate) fn queued(&self) -> usize {
-        let waiting = |most: usize, left: usize| most - left;
+        let waiting = |max: usize, left: usize| max - left;
         waiting(self.queue.max_capacity(), self.queue.capacity())
             + waiting(self.lane.max_capacity(), self.lane.capacity())
     }
@@ -177,9 +177,9 @@ impl WriteQueue {
         let end = Instant::now() + LINGER;
         while gathered.can_linger() {
             // Returns at once on a notification for an item already taken.
-            let told = tokio::time::timeout_at(end, self.wake.notified()).await;
+            let notified = tokio::time::timeout_at(end, self.wake.notified()).await;
             self.take_waiting(&mut gathered);
-            if told.is_err() {
+            if notified.is_err() {
                 break;
             }
         }
@@ -205,7 +205,7 @@ impl WriteQueue {
     fn take(&mut self, message: QueueMessage, gathered: &mut GatheredItems) {
         match message {
             // The permit is released here, so senders can queue again while this batch commits.
-            QueueMessage::Item(item, _room) => {
+            QueueMessage::Item(item, _permit) => {
                 gathered.bytes += item.weight();
                 gathered.items.push(item);
             }

@@ -151,10 +151,10 @@ async fn apply_all(
             is_first &= left.len() == batched.len();
         }
         // Each item locks its conversation: this order prevents deadlocks between replicas.
-        left.sort_by_cached_key(|place| batch[*place].batched()?.conversation());
-        for place in left.into_iter().chain(alone) {
-            applied[place] = if has_time(is_first) {
-                apply(tx, batch[place].as_mut(), &mut tx_cache).await?
+        left.sort_by_cached_key(|index| batch[*index].batched()?.conversation());
+        for index in left.into_iter().chain(alone) {
+            applied[index] = if has_time(is_first) {
+                apply(tx, batch[index].as_mut(), &mut tx_cache).await?
             } else {
                 Applied::NotYet
             };

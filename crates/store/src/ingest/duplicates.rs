@@ -13,7 +13,7 @@ use crate::entity::events;
 use crate::error::{StoreError, signed};
 use crate::model::ingest::{Ingest, Ingested};
 use crate::repositories::EventRepository;
-use crate::sql::{EACH_ALONE, Sql, returned};
+use crate::sql::{PLAN_FENCE, Sql, returned};
 
 /// Lifetime of an idempotency key.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
@@ -30,7 +30,7 @@ pub struct EventKey<'a> {
 }
 
 /// Earlier event with the same key or id.
-struct KnownEvent {
+struct StoredEvent {
     event_id: String,
     dedupe_key: String,
     body_sha256: String,
@@ -38,7 +38,7 @@ struct KnownEvent {
     received_at: i64,
 }
 
-impl KnownEvent {
+impl StoredEvent {
     fn of(
         (event_id, dedupe_key, body_sha256, answer, received_at): (
             String,
@@ -59,46 +59,49 @@ impl KnownEvent {
 }
 
 /// Positions of events whose key or id is stored.
-pub(super) async fn known_among(
+pub(super) async fn duplicates_among(
     tx: &impl Sql,
     ingests: &[&Ingest],
-    places: &[usize],
+    indexes: &[usize],
 ) -> Result<HashSet<usize>, StoreError> {
-    let rows = places.iter().map(|place| {
-        let ingest = ingests[*place];
+    let rows = indexes.iter().map(|index| {
+        let ingest = ingests[*index];
         [
             ingest.workspace.as_str().into(),
             ingest.event_id.as_str().into(),
             ingest.dedupe_key.as_str().into(),
-            signed(*place as u64).into(),
+            signed(*index as u64).into(),
         ]
     });
     let of = "SELECT 1 FROM events e WHERE e.workspace_id = ?1";
-    let known = format!(
-        "SELECT ?4 AS place FROM rows WHERE EXISTS ({of} AND e.event_id = ?2 {EACH_ALONE}) \
-         OR EXISTS ({of} AND e.dedupe_key = ?3 {EACH_ALONE})"
+    let select = format!(
+        "SELECT ?4 AS place FROM rows WHERE EXISTS ({of} AND e.event_id = ?2 {PLAN_FENCE}) \
+         OR EXISTS ({of} AND e.dedupe_key = ?3 {PLAN_FENCE})"
     );
-    let found = returned(tx, rows.collect(), &known).await?;
-    let places = found.iter().map(|row| row.number("place"));
-    let places: Result<Vec<_>, _> = places.collect();
-    Ok(places?
+    let found = returned(tx, rows.collect(), &select).await?;
+    let indexes = found.iter().map(|row| row.number("place"));
+    let indexes: Result<Vec<_>, _> = indexes.collect();
+    Ok(indexes?
         .into_iter()
-        .filter_map(|place| usize::try_from(place).ok())
+        .filter_map(|index| usize::try_from(index).ok())
         .collect())
 }
 
 impl EventRepository<'_> {
     /// The answer of an earlier event with this key or id. `None`: new so far; the ingest transaction checks
     /// again.
-    pub async fn find_known_event(self, key: EventKey<'_>) -> Result<Option<Ingested>, StoreError> {
+    pub async fn find_existing_event(
+        self,
+        key: EventKey<'_>,
+    ) -> Result<Option<Ingested>, StoreError> {
         let find_matches = key.find_matches(&self.db.readers).await?;
-        Ok(key.judge(&find_matches))
+        Ok(key.outcome_of(&find_matches))
     }
 }
 
 impl Ingest {
     /// The answer of an earlier event with the same key or id.
-    pub(super) async fn find_known(
+    pub(super) async fn find_duplicate(
         &self,
         tx: &DatabaseTransaction,
     ) -> Result<Option<Ingested>, StoreError> {
@@ -117,13 +120,13 @@ impl Ingest {
             // In the same transaction as the new event: a failed ingest must not free the key.
             self.free_old_key(tx, event).await?;
         }
-        Ok(key.judge(&find_matches))
+        Ok(key.outcome_of(&find_matches))
     }
 
     async fn free_old_key(
         &self,
         tx: &DatabaseTransaction,
-        event: &KnownEvent,
+        event: &StoredEvent,
     ) -> Result<(), StoreError> {
         // Cannot collide with a client's key, which is ASCII.
         let freed = format!("†{}", event.event_id);
@@ -142,7 +145,7 @@ impl EventKey<'_> {
     async fn find_matches(
         &self,
         connection: &impl ConnectionTrait,
-    ) -> Result<Vec<KnownEvent>, StoreError> {
+    ) -> Result<Vec<StoredEvent>, StoreError> {
         let same = events::Column::DedupeKey
             .eq(self.dedupe_key)
             .or(events::Column::EventId.eq(self.event_id));
@@ -158,10 +161,10 @@ impl EventKey<'_> {
             .into_tuple()
             .all(connection)
             .await?;
-        Ok(rows.into_iter().map(KnownEvent::of).collect())
+        Ok(rows.into_iter().map(StoredEvent::of).collect())
     }
 
-    fn judge(&self, find_matches: &[KnownEvent]) -> Option<Ingested> {
+    fn outcome_of(&self, find_matches: &[StoredEvent]) -> Option<Ingested> {
         let same_key = self.of_same_key(find_matches);
         if let Some(event) = same_key.filter(|event| !self.outlives(event)) {
             return Some(if event.body_sha256 == self.body_sha256 {
@@ -179,14 +182,14 @@ impl EventKey<'_> {
         same_id.then_some(Ingested::EventExists)
     }
 
-    fn of_same_key<'k>(&self, find_matches: &'k [KnownEvent]) -> Option<&'k KnownEvent> {
+    fn of_same_key<'k>(&self, find_matches: &'k [StoredEvent]) -> Option<&'k StoredEvent> {
         find_matches
             .iter()
             .find(|event| event.dedupe_key == self.dedupe_key)
     }
 
     /// A client's key expires after a week and may then name another event.
-    fn outlives(&self, event: &KnownEvent) -> bool {
+    fn outlives(&self, event: &StoredEvent) -> bool {
         event.event_id != self.event_id && event.received_at <= self.at - KEY_LIFE_MS
     }
 }
