@@ -45,7 +45,6 @@ pub struct AreaAccess {
 }
 
 impl AreaAccess {
-    /// Private area of an agent.
     pub(crate) fn of_agent(workspace: &WorkspaceId, agent: AgentId) -> Self {
         Self {
             workspace: workspace.clone(),
