@@ -32,7 +32,7 @@ fn begin(bench: &StoreFixture, id: &str, attempt: &str) -> BeginIndexing {
         facts: facts(attempt),
         recipe: recipe(),
         attempt: attempt.to_owned(),
-        most: 2,
+        max_documents: 2,
         anew: None,
         at: 1,
     }
