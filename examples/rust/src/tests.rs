@@ -117,11 +117,11 @@ async fn stops_cancelled_run() {
     fired.cancel.cancel();
     assert_eq!(fired.results().await, [json!(["failed", "cancelled"])]);
 
-    let asked = case("hello").await;
+    let requested = case("hello").await;
     let mut record = run_record();
     record["cancel_requested_at"] = json!(NOW);
-    asked.fake.answer(200, record);
-    assert_eq!(asked.results().await, [json!(["failed", "cancelled"])]);
+    requested.fake.answer(200, record);
+    assert_eq!(requested.results().await, [json!(["failed", "cancelled"])]);
 
     let waiting = case("hello").await;
     waiting.fake.stay_silent();
