@@ -40,7 +40,7 @@ async fn main() -> anyhow::Result<()> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a stand-alone example, without a Config"
+    reason = "an independent example, without a Config"
 )]
 fn settings() -> anyhow::Result<(SigningSecret, u16)> {
     let secret = std::env::var("RUNNER_SECRET").context("RUNNER_SECRET is not set")?;
