@@ -24,7 +24,7 @@ const OF_TOOL: (&str, &str) = (
 );
 const OF_ALL: (&str, &str) = (
     "tool_places",
-    "as many calls go on there as may, and none ended in time",
+    "all places for calls there are in use, and none became free in time",
 );
 
 /// Endpoint and tool of a call.
@@ -92,9 +92,11 @@ impl CallSlots {
         calling: impl Future<Output = Result<T, UpstreamError>>,
     ) -> Result<T, UpstreamError> {
         let end = Instant::now() + most;
+        // The queue and the call share one deadline, so a caller waits `most` in total.
         let Some(place) = self.enter(caller.clone(), end).await else {
             return Err(self.refusal(&caller));
         };
+        // Dropped on a timeout of the call as well: an aborted call must not hold its slot.
         let called = timeout_at(end, calling).await;
         drop(place);
         called.unwrap_or(Err(UpstreamError::Timeout))
@@ -107,6 +109,7 @@ impl CallSlots {
                 return Some(self.take(&mut state, caller));
             }
             let (ready, place) = oneshot::channel();
+            // Tickets order the queue: the map iterates in order of arrival.
             state.tickets += 1;
             let number = state.tickets;
             state.waiting.insert(number, Waiter { caller, ready });
@@ -183,6 +186,7 @@ impl Drop for CallSlot {
 }
 
 impl Drop for QueueEntry<'_> {
+    // A slot that was sent meanwhile sits in the channel, and is released with it.
     fn drop(&mut self) {
         self.places.state().waiting.remove(&self.number);
     }

@@ -57,6 +57,7 @@ fn request(
     let request = request
         .headers(spec.headers.clone())
         .header(http::header::ACCEPT, "application/json, text/*;q=0.9")
+        // The size limit counts received bytes, so responses must not be compressed.
         .header(http::header::ACCEPT_ENCODING, "identity");
     // A header of the operator wins.
     let key = key.filter(|_| !spec.headers.contains_key(IDEMPOTENCY_KEY));
@@ -80,6 +81,7 @@ pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), 
     if in_body(spec) {
         return Ok(());
     }
+    // Parameters of the operator's URL, such as a tenant, must not be replaced by the model.
     let set: Vec<_> = url.query_pairs().map(|(name, _)| stem(&name)).collect();
     let faults = rest.keys().filter_map(|name| {
         let message = if !spec.names.contains(name) {
@@ -90,6 +92,7 @@ pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), 
         } else {
             return None;
         };
+        // The name comes from a model and can have any length.
         let name: String = name.chars().take(100).collect();
         Some(Fault::new(at(&name), message))
     });
@@ -144,6 +147,7 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
     let status = response.status();
     if !status.is_success() {
         let headers = response.headers().clone();
+        // A body that cannot be read does not hide the status.
         let body = read_up_to(response, REFUSAL_BYTES)
             .await
             .unwrap_or_default();
@@ -154,6 +158,7 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
             &redactor.redact(&text),
         ));
     }
+    // Parameters such as `charset` do not matter: only UTF-8 is accepted.
     let content_type = response.headers().get(CONTENT_TYPE);
     let content_type = content_type
         .and_then(|value| value.to_str().ok())
@@ -161,6 +166,7 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
     let content_type = content_type.split(';').next().unwrap_or_default();
     let content_type = content_type.trim().to_ascii_lowercase();
     let body = read_up_to(response, ANSWER_BYTES + 1).await?;
+    // One byte more than allowed was requested, to notice the excess.
     if body.len() > ANSWER_BYTES {
         return Err(UpstreamError::TooLarge { max: ANSWER_BYTES });
     }
@@ -173,12 +179,14 @@ async fn answer(redactor: &Redactor, response: Response) -> Result<Value, Upstre
 fn read_body(content_type: &str, body: &[u8]) -> Result<Value, UpstreamError> {
     let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
     if content_type == "application/json" || content_type.ends_with("+json") {
+        // Checks the depth before a value is built: nested arrays would overflow the stack.
         domain::json_text::check_json_text(body)
             .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
         return serde_json::from_slice(body).map_err(|_| malformed("it is not JSON"));
     }
     if content_type.starts_with("text/") {
         let text = std::str::from_utf8(body).map_err(|_| malformed("it is not UTF-8"))?;
+        // PostgreSQL stores no NUL in text.
         return Ok(Value::String(text.replace('\0', "")));
     }
     let content_type = shown(content_type);

@@ -193,6 +193,7 @@ impl Tools {
             skills,
             key,
         } = origin;
+        // Counts an aborted call, too: the timer records on drop.
         let counted = metrics::ToolCallTimer::begin(tool.callee.kind());
         let caller = || CallSource {
             endpoint,
@@ -235,6 +236,7 @@ impl Tools {
 
     /// Merges the lists of all sources. Configured tools come first. A server keeps a name while it lists it.
     fn publish(&self) {
+        // Two servers that publish at once would each overwrite the catalog of the other.
         let publishing = self.0.publishing.lock();
         let _publishing = publishing.unwrap_or_else(PoisonError::into_inner);
         let listed: Vec<_> = self
@@ -260,6 +262,7 @@ impl Tools {
         }
         for (at, (server, listed)) in self.0.servers.iter().zip(&listed).enumerate() {
             let is_starting = server.is_starting();
+            // The owner is decided before the name is taken, so that a later server cannot win by a faster reply.
             let mut serve = |tool: &Arc<KnownTool>| {
                 names.may_own(&tool.resource.tool_name, at, is_starting) && take(tool)
             };
@@ -279,6 +282,7 @@ impl Tools {
         if self.0.catalog.load().tools == order {
             return;
         }
+        // `rcu` keeps the models and knowledge bases that a concurrent reload stores in the same catalog.
         self.0.catalog.rcu(|catalog| ResourceCatalog {
             tools: order.clone(),
             ..ResourceCatalog::clone(catalog)
@@ -331,7 +335,7 @@ impl KnownTool {
         name.filter(|_| is_it)
     }
 
-    /// Whether results have MCP's format.
+    /// True for MCP servers: results have MCP's format.
     pub fn returns_mcp_results(&self) -> bool {
         matches!(self.callee, Callee::Mcp { .. })
     }

@@ -100,7 +100,7 @@ impl ManagedServer {
         self.spec.timeout
     }
 
-    /// Whether the first connection is still pending.
+    /// True until the first connection succeeds or fails.
     pub(super) fn is_starting(&self) -> bool {
         self.status().state == McpServerState::Connecting
     }
@@ -114,6 +114,7 @@ impl ManagedServer {
     /// Records published tools and names that another source owns.
     pub(super) fn note_published(&self, served: Vec<String>, taken: Vec<String>) {
         let mut status = self.status();
+        // The catalog is published often; only new conflicts are logged.
         for name in taken.iter().filter(|name| !status.taken.contains(name)) {
             tracing::warn!(
                 mcp.server = self.spec.name,
@@ -154,6 +155,7 @@ impl ManagedServer {
     /// Logs a line of standard error. While the server is away, each attempt repeats its lines.
     fn log_stderr(&self, line: &str) {
         let name = &self.spec.name;
+        // A server that is away is restarted every minute, and would fill the log with its banner.
         if self.status().state == McpServerState::Away {
             tracing::debug!(mcp.server = name, "MCP server stderr: {line}");
         } else {
@@ -167,6 +169,7 @@ impl ManagedServer {
 
     fn enter(&self, state: McpServerState, error: Option<String>) {
         let mut status = self.status();
+        // `since` is the time of the transition, not of the last report.
         if status.state != state {
             status.state = state;
             status.since = self.clock.now_seconds();
@@ -198,7 +201,7 @@ impl ManagedServer {
             match called {
                 Ok(CallToolResponse::Complete(result)) => outcome::result(&result),
                 Ok(_) => Err(UpstreamError::Unsupported(
-                    "the tool asks the user something, or goes on in the background; the gateway \
+                    "the tool requires input from the user, or continues in the background; the gateway \
                      supports neither"
                         .to_owned(),
                 )),
@@ -221,6 +224,7 @@ impl ManagedServer {
                 | UpstreamError::Away(_)
         );
         if is_broken {
+            // Wakes the connection task, which lists the tools again and reconnects if that fails.
             self.broken.notify_one();
         }
         failure

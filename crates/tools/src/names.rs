@@ -32,7 +32,7 @@ impl NameOwners {
         Self(held.collect())
     }
 
-    /// Whether a server may own a name. Later servers do not replace the owner. During the start, configuration
+    /// True if a server can own a name. Later servers do not replace the owner. During the start, configuration
     /// order decides, regardless of response order.
     pub(super) fn may_own(&self, name: &str, server: usize, is_starting: bool) -> bool {
         let holder = self.0.get(name);

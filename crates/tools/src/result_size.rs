@@ -26,6 +26,7 @@ pub struct OversizedResult {
 impl OversizedResult {
     /// Preview for the runner. `artifact_id`: the artifact with the full text.
     pub fn preview(&self, artifact_id: Option<String>) -> Value {
+        // A cut within a character would panic.
         let preview = &self.text[..self.text.floor_char_boundary(PREVIEW_BYTES)];
         let mut shown = json!({"truncated": true, "bytes": self.text.len(), "preview": preview});
         if let Some(id) = artifact_id {

@@ -53,8 +53,10 @@ impl Schema {
             return Err("its schema is larger than 64 KiB".to_owned());
         }
         check_json_text(text.as_bytes()).map_err(|fault| format!("its schema {fault}"))?;
+        // The graph has bounds on references and patterns, so it is built before the compiler runs.
         let cost_graph = SchemaGraph::of(&schema).map_err(|why| format!("its schema {why}"))?;
         let validator = if cost_graph.has_references() {
+            // References can nest deeper than the stack of a worker thread allows.
             on_a_large_stack(|| build(&schema))?
         } else {
             build(&schema)?
@@ -76,12 +78,14 @@ impl Schema {
         if let Some(estimate) = estimate(&self.0.cost_graph, &parameters, AT_ONCE) {
             return self.0.judge(&parameters, estimate);
         }
+        // An acquire fails only on a closed semaphore; this one is static. Without a permit the check runs as well.
         let _place = LONG_CHECKS.acquire().await;
         let compiled = Arc::clone(&self.0);
         let judging = tokio::task::spawn_blocking(move || {
             let estimate = estimate(&compiled.cost_graph, &parameters, MOST);
             estimate.map(|estimate| compiled.judge(&parameters, estimate))
         });
+        // A panic of the validator refuses the arguments instead of ending the run.
         let judged = judging.await.unwrap_or_default();
         judged.unwrap_or_else(|| Err(vec![too_much()]))
     }
@@ -109,12 +113,14 @@ fn on_a_large_stack<T: Send>(
         let building =
             building.map_err(|_| "there is no thread to compile its schema".to_owned())?;
         let built = building.join();
+        // The caller must see the panic of the compiler as its own.
         built.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 impl CompiledSchema {
     fn judge(&self, parameters: &Value, estimate: ValidationCost) -> Result<(), Vec<Fault>> {
+        // `is_valid` allocates no error, so most calls pay only for this.
         if self.validator.is_valid(parameters) {
             Ok(())
         } else {
@@ -143,11 +149,12 @@ impl CompiledSchema {
 
 fn fault(error: &ValidationError<'_>) -> Fault {
     let pointer = format!("/parameters{}", error.instance_path().as_str());
+    // `masked` keeps argument values, which may be secret, out of errors and logs.
     Fault::new(pointer, shown(&error.masked().to_string()))
 }
 
 fn too_much() -> Fault {
-    let message = "take too long to be judged by the tool's schema; send fewer and shorter values";
+    let message = "take too long to validate against the tool's schema; send fewer and shorter values";
     Fault::new("/parameters", message)
 }
 

@@ -151,6 +151,7 @@ impl SkillTool {
         let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or("");
         let name = text("skill_name");
         let skill = granted.iter().find(|skill| skill.skill_name == name);
+        // Registered skills come with the call: they are stored in the database, not in the configuration.
         let found = skill.and_then(|skill| match skill.registered {
             Some(_) => registered.map(SkillSource::Registered),
             None => packages.get(name).map(SkillSource::Package),

@@ -81,6 +81,7 @@ pub enum McpTransport {
 
 impl std::fmt::Debug for McpTransport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The variants hold secrets, so only the kind is printed.
         formatter.write_str(self.name())
     }
 }

@@ -53,11 +53,13 @@ impl Child {
             .map(|(name, value)| (name, value.expose_secret()));
         let mut process = Command::new(program)
             .args(arguments)
+            // The gateway's environment holds its secrets.
             .env_clear()
             .envs(env)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // Descendants share the group, so a kill reaches them, too.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -76,6 +78,7 @@ impl Child {
         noise: &Arc<AtomicU64>,
     ) -> Option<AsyncRwTransport<RoleClient, StdoutLines, ChildStdin>> {
         let (stdout, stdin) = (self.process.stdout.take()?, self.process.stdin.take()?);
+        // Twice the response limit: escapes can double the size of a JSON text.
         let lines = MessageLines::new(server.into(), Arc::clone(noise), 2 * ANSWER_BYTES);
         let said = FramedRead::new(stdout, lines);
         let transport = AsyncRwTransport::new_client(StreamReader::new(said), stdin);
@@ -91,6 +94,7 @@ impl Child {
             if let Some(stderr) = stderr {
                 stderr.read(log).await;
             }
+            // The end of standard error is no exit: a process may close it early.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -155,6 +159,7 @@ impl<S: AsyncRead + Unpin> StderrReader<S> {
             for &byte in &buffer[..read] {
                 if byte == b'\n' {
                     self.end_line(&tell);
+                // Longer lines are cut, so that a line without an end costs no memory.
                 } else if self.line.len() < LINE_BYTES {
                     self.line.push(byte);
                 }

@@ -106,6 +106,7 @@ impl GuardedClient {
         let kind = content_type(&response);
         if status.is_success() && kind.starts_with(EVENT_STREAM) {
             let events = events(response, &self.server);
+            // The deadline covers the stream as well; a server may keep it open.
             let events = events.take_until(tokio::time::sleep(self.patience));
             return PostResult::answered(StreamableHttpPostResponse::Sse(events.boxed(), opened));
         }
@@ -114,6 +115,7 @@ impl GuardedClient {
         } else {
             REFUSAL_BYTES
         };
+        // One byte more than allowed was requested, to notice the excess.
         let body = timeout(self.patience, read_up_to(response, most + 1)).await;
         let body = match body.unwrap_or(Err(EgressError::Timeout)) {
             Ok(body) if body.len() > most => {
@@ -191,6 +193,7 @@ impl GuardedClient {
         let response = sent
             .unwrap_or(Err(EgressError::Timeout))
             .map_err(StreamableHttpError::Client)?;
+        // Status and `Retry-After` are the complete cause; the body is not read.
         match response.status() {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
                 Err(refused(&response))
@@ -314,7 +317,7 @@ impl StreamableHttpClient for GuardedClient {
 /// The response to one POST.
 struct PostResult {
     answer: Result<StreamableHttpPostResponse, McpError>,
-    /// Whether the response indicates a lost session.
+    /// Indication of a lost session.
     doubt: SessionDoubt,
 }
 

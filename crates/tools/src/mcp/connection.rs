@@ -42,10 +42,12 @@ pub(in super::super) async fn keep(server: &Arc<ManagedServer>, tools: &Tools) {
         let was_stateless = server.lifecycle.is_stateless();
         let error = connect(server, tools).await;
         server.peer.store(None);
+        // The server refused the handshake; the next attempt omits it, without a wait.
         if !was_stateless && server.lifecycle.is_stateless() {
             continue;
         }
         let error = shown(&tools.0.redactor.redact(&error));
+        // A server that stays away reports the same error every minute; it is logged once.
         if server.status().last_error.as_ref() != Some(&error) {
             tracing::warn!(
                 mcp.server = server.spec.name,
@@ -53,6 +55,7 @@ pub(in super::super) async fn keep(server: &Arc<ManagedServer>, tools: &Tools) {
             );
         }
         server.enter(McpServerState::Away, Some(error));
+        // A connection that lasted was healthy, so its end does not continue the backoff.
         if begun.elapsed() > MAX_WAIT {
             wait = FIRST_WAIT;
         }
@@ -123,6 +126,7 @@ where
     // Dropping the service closes the connection.
     let closed = async {
         tokio::select! {
+            // The limit also closes the connection; its reason is reported first.
             biased;
             () = overrun.cancelled() => TOO_MANY_REQUESTS.to_owned(),
             _ = service.waiting() => "it closed the connection".to_owned(),
@@ -141,6 +145,7 @@ where
                 slow = 0;
             }
             Ok(Err(error)) => {
+                // The next attempt decides anew between handshake and stateless.
                 server.lifecycle.forget();
                 return outcome::failure(redactor, error).to_string();
             }
@@ -148,6 +153,7 @@ where
             Err(_) => return "it did not list its tools in time".to_owned(),
         }
         let again = async {
+            // A server that notifies in a loop triggers two lists a second at most.
             sleep(LIST_PAUSE).await;
             tokio::select! {
                 () = changed.notified() => {}
@@ -164,7 +170,7 @@ where
     }
 }
 
-/// Whether a list timed out because of calls in progress. Closing the connection would abort these calls.
+/// True if a list timed out because of calls in progress. Closing the connection would abort these calls.
 fn is_only_busy(slow: u32, calling: usize) -> bool {
     calling > 0 && slow < SLOW_LISTS
 }
@@ -184,6 +190,7 @@ fn publish(
     *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
     let mut status = server.status();
     (status.unusable, status.notes) = (list.unusable, list.notes);
+    // Before the new tools appear in the catalog, `status` must be free: `publish` locks it again.
     drop(status);
     tools.publish();
     server.peer.store(Some(Arc::clone(peer)));

@@ -1,5 +1,5 @@
-//! Content blocks that the SDK rejects. One of them would make it reject the whole result, so each passes the SDK
-//! within a text block, and comes back as the server sent it.
+//! Content blocks that the SDK rejects. One such block would make the SDK reject the complete result, so each is
+//! wrapped in a text block for the SDK, and restored afterwards.
 
 use std::borrow::Cow;
 
@@ -61,7 +61,7 @@ fn rewrite(result: &mut JsonObject) {
     };
     let blocks = blocks.into_iter().map(readable_block).collect();
     result.insert("content".to_owned(), Value::Array(blocks));
-    // The text still says what failed.
+    // The text of the result contains the error.
     if !matches!(result.get("isError"), Some(Value::Bool(_))) {
         result.remove("isError");
     }

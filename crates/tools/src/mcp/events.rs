@@ -22,7 +22,7 @@ const STREAM_BYTES: usize = 4 * ANSWER_BYTES;
 enum StreamFault {
     #[error(transparent)]
     Egress(#[from] EgressError),
-    #[error("an event or the whole stream is too large")]
+    #[error("an event or the complete stream is too large")]
     TooLarge,
 }
 
@@ -43,10 +43,12 @@ pub(super) fn events(
             for &byte in &chunk {
                 let ends = byte == b'\n' && last == b'\n';
                 open = if ends { 0 } else { open + 1 };
+                // CRLF and LF end an event alike.
                 if byte != b'\r' {
                     last = byte;
                 }
             }
+            // Twice the response limit: escapes can double the size of a JSON text.
             std::future::ready(if open > 2 * ANSWER_BYTES || whole > STREAM_BYTES {
                 Err(StreamFault::TooLarge)
             } else {

@@ -44,6 +44,7 @@ impl McpLifecycle {
         T: Transport<RoleClient> + 'static,
     {
         if self.is_stateless() {
+            // The SDK would send a handshake; here the peer is assumed instead.
             return Ok(serve_directly(listener, transport, Some(stateless_peer())));
         }
         match timeout(START, listener.serve(transport)).await {

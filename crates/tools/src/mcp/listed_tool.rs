@@ -42,6 +42,7 @@ pub(super) fn read(entry: Value, place: usize) -> Result<ListedTool, String> {
             ));
         }
     }
+    // Most entries are valid; the slow search for bad members runs only for others.
     if let Ok(tool) = serde_json::from_value(Value::Object(entry.clone())) {
         return Ok(ListedTool {
             tool,
@@ -60,6 +61,7 @@ pub(super) fn read(entry: Value, place: usize) -> Result<ListedTool, String> {
             Value::Object(serde_json::Map::new()),
         );
         alone.insert(member.to_owned(), value.clone());
+        // Each member is parsed on its own, since the SDK does not report which one failed.
         if serde_json::from_value::<Tool>(Value::Object(alone)).is_ok() {
             entry.insert(member.to_owned(), value);
         } else {

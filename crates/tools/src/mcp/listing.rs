@@ -75,6 +75,7 @@ pub(super) async fn list(
         let judged = judging.await;
         list = judged.map_err(|_| ServiceError::TransportClosed)?;
         let Some(next) = next else { break };
+        // Repeated cursors would loop until the page limit.
         if next.is_empty() || !cursors.insert(next.clone()) {
             list.note_cursor(&server.spec.name);
             break;
@@ -218,7 +219,7 @@ impl ListedTools {
 
     fn note_cursor(&mut self, server: &str) {
         self.note("cursor_repeats", server, || {
-            "its list goes on at an empty or repeated cursor; the list ends there".to_owned()
+            "its list continues at an empty or repeated cursor; the list ends there".to_owned()
         });
     }
 
@@ -284,6 +285,7 @@ fn resource(
     tool: &Tool,
     redactor: &Redactor,
 ) -> Result<(ToolResource, Schema), String> {
+    // The error does not repeat the name, which holds the credential.
     if redactor.finds_registered(&tool.name) {
         return Err("a tool name that contains a credential of the gateway is omitted".to_owned());
     }
@@ -297,6 +299,7 @@ fn resource(
     }
     let name = offered_name(&full);
     let mut parameters = tool.input_schema.as_ref().clone();
+    // A schema is shown to models and runners.
     redactor.redact_registered_in_object(&mut parameters);
     let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
     let told = tool.description.as_deref();

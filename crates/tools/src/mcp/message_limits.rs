@@ -45,6 +45,7 @@ pub(super) fn check_message(message: &[u8]) -> Result<(), RejectedMessage> {
     let instead = answered.map(|id| {
         let error = json!({"code": UNREADABLE, "message": format!("it {fault}")});
         json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
+    // The caller would otherwise wait for its timeout.
     });
     Err(RejectedMessage { instead })
 }
@@ -59,8 +60,9 @@ struct MessageMarkers<'a> {
     error: Option<IgnoredAny>,
 }
 
-/// Whether a line is a message. Other lines on standard output, such as logs, are noise.
+/// True if a line is a message. Other lines on standard output, such as logs, are noise.
 fn is_message(line: &[u8]) -> bool {
+    // Programs on Windows may begin with a byte order mark.
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
     let begins = line.iter().find(|byte| !byte.is_ascii_whitespace());
     let marks: Option<MessageMarkers<'_>> = serde_json::from_slice(line).ok();
@@ -141,6 +143,7 @@ impl MessageLines {
     }
 
     fn count_noise(&self) {
+        // Only the first line is logged; a chatty server would fill the log.
         if self.noise.fetch_add(1, Ordering::Relaxed) == 0 {
             tolerated(Peer::ToolServer, "noise_on_stdout", &self.server);
             tracing::warn!(
@@ -159,6 +162,7 @@ impl Decoder for MessageLines {
 
     fn decode(&mut self, read: &mut BytesMut) -> Result<Option<Bytes>, Self::Error> {
         loop {
+            // Bytes before `looked` have no line end; scanning them again would take quadratic time.
             let new = read.get(self.looked..).unwrap_or_default();
             let Some(end) = new.iter().position(|byte| *byte == b'\n') else {
                 break;

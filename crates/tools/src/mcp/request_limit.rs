@@ -82,6 +82,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for BoundedTransport<T> {
             PendingResponse::begin(&self.sending)
         });
         let sent = self.transport.send(message);
+        // The guard moves into the future: a response counts until it is written, or its task is dropped.
         async move {
             let _sending = sending;
             sent.await

@@ -55,7 +55,7 @@ impl Sessions {
     }
 }
 
-/// Whether a response indicates a lost session.
+/// Degree of evidence that a session is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionDoubt {
     None,
@@ -72,6 +72,7 @@ pub(super) fn session_doubt(
     read: Option<&ServerJsonRpcMessage>,
     body: &[u8],
 ) -> SessionDoubt {
+    // The specification demands 404 for unknown sessions; some servers send 410.
     if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
         return SessionDoubt::Lost;
     }
@@ -124,6 +125,7 @@ impl PingResult {
         if !status.is_success() {
             return Self::Refused;
         }
+        // Bounds the depth before a value is built.
         let body = Some(body).filter(|body| check_json_text(body).is_ok());
         let told: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
         let Some(told) = told else {
@@ -172,6 +174,7 @@ pub(super) fn addressed(data: &str, asked: &RequestId) -> Option<Addressed> {
         method: Option<IgnoredAny>,
         error: Option<ErrorData>,
     }
+    // Most events are results: a search is cheaper than parsing them twice.
     if !data.contains("\"error\"") {
         return None;
     }

@@ -109,6 +109,7 @@ impl<'a> GraphBuilder<'a> {
             return Ok(number);
         }
         let number = self.graph.nodes.len();
+        // Registered before its members are visited: a reference cycle ends here.
         self.numbers.insert(address, number);
         self.graph.nodes.push(SchemaNode::default());
         let mut node = SchemaNode {
@@ -144,6 +145,7 @@ impl<'a> GraphBuilder<'a> {
             let is_plain = plain
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+            // Other ids need URI resolution, which the graph lacks. Subschemas of metaschemas would not be counted.
             if is_of_schemas(name) || !(is_plain || (is_root && !is_anchor)) {
                 return Err("has an `$id` that is no plain name".to_owned());
             }
@@ -180,6 +182,7 @@ impl<'a> GraphBuilder<'a> {
             ("$dynamicRef" | "$recursiveRef", _) => {
                 return Err(format!("has a `{keyword}`; use `$ref`"));
             }
+            // The validator compares each value, also nested ones.
             ("const" | "enum" | "required" | "dependentRequired", value) => {
                 node.plain += values_in(value);
             }
@@ -200,6 +203,7 @@ impl<'a> GraphBuilder<'a> {
             }
             ("dependentSchemas" | "dependencies", Value::Object(members)) => {
                 for schema in members.values() {
+                    // Drafts differ: members are lists of names or subschemas.
                     node.plain += values_in(schema);
                     node.in_place.push(self.node(schema, resource)?);
                 }
@@ -210,6 +214,7 @@ impl<'a> GraphBuilder<'a> {
                 }
             }
             ("$defs" | "definitions", Value::Object(members)) => {
+                // Definitions count even without a reference: the graph overestimates.
                 for schema in members.values() {
                     self.node(schema, resource)?;
                 }
@@ -251,7 +256,7 @@ impl<'a> GraphBuilder<'a> {
         let lost = || {
             let shown: String = reference.escape_debug().take(60).collect();
             format!(
-                "refers to `{shown}`; it may refer to its own parts alone, by `#/…` or by a plain name"
+                "refers to `{shown}`; it may refer only to its own parts, by `#/…` or by a plain name"
             )
         };
         let pointer = reference

@@ -48,6 +48,7 @@ impl CostEstimator<'_> {
         }
         self.spent.visits += 1;
         self.spend(cost(node, instance)?)?;
+        // Validators follow the references once more to find evaluated members.
         let times = if node.is_unevaluated { 2 } else { 1 };
         for _ in 0..times {
             for &next in &node.in_place {
@@ -62,6 +63,7 @@ impl CostEstimator<'_> {
                         self.visit(next, value, depth + 1)?;
                     }
                     for &next in &node.names {
+                        // Names are validated as strings by `propertyNames`.
                         self.visit(next, &Value::String(name.clone()), depth + 1)?;
                     }
                 }

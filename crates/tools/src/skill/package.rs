@@ -60,6 +60,7 @@ impl SkillPackage {
     /// Reads the current content of a file.
     pub(super) async fn read_file(&self, path: &str) -> Result<String, UpstreamError> {
         let file = self.directory.join(path);
+        // No symbolic links: a link could leave the directory. The file may have changed since the start.
         let metadata = tokio::fs::symlink_metadata(&file).await;
         if !metadata.is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES) {
             let message = format!("the file is gone, or larger than {} KiB", FILE_BYTES / 1024);
@@ -89,6 +90,7 @@ pub fn packages_in(directory: &Path, most: usize) -> Result<Vec<PathBuf>, String
 }
 
 fn front_matter(content: &str) -> Result<FrontMatter, String> {
+    // Files from Windows have CRLF line ends.
     let content = content.replace("\r\n", "\n");
     let yaml = content
         .strip_prefix("---\n")
@@ -109,6 +111,7 @@ fn list(root: &Path, below: &str, depth: usize, files: &mut Vec<String>) -> Resu
     for entry in fs::read_dir(root.join(below)).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let kind = entry.file_type().map_err(unreadable)?;
+        // A path that is not UTF-8 cannot be named in a tool call.
         let Some(name) = entry.file_name().to_str().map(ToOwned::to_owned) else {
             continue;
         };
@@ -122,6 +125,7 @@ fn list(root: &Path, below: &str, depth: usize, files: &mut Vec<String>) -> Resu
         } else if kind.is_file() && path != SKILL_FILE {
             files.push(path);
         }
+        // Within the loop, so that a huge directory is not listed completely.
         if files.len() > FILES {
             return Err(format!("has more than {FILES} files"));
         }
@@ -132,6 +136,7 @@ fn list(root: &Path, below: &str, depth: usize, files: &mut Vec<String>) -> Resu
 fn read_text(path: &Path) -> Result<String, String> {
     let file = fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let mut bytes = Vec::new();
+    // One byte more than allowed, to notice an oversized file.
     file.take(FILE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| format!("cannot be read: {error}"))?;

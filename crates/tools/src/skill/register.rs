@@ -59,6 +59,7 @@ impl Registration {
             let message = "is the name of a skill of the operator's; choose another";
             faults.push(Fault::new("/skill_name", message));
         }
+        // Pointers are relative to the skill, which is the object of parameters.
         for fault in &mut faults {
             fault.pointer.insert_str(0, "/parameters");
         }
@@ -75,6 +76,7 @@ pub(crate) async fn register(
     registrar: &dyn Registrar,
     parameters: &JsonObject,
 ) -> Result<Value, UpstreamError> {
+    // `check` has refused such parameters already; the conversion is repeated to get the typed value.
     let skill = new_skill(parameters).map_err(UpstreamError::Unsupported)?;
     registrar.register(skill).await
 }
