@@ -23,7 +23,7 @@ const BODIES: ContractCheck = ContractCheck {
 };
 const GRANTED: ContractCheck = ContractCheck {
     id: "callbacks.granted",
-    expected: "calls are made where ctx.context.available_apis says that they are open",
+    expected: "calls are made where ctx.context.available_apis lists them as open",
     advice: "ask for it in the manifest's permissions, and look into available_apis first: an agent's policy may close it",
 };
 const AFTER_END: ContractCheck = ContractCheck {
@@ -51,7 +51,7 @@ pub(super) fn check(check_harness: &CheckHarness, seen: usize, book: &mut Findin
     }
 }
 
-/// Whether a call after index `seen` was not granted.
+/// True if a call after index `seen` was not granted.
 pub(super) fn has_refused_call(check_harness: &CheckHarness, seen: usize) -> bool {
     let calls = check_harness.host.calls_after(seen);
     calls.iter().any(|call| breaks(call, &GRANTED))
@@ -61,7 +61,7 @@ fn never_called(check_harness: &CheckHarness) -> String {
     let endpoint = &check_harness.options.endpoint.base_url;
     let told = &check_harness.callback_url;
     if is_here(endpoint) || check_harness.options.callback_url.is_some() {
-        format!("the runner never called {told}; give a --text that makes it call, if it ever does")
+        format!("the runner never called {told}; give a --text that makes it call, if it has such calls")
     } else {
         format!(
             "the runner never called {told}; on another machine it cannot: give --callback-listen and --callback-url"

@@ -21,7 +21,7 @@ const REFUSES_UNSIGNED: ContractCheck = ContractCheck {
 const ACCEPTED: ContractCheck = ContractCheck {
     id: "cancel.accepted",
     expected: "the cancel notice for a run that lives is answered 202",
-    advice: "answer 202 at once and stop the run behind it",
+    advice: "answer 202 at once and stop the run afterwards",
 };
 const ENDS: ContractCheck = ContractCheck {
     id: "cancel.ends",
@@ -31,7 +31,7 @@ const ENDS: ContractCheck = ContractCheck {
 const SAYS_CANCELLED: ContractCheck = ContractCheck {
     id: "cancel.says_cancelled",
     expected: "a cancelled run ends with run.failed, code cancelled",
-    advice: "end with {\"code\": \"cancelled\", \"message\": …}: the run's status tells it from a failure",
+    advice: "end with {\"code\": \"cancelled\", \"message\": …}: the run's status distinguishes it from a failure",
 };
 const UNSUPPORTED: ContractCheck = ContractCheck {
     id: "cancel.unsupported",
@@ -66,6 +66,7 @@ pub(super) async fn check(
 }
 
 async fn check_unsupported(check_harness: &CheckHarness, book: &mut FindingCollector<'_>) {
+    // An id of no run: the call is harmless even if the runner supports it.
     let call = check_harness
         .options
         .endpoint
@@ -107,11 +108,13 @@ async fn check_interrupt(
     };
     if posted.is_taken() {
         let call = check_harness.options.endpoint.cancel_call(opened.run, 1);
+        // Unsigned first: the signed call would end the run.
         let unsigned = check_harness.status(&call, &SignatureKind::Missing).await;
         let answer = check_harness.status(&call, &SignatureKind::Right).await;
         let own = |call: &RecordedCall| call.run == Some(opened.run);
         let is_held = held && check_harness.host.calls_after(calls).iter().any(own);
         check_harness.host.cancel(&opened.token);
+        // The gateway waits as long before it closes the connection.
         let until = Instant::now() + check_harness.limits.cancel_grace;
         let recording = recording::read(check_harness, &opened, posted, until).await;
         check_unsigned(unsigned, book);
@@ -119,6 +122,7 @@ async fn check_interrupt(
     } else {
         book.skip_open(&[&ALL], "the run was not taken");
     }
+    // Also after a failure: held callbacks would keep the runner's run alive.
     check_harness.host.cut(&opened.token);
 }
 
@@ -142,6 +146,7 @@ fn check_answer(
             book.pass(&ACCEPTED, "HTTP 202");
             check_ending(recording, book);
         }
+        // The run ended before the notice: nothing was tested, and the runner did no wrong.
         Ok(status) if !is_held && matches!(recording.end, End::Completed | End::Failed { .. }) => {
             let over = format!(
                 "HTTP {}: the run was over before it could be cancelled; give a --cancel-text that keeps it busy",

@@ -161,6 +161,7 @@ impl CheckHarness {
     ) -> Result<Response, EgressError> {
         let egress = self.egress();
         let request = self.request(&egress, call, signing)?;
+        // The client's timeout would cover the body as well; this one ends with the head.
         let sending = tokio::time::timeout(self.first_byte(), egress.send(request));
         let sent = sending.await.unwrap_or(Err(EgressError::Timeout));
         self.note_answer(&sent);
@@ -188,6 +189,7 @@ impl CheckHarness {
     }
 
     /// The answer of a refused call, with the start of its body.
+    // The body of an error is optional evidence, so a failure to read it is not reported.
     pub(super) async fn refused(&self, response: Response) -> RefusedAnswer {
         let (status, retry_after) = (response.status(), retry_after(response.headers()));
         let body = tokio::time::timeout(EXCERPT_TIMEOUT, read_up_to(response, EXCERPT_BYTES));
@@ -225,6 +227,7 @@ impl CheckHarness {
             SignatureKind::With(secret) => Some(call.signature(secret, now)),
             SignatureKind::Off(seconds) => Some(call.signature(&endpoint.secret, now + seconds)),
             SignatureKind::OfAnotherBody => {
+                // Valid for its own body, so only a check of the digest detects it.
                 let other = with_other_text(call);
                 Some(other.signature(&endpoint.secret, now))
             }
@@ -239,6 +242,7 @@ impl CheckHarness {
     /// Unsigned GET of a path below the base URL.
     pub(super) async fn get(&self, path: &str) -> Result<StatusCode, String> {
         let mut url = self.options.endpoint.base_url.clone();
+        // A base URL may end with a slash, which would leave an empty segment.
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(path);
         }
@@ -265,12 +269,14 @@ impl CheckHarness {
         };
         let after = sent.elapsed();
         let status = response.status();
+        // Other 2xx statuses are refusals for the gateway, too.
         if !matches!(status, StatusCode::OK | StatusCode::ACCEPTED) {
             return DispatchResult::Refused(self.refused(response).await);
         }
         match classify_response(response).await {
             Ok(Answer::Started(started)) => DispatchResult::Started { started, after },
             Ok(Answer::Deferred(aside)) => {
+                // The runner may append at once, so the host must know it before the body is read.
                 self.host.defer(&opened.token);
                 DispatchResult::Deferred { aside, after }
             }
@@ -311,7 +317,7 @@ fn with_other_text(call: &SignedCall) -> SignedCall {
     }
 }
 
-/// Whether the result type ends a run.
+/// True if the result type ends a run.
 pub(super) fn is_terminal(kind: &str) -> bool {
     ResultType::parse(kind).is_some_and(ResultType::is_terminal)
 }

@@ -20,6 +20,7 @@ pub(super) async fn check(
     runner: &AcceptedManifest,
     book: &mut FindingCollector<'_>,
 ) {
+    // Random words: a runner's own text cannot contain them.
     let word = |name: &str| format!("conform-{name}-{}", uuid::Uuid::new_v4().simple());
     let words = [word("one"), word("two")];
     let plans = words.each_ref().map(|word| {
@@ -30,6 +31,7 @@ pub(super) async fn check(
         check_harness.play(runner, &plans[0]),
         check_harness.play(runner, &plans[1])
     );
+    // A run may lack its own word, since the runner need not repeat it. The other's word proves a mix-up.
     for (recording, other) in [(&one, &words[1]), (&two, &words[0])] {
         if recording.run_text.says(other) {
             book.fail(&SEPARATE, "a run was answered with the words of the other");
@@ -44,7 +46,7 @@ pub(super) async fn check(
         Some(recording) if recording.asks_to_wait().is_some() => {
             book.skip(
                 &SEPARATE,
-                "the runner takes one run at a time, and says when to come back",
+                "the runner takes one run at a time, and sends Retry-After",
             );
         }
         Some(recording) => book.fail(&SEPARATE, recording.in_words()),

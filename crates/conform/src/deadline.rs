@@ -56,6 +56,7 @@ async fn check_deadline(
         let posted = check_harness.post(&opened).await;
         recording::read(check_harness, &opened, posted, until).await
     };
+    // Bounds a runner that does not answer the POST at all.
     let recording = tokio::time::timeout_at(until + TOLERANCE, reading).await;
     let own = |call: &api::mock_host::RecordedCall| call.run == Some(opened.run);
     let waited = check_harness.host.calls_after(calls).iter().any(own);
@@ -93,6 +94,7 @@ async fn check_cut(
     let opened = check_harness.open(runner, &check_harness.message(&check_harness.options.text));
     check_harness.host.hold(&opened.token);
     let posted = tokio::time::timeout(DEADLINE, check_harness.post(&opened)).await;
+    // Closes the socket before the body is read, like the gateway at a deadline.
     drop(posted);
     check_harness.host.cut(&opened.token);
     let next = next_run(check_harness, runner).await;
@@ -114,6 +116,7 @@ async fn next_run(check_harness: &CheckHarness, runner: &AcceptedManifest) -> Ru
         let Some(wait) = next.asks_to_wait() else {
             return next;
         };
+        // A runner may answer `Retry-After: 0`; the pause avoids a busy loop.
         let again = Instant::now() + wait.max(Duration::from_millis(100));
         if again > until {
             return next;

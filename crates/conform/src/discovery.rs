@@ -69,6 +69,7 @@ pub(super) async fn check(
     let answer = match list(check_harness).await {
         Err(ListFault::Unreachable(error)) => return Err(ConformError::Unreachable(error)),
         Err(ListFault::Refused(error)) => return Err(ConformError::Refused(error)),
+        // Manifests of the command line do not need the list call.
         Err(ListFault::Unauthorized(seen)) if check_harness.options.manifests.is_none() => {
             return Err(ConformError::Unauthorized(
                 check_harness.redaction.clean(&seen),
@@ -114,7 +115,7 @@ async fn list(check_harness: &CheckHarness) -> Result<Value, ListFault> {
     let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(check_harness)).await;
     listed.unwrap_or_else(|_| {
         let seconds = LIST_TIMEOUT.as_secs();
-        Err(ListFault::Told(format!("no whole list within {seconds} s")))
+        Err(ListFault::Told(format!("no complete list within {seconds} s")))
     })
 }
 
@@ -128,6 +129,7 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
     })?;
     let told = |seen: String| ListFault::Told(seen);
     if answer.status() != StatusCode::OK {
+        // The body may name the fault, so it is read before the report.
         let refused = check_harness.refused(answer).await;
         return Err(match refused.status.as_u16() {
             401 | 403 => ListFault::Unauthorized(refused.in_words()),
@@ -135,6 +137,7 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
         });
     }
     let body = read_up_to(answer, MAX_BYTES + 1).await;
+    // An author should see the limit, not a JSON error at its end.
     let body = body.map_err(|error| told(in_words(&error)))?;
     if body.len() > MAX_BYTES {
         return Err(told("the body is larger than 4 MiB".to_owned()));
@@ -177,6 +180,7 @@ fn check_manifests(discovered: &Discovered, book: &mut FindingCollector<'_>) {
     let warnings = discovered.accepted.iter().flat_map(|found| {
         let place = format!("/runners/{}", found.index);
         let warnings = found.warnings.iter().cloned();
+        // Faults of a manifest are relative to it; the report shows pointers into the list.
         warnings.map(move |fault| Fault::new(format!("{place}{}", fault.pointer), fault.message))
     });
     let warnings: Vec<_> = warnings.collect();
@@ -221,6 +225,7 @@ fn ids(answer: &Value) -> Vec<&str> {
         .flatten()
         .filter_map(|runner| runner["id"].as_str())
         .collect();
+    // The order of the list is free.
     ids.sort_unstable();
     ids
 }

@@ -99,6 +99,7 @@ pub async fn conform(options: ConformOptions) -> Result<ConformReport, ConformEr
     let listen = options.callback_listen;
     let listener =
         http_server::bind(listen).map_err(|error| ConformError::Listen(listen, error))?;
+    // Port 0 lets the system choose, so the callback URL needs the bound address.
     let address = listener
         .local_addr()
         .map_err(|error| ConformError::Listen(listen, error))?;
@@ -114,8 +115,10 @@ pub async fn conform(options: ConformOptions) -> Result<ConformReport, ConformEr
         server,
         stop.clone(),
     ));
+    // The server must run before the first run: a runner calls back at once.
     let report = test(&check_harness).await;
     stop.cancel();
+    // Waits for open callbacks, so that none is reset while the runner reads it.
     tasks.close();
     tasks.wait().await;
     report
@@ -125,6 +128,7 @@ async fn test(check_harness: &CheckHarness) -> Result<ConformReport, ConformErro
     let mut book = FindingCollector::new(&check_harness.redaction);
     let found = discovery::check(check_harness, &mut book).await?;
     let runners = chosen(check_harness, found)?;
+    // Fails before any run is posted: all runs would fail for the same reason.
     for runner in &runners {
         check_harness.check_config(runner)?;
     }
@@ -149,6 +153,7 @@ async fn test_runner(
     let seen = check_harness.host.call_count();
     let completed = check_harness.completed_runs();
     let plain = streams::check(check_harness, runner, book).await;
+    // Each further check needs a runner that completes a plain run, and would repeat its faults.
     if plain.is_sound() {
         requests::check(check_harness, runner, book).await;
         cancel::check(check_harness, runner, book).await;
@@ -187,6 +192,7 @@ fn chosen(
         .collect();
     let is_wanted = |runner: &AcceptedManifest| runner.manifest.id == *wanted;
     let chosen: Vec<_> = found.into_iter().filter(is_wanted).collect();
+    // Without a list, the discovery has reported the cause already.
     if chosen.is_empty() && !listed.is_empty() {
         return Err(ConformError::NoSuchRunner {
             wanted: wanted.clone(),
@@ -206,7 +212,7 @@ mod tests {
     fn checks_have_unique_ids_and_advice() {
         let mut ids = HashSet::new();
         for check in all_checks().into_iter().flatten() {
-            assert!(ids.insert(check.id), "{} stands twice", check.id);
+            assert!(ids.insert(check.id), "{} appears twice", check.id);
             assert!(check.id.contains('.'), "{}", check.id);
             assert!(!check.expected.is_empty() && !check.advice.is_empty());
         }

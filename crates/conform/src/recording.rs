@@ -47,7 +47,6 @@ pub(super) struct RunRecording {
     pub(super) framing_fault: Option<&'static str>,
 }
 
-/// Head of a response.
 pub(super) enum RecordedResponse {
     Started(ResultFormat, Duration),
     /// `202`: the runner appends its results.
@@ -58,10 +57,9 @@ pub(super) enum RecordedResponse {
     Broken(String),
 }
 
-/// How the reading ended.
+/// Outcome of the reading.
 #[derive(Debug, PartialEq)]
 pub(super) enum End {
-    /// There was no body.
     NotStarted,
     Completed,
     Failed {
@@ -70,7 +68,6 @@ pub(super) enum End {
     },
     /// A violation that ends the run.
     Violation,
-    /// The body ended before the run.
     Truncated,
     /// The idle timeout expired.
     Idle,
@@ -115,7 +112,7 @@ impl RunRecording {
         }
         match (&self.answer, &self.end) {
             (RecordedResponse::Refused(refused), _) => refused.in_words(),
-            (RecordedResponse::BadContentType(told), _) => format!("answered with {told}"),
+            (RecordedResponse::BadContentType(told), _) => format!("the response has the type {told}"),
             (RecordedResponse::Silent(after), _) => {
                 format!("no answer in {:.1} s", after.as_secs_f64())
             }
@@ -208,7 +205,6 @@ pub(super) async fn read(
     recording
 }
 
-/// Source of a run's results.
 enum ResultSource {
     Stream(Started),
     Appended(TrailingBody),
@@ -260,6 +256,7 @@ impl RunReader<'_> {
                 return self.recording;
             }
             if self.recording.has_ended() {
+                // The gateway waits as long for the body to close; longer waits would test nothing more.
                 until = until.min(Instant::now() + LINGER);
             }
         }
@@ -268,6 +265,7 @@ impl RunReader<'_> {
     /// Processes a chunk. True: the run must end.
     fn take(&mut self, chunk: &[u8], reader: &mut ResultReader) -> bool {
         self.recording.leaked |= self.leak.next(chunk);
+        // Results before an oversized line count, as in the gateway.
         let mut items = Vec::new();
         let read = reader.push(chunk, &mut items);
         self.note_deviations(reader);
@@ -350,6 +348,7 @@ impl RunReader<'_> {
                 .host
                 .set_state(&self.opened.token, update);
         }
+        // A runner's own code is in the details when the gateway replaces it.
         if let ResultEffect::End(ending) = accepted.effect {
             let text = |name: &str| ending.error[name].as_str().unwrap_or_default().to_owned();
             let own = ending.error["details"]["code"].as_str().map(str::to_owned);
@@ -361,6 +360,7 @@ impl RunReader<'_> {
                     message: text("message"),
                 }
             };
+            // Calls after this moment are recorded as calls after the end.
             if !self.opened.lasting {
                 self.check_harness.host.end(&self.opened.token);
             }

@@ -20,7 +20,7 @@ pub struct ContractCheck {
     /// Stable id, `group.name`.
     pub id: &'static str,
     pub expected: &'static str,
-    /// How to fix a failure.
+    /// Instruction for the author, shown with a failure.
     pub advice: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Finding {
     pub check: &'static ContractCheck,
-    /// The tested runner; `None` for the endpoint as a whole.
+    /// The tested runner; `None` for the endpoint in general.
     pub runner: Option<String>,
     pub outcome: Outcome,
     /// The observation, or the reason of a skip.
@@ -126,7 +126,7 @@ impl<'a> FindingCollector<'a> {
         }
     }
 
-    /// Whether this runner or the endpoint has a finding of the check.
+    /// True if this runner or the endpoint has a finding of the check.
     pub(super) fn has(&self, check: &ContractCheck) -> bool {
         let about = |finding: &&Finding| finding.runner == self.runner;
         let mut own = self.findings.iter().filter(about);
@@ -155,6 +155,7 @@ impl Redaction {
             text.strip_prefix("whsec_").unwrap_or(text).to_owned()
         });
         Self {
+            // Shorter secrets would match common words in the report.
             secrets: texts.filter(|text| text.len() >= 4).collect(),
         }
     }
@@ -170,6 +171,7 @@ impl Redaction {
     }
 
     fn redact(&self, text: &str) -> String {
+        // Redacted before it is cut: a part of a secret would not be recognized.
         let mut text = text.to_owned();
         for secret in &self.secrets {
             text = text.replace(secret.as_str(), "[secret]");
@@ -186,6 +188,7 @@ impl Redaction {
                 break;
             }
             if is_plain(letter) {
+                // A runner's text must not change the terminal or the direction of the report's text.
                 shown.push(letter);
             } else {
                 let _ = write!(shown, "\\u{{{:x}}}", u32::from(letter));
@@ -195,11 +198,12 @@ impl Redaction {
     }
 }
 
-/// Whether a character is safe in terminals, logs and XML: no control characters, no changes of text direction,
+/// True if a character is safe in terminals, logs and XML: no control characters, no changes of text direction,
 /// no noncharacters.
 fn is_plain(letter: char) -> bool {
     !letter.is_control()
         && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        // U+xFFFE and U+xFFFF are not allowed in XML.
         && u32::from(letter) & 0xfffe != 0xfffe
 }
 
@@ -208,6 +212,7 @@ fn without_tokens(text: &str) -> String {
     let mut clean = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         clean.push_str("[token]");
+        // The rest of a token is hexadecimal; the text after it stays.
         clean.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_hexdigit()));
     }
     clean
@@ -251,6 +256,7 @@ impl ConformReport {
     pub(super) fn new(check_harness: &CheckHarness, book: FindingCollector<'_>) -> Self {
         let endpoint = &check_harness.options.endpoint;
         let mut url = endpoint.base_url.clone();
+        // The query may hold a secret.
         url.set_query(None);
         Self {
             endpoint: url.to_string(),
@@ -264,7 +270,7 @@ impl ConformReport {
         }
     }
 
-    /// Whether no check failed.
+    /// True if no check failed.
     pub fn is_passed(&self) -> bool {
         self.count(Outcome::Fail) == 0
     }
@@ -318,6 +324,7 @@ impl ConformReport {
                 outcome: Some(finding.outcome),
                 text: format!("  {id:<35} {}", finding.seen),
             });
+            // A passed check needs no advice.
             if matches!(finding.outcome, Outcome::Fail | Outcome::Warn) {
                 lines.push(plain(format!("        expected  {expected}")));
                 lines.push(plain(format!("        do        {advice}")));

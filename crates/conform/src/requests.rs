@@ -64,7 +64,7 @@ fn check_bare_event(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     match recording.faults.first() {
         Some(first) if recording.survives() && recording.faults.iter().all(is_scope) => {
             let seen = format!(
-                "the run goes on without a result that was refused: {}",
+                "the run continues without a rejected result: {}",
                 first.seen
             );
             book.warn(&BARE_EVENT, seen);
@@ -92,6 +92,7 @@ fn add_fields(request: &mut Value) {
         "/context/state",
         "/context/runtime",
     ] {
+        // A path that the request lacks is skipped: the event may have no actor.
         if let Some(Value::Object(object)) = request.pointer_mut(place) {
             let unknown = json!({"a": [1, null, {"b": "c"}]});
             object.insert("x_unknown_to_you".to_owned(), unknown);

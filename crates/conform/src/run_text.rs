@@ -1,4 +1,4 @@
-//! Text of a run, and whether its deltas match its whole messages.
+//! Text of a run, and a comparison of its deltas with its complete messages.
 
 use protocol::admin::DeltaMode;
 use protocol::message::MessageContent;
@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(super) struct RunText {
     delta_mode: DeltaMode,
     deltas: u64,
-    /// Increments since the last whole message.
+    /// Increments since the last complete message.
     gathered: String,
     last_piece: String,
     /// All text, for searches.
@@ -18,12 +18,12 @@ pub(super) struct RunText {
     disagreement: Option<TextMismatch>,
 }
 
-/// A whole message that differs from its deltas.
+/// A complete message that differs from its deltas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextMismatch {
     pub(super) pieces: String,
     pub(super) whole: String,
-    /// The last delta equals the whole message: deltas are snapshots.
+    /// The last delta equals the complete message: deltas are snapshots.
     pub(super) snapshots: bool,
 }
 
@@ -58,7 +58,7 @@ impl RunText {
         self.deltas
     }
 
-    /// Number of whole messages that were compared with their deltas.
+    /// Number of complete messages that were compared with their deltas.
     pub(super) fn compared(&self) -> u64 {
         self.compared
     }
@@ -80,6 +80,7 @@ impl RunText {
             (None, _) => self.gathered.push_str(&piece),
         }
         self.all.push_str(&piece);
+        // An empty last chunk is common, and would hide the snapshot mistake.
         if !piece.trim().is_empty() {
             self.last_piece = piece;
         }
@@ -90,10 +91,12 @@ impl RunText {
         let pieces = std::mem::take(&mut self.gathered);
         let last = std::mem::take(&mut self.last_piece);
         self.all.push_str(&whole);
+        // A message without deltas is complete on its own.
         if pieces.trim().is_empty() {
             return;
         }
         self.compared += 1;
+        // Spaces at the ends may be trimmed by the runner.
         if pieces.trim() != whole.trim() && self.disagreement.is_none() {
             self.disagreement = Some(TextMismatch {
                 snapshots: last.trim() == whole.trim(),

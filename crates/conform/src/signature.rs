@@ -46,7 +46,7 @@ const ONCE: ContractCheck = ContractCheck {
     id: "signature.runs_an_id_once",
     expected: "the same webhook-id a second time is refused with 4xx",
     advice: "remember each webhook-id for ten minutes and refuse it the second time; the gateway \
-             never repeats one, so whoever does has overheard it",
+             never repeats one, so a repetition is a replay by an attacker",
 };
 
 pub(super) const ALL: [&ContractCheck; 7] = [
@@ -113,6 +113,7 @@ async fn run(
 ) -> Result<StatusCode, String> {
     let opened = check_harness.open(runner, &check_harness.message(&check_harness.options.text));
     let status = check_harness.status(&opened.call, signing).await;
+    // The runner may have started the run despite the signature; its callbacks must not be held open.
     check_harness.host.cut(&opened.token);
     status
 }
@@ -129,6 +130,7 @@ async fn check_once(
     let until = Instant::now() + check_harness.options.timeout;
     let posted = check_harness.post(&opened).await;
     let is_taken = posted.is_taken();
+    // The first run is finished before the replay, so a busy runner does not refuse for its load.
     recording::read(check_harness, &opened, posted, until).await;
     if is_taken {
         check_wish(

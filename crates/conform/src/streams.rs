@@ -15,7 +15,7 @@ const ACCEPTS: ContractCheck = ContractCheck {
     id: "signature.accepts_signed",
     expected: "a run with a right signature is taken",
     advice: "check secret and clock: HMAC-SHA256 over {webhook-id}.{webhook-timestamp}.{body} with the \
-             bytes behind whsec_, as base64 behind v1,",
+             base64 text after whsec_ decoded as the key, and the digest as base64 after v1,",
 };
 const FIRST_BYTE: ContractCheck = ContractCheck {
     id: "stream.first_byte",
@@ -25,12 +25,12 @@ const FIRST_BYTE: ContractCheck = ContractCheck {
 const STATUS: ContractCheck = ContractCheck {
     id: "stream.status",
     expected: "a run is answered with 200, or with 202 if results are appended",
-    advice: "answer 200 and tell what went wrong as run.failed; 429 or 503 with Retry-After when you are full",
+    advice: "answer 200 and report an error as run.failed; 429 or 503 with Retry-After when you are full",
 };
 const CONTENT_TYPE: ContractCheck = ContractCheck {
     id: "stream.content_type",
     expected: "text/event-stream, application/x-ndjson or application/json, with no content encoding",
-    advice: "set Content-Type, and do not compress: the request says Accept-Encoding: identity",
+    advice: "set Content-Type, and do not compress: the request has Accept-Encoding: identity",
 };
 const RESULTS: ContractCheck = ContractCheck {
     id: "stream.results",
@@ -39,12 +39,12 @@ const RESULTS: ContractCheck = ContractCheck {
 };
 const FRAMING: ContractCheck = ContractCheck {
     id: "stream.framing",
-    expected: "the body is framed as Content-Type says: events end with an empty line, heartbeats are comment lines",
+    expected: "the body has the framing of its Content-Type: events end with an empty line, heartbeats are comment lines",
     advice: "write `data: ` and the result on one line, then an empty line; for a heartbeat write `: hi` and an empty line",
 };
 const TEXT: ContractCheck = ContractCheck {
     id: "stream.text",
-    expected: "texts hold whole characters: no half of a surrogate pair, no U+0000, UTF-8 throughout",
+    expected: "texts hold complete characters: no half of a surrogate pair, no U+0000, UTF-8 throughout",
     advice: "cut texts between characters, not between bytes or UTF-16 units",
 };
 const FAILURE_CODE: ContractCheck = ContractCheck {
@@ -84,7 +84,7 @@ const STATE_KEYS: ContractCheck = ContractCheck {
 };
 const NO_TOKEN: ContractCheck = ContractCheck {
     id: "stream.no_token",
-    expected: "the run token stands nowhere in the answer",
+    expected: "the run token does not appear in the answer",
     advice: "never echo the request's host object, not in errors either",
 };
 const TERMINAL: ContractCheck = ContractCheck {
@@ -110,7 +110,7 @@ const CLOSES: ContractCheck = ContractCheck {
 const SILENCE: ContractCheck = ContractCheck {
     id: "stream.silence",
     expected: "the stream is never silent for 60 s; a runner that appends renews its lease in time",
-    advice: "send a comment line (`: hi`) every 15 s while you work; behind a 202, POST {base_url}/run/results or \
+    advice: "send a comment line (`: hi`) every 15 s while you work; after a 202, POST {base_url}/run/results or \
              /run/heartbeat",
 };
 const OUTPUT: ContractCheck = ContractCheck {
@@ -126,7 +126,7 @@ const COMPLETES: ContractCheck = ContractCheck {
 const PIECES: ContractCheck = ContractCheck {
     id: "stream.pieces",
     expected: "the pieces of message.delta make the text of message.completed",
-    advice: "send increments in chunk.content; where they are the whole text so far, register the \
+    advice: "send increments in chunk.content; if each one is the full text so far, register the \
              endpoint with delta_mode = \"snapshot\" (--delta-mode snapshot)",
 };
 const STREAMING: ContractCheck = ContractCheck {
@@ -186,7 +186,7 @@ pub(super) fn fail_completion(book: &mut FindingCollector<'_>) {
     book.fail_warned(&COMPLETES, "no run completed");
 }
 
-/// Whether there is a body to check.
+/// Reports on the head. Returns true if there is a body to check.
 fn check_head(recording: &RunRecording, book: &mut FindingCollector<'_>) -> bool {
     let (format, after) = match &recording.answer {
         RecordedResponse::Started(format, after) => (Some(format), *after),
@@ -195,6 +195,7 @@ fn check_head(recording: &RunRecording, book: &mut FindingCollector<'_>) -> bool
             book.fail(&FIRST_BYTE, format!("nothing in {}", seconds(*after)));
             return false;
         }
+        // A signed run that is refused so points to the secret or the clock, not to the stream.
         RecordedResponse::Refused(refused) if matches!(refused.status.as_u16(), 401 | 403) => {
             book.fail(&ACCEPTS, refused.in_words());
             return false;
@@ -239,6 +240,7 @@ fn check_framing(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     let notes: Vec<_> = notes.map(|deviation| deviation.note()).collect();
     match recording
         .framing_fault
+        // A framing fault matters only if the run lost its end by it.
         .filter(|_| recording.end == End::Truncated)
     {
         _ if recording.is_deferred() => {
@@ -267,6 +269,7 @@ fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
         (&NOTHING_AFTER, FaultKind::AfterTerminal),
         (&OUTPUT, FaultKind::NoOutput),
     ] {
+        // A check of the end cannot pass on a run without one.
         let of_terminal = [&ONE_TERMINAL, &NOTHING_AFTER, &OUTPUT].contains(&check);
         match recording.faults.iter().find(|fault| fault.kind == kind) {
             Some(fault) => book.fail(check, &fault.seen),
@@ -288,7 +291,7 @@ fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
         }
     }
     if recording.leaked {
-        book.fail(&NO_TOKEN, "it stands there");
+        book.fail(&NO_TOKEN, "it appears there");
     } else {
         book.pass(&NO_TOKEN, "it does not");
     }
@@ -296,7 +299,7 @@ fn check_faults(recording: &RunRecording, book: &mut FindingCollector<'_>) {
 
 fn check_end(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     let silence = if recording.is_deferred() {
-        "heard of in time".to_owned()
+        "results or heartbeats came in time".to_owned()
     } else {
         format!("at most {}", seconds(recording.longest_silence))
     };
@@ -313,6 +316,7 @@ fn check_end(recording: &RunRecording, book: &mut FindingCollector<'_>) {
     match &recording.end {
         End::Completed | End::Failed { .. } => book.pass(&TERMINAL, recording.in_words()),
         End::Truncated | End::Going => book.fail(&TERMINAL, recording.in_words()),
+        // Blaming the terminal as well would report one fault twice.
         End::Idle | End::Violation | End::NotStarted => {
             book.skip(&TERMINAL, "the gateway would have ended the run before");
         }
@@ -332,6 +336,7 @@ fn check_end(recording: &RunRecording, book: &mut FindingCollector<'_>) {
         _ => book.pass(&FAILURE_CODE, "it has, where it failed"),
     }
     match recording.has_ended() {
+        // Appended results have no body that could stay open.
         _ if recording.is_deferred() => {
             book.skip(&CLOSES, "results that are appended are in no body");
         }
@@ -349,13 +354,14 @@ fn check_speech(
     let run_text = &recording.run_text;
     match run_text.disagreement() {
         None if run_text.compared() > 0 => book.pass(&PIECES, "they do"),
-        None => book.skip(&PIECES, "no message came both in pieces and whole"),
+        None => book.skip(&PIECES, "no message came both in pieces and in full"),
         Some(found) => {
-            let seen = format!("pieces {:?}, whole {:?}", found.pieces, found.whole);
+            let seen = format!("pieces {:?}, full text {:?}", found.pieces, found.whole);
+            // The common mistake gets its own advice; other differences may be intended, such as corrections.
             if found.snapshots {
                 book.fail(
                     &PIECES,
-                    format!("each piece is the whole text so far: {seen}"),
+                    format!("each piece is the full text so far: {seen}"),
                 );
             } else {
                 book.warn(&PIECES, seen);
@@ -364,7 +370,7 @@ fn check_speech(
     }
     match (run_text.deltas(), runner.manifest.capabilities.streaming) {
         (0, _) => book.skip(&STREAMING, "no message.delta came"),
-        (_, true) => book.pass(&STREAMING, "it is said"),
+        (_, true) => book.pass(&STREAMING, "it is declared"),
         (count, false) => {
             book.warn(
                 &STREAMING,

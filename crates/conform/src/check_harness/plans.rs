@@ -67,6 +67,7 @@ impl CheckHarness {
     fn agent(&self, runner: &AcceptedManifest) -> AgentSpec {
         let manifest = &runner.manifest;
         let mut config = with_defaults(&manifest.config_schema, &self.options.config);
+        // A runner with a required model must work without `--config`.
         fill_selectors(&manifest.config_schema, &mut config);
         // The manifest bounds what is granted.
         let spec = json!({
@@ -84,6 +85,7 @@ impl CheckHarness {
 
     /// A new message in a new conversation.
     pub(crate) fn message(&self, text: &str) -> RunPlan {
+        // A random id: the runner must not continue the conversation of an earlier test.
         let id = format!("conform-{}", Uuid::new_v4().simple());
         Self::plan(json!({
             "event_type": "message.received", "event_id": id, "source": "api",
@@ -113,6 +115,7 @@ impl CheckHarness {
     pub(crate) fn open(&self, runner: &AcceptedManifest, plan: &RunPlan) -> PreparedRun {
         let run = RunId(Uuid::now_v7());
         let mut snapshot = self.authorize(runner, plan, run);
+        // The mock serves a subset; a runner must not see other routes as open.
         snapshot.available_apis = MockHost::serves(snapshot.available_apis);
         let spec = self.agent(runner);
         let lasts = i64::try_from(plan.deadline.as_millis()).unwrap_or(i64::MAX);
@@ -149,10 +152,12 @@ impl CheckHarness {
             host: HostAccess {
                 base_url: self.callback_url.clone(),
                 token: token.expose_secret().to_owned(),
+                // The contract has seconds; rounding up would let the token outlive the run.
                 token_expires_at: deadline_at.div_euclid(1000),
             },
         };
         let mut body = serde_json::to_value(request).expect("a request serialises to JSON");
+        // After serialization, since the typed request cannot hold unknown fields.
         (plan.modify)(&mut body);
         let trace = RunTrace::of(run, None).header(true);
         PreparedRun {

@@ -29,7 +29,7 @@ pub(super) fn fill_selectors(schema: &[FormItem], config: &mut JsonObject) {
     }
 }
 
-/// Whether a selector has no value. Forms write that in several ways.
+/// True if a selector has no value, in each notation that forms use.
 fn is_unset(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,
@@ -65,6 +65,7 @@ fn named<'a>(
     own: &'a str,
     selected: impl Iterator<Item = &'a str>,
 ) -> impl Iterator<Item = &'a str> {
+    // The catalog must not list the mock's resource twice.
     let others: std::collections::BTreeSet<_> = selected.filter(|name| *name != own).collect();
     std::iter::once(own).chain(others)
 }

@@ -21,6 +21,7 @@ impl RunReader<'_> {
         loop {
             let heard = self.check_harness.host.appended(&self.opened.token, until);
             let heard = tokio::select! {
+                // The body of the 202 is read in parallel, so that its connection is not blocked.
                 () = &mut aside, if !is_read_out => {
                     is_read_out = true;
                     continue;
@@ -49,6 +50,7 @@ impl RunReader<'_> {
         }
         let results = items.len();
         self.judge_all(items);
+        // The runner gets the answer to its append only now, as from the gateway.
         self.check_harness
             .host
             .mark_processed(&self.opened.token, results);

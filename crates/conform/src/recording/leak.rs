@@ -27,6 +27,7 @@ impl TokenLeakDetector {
     pub(super) fn next(&mut self, chunk: &[u8]) -> bool {
         self.tail.extend_from_slice(chunk);
         let found = self.is_in(&self.tail);
+        // The token may span two chunks.
         let keep = self.tail.len().min(self.token.len() - 1);
         self.tail.drain(..self.tail.len() - keep);
         found
