@@ -339,7 +339,7 @@ async fn rejects_unusable_bus_with_remedy() {
         (
             POSTGRES,
             "url = \"nats://nats\"",
-            "bus.url: is for bus.kind = \"nats\" alone",
+            "bus.url: is only for bus.kind = \"nats\"",
         ),
         (
             POSTGRES,

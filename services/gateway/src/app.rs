@@ -173,7 +173,7 @@ impl App {
         &self.runs
     }
 
-    /// The store behind the gateway.
+    /// The store of this gateway.
     pub(crate) fn store(&self) -> &Store {
         self.runs.store()
     }
@@ -243,14 +243,17 @@ impl App {
             "stopping; live runs may finish within the grace period"
         );
         let stop = async {
+            // Runs end before the listener closes: their runners still append results and call the host API.
             self.runs.finish().await;
             closing.cancel();
             let last = async {
                 self.runs.end().await;
                 self.knowledge.end().await;
                 self.builtin.end().await;
+                // The exporter stops after the runs, since the end of a run still records spans.
                 told.cancel();
                 self.tasks.close();
+                // After all writers, so that the last writes are committed.
                 self.runs.store().close().await;
                 self.tasks.wait().await;
             };
@@ -277,6 +280,7 @@ fn guarded(
 ) -> anyhow::Result<Egress> {
     let rules = config.egress.allow.iter().cloned().chain(builtin.rules());
     let egress =
+        // A URL of an agent or a tool must not reach this gateway: requests would loop.
         Egress::new(rules.collect(), config.limits.connect)?.refusing_own(listener.local_addr()?);
     Ok(match metrics {
         Some(metrics) => egress.refusing_own(metrics.address()?),
@@ -306,6 +310,7 @@ fn keep<K: Future<Output = ()> + Send + 'static>(
     keeping: impl Fn(Runs) -> K + Send + 'static,
 ) {
     const PAUSE: Duration = Duration::from_secs(1);
+    // The closure is called once more after a panic, so it gets its own clone.
     let runs = runs.clone();
     tasks.spawn(async move {
         while AssertUnwindSafe(keeping(runs.clone()))

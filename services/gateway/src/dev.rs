@@ -51,7 +51,7 @@ const OWN_FILE: &str = "runnel.toml";
 /// Settings above the generated ones.
 pub(crate) const OVERRIDES_FILE: &str = "runnel-dev.toml";
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8700);
-/// Runners of the command line are asked often, so that a change shows at once.
+/// Runners of the command line are discovered often, so that a change shows at once.
 const QUICK_DISCOVERY: &str =
     "[runs]\ndiscovery_ttl_seconds = 3.0\ndiscovery_retry_seconds = 0.5\n";
 /// Time that the tool servers get before the playground greets. Slower ones connect later.
@@ -69,7 +69,7 @@ pub(crate) struct DevOptions {
     pub(crate) connectors: ConnectorArgs,
     /// URLs of runners.
     pub(crate) runners: Vec<String>,
-    /// Whether `runnel.toml` of the working directory is read.
+    /// True if `runnel.toml` of the working directory is read.
     pub(crate) reads_own_file: bool,
 }
 
@@ -119,8 +119,10 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
     let connectors = options.connectors.read()?;
     files::make_private_dir(&options.data_dir)?;
     let data_dir = std::path::absolute(&options.data_dir)?;
+    // Before anything starts, so that an early Ctrl-C also ends the playground in order.
     let signals = Signals::listen(HangupEffect::of_terminal())?;
     let layers = layers(&options, &data_dir);
+    // Bound before the settings are written: they contain the port that the system chose.
     let listener = listen(options.listen, &layers)?;
     let address = listener.local_addr()?;
     let url = format!("http://{}", reachable(address));
@@ -138,6 +140,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
         connectors,
         data_dir: data_dir.clone(),
     };
+    // After the sidecars, whose addresses are part of the settings.
     let kept = settings.write()?;
     let config = layers.load(address);
     let config = config.with_context(|| not_valid(&layers))?;
@@ -151,6 +154,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
         }
     };
     let building = start(&config, &listener, &url);
+    // The search for local models runs during the start, so it costs no extra time.
     let (started, local_model) = tokio::join!(Box::pin(building), local_model);
     let (app, metrics, passages) = started.with_context(|| not_valid(&layers))?;
     let key = api_key(&app, &data_dir.join(DEV_FILE), &url).await?;
@@ -267,6 +271,7 @@ async fn first_agent(app: &App) -> anyhow::Result<Option<(String, String)>> {
 
 /// Names of the tools. The first run needs them: tools are listed after the first connection.
 async fn tools_of(app: &App) -> Vec<String> {
+    // A slow tool server must not delay the playground; it connects later.
     let probed = tokio::time::timeout(TOOLS_WAIT, app.tools().probe()).await;
     let servers = probed.unwrap_or_else(|_| app.tools().servers());
     servers
@@ -314,10 +319,12 @@ impl Playground {
         let serving = async {
             let served = self.app.serve(self.listener, self.metrics, self.signals);
             let served = served.await;
+            // The report of runs must end with the server, or `join!` would wait forever.
             stop.cancel();
             served
         };
         let (served, _) = tokio::join!(serving, beside);
+        // After the gateway: its runs still use these servers while it drains.
         self.servers.end().await;
         served
     }
@@ -349,6 +356,7 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
     let mut key = None;
     if let Some(DevFile { api_key, .. }) = known {
         let prefix = prefix_of(&api_key).unwrap_or_default();
+        // The database may have been deleted since; its key is no longer valid then.
         if app.store().access().find_api_key(prefix).await?.is_some() {
             key = Some(api_key);
         }
@@ -370,6 +378,7 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
         url: url.to_owned(),
         api_key: api_key.clone(),
     };
+    // Written each time, because the port can change between two starts.
     write_private(file, &serde_json::to_string_pretty(&dev_file)?)?;
     Ok(api_key)
 }

@@ -1,6 +1,6 @@
 //! The library of the `runnel` binary.
 //!
-//! `cli → dev → app → {config, shutdown}`: imports point down. What stands below is a crate of its own.
+//! `cli → dev → app → {config, shutdown}`: imports point down. Everything below these is a crate of its own.
 
 pub mod cli;
 

@@ -16,6 +16,7 @@ pub(crate) enum HangupEffect {
 impl HangupEffect {
     /// Stop if a standard stream is a terminal, else warn.
     pub(crate) fn of_terminal() -> Self {
+        // A detached process has no terminal that could close; its HUP comes from an operator who expects a reload.
         let is_at_terminal = std::io::stdin().is_terminal()
             || std::io::stdout().is_terminal()
             || std::io::stderr().is_terminal();

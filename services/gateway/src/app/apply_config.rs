@@ -24,6 +24,7 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
         .endpoints
         .iter()
         .map(|spec| runs.endpoints.ask_endpoint(&workspace, spec));
+    // All endpoints at once: the start waits for the slowest one only.
     let asked = futures_util::future::try_join_all(asking).await;
     let asked = asked.context("an endpoint of the configuration cannot be entered")?;
     let refused = faults_by_manifest(
@@ -63,6 +64,7 @@ impl<'a> DiscoveredLists<'a> {
         };
         for endpoint in asked {
             for manifest in endpoint.listed().into_iter().flatten() {
+                // If two endpoints list the same runner, the first list counts.
                 listed.manifests.entry(&manifest.id).or_insert(manifest);
                 listed.by.insert(endpoint.name());
             }
@@ -97,6 +99,7 @@ async fn faults_by_manifest(
         if unfit.is_empty() {
             continue;
         }
+        // A disabled agent serves no events, and an unchanged one was valid when it was stored.
         if !spec.enabled || store.agents().is_configured(workspace, spec).await? {
             tracing::warn!(
                 agent.name = spec.name,
@@ -144,6 +147,7 @@ async fn manifest_before(
         .endpoints()
         .find_endpoint(workspace, runner.endpoint_id)
         .await?;
+    // The endpoint returned a list without this runner, so the stored manifest is out of date.
     if endpoint.is_none_or(|endpoint| listed.by.contains(endpoint.name.as_str())) {
         return Ok(None);
     }
@@ -157,6 +161,7 @@ async fn apply_endpoints(
 ) -> anyhow::Result<()> {
     let store = runs.store();
     let names: Vec<_> = asked.iter().map(|one| one.name().to_owned()).collect();
+    // The warnings come before the write: after it, the old state is gone.
     for (name, is_configured) in store.endpoints().enabled_endpoints(workspace).await? {
         match (names.contains(&name), is_configured) {
             (false, true) => tracing::warn!(
@@ -213,6 +218,7 @@ async fn apply_agents(
     agents: Vec<AgentSpec>,
     mut refused: BTreeMap<String, Vec<Fault>>,
 ) -> anyhow::Result<()> {
+    // One timestamp for all agents of this start.
     let (store, at) = (runs.store(), runs.clock().now_ms());
     let names: Vec<_> = agents.iter().map(|spec| spec.name.clone()).collect();
     for name in store
@@ -240,6 +246,7 @@ async fn apply_agents(
         .await?;
     for spec in agents {
         let name = spec.name.clone();
+        // In an `Arc` because the write may be repeated.
         let configure = Arc::new(SaveAgent::Configure {
             new_id: AgentId(Uuid::now_v7()),
             workspace: workspace.clone(),

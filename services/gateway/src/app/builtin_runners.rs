@@ -48,6 +48,7 @@ impl LoopbackServers {
     }
 
     async fn serve(&self, name: &'static str, router: Router) -> anyhow::Result<SocketAddr> {
+        // Port 0 lets the system choose, so that several gateways can run on one machine.
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let stop = self.stop.clone();
@@ -60,7 +61,7 @@ impl LoopbackServers {
         Ok(address)
     }
 
-    /// Tasks and their stop, for work beside the servers.
+    /// Tasks and their stop token, for further work that ends with the servers.
     pub(crate) fn tasks(&self) -> (&TaskTracker, CancellationToken) {
         (&self.tasks, self.stop.clone())
     }
@@ -122,6 +123,7 @@ impl BuiltinServers {
         runner: Arc<dyn Runner>,
         declared: &mut Declared,
     ) -> anyhow::Result<SocketAddr> {
+        // A new secret for each start: both sides are in this process.
         let secret = EndpointSecret::generate();
         let served = self.servers.serve_runners(name, vec![runner], &secret);
         let address = served.await?;

@@ -1,4 +1,4 @@
-//! Opens the configured database. The SQLite file is readable by its owner alone.
+//! Opens the configured database. Only the owner can read the SQLite file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -18,12 +18,14 @@ pub(crate) async fn open_store(
     migrations: Migrations,
 ) -> anyhow::Result<Store> {
     let url = &config.database.url;
+    // The driver would create the file with the mode of the umask.
     if let Some(path) = embedded_file(url) {
         make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
     }
     let (store, writer) = Store::open_with(url, config.runs.lease, migrations)
         .await
         .context("database.url cannot be opened")?;
+    // The store is unusable without its writer, so both start together.
     tasks.spawn(writer);
     Ok(store)
 }
@@ -35,6 +37,7 @@ pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
         return Ok(None);
     };
     make_private(&path).with_context(|| format!("the file of {url} cannot be made"))?;
+    // A separate file: SQLite locks the database file itself.
     let mut name = path.into_os_string();
     name.push(".lock");
     let place = PathBuf::from(name);
@@ -65,6 +68,7 @@ pub(crate) fn embedded_file(url: &str) -> Option<PathBuf> {
 
 fn make_private(path: &Path) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
+        // Only new directories get the mode; an existing one may be shared on purpose.
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(directory)?;
     }

@@ -47,13 +47,16 @@ async fn open_artifact_store(
     tasks: &TaskTracker,
 ) -> anyhow::Result<ArtifactStore> {
     let opened = ArtifactStore::open(place, egress, tasks);
+    // Opening a bucket sends no request, so a write tests its credentials.
     let probed = match &opened {
         Ok(store) => store.probe().await,
         Err(_) => Ok(()),
     };
+    // An explicit setting that does not work is an error; the default is optional.
     let is_needed = config.artifacts.url.is_some() || !config.files.is_empty();
     match (opened, probed, place) {
         (Ok(store), Ok(()), ArtifactLocation::Directory(directory)) => {
+            // Each replica would have its own directory, and would not find the artifacts of others.
             if !config.database.url.starts_with("sqlite:") && config.artifacts.url.is_none() {
                 tracing::warn!(
                     "artifacts are stored in {}: if several replicas use this PostgreSQL, set artifacts.url \

@@ -31,6 +31,7 @@ impl MetricsServer {
             format!("cannot listen on {address}; choose another metrics.listen")
         })?;
         let handle = install().context("metrics cannot be counted")?;
+        // Metrics without an observation would otherwise be absent, and alerts on them would not work.
         store::metrics::register();
         Ok(Self { listener, handle })
     }
@@ -55,6 +56,7 @@ impl MetricsServer {
     ) {
         let Self { listener, handle } = self;
         let is_loopback = |address: SocketAddr| address.ip().is_loopback();
+        // Browsers can reach loopback addresses by DNS rebinding; the host allow-list prevents it.
         let names = listener
             .local_addr()
             .is_ok_and(is_loopback)
@@ -67,6 +69,7 @@ impl MetricsServer {
         let page = metrics_page::router(runs.clone(), handle.clone(), names);
         tasks.spawn(serve(listener, page, options, closing));
         keep(tasks, runs, move |runs| {
+            // The recorder keeps samples until `run_upkeep` removes old ones.
             let handle = handle.clone();
             async move { runs.gauges.keep_gauges(|| handle.run_upkeep()).await }
         });

@@ -63,11 +63,13 @@ pub(crate) struct Declared {
 
 /// Reads endpoints, agents and the catalog of a configuration, including secrets.
 pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
+    // Faults are collected rather than returned, so that one start reports all of them.
     let mut faults = Vec::new();
     let egress = Egress::new(config.egress.allow.clone(), config.limits.connect);
     if let Err(error) = &egress {
         faults.push(ConfigFault::new("egress", error));
     }
+    // An invalid rule list is a fault already; URLs are not checked against it again.
     let egress = egress
         .ok()
         .map(|egress| egress.refusing_own(config.server.listen));
@@ -116,6 +118,7 @@ fn endpoint(
         faults,
     );
     let at = format!("{place}.secret");
+    // An unreadable secret is a fault already; its empty text must not cause a second one.
     let unread = faults.len();
     let secret = secrets::secret(&entry.secret, &at, faults);
     if faults.len() == unread && EndpointSecret::parse(&secret).is_err() {
@@ -217,6 +220,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
             workspace_bytes: config.artifacts.workspace_bytes,
             shares: artifacts::shares(&config.artifacts),
             expires: config.artifacts.expires,
+            // 0 means no limit in the configuration.
             mime_types: config.artifacts.mime_types.clone(),
         },
         poll: config.bus.poll,
@@ -288,6 +292,7 @@ pub(crate) fn unknown_policy_names<'a>(
             ),
             ("file", "files", &policy.files, Some(known.files)),
         ] {
+            // `"*"` names nothing that could be misspelled.
             let (IdList::Ids(ids), Some(known)) = (listed, known) else {
                 continue;
             };

@@ -76,6 +76,7 @@ impl ConnectorArgs {
     pub(super) fn read(&self) -> anyhow::Result<ConnectorAgents> {
         let mut agents: Vec<(String, AgentFile)> = Vec::new();
         for path in &self.connectors {
+            // The name is also that of the agent, which must be unique.
             let name = name_of(path)?;
             ensure!(
                 agents.iter().all(|(other, _)| *other != name),

@@ -21,6 +21,7 @@ pub(crate) const DEV_FILE: &str = "dev.json";
 /// Creates the directory if needed and sets mode 0700.
 pub(super) fn make_private_dir(directory: &Path) -> anyhow::Result<()> {
     let made = std::fs::create_dir_all(directory)
+        // `create_dir_all` accepts an existing directory, whose mode may be wider.
         .and_then(|()| std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700)));
     made.with_context(|| format!("the data directory {} cannot be made", directory.display()))
 }
@@ -36,6 +37,7 @@ pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
             .truncate(true)
             .mode(0o600)
             .open(file)?;
+        // The mode of `open` applies only to a new file.
         opened.set_permissions(std::fs::Permissions::from_mode(0o600))?;
         opened.write_all(text.as_bytes())
     };
@@ -45,6 +47,7 @@ pub(crate) fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
 /// Creates the master key of the directory, unless it exists.
 pub(super) fn make_master_key(data_dir: &Path) -> anyhow::Result<()> {
     let file = data_dir.join("master.key");
+    // Secrets in the database are sealed with the key, so it must never be replaced.
     if file.exists() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use domain::authorization::{Decision, Layer};
 
 /// Kinds with resources, which are listed by name. Other kinds have operations only.
 const NAMED: [&str; 6] = ["model", "tool", "skill", "knowledge_base", "file", "agent"];
-/// Kinds that depend on the event alone.
+/// Kinds that depend only on the event.
 const OF_EVENT: [&str; 4] = ["runs", "run", "prompt", "event_artifact"];
 
 /// A line of rights that runs get, one of kinds that the manifest does not ask for, and one of rights that another
@@ -34,6 +34,7 @@ pub(super) fn summary(decisions: &[Decision]) -> Vec<String> {
             _ => {}
         }
     }
+    // A kind that is granted in part is not offered once more.
     unasked.retain(|kind| !granted.contains_key(kind));
     let granted: Vec<_> = granted
         .iter()

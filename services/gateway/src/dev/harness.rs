@@ -77,6 +77,7 @@ pub(super) async fn runners(
         );
     }
     let settings = HarnessFile::parse(&text).context("--harness")?;
+    // Fails at the start instead of at the first run.
     if let Some((id, reason)) = settings.missing().first() {
         bail!("--harness: {id} is not available, {reason}");
     }

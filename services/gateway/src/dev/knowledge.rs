@@ -35,6 +35,7 @@ pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
         source: DocumentSource::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
     };
     let knowledge = app.knowledge();
+    // The slot bounds concurrent embeddings, as for uploads over the API.
     let slot = knowledge.indexing_slot().await?;
     let indexed = knowledge.index(document, slot).await;
     match indexed.with_context(|| format!("the knowledge base {BASE} cannot be made"))? {

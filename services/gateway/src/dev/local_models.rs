@@ -19,6 +19,7 @@ pub(crate) struct LocalModel {
 
 /// The first server that answers in time, in the order of the ports.
 pub(super) async fn find(ports: &[u16]) -> Option<LocalModel> {
+    // All ports at once; the result keeps their order.
     let found = join_all(ports.iter().map(|port| ask(*port))).await;
     found.into_iter().flatten().next()
 }

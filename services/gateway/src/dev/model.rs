@@ -82,6 +82,7 @@ pub(super) async fn choose(
         }
     }
     let file = data_dir.join(SCRIPT_FILE);
+    // Written on each start: a newer version may have another script.
     write_private(&file, SCRIPT)?;
     let plan = data_dir.join(PLAN_FILE);
     write_private(&plan, PLAN)?;
@@ -108,6 +109,7 @@ impl ChosenModel {
     /// Models of the planner and its child runs as TOML values; the planner's model is first.
     pub(super) fn planner_models(&self) -> Vec<String> {
         let mut models = vec![self.planner(), &self.model_id];
+        // With a real model, the planner and its child runs share one.
         models.dedup();
         let models = models.iter().map(|model| toml_text::value(&json!(model)));
         models.collect()
@@ -137,6 +139,7 @@ impl ChosenModel {
 }
 
 async fn of_environment(variables: OpenAiVariables) -> anyhow::Result<ChosenModel> {
+    // Another server does not have OpenAI's models, so its list decides.
     let is_elsewhere = variables.base_url.is_some();
     let base_url = variables.base_url.unwrap_or_else(|| OPENAI.to_owned());
     let url =

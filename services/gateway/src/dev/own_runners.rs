@@ -104,6 +104,7 @@ impl OwnRunners {
             let url = parse_plain_url(text).map_err(|error| {
                 anyhow!("--runner {error}; give one like http://127.0.0.1:9100")
             })?;
+            // The gateway appends paths to the URL.
             ensure!(url.query().is_none(), "--runner {url} must have no query");
             ensure!(
                 endpoints.iter().all(|other| other.url != url),
@@ -180,6 +181,7 @@ impl OwnRunners {
 
     /// TOML tables of the endpoints and agents. `taken`: names of the other agents.
     pub(super) fn tables(&self, taken: &[&str]) -> String {
+        // Filled in as TOML values: a URL or an id may contain quotes.
         let value = |text: &str| toml_text::value(&json!(text));
         let secret = match self.secret {
             OwnSecret::Given => SecretRef::Environment(SECRET_VARIABLE.to_owned()),
@@ -212,7 +214,7 @@ impl OwnRunners {
     }
 }
 
-/// Agent names for these runners: the middle or last part of the id, else the whole id.
+/// Agent names for these runners: the middle or last part of the id, else the full id.
 fn names(ids: &[&RunnerId], taken: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for id in ids {
@@ -233,9 +235,10 @@ fn names(ids: &[&RunnerId], taken: &[&str]) -> Vec<String> {
     names
 }
 
-/// Whether the environment has a secret. One that cannot be used is an error.
+/// True if the environment has a secret. One that cannot be used is an error.
 fn is_secret_given() -> anyhow::Result<bool> {
     let secret = match SecretRef::Environment(SECRET_VARIABLE.to_owned()).resolve() {
+        // An empty variable counts as unset: it holds no secret.
         Err(SecretError::NotSet(_) | SecretError::Empty(_)) => return Ok(false),
         secret => secret?,
     };

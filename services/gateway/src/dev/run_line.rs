@@ -42,6 +42,7 @@ pub(super) async fn read(store: &Store, workspace: &WorkspaceId, id: RunId) -> O
         .flatten()
         .and_then(|event| serde_json::from_str(&event.envelope).ok());
     let text = event.as_ref().and_then(|event| {
+        // A child run has the parent's instruction as its text.
         let summary = run
             .parent_run_id
             .and_then(|_| event["data"]["summary"].as_str());
@@ -83,6 +84,7 @@ fn of_run(run: &Run) -> RunLine {
 
 fn tokens(usage: &Value) -> Option<u64> {
     let count = |key: &str| usage[key].as_u64();
+    // Some providers report only the two parts.
     let sum = || Some(count("prompt_tokens")? + count("completion_tokens")?);
     count("total_tokens")
         .or_else(sum)

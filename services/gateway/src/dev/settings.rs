@@ -47,6 +47,7 @@ impl GeneratedSettings {
         let file = self.file();
         let text = self.text();
         let kept = match std::fs::read_to_string(&file) {
+            // Writing an equal file would change its time and wake file watchers.
             Ok(found) if found == text => return Ok(None),
             Ok(found) if !is_generated(&found) => Some(keep(&file)?),
             _ => None,
@@ -106,6 +107,7 @@ fn is_generated(text: &str) -> bool {
     let Some(line) = text.lines().find(|line| line.starts_with(DIGEST)) else {
         return false;
     };
+    // The digest was taken of the text with the placeholder.
     let template = text.replacen(line, &format!("{DIGEST}{{digest}}"), 1);
     line[DIGEST.len()..] == digest_of(&template)
 }

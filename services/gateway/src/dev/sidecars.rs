@@ -52,6 +52,7 @@ async fn serve(
     data_dir: &Path,
 ) -> anyhow::Result<SocketAddr> {
     let secret = EndpointSecret::generate();
+    // The configuration refers to the secret by this file.
     write_private(&data_dir.join(format!("{name}.secret")), &secret)?;
     servers.serve_runners(name, runners, &secret).await
 }

@@ -1,5 +1,5 @@
 //! Watches the runners of the command line. Discovery stores their lists; the watch reads them, binds agents to
-//! runners that appear, and says what became of each endpoint.
+//! runners that appear, and reports the state of each endpoint.
 
 use std::time::Duration;
 
@@ -64,6 +64,7 @@ impl RunnerWatch {
                         has_failed = false;
                         lines.into_iter().for_each(&report);
                     }
+                    // Reported once: the poll repeats five times a second.
                     Err(error) if !has_failed => {
                         has_failed = true;
                         report(format!("agents cannot be bound, trying again: {error:#}"));
@@ -109,6 +110,7 @@ impl RunnerWatch {
             "unhealthy" => vec![unhealthy(&url, state.reason.as_deref())],
             _ => Vec::new(),
         };
+        // Only now: a failed binding is tried again at the next poll.
         self.reported[index] = Some(state);
         Ok(lines)
     }
@@ -123,6 +125,7 @@ impl RunnerWatch {
         let listed = state.runners.iter().filter(|runner| runner.is_bindable());
         let listed: Vec<_> = listed.collect();
         let ids: Vec<RunnerId> = listed.iter().map(|runner| runner.id.clone()).collect();
+        // Remembered first, because the settings are written from it.
         self.settings.own.remember(index, ids)?;
         let kept = self.settings.write()?;
         let mut lines: Vec<_> = kept.iter().map(|kept| super::kept_line(kept)).collect();
@@ -169,6 +172,7 @@ impl RunnerWatch {
         if lines.is_empty() {
             lines.push(format!("{url} lists no runner"));
         }
+        // Agents of runners that the endpoint no longer lists.
         let disable = SaveAgent::DisableUnnamed {
             workspace: self.workspace.clone(),
             names,
@@ -226,6 +230,7 @@ pub(super) fn message() -> EventEnvelope {
 
 fn unhealthy(url: &str, reason: Option<&str>) -> String {
     let reason = reason.unwrap_or("the endpoint is unhealthy");
+    // The health reason holds the status as text.
     let is_refused = reason.contains("401") || reason.contains("403");
     let advice = if is_refused {
         format!("; start it with the {SECRET_VARIABLE} of this playground")

@@ -60,6 +60,7 @@ impl Board {
             self.notes.pop_front();
         }
         self.posted += 1;
+        // The text has the number of the note, so a model can refer to it.
         let told = format!("Note {}:\n{note}", self.posted);
         self.notes.push_back(note);
         Ok(told)
@@ -167,6 +168,7 @@ fn told(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
         None | Some(Value::Null) => Some(0.0),
         Some(hours) => hours.as_f64(),
     };
+    // NaN is in no range, so it is refused as well.
     let hours = hours.filter(|hours| (LEAST..=MOST).contains(hours));
     let refused = || format!("utc_offset must be a number from {LEAST} to {MOST}");
     #[expect(

@@ -42,6 +42,7 @@ pub(crate) fn artifact_directory(config: &Config) -> Option<PathBuf> {
 /// Quotas by owner, as shares of the workspace quota. Runs leave a quarter for events; clients leave half for
 /// runs and events.
 pub(super) fn shares(config: &ArtifactsConfig) -> ArtifactShares {
+    // Divided first: the product could overflow for quotas near the maximum.
     let all = config.workspace_bytes;
     ArtifactShares {
         run: all / 100 * config.run_percent,
@@ -57,6 +58,7 @@ fn beside_database(url: &str) -> PathBuf {
         PathBuf::from(path.decode_utf8_lossy().into_owned())
     });
     let directory = file.as_deref().and_then(Path::parent);
+    // Without a file, such as with PostgreSQL, the directory is below the working directory.
     directory
         .unwrap_or(Path::new("./runnel-data"))
         .join("artifacts")
@@ -72,7 +74,7 @@ fn refuse_unused_keys(config: &Config, faults: &mut Vec<ConfigFault>) {
         ("secret_access_key", artifacts.secret_access_key.is_some()),
     ] {
         if is_there {
-            let message = "is for a bucket alone: set artifacts.url to s3://BUCKET/PREFIX";
+            let message = "is only for a bucket: set artifacts.url to s3://BUCKET/PREFIX";
             faults.push(ConfigFault::new(format!("artifacts.{key}"), message));
         }
     }
@@ -101,6 +103,7 @@ fn bucket(
     };
     let access_key_id = secret("access_key_id", artifacts.access_key_id.as_ref());
     let secret_access_key = secret("secret_access_key", artifacts.secret_access_key.as_ref());
+    // Both secrets are resolved before the first `?`, so that both faults are reported.
     let settings = BucketSettings {
         bucket: bucket.to_owned(),
         prefix: prefix.to_owned(),
@@ -115,6 +118,7 @@ fn bucket(
 fn check_files(config: &Config, faults: &mut Vec<ConfigFault>) {
     let most = config.artifacts.max_bytes;
     for (index, entry) in config.files.iter().enumerate() {
+        // Symbolic links are followed: the operator may link to a file elsewhere.
         let fault = match std::fs::metadata(&entry.path) {
             Err(error) => format!("cannot be read: {error}"),
             Ok(found) if !found.is_file() => "is no file".to_owned(),

@@ -43,7 +43,7 @@ fn refuse_unused_keys(bus: &BusConfig, faults: &mut Vec<ConfigFault>) {
         ("subject", bus.subject.is_some()),
     ] {
         if is_there {
-            let message = "is for bus.kind = \"nats\" alone";
+            let message = "is only for bus.kind = \"nats\"";
             faults.push(ConfigFault::new(format!("bus.{key}"), message));
         }
     }
@@ -54,6 +54,7 @@ fn nats(config: &BusConfig, faults: &mut Vec<ConfigFault>) -> Option<NatsSetting
         let message = "is required for bus.kind = \"nats\", like nats://127.0.0.1:4222";
         faults.push(ConfigFault::new("bus.url", message));
     }
+    // Resolved before the first `?`, so that a missing URL does not hide a fault of the login.
     let login = login(config, faults);
     let settings = NatsSettings {
         url: config.url.as_ref()?.to_string(),

@@ -26,6 +26,7 @@ pub(crate) fn ungranted_choices<'a>(
     let mut found = Vec::new();
     for (index, agent) in agents.iter().enumerate().filter(|(_, agent)| agent.enabled) {
         let policy = &agent.resource_policy;
+        // Only the form of the Local Agent is known before its endpoint is discovered.
         let selectors = if agent.runner_id == id {
             form.clone()
         } else {
@@ -84,6 +85,7 @@ fn reason(name: &str, key: &str, granted: &IdList, declared: &[&str]) -> Option<
     if !granted.names(name) {
         return Some(format!("its resource_policy.{key} does not grant"));
     }
+    // A policy with a list of ids is checked by `unknown_policy_names`.
     let is_all = matches!(granted, IdList::All(_));
     (is_all && !declared.contains(&name)).then(|| {
         let meant = closest(name, declared.iter().copied());

@@ -33,6 +33,7 @@ fn base(
     place: &str,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<Base> {
+    // On 32-bit systems a length may not fit; the largest one has the same effect.
     let length = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
     let (base_url, api_key, knowledge_id, score_threshold) = match &entry.place {
         KnowledgeLocation::Embedded {

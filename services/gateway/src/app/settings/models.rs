@@ -41,7 +41,7 @@ struct OpenAiServer {
     /// Name of the output token limit parameter. `None`: derived from the host.
     bound: Option<&'static str>,
     extra_members: Arc<[String]>,
-    /// Whether the server supports the Responses API. `None`: derived from the host.
+    /// Support of the Responses API. `None`: derived from the host.
     responses: Option<bool>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn declared_models(
         match all.find(|one| one.name == entry.provider) {
             None => fault("provider", "must be the name of one of model_providers"),
             Some(provider) if provider.kind != "anthropic" && entry.thinking.is_some() => {
-                fault("thinking", "is for providers of kind anthropic alone");
+                fault("thinking", "is only for providers of kind anthropic");
             }
             Some(_) => {}
         }
@@ -82,10 +82,11 @@ pub(super) fn declared_models(
     }
 }
 
-/// Whether an earlier entry sets another thinking mode for the same upstream model.
+/// True if an earlier entry sets another thinking mode for the same upstream model.
 fn contradicts(entry: &ModelEntry, before: &[ModelEntry]) -> bool {
     before.iter().any(|other| {
         let names = |entry: &ModelEntry| (entry.provider.clone(), upstream(entry).to_owned());
+        // An entry without a mode takes the other's, so only two explicit ones contradict.
         let is_said = entry.thinking.is_some() && other.thinking.is_some();
         is_said && entry.thinking != other.thinking && names(entry) == names(other)
     })
@@ -142,6 +143,7 @@ fn script(path: Option<&Path>) -> Result<Script, String> {
         return Script::read(None).map_err(|fault| fault.to_string());
     };
     let unreadable = |error: std::io::Error| format!("{} cannot be read: {error}", path.display());
+    // The size is checked before the file is read into memory.
     let size = std::fs::metadata(path).map_err(unreadable)?.len();
     if size > SCRIPT_BYTES {
         return Err(format!("{} is larger than 1 MiB", path.display()));
@@ -188,6 +190,7 @@ impl DeclaredModels {
                 reserved_tokens: (!entry.reserves_worst).then_some(UNSAID_TOKENS),
                 count: TokenCount {
                     vocabulary: match entry.vocabulary.as_str() {
+                        // The configuration check refuses other names.
                         "cl100k" => Vocabulary::Cl100k,
                         _ => Vocabulary::O200k,
                     },
@@ -197,6 +200,7 @@ impl DeclaredModels {
             Some((entry.model_id.clone(), model))
         };
         let models = self.models.iter().filter_map(model).collect();
+        // In the order of the configuration; the map is sorted by name.
         let in_order = self.providers.iter().filter_map(|(name, _)| {
             let (provider, _) = opened.get(name.as_str())?;
             Some(Arc::clone(provider))

@@ -34,6 +34,7 @@ pub(super) fn price_of(entry: &PriceEntry, kind: &str) -> Option<Price> {
         return (entry.is_free || kind == "scripted").then(Price::default);
     }
     let base = rates(entry.base, default_ratios(kind));
+    // An input price of 0 has no ratio; the default avoids a division by zero.
     let ratio = |price: f64, of: f64, default: f64| if of > 0.0 { price / of } else { default };
     let unsaid = default_ratios(kind);
     // A tier keeps the ratios of the base.
@@ -97,6 +98,7 @@ pub(crate) fn derived_prices(config: &Config) -> Vec<DerivedPrices> {
         let unsaid = unsaid.iter().filter(|(_, price, _)| price.is_none());
         let texts: Vec<_> = unsaid
             .map(|(key, _, derived)| format!("{key} = {derived:.6}"))
+            // Six digits are more than enough; trailing zeros would suggest a precision.
             .map(|text| text.trim_end_matches('0').trim_end_matches('.').to_owned())
             .collect();
         let model = entry.model_id.clone();

@@ -14,6 +14,7 @@ pub(super) fn secret(
     faults: &mut Vec<ConfigFault>,
 ) -> SecretString {
     reference.resolve().unwrap_or_else(|error| {
+        // An empty value lets the reading continue, so that further faults are found.
         faults.push(ConfigFault::new(place.to_owned(), error));
         SecretString::default()
     })

@@ -98,8 +98,10 @@ impl SkillReader<'_> {
             let other = other.display();
             return Err(format!("the skill {name} is in {other} already; keep one"));
         }
+        // Recorded before the package is read, so a second directory of the name is reported even if the first fails.
         self.places.insert(name.clone(), directory.to_owned());
         let package = SkillPackage::read(directory, name)?;
+        // The text of the configuration takes precedence over the front matter.
         if skill.description.is_none() {
             skill.description = Some(package.description.clone());
         }

@@ -100,6 +100,7 @@ impl ToolReader<'_> {
         parameters: Option<&JsonObject>,
         place: &str,
     ) -> HttpToolSpec {
+        // The template with sample values: the rules apply to host and port, not to the parameters.
         let example = entry.url.example();
         self.check_url(example.as_str(), place);
         self.redact_query(&example);
@@ -156,6 +157,7 @@ impl ToolReader<'_> {
                 }
             }
             McpTransportEntry::Child { command, env } => {
+                // Most programs need these two to start; all other variables may hold secrets of the gateway.
                 let inherited = INHERITED.iter().filter_map(|name| {
                     let value = inherited_variable(name)?;
                     Some(((*name).to_owned(), SecretString::from(value)))
@@ -164,6 +166,7 @@ impl ToolReader<'_> {
                 for (name, reference) in env {
                     let place = format!("{place}.env.{name}");
                     let value = secrets::secret(reference, &place, self.faults);
+                    // A tool may echo its environment, so its values are redacted like headers.
                     self.secrets.push(value.clone());
                     variables.insert(name.clone(), value);
                 }
@@ -191,6 +194,7 @@ impl ToolReader<'_> {
             let name = name.parse::<HeaderName>();
             if let (Ok(name), Ok(mut header)) = (name, HeaderValue::from_str(value.expose_secret()))
             {
+                // Sensitive values are left out of debug output and of the header compression table.
                 header.set_sensitive(true);
                 headers.insert(name, header);
             }
@@ -232,7 +236,7 @@ fn effect(said: Option<&str>) -> Option<ToolEffect> {
     }
 }
 
-/// Whether a query parameter is a credential, by its name or by a value that looks random. Credentials are
+/// True if a query parameter is a credential, by its name or by a value that looks random. Credentials are
 /// redacted in all responses, so a common word must not match.
 fn is_credential(name: &str, value: &str) -> bool {
     const NAMES: [&str; 9] = [
