@@ -414,7 +414,7 @@ async fn reports_agent_faults_by_configuration_path() {
         ),
         (
             "retry = { max = \"often\" }",
-            "agents[0].retry.max: must be a whole number",
+            "agents[0].retry.max: must be an integer",
         ),
         (
             "colour = 1",

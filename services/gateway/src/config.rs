@@ -98,7 +98,7 @@ pub struct Config {
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
-    /// Where the settings are written, for messages about faults.
+    /// Position of each setting in its source, for messages about faults.
     pub locations: Locations,
 }
 
@@ -120,6 +120,7 @@ impl Config {
         for fault in faults {
             let section = fault.pointer.split(['.', '[']).next()?;
             // Every address depends on its rules.
+            // Faults elsewhere may be a consequence of a missing rule.
             if section == "egress" {
                 return None;
             }
@@ -138,6 +139,7 @@ impl Config {
     pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
         let mut merged = source::merge(None, Some(Variables::default()))
             .expect("the embedded defaults are valid TOML");
+        // Sections that other sections refer to lose only the faulty key, so that references stay valid.
         merged.tree["server"]["listen"] = json!(listen.to_string());
         merged.tree["database"]["url"] = json!(sqlite_url(data_dir));
         Self::judge(merged.tree).expect("the embedded defaults are valid settings")
@@ -650,7 +652,7 @@ mod tests {
             printed.contains("  --> the variable RUNNEL__LIMITS__TYPO"),
             "{printed}"
         );
-        let line = "limits.line_bytes: must be a whole number from 4096 to 16777216";
+        let line = "limits.line_bytes: must be an integer from 4096 to 16777216";
         assert!(printed.contains(line), "{printed}");
         assert!(printed.contains("server.port: is not known here; known are listen, public_url"));
     }

@@ -26,12 +26,14 @@ pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
 /// Faults have paths relative to the table. A malformed value is left out, so that the rest is still validated.
 fn judge(mut agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
     let mut faults = Vec::new();
+    // Placeholders keep the required keys parseable, so that the other keys are validated, too.
     for (key, value) in placeholders() {
         agent.entry(key).or_insert_with(|| {
             faults.push(ConfigFault::new(key, "is required"));
             value
         });
     }
+    // serde stops at the first malformed value, so it runs once per fault.
     while faults.len() < MAX_MALFORMED {
         match serde_path_to_error::deserialize::<_, AgentSpec>(&Value::Object(agent.clone())) {
             Ok(spec) => {
@@ -40,6 +42,7 @@ fn judge(mut agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
                 let found = check_agent(&spec).into_iter();
                 let found = found.map(|fault| ConfigFault::within("", &fault));
                 let found: Vec<_> = found
+                    // A placeholder, or a key without its malformed value, would cause a second fault.
                     .filter(|fault| !has_fault(top_key(&fault.pointer)))
                     .collect();
                 faults.extend(found);
@@ -57,6 +60,7 @@ fn judge(mut agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
                     pointer,
                     reworded(&error.inner().to_string()),
                 ));
+                // The same value would fail again without end.
                 if !is_removed {
                     break;
                 }
@@ -120,7 +124,7 @@ fn reworded(message: &str) -> String {
 /// The name of a type in TOML.
 fn type_name(expected: &str) -> &str {
     match expected {
-        "u32" | "u64" | "i64" => "a whole number",
+        "u32" | "u64" | "i64" => "an integer",
         "a map" => "a table",
         "a sequence" => "a list",
         "a string" => "text in quotes",
@@ -156,7 +160,7 @@ mod tests {
                 "event_types[0]: must be an exact event type or a prefix that ends in .*",
                 "resource_policy.models: must be \"*\" or a list of names",
                 "resource_policy.tool: is not known here; did you mean tools?",
-                "retry.max: must be a whole number",
+                "retry.max: must be an integer",
                 "runner_id: must have the form plugin:{author}/{plugin}/{runner}, or {author}/{plugin}",
                 "scope.bot: is not known here; did you mean bot_id?",
             ]

@@ -66,6 +66,7 @@ impl ArtifactsConfig {
                 Reported
             })
         });
+        // A quota below the maximum size would refuse uploads that `max_bytes` allows.
         let holds_one = !matches!((&max_bytes, &workspace_bytes), (Ok(one), Ok(all)) if one > all);
         let message = "must not be less than artifacts.max_bytes";
         let order = table.demand("workspace_bytes", holds_one, message);
@@ -95,6 +96,7 @@ fn artifact_url(value: Value) -> Result<ArtifactUrl, &'static str> {
         return path.map(ArtifactUrl::Directory).ok_or(SHAPE);
     }
     let (bucket, prefix) = match text.strip_prefix("s3://").ok_or(SHAPE)? {
+        // Credentials and parameters do not belong into the URL.
         place if place.contains(['?', '#', '@']) => return Err(SHAPE),
         place => place.split_once('/').unwrap_or((place, "")),
     };

@@ -19,12 +19,13 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let cost = table.optional("cost", |value| cost(&value));
     let wall = table.optional("seconds", seconds(0.0..=1e9));
     let shape = match (&scope, &window) {
+        // A fault of the scope itself is reported already.
         (Ok(scope), Ok(None)) if scope != "run" => {
             Err(table.fault("window", "is required: hour, day or month"))
         }
         (Ok(scope), Ok(Some(_))) if scope == "run" => Err(table.fault(
             "window",
-            "is not for scope run: a run is counted as a whole",
+            "is not for scope run: a run is counted from start to end",
         )),
         _ => Ok(()),
     };
@@ -40,7 +41,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let whose = match (&scope, &only) {
         (Ok(scope), Ok(Some(only))) if scope != "workspace" && !is_id(only) => Err(table.fault(
             "only",
-            format!("is the id of one {scope}, as the API tells it, and not its name"),
+            format!("must be the id of one {scope} as the API returns it, not its name"),
         )),
         _ => Ok(()),
     };
@@ -78,10 +79,11 @@ fn is_id(text: &str) -> bool {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the range leaves neither a sign nor more than a whole number holds"
+    reason = "the range excludes negative and too large values"
 )]
 fn cost(value: &Value) -> Result<u64, &'static str> {
     let cost = value.as_f64().filter(|cost| (0.0..=1e9).contains(cost));
+    // Rounded, since a decimal fraction such as 0.1 is not exact.
     cost.map(|cost| (cost * 1e6).round() as u64)
         .ok_or("must be a number from 0 to 1000000000")
 }

@@ -78,6 +78,7 @@ fn kind(value: Value) -> Result<BusKind, &'static str> {
 fn nats_url(value: Value) -> Result<Url, &'static str> {
     const SHAPE: &str = "must be nats://HOST:PORT, or tls://HOST:PORT";
     let url = Url::parse(&text(value)?).map_err(|_| SHAPE)?;
+    // Credentials are secrets and must be references; a URL appears in logs.
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
             "must hold no credentials: name them in bus.user and bus.password, bus.token or bus.credentials",
@@ -100,6 +101,7 @@ fn subject(value: Value) -> Result<String, &'static str> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         !word.is_empty() && word.bytes().all(is_plain)
     };
+    // Wildcards would subscribe to subjects of others.
     if subject.len() <= MAX_SUBJECT_BYTES && subject.split('.').all(is_word) {
         Ok(subject)
     } else {

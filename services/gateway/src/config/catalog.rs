@@ -32,7 +32,7 @@ impl SkillDirectoryEntry {
     }
 }
 
-/// Whether `[[skills]]` accepts the name.
+/// Validates a name with the rule of `[[skills]]`.
 pub fn check_skill_name(text: &str) -> Result<(), &'static str> {
     name(Value::from(text)).map(|_| ())
 }
@@ -44,7 +44,7 @@ impl SkillEntry {
         let description = table.optional("description", text);
         let directory = table.optional("directory", |value| text(value).map(PathBuf::from));
         let directory = directory.and_then(|directory| {
-            let message = "is required: name the directory in which the skill's SKILL.md stands";
+            let message = "is required: name the directory of the skill's SKILL.md";
             directory.ok_or_else(|| table.fault("directory", message))
         });
         table.close()?;

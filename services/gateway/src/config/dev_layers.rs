@@ -1,4 +1,4 @@
-//! Layers of the settings of `runnel dev`. Each stands above the one before:
+//! Layers of the settings of `runnel dev`. Each overrides the ones before:
 //!
 //! 1. the defaults
 //! 2. the settings that `dev` generates
@@ -80,6 +80,7 @@ impl DevLayers {
     /// Reads all layers. The process listens at `listen` already.
     pub fn load(&self, listen: SocketAddr) -> Result<Config, ConfigErrors> {
         let mut tree = self.tree()?;
+        // The socket is bound already, so no layer can change the address.
         tree["server"]["listen"] = Value::String(listen.to_string());
         let names = tree.clone();
         Config::judge(tree).map_err(|ConfigErrors(faults)| {
@@ -95,6 +96,7 @@ impl DevLayers {
         };
         let own = source::of_file(own)?;
         let mut tree = self.tree()?;
+        // The effective values are compared, since a layer above may repeat the value of the file.
         tree["server"]["listen"] = Value::String(listen.to_string());
         let keys = own.get("server").and_then(Value::as_object);
         let keys = keys.into_iter().flatten();
@@ -153,6 +155,7 @@ fn overlay(tree: &mut Value, upper: Value, entries: Entries) {
                 }
             }
             (place, mut value, _) => {
+                // Rules of a layer below belong to its servers, which stay in use.
                 if name == "egress" {
                     keep_rules(place, &mut value);
                 }
@@ -204,6 +207,7 @@ fn by_name(tree: &Value, fault: ConfigFault) -> ConfigFault {
     let named = || {
         let (table, rest) = fault.pointer.split_once('[')?;
         let (index, rest) = rest.split_once(']')?;
+        // Only entries of these tables have names; other pointers are unique.
         let (_, key) = TABLES.iter().find(|(name, _)| *name == table)?;
         let index: usize = index.parse().ok()?;
         let name = tree.get(table)?.get(index)?.get(key)?.as_str()?;

@@ -80,6 +80,7 @@ pub(super) fn read_headers(table: &mut Table<'_>) -> Result<BTreeMap<String, Sec
         return Err(table.fault("headers", "must be at most 32"));
     }
     let count = headers.len();
+    // Header names are case-insensitive, so two spellings are one header.
     let headers: BTreeMap<_, _> = headers.into_iter().collect();
     if headers.len() < count {
         return Err(table.fault("headers", "names one header twice"));
@@ -104,6 +105,7 @@ fn check_query(
 impl fmt::Debug for EndpointEntry {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut base_url = self.base_url.clone();
+        // The query of a single URL may hold an access token.
         base_url.set_query(None);
         formatter
             .debug_struct("EndpointEntry")

@@ -9,9 +9,9 @@ use super::locations::Locations;
 /// One fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
-    /// `section.key` or `agents[0].scope`; empty for the file as a whole.
+    /// `section.key` or `agents[0].scope`; empty for the complete file.
     pub pointer: String,
-    /// How to fix it. Never repeats a value, which may be a misplaced secret.
+    /// Instruction for the operator. Never repeats a value, which may be a misplaced secret.
     pub message: String,
     /// `runnel.toml:12`, or the environment variable. `None`: the setting is written nowhere.
     pub place: Option<String>,

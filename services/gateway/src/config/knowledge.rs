@@ -31,7 +31,7 @@ pub enum KnowledgeLocation {
         chunk_chars: u64,
         chunk_overlap: u64,
     },
-    /// Behind Dify's External Knowledge API.
+    /// Served by Dify's External Knowledge API.
     Dify {
         base_url: Url,
         api_key: SecretRef,
@@ -105,6 +105,7 @@ fn read_dify(table: &mut Table<'_>) -> Result<KnowledgeLocation, Reported> {
 
 fn base_url(value: Value) -> Result<Url, String> {
     let url = parse_plain_url(&text(value)?).map_err(|error| error.to_string())?;
+    // Paths are appended to the URL.
     if url.query().is_some() {
         return Err("must have no query (`?`)".to_owned());
     }

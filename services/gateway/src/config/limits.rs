@@ -80,6 +80,7 @@ impl LimitsConfig {
         let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
         let answer_bytes = table.required("answer_bytes", whole(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
+        // A single blob must fit within its area.
         let holds_one = !matches!((&storage_blob_bytes, &storage_area_bytes), (Ok(blob), Ok(area)) if blob > area);
         let message = "must not be less than limits.storage_blob_bytes";
         let area = table.demand("storage_area_bytes", holds_one, message);
@@ -121,7 +122,7 @@ pub(super) fn bytes(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-// A part that is larger than its whole would have no effect.
+// A limit of a part that exceeds the total would have no effect.
 fn check_order(
     table: &mut Table<'_>,
     line_bytes: &Result<u64, Reported>,

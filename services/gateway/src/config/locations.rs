@@ -1,4 +1,4 @@
-//! Where each setting is written: a line of the file, or an environment variable.
+//! Position of each setting: a line of the file, or an environment variable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,6 +42,7 @@ impl Locations {
             "RUNNEL__{}",
             pointer.replace('.', "__").to_ascii_uppercase()
         );
+        // The variable overrides the file, so it is the source of the fault.
         if self.variables.contains(&name) {
             return Some(format!("the variable {name}"));
         }
@@ -62,6 +63,7 @@ impl Locations {
             if let Some(line) = self.lines.get(pointer) {
                 return Some(*line);
             }
+            // A missing key has no line; its table has one.
             pointer = &pointer[..pointer.rfind(['.', '[']).unwrap_or(0)];
         }
         None

@@ -28,7 +28,7 @@ pub struct McpServerEntry {
     pub prefix: String,
     /// `read`, `write` or `irreversible`, by upstream tool name.
     pub effects: BTreeMap<String, String>,
-    /// Whether a repeated call has no further effect, by upstream tool name.
+    /// True if a repeated call has no further effect, by upstream tool name.
     pub idempotent: BTreeMap<String, bool>,
     /// Timeout of one call.
     pub timeout: Duration,
@@ -85,12 +85,13 @@ fn read_transport(table: &mut Table<'_>) -> Result<McpTransportEntry, Reported> 
     let env = table.entries("env", |name, value| {
         Ok::<_, String>((variable(name)?, parsed::<SecretRef>(value)?))
     });
+    // Both sides are read before the combination is checked, so that each fault is reported.
     let (url, headers, command, env) = (url?, headers?, command?, env?);
     if env.len() > MAX_VARIABLES {
         return Err(table.fault("env", "must be at most 64"));
     }
     match (url, command) {
-        (Some(_), Some(_)) => Err(table.fault("url", "stands beside `command`; name one of them")),
+        (Some(_), Some(_)) => Err(table.fault("url", "is set together with `command`; set only one of them")),
         (None, None) => Err(table.fault("url", "is required, or `command` instead of it")),
         (Some(_), None) if !env.is_empty() => Err(table.fault(
             "env",

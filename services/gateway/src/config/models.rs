@@ -39,7 +39,7 @@ pub struct ProviderEntry {
     pub max_tokens_name: Option<String>,
     /// Further chat completion parameters that are sent to a server of kind `openai`.
     pub extra_members: Vec<String>,
-    /// Whether a server of kind `openai` supports the Responses API. `None`: derived from the host.
+    /// Support of the Responses API by a server of kind `openai`. `None`: derived from the host.
     pub responses: Option<bool>,
     /// Script of a `scripted` provider. `None`: it echoes its input.
     pub script: Option<PathBuf>,
@@ -112,6 +112,7 @@ impl ProviderEntry {
 /// Name of a request parameter that can be enabled.
 fn member(value: Value) -> Result<String, String> {
     let name = name(value)?;
+    // Otherwise a run could select another model, or disable the usage that budgets count.
     if NOT_OPENED.contains(&name.as_str()) {
         return Err("is the gateway's: it is never taken from a run".to_owned());
     }
@@ -131,7 +132,7 @@ fn check_keys_of_kind(
     for key in set {
         let is_openais = matches!(key, "max_tokens_name" | "extra_members" | "responses");
         if is_openais && kind != "openai" {
-            placed = Err(table.fault(key, "is for kind openai alone"));
+            placed = Err(table.fault(key, "is only for kind openai"));
         } else if kind == "scripted" {
             placed = Err(table.fault(
                 key,
@@ -162,7 +163,7 @@ fn check_shape(
             ));
         }
         (_, Ok(Some(_))) if !is_scripted => {
-            return Err(table.fault("script", "is for kind scripted alone"));
+            return Err(table.fault("script", "is only for kind scripted"));
         }
         _ => {}
     }

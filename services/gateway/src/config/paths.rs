@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::fault::ConfigFault;
 
-/// How a setting writes a path.
+/// Form of a path in a setting.
 #[derive(Clone, Copy)]
 enum PathForm {
     Plain,
@@ -50,6 +50,7 @@ const SETTINGS: [(&str, PathForm); 22] = [
 /// directory only is a fault: an earlier version may have meant it.
 pub(super) fn anchor(tree: &mut Value, file: &Path) -> Result<(), Vec<ConfigFault>> {
     let directory = file.parent().unwrap_or(Path::new(""));
+    // A file in the working directory needs no prefix.
     if directory.as_os_str().is_empty() || directory == Path::new(".") {
         return Ok(());
     }
@@ -59,6 +60,7 @@ pub(super) fn anchor(tree: &mut Value, file: &Path) -> Result<(), Vec<ConfigFaul
             let Some((prefix, path)) = split(text, form) else {
                 return;
             };
+            // Only the path is encoded in a database URL, so it is compared decoded.
             let written = decoded(prefix, path);
             if !directory.join(&written).exists() && written.exists() {
                 faults.push(moved(pointer, directory));

@@ -49,15 +49,15 @@ impl ModelPrices {
         };
         let of_input = [read.cache_read, read.cache_write_5m, read.cache_write_1h];
         if read.input.is_none() && of_input.iter().any(Option::is_some) {
-            return Err(table.fault("input_price", "is required beside prices of cached tokens"));
+            return Err(table.fault("input_price", "is required together with prices of cached tokens"));
         }
         if read.output.is_none() && read.reasoning.is_some() {
-            return Err(table.fault("output_price", "is required beside reasoning_price"));
+            return Err(table.fault("output_price", "is required together with reasoning_price"));
         }
         Ok(read)
     }
 
-    /// Whether the model has a price.
+    /// True if the model has a price.
     pub fn is_some(&self) -> bool {
         self.input.is_some() || self.output.is_some()
     }
@@ -100,6 +100,7 @@ impl PriceEntry {
             !(is_free && is_priced),
             "is for models without a price",
         )?;
+        // A tier applies above a prompt size; smaller prompts have the base price.
         let has_base = base.input.is_some() && base.output.is_some();
         let message = "needs input_price and output_price, for smaller prompts";
         table.demand("price_tiers", tiers.is_empty() || has_base, message)?;

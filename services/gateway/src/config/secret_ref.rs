@@ -54,6 +54,7 @@ impl SecretRef {
             Self::Environment(name) => self.read_variable(name)?,
             Self::File(path) => self.read_file(path)?,
         };
+        // Editors and `echo` append a line break; other white space belongs to the secret.
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let text = text.strip_suffix('\r').unwrap_or(text);
         if text.is_empty() {
@@ -80,6 +81,7 @@ impl SecretRef {
         };
         let file = File::open(path).map_err(unreadable)?;
         let mut bytes = Vec::new();
+        // One byte more than allowed, to notice an oversized file.
         let read = file
             .take(MAX_BYTES + 1)
             .read_to_end(&mut bytes)

@@ -99,11 +99,13 @@ fn address(value: Value) -> Result<IpAddr, &'static str> {
     let address: IpAddr = text(value)?
         .parse()
         .map_err(|_| "must be an IP address, like 10.0.0.5; networks are not taken")?;
+    // An IPv4 client on an IPv6 listener appears as a mapped address.
     Ok(address.to_canonical())
 }
 
 fn origin(value: Value) -> Result<Url, String> {
     let url = parse_plain_url(&text(value)?).map_err(|error| error.to_string())?;
+    // Callbacks are built as `{public_url}/host/v1`, and tokens contain the origin.
     if url.path() != "/" || url.query().is_some() {
         return Err("must have no path and no query, like https://runnel.example".to_owned());
     }
@@ -116,6 +118,7 @@ fn page_origin(value: Value) -> Result<String, String> {
     let origin = text
         .parse::<Url>()
         .map(|url| url.origin().ascii_serialization());
+    // Browsers send the serialized form, which is compared byte by byte.
     if origin.is_ok_and(|origin| origin == text) {
         return Ok(text);
     }
@@ -172,6 +175,7 @@ impl DatabaseConfig {
     pub fn place(&self) -> String {
         let end = self.url.find(['?', '#']).unwrap_or(self.url.len());
         let (scheme, rest) = self.url[..end].split_once("://").unwrap_or_default();
+        // The last `@`: a password may contain one.
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
         format!("{scheme}://{place}")
     }

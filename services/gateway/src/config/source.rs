@@ -49,7 +49,7 @@ pub(super) fn merge(
     }
 }
 
-/// The variables `RUNNEL__…` alone, as a tree.
+/// The variables `RUNNEL__…` as a tree, without other sources.
 pub(super) fn of_environment(variables: Option<Variables>) -> Result<Value, ConfigFault> {
     let message = "a variable that starts with RUNNEL__ cannot be read; its value must be UTF-8";
     ::config::Config::builder()
@@ -60,7 +60,7 @@ pub(super) fn of_environment(variables: Option<Variables>) -> Result<Value, Conf
         .and_then(refuse_non_finite)
 }
 
-/// A file alone, as a tree.
+/// One file as a tree, without other sources.
 pub(super) fn of_file(path: &Path) -> Result<Value, ConfigErrors> {
     read_file(path).map(|(tree, _)| tree)
 }
@@ -93,17 +93,19 @@ fn overlay(base: &mut Value, over: Value) {
 /// Reads a file. Its relative paths become relative to its directory.
 fn read_file(path: &Path) -> Result<(Value, Locations), ConfigErrors> {
     let text = read_text(path).map_err(|fault| ConfigErrors(vec![fault]))?;
+    // The library reports no positions of values, so the file is parsed once more.
     let parsed = DeTable::parse(&text).ok();
     let locations = parsed.map(|table| Locations::of(path, &text, table.get_ref()));
     let locations = locations.unwrap_or_default();
     let tree = parse(path, &text);
     let mut tree = tree.map_err(|fault| ConfigErrors(vec![fault]).located(&locations))?;
+    // Before the merge: paths of other sources are relative to the working directory.
     anchor(&mut tree, path).map_err(|faults| ConfigErrors(faults).located(&locations))?;
     Ok((tree, locations))
 }
 
-/// Variables of OpenAI's own clients, for `runnel dev` alone. They are the only ones without the prefix
-/// `RUNNEL__`. An empty variable counts as unset.
+/// Variables of OpenAI's own clients, only for `runnel dev`. They are the only ones without the prefix `RUNNEL__`.
+/// An empty variable counts as unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenAiVariables {
     /// `OPENAI_API_KEY` is set. Its value is read through a secret reference.

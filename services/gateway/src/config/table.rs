@@ -52,7 +52,9 @@ impl<'faults> Table<'faults> {
         key: &'static str,
         read: impl FnOnce(Value) -> Result<T, E>,
     ) -> Result<Option<T>, Reported> {
+        // Recorded even if absent, for the advice about unknown keys.
         self.known.push(key);
+        // A null comes from a reset key.
         match self.entries.remove(key).filter(|value| !value.is_null()) {
             None => Ok(None),
             Some(value) => match read(value) {
@@ -107,6 +109,7 @@ impl<'faults> Table<'faults> {
                 .get(identity)
                 .and_then(Value::as_str)
                 .map(str::to_owned);
+            // The duplicate is read all the same, so that its own faults are reported.
             let repeated = id.is_some_and(|id| !seen.insert(id));
             if repeated {
                 faults.push(ConfigFault::new(
@@ -132,6 +135,7 @@ impl<'faults> Table<'faults> {
             .enumerate()
             .map(|(index, value)| read_item(format!("{pointer}[{index}]"), value, self.faults))
             .collect();
+        // Collected in two steps: the first error must not end the reading of later items.
         items.into_iter().collect()
     }
 
@@ -171,6 +175,7 @@ impl<'faults> Table<'faults> {
     /// Ends the reading. Keys that were not read are faults.
     pub(super) fn close(mut self) -> Result<(), Reported> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
+        // Map order is not stable; messages must be.
         unknown.sort_unstable();
         let known = std::mem::take(&mut self.known);
         for key in &unknown {
@@ -184,7 +189,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading and passes the remaining keys to `judge`. Its faults are relative to this table.
+    /// Ends the reading and passes the remaining keys to `judge`. Its faults have paths relative to this table.
     pub(super) fn validate_rest<T>(
         self,
         judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
@@ -253,7 +258,7 @@ pub(super) fn whole(range: RangeInclusive<u64>) -> impl Fn(Value) -> Result<u64,
             .filter(|number| range.contains(number))
             .ok_or_else(|| {
                 format!(
-                    "must be a whole number from {} to {}",
+                    "must be an integer from {} to {}",
                     range.start(),
                     range.end()
                 )

@@ -57,7 +57,7 @@ fn endpoint(value: Value) -> Result<Url, String> {
         return Err("must have no query".to_owned());
     }
     if url.path().trim_end_matches('/').ends_with("/v1/traces") {
-        return Err("must stand without /v1/traces: it is appended".to_owned());
+        return Err("must not end with /v1/traces, which is appended".to_owned());
     }
     Ok(url)
 }
@@ -73,7 +73,7 @@ fn refuse_unused_keys(
     }
     let idle: Vec<_> = settings.into_iter().filter(|(_, is_set)| *is_set).collect();
     for (key, _) in &idle {
-        table.fault(key, "needs telemetry.otlp_endpoint beside it");
+        table.fault(key, "has no effect without telemetry.otlp_endpoint; set both");
     }
     if idle.is_empty() {
         Ok(())

@@ -27,7 +27,7 @@ pub struct ToolEntry {
     pub operations: Vec<String>,
     /// `read`, `write` or `irreversible`.
     pub effect: Option<String>,
-    /// Whether a repeated call with the same arguments has no further effect.
+    /// True if a repeated call with the same arguments has no further effect.
     pub idempotent: Option<bool>,
     /// `None`: a built-in tool.
     pub http: Option<HttpToolEntry>,
@@ -108,7 +108,7 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
         ];
         let needless = needless.iter().find(|(_, stands)| *stands);
         return match needless {
-            Some((key, _)) => Err(table.fault(key, "says how `url` is called; name that, too")),
+            Some((key, _)) => Err(table.fault(key, "has no effect without `url`; set both")),
             None => Ok(None),
         };
     };
@@ -117,7 +117,7 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
         .iter()
         .find(|name| url.names().all(|known| known != name.as_str()))
     {
-        let message = format!("names {stranger:?}, which does not stand in the path of `url`");
+        let message = format!("names {stranger:?}, which the path of `url` does not contain");
         return Err(table.fault("path_slashes", message));
     }
     Ok(Some(HttpToolEntry {
@@ -131,7 +131,7 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
 
 fn names(value: Value) -> Result<Vec<String>, &'static str> {
     serde_json::from_value(value)
-        .map_err(|_| "must be a list of names that stand in the path of `url`")
+        .map_err(|_| "must be a list of names in the path of `url`")
 }
 
 /// A tool is built in or has a URL.
@@ -141,6 +141,7 @@ fn check_kind(
     http: &Result<Option<HttpToolEntry>, Reported>,
     parameters: &Result<Option<Map<String, Value>>, Reported>,
 ) -> Result<(), Reported> {
+    // A fault of a part is reported already.
     let (Ok(name), Ok(http), Ok(parameters)) = (name, http, parameters) else {
         return Ok(());
     };
@@ -149,7 +150,7 @@ fn check_kind(
         None if !is_ours => {
             let ours = GATEWAY_TOOLS.join(", ");
             let message = format!(
-                "is required: `url = \"https://…\"` says where the tool is called; without one, the \
+                "is required: `url = \"https://…\"` is the address of the tool; without one, only the \
                  gateway's own tools can be named: {ours}. Tools of an MCP server come by [[mcp_servers]]"
             );
             Err(table.fault("url", message))
@@ -175,6 +176,7 @@ fn check_path_parameters(
     http: &HttpToolEntry,
     parameters: Option<&Map<String, Value>>,
 ) -> Result<(), Reported> {
+    // An optional path parameter would leave an empty segment.
     let required = parameters.and_then(|schema| schema.get("required")?.as_array());
     let is_required =
         |name: &&str| required.is_some_and(|all| all.iter().any(|one| one.as_str() == Some(*name)));
