@@ -510,7 +510,7 @@ async fn send_uses_given_url_and_key() {
     assert!(
         printed
             .stderr
-            .starts_with("to go on with it: --conversation dev-"),
+            .starts_with("to continue it: --conversation dev-"),
         "{printed:?}"
     );
 

@@ -105,7 +105,7 @@ async fn dry_run_prints_tables_and_writes_nothing() {
         "referenced /pipelines/2/config/ai/coze-api/api-key → config.api-key",
         "defaulted  config.user-id-source",
         "dropped    /pipelines/0/config/ai/local-agent/max-round",
-        "COZE_API_KEY: its value stands at export.json#/pipelines/2/config/ai/coze-api/api-key",
+        "COZE_API_KEY: its value is at export.json#/pipelines/2/config/ai/coze-api/api-key",
         "#/pipelines/10: Empty → nothing (nothing to migrate)",
     ] {
         assert!(printed.stderr.contains(told), "{told}: {}", printed.stderr);

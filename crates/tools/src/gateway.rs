@@ -35,7 +35,7 @@ impl GatewayTool {
         ToolResource {
             tool_name: "get_current_time".to_owned(),
             tool_type: Some("gateway".to_owned()),
-            description: Some("Tells the date and the time of day.".to_owned()),
+            description: Some("Returns the date and the time of day.".to_owned()),
             operations: ToolOperation::ALL.to_vec(),
             parameters: parameters.as_object().cloned(),
             source: Some("gateway".to_owned()),

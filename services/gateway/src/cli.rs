@@ -145,6 +145,7 @@ struct ConfigArgument {
 
 impl ConfigArgument {
     fn path(&self) -> Option<PathBuf> {
+        // Only the working directory is searched: a file of a parent would be used by surprise.
         let default = || Some(PathBuf::from("runnel.toml")).filter(|path| path.exists());
         self.config.clone().or_else(default)
     }
@@ -166,6 +167,7 @@ impl ConfigArgument {
     /// The same for a command that reads or changes what a database has: a missing file is an error.
     fn load_for_existing_database(&self) -> anyhow::Result<Config> {
         let settings = self.load_for_database()?;
+        // SQLite would create the file, and the command would act on an empty database.
         if let Some(file) = embedded_file(&settings.database.url)
             && !file.exists()
         {

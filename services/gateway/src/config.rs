@@ -124,6 +124,7 @@ impl Config {
             if section == "egress" {
                 return None;
             }
+            // Other sections lose only the faulty key, so that references to them stay valid.
             let pointer = if INDEPENDENT.contains(&section) {
                 section
             } else {
@@ -139,7 +140,6 @@ impl Config {
     pub fn for_dev(data_dir: &Path, listen: SocketAddr) -> Self {
         let mut merged = source::merge(None, Some(Variables::default()))
             .expect("the embedded defaults are valid TOML");
-        // Sections that other sections refer to lose only the faulty key, so that references stay valid.
         merged.tree["server"]["listen"] = json!(listen.to_string());
         merged.tree["database"]["url"] = json!(sqlite_url(data_dir));
         Self::judge(merged.tree).expect("the embedded defaults are valid settings")

@@ -93,7 +93,7 @@ async fn differs_from_langbot_only_as_decided() {
 /// Documents with one fault each that only one side accepts.
 fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<String> {
     if !(entity.takes)(&theirs["examples"][0]["document"]) {
-        return vec![format!("{}: taken whole by them alone", entity.theirs)];
+        return vec![format!("{}: taken in full only by them", entity.theirs)];
     }
     let ours = shapes.fields(entity);
     let is_told_already = |what: &str| {
@@ -123,7 +123,7 @@ fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<Stri
     differing
         .map(|(what, _, we)| {
             let who = if we { "us" } else { "them" };
-            format!("{}.{what}: taken by {who} alone", entity.theirs)
+            format!("{}.{what}: taken only by {who}", entity.theirs)
         })
         .collect()
 }

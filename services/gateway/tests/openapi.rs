@@ -29,7 +29,7 @@ fn check(document: &str) {
         .take_while(|(committed, printed)| committed == printed)
         .count();
     panic!(
-        "openapi/{document}.json is not what the code says, from line {} on:\n\
+        "openapi/{document}.json differs from the document of the code, from line {} on:\n\
          committed: {}\n  printed: {}\n\
          if the change is meant: cargo run -- openapi {document} > openapi/{document}.json",
         line + 1,

@@ -91,6 +91,7 @@ pub(super) async fn agents(command: AgentsCommand, json: bool) -> anyhow::Result
         }
         AgentsCommand::Delete(AgentArguments { agent, .. }) => {
             let agent = find(&gateway, &agent).await?;
+            // The configuration would undo the change at the next start.
             changeable(&agent)?;
             let request = gateway.request(Method::DELETE, &path_of(&agent))?;
             gateway.ask(request).await?;
@@ -222,6 +223,7 @@ async fn switch(gateway: &Gateway, named: &str, switch: Switch, json: bool) -> a
         .context("the agent has no version")?;
     let path = path_of(&agent);
     let spec = agent.as_object_mut().context("the agent is no object")?;
+    // The API refuses members that are no part of a specification.
     for key in ADDED {
         spec.remove(key);
     }

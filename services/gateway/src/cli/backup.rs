@@ -54,6 +54,7 @@ pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Re
         output::remark("the artifacts are in a bucket: back them up there");
     }
     let writing = {
+        // The copy blocks on files, and would stall the async worker.
         let file = file.clone();
         tokio::task::spawn_blocking(move || write(&database, artifacts.as_deref(), &file))
     };
@@ -76,12 +77,13 @@ pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Re
             "{}  {runs}, {artifacts}, {bytes} bytes",
             file.display()
         ));
-        output::remark("keep auth.master_key too, apart from it: it is not in the file");
+        output::remark("keep a copy of auth.master_key separately: it is not in the file");
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Result<Backup> {
+    // Both files are next to the target, so that the rename stays within one file system.
     let copy = Temporary::beside(file, "db")?;
     let runs = copy_sqlite(database, &copy.path)
         .with_context(|| format!("cannot copy {}", database.display()))?;
@@ -91,6 +93,7 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
     let written = archive_of((&copy.path, name), artifacts, &archive.path);
     let counted = written.with_context(|| format!("cannot write {}", file.display()))?;
     let bytes = fs::metadata(&archive.path)?.len();
+    // Only a complete archive gets the final name.
     fs::rename(&archive.path, file)
         .with_context(|| format!("cannot rename it to {}", file.display()))?;
     Ok(Backup {
@@ -120,6 +123,7 @@ fn archive_of(
     }
     let mut file = builder.into_inner()?;
     file.flush()?;
+    // The rename could become durable before the contents.
     file.sync_all()?;
     Ok(counted)
 }
@@ -138,6 +142,7 @@ fn append(
         let kind = entry.file_type()?;
         if kind.is_dir() && depth > 0 {
             append(builder, &path, &name, depth - 1, counted)?;
+        // An unfinished upload has no record in the database.
         } else if kind.is_file() && !entry.file_name().to_string_lossy().contains(UNFINISHED) {
             match File::open(&path) {
                 Ok(mut opened) => {

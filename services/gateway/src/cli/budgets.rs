@@ -55,6 +55,7 @@ pub(super) async fn budgets(arguments: BudgetsArguments, json: bool) -> anyhow::
 /// Rows of a budget: one for each subject and limit. A budget without use has one subject, the one that could use it.
 fn rows_of(budget: &Value) -> Vec<TableRow> {
     let scope = text(budget, "scope");
+    // The API lists subjects only after their first use.
     let unused = json!({"id": budget["only"], "left": budget["most"]});
     let used = match elements(budget, "used") {
         [] => std::slice::from_ref(&unused),

@@ -83,10 +83,12 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         }
     };
     let (agents, catalog) = (declared.agents.clone(), declared.catalog.clone());
+    // Their tools are known only after a connection.
     let has_servers =
         !config.mcp_servers.is_empty() || config.builtin_runners.contains(&BuiltinRunner::Clock);
     let mut tools = (!has_servers)
         .then(|| tool_names(&catalog, config.tools.iter().map(|tool| &tool.tool_name)));
+    // A probe with faulty settings would report the same faults once more.
     if arguments.probe && checked.faults.is_empty() {
         let probed = probe(&config, declared).await?;
         tools.clone_from(&probed.tools);
@@ -104,6 +106,7 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         .map(|PolicyWarning { pointer, text, .. }| ConfigFault::new(pointer, text))
         .chain(unpriced_models(&config))
         .map(|warning| {
+            // Located one by one: the order of the warnings is by kind, not by line.
             let ConfigErrors(located) = ConfigErrors(vec![warning]).located(&config.locations);
             located
         })
@@ -307,6 +310,7 @@ async fn probe(config: &Config, mut declared: Declared) -> anyhow::Result<ProbeR
         .iter()
         .all(is_ready)
         .then(|| tool_names(&declared.catalog, names));
+    // After the probes, which use the built-in servers.
     builtin.end().await;
     Ok(ProbeResults {
         storage,

@@ -85,13 +85,14 @@ enum Mode {
 enum Deltas {
     /// The next piece of the text.
     Increment,
-    /// The whole text so far.
+    /// The full text so far.
     Snapshot,
 }
 
 /// Tests the endpoint and prints the report.
 pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode {
     let junit_file = arguments.junit.clone();
+    // Wrong arguments have exit code 2, so a script can distinguish them from failed checks.
     let options = match options(arguments) {
         Ok(options) => options,
         Err(message) => return wrong_usage(&anyhow::anyhow!(message), json),
@@ -112,6 +113,7 @@ fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> Exit
         && let Err(error) = std::fs::write(file, junit(report))
     {
         let message = format!("cannot write {}: {error}", file.display());
+        // The report on standard output may be JSON already, so this error is text.
         return wrong_usage(&anyhow::anyhow!(message), false);
     }
     if report.is_passed() {
@@ -182,6 +184,7 @@ fn options(arguments: ConformArguments) -> Result<ConformOptions, String> {
         let value = resolve("--header", value)?;
         let mut text = HeaderValue::from_str(value.expose_secret())
             .map_err(|_| format!("--header: {name} has characters that no header may have"))?;
+        // Keeps the value out of debug output.
         text.set_sensitive(true);
         headers.insert(name, text);
         secrets.push(value);
@@ -193,7 +196,7 @@ fn options(arguments: ConformArguments) -> Result<ConformOptions, String> {
     };
     if arguments.callback_listen.ip().is_unspecified() && arguments.callback_url.is_none() {
         return Err(
-            "--callback-listen on every address needs a --callback-url: runners must be told one"
+            "--callback-listen on every address needs a --callback-url: runners need an address to call"
                 .to_owned(),
         );
     }

@@ -29,10 +29,10 @@ pub(super) enum ConversationsCommand {
         /// The conversation.
         #[arg(value_name = "ID")]
         conversation: String,
-        /// The bot of the conversation, if the id alone is ambiguous.
+        /// The bot of the conversation, if the id is ambiguous without it.
         #[arg(long, value_name = "ID")]
         bot: Option<String>,
-        /// The thread of the conversation, if the id alone is ambiguous.
+        /// The thread of the conversation, if the id is ambiguous without it.
         #[arg(long, value_name = "ID")]
         thread: Option<String>,
         /// Maximum number of messages.
@@ -67,6 +67,7 @@ pub(super) async fn conversations(
             ..
         } => {
             let id = encoded(&conversation);
+            // Backward, so that the limit keeps the newest messages.
             let mut path = format!("/v1/conversations/{id}/history?direction=backward");
             for (name, value) in [("bot_id", bot), ("thread_id", thread)] {
                 path += &value.map_or(String::new(), |value| {

@@ -60,7 +60,7 @@ pub(super) struct DevArguments {
 
 #[derive(clap::Args)]
 struct OutputAmount {
-    /// Print the whole log. `RUNNEL_LOG` sets another filter.
+    /// Print the complete log. `RUNNEL_LOG` sets another filter.
     #[arg(long, short)]
     verbose: bool,
     /// Print the banner, changes of your runners, warnings (such as failed runs) and errors, but no line for each run.
@@ -93,6 +93,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
     } else {
         print
     };
+    // Before the data directory and secrets are opened.
     process_hardening::harden();
     let building = dev::build(DevOptions {
         data_dir: arguments.data_dir,
@@ -110,6 +111,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
     });
     let playground = Box::pin(building).await?;
     if json {
+        // With JSON, standard output has one document, which a program can parse.
         output::document(&to_json(&playground));
         Box::pin(playground.serve(|_| {})).await?;
     } else {

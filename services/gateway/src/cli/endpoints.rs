@@ -85,6 +85,7 @@ fn list(endpoints: &[Value], json: bool) {
         return;
     }
     let row = |endpoint: &Value| TableRow {
+        // An open circuit breaker matters even if discovery succeeds.
         style: match text(&endpoint["breaker"], "state") {
             "closed" => style_of(text(endpoint, "health")),
             _ => output::RED,

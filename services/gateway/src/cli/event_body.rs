@@ -54,6 +54,7 @@ fn put(event: &mut Map<String, Value>, path: &[&str], value: Option<&str>) {
     let mut place = event;
     for name in objects {
         let inner = place.entry(*name).or_insert_with(|| json!({}));
+        // A member of another type in the file gives way to the argument.
         if !inner.is_object() {
             *inner = json!({});
         }

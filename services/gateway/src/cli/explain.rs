@@ -94,6 +94,7 @@ fn event(arguments: &ExplainArguments) -> anyhow::Result<Value> {
         source: arguments.source.as_deref(),
     };
     let mut event = parts.build()?;
+    // The gateway refuses a message without input, which would hide the agents.
     if event["event_type"] == MESSAGE_RECEIVED {
         event
             .entry("input")

@@ -24,9 +24,11 @@ pub(super) struct ExtractArguments {
 
 /// Prints the mark and the extracted text as JSON.
 pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitCode> {
+    // Limits are set before the document is read: everything after is untrusted input.
     for (resource, most) in [
         (Resource::Cpu, SECONDS),
         (Resource::Data, MEMORY),
+        // A core dump would write the document to disk.
         (Resource::Core, 0),
     ] {
         let limit = Rlimit {
@@ -39,6 +41,7 @@ pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitC
     std::io::stdin().lock().read_to_end(&mut bytes)?;
     let read =
         DocumentFormat::of_media_type(&arguments.media_type).and_then(|kind| read(kind, &bytes));
+    // The mark lets the gateway distinguish the result from output of a library.
     output::piece(&arguments.mark);
     output::piece(&told(read));
     Ok(ExitCode::SUCCESS)

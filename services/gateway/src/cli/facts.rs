@@ -22,6 +22,7 @@ pub(super) fn age(object: &Value, key: &str) -> String {
         return "-".to_owned();
     };
     let now = Clock::system().now_ms().div_euclid(1000);
+    // The clocks of both machines may differ.
     rounded(now.saturating_sub(at).max(0))
 }
 

@@ -54,6 +54,7 @@ impl GatewayArguments {
         let url = self.url.clone().or_else(|| environment("RUNNEL_URL"));
         let key = self.key.clone().map(|key| key.0);
         let key = key.or_else(|| environment("RUNNEL_API_KEY").map(SecretString::from));
+        // With both given, the playground's file does not matter and need not be readable.
         if let (Some(url), Some(key)) = (&url, &key) {
             return Gateway::new(url, key.clone(), None).map(Some);
         }
@@ -68,6 +69,7 @@ impl GatewayArguments {
             std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let dev: DevFile = serde_json::from_slice(&text)
             .with_context(|| format!("{} is malformed", file.display()))?;
+        // With another URL, files of the playground do not belong to the gateway.
         let home = url.is_none().then(|| file.parent()).flatten();
         let url = url.unwrap_or(dev.url);
         let key = key.unwrap_or_else(|| SecretString::from(dev.api_key));
@@ -136,6 +138,7 @@ impl Gateway {
     /// An id of dots would lead to another route, even encoded.
     fn url(&self, path: &str) -> anyhow::Result<Url> {
         let url = self.base.join(path)?;
+        // `join` removes dot segments, so a changed path shows an id that is none.
         if path.split('?').next() != Some(url.path()) {
             bail!("{path} names a path segment that is no id; list the ids first");
         }
@@ -175,12 +178,14 @@ impl Gateway {
         let mut items = Vec::new();
         let mut next = String::new();
         for _ in 0..MAX_PAGES {
+            // A filter may be part of the path already.
             let separator = if path.contains('?') { '&' } else { '?' };
             let limit = MAX_PAGE.min(most - items.len());
             let page = self
                 .get(&format!("{path}{separator}limit={limit}{next}"))
                 .await?;
             items.extend(page["items"].as_array().into_iter().flatten().cloned());
+            // A page may hold more items than requested.
             items.truncate(most);
             match next_cursor(&page) {
                 Some(at) if items.len() < most && page["has_more"] != false => {
@@ -202,6 +207,7 @@ pub(super) fn encoded(text: &str) -> String {
 pub(super) async fn read_json(mut response: Response) -> anyhow::Result<Value> {
     let status = response.status();
     let mut bytes = Vec::new();
+    // Read in chunks, so that the limit applies before the body is in memory.
     while let Some(chunk) = response
         .chunk()
         .await
@@ -212,6 +218,7 @@ pub(super) async fn read_json(mut response: Response) -> anyhow::Result<Value> {
             bail!("the gateway's answer is larger than 64 MiB");
         }
     }
+    // A deletion has no body.
     let empty = status == StatusCode::NO_CONTENT;
     serde_json::from_slice(if empty { b"null" } else { &bytes })
         .with_context(|| format!("the gateway answered HTTP {status} without JSON"))

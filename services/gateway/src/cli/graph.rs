@@ -68,6 +68,7 @@ pub(super) async fn graph(command: GraphCommand, json: bool) -> anyhow::Result<E
         GraphCommand::Run(arguments) => (arguments.graph, to_authors, run),
     };
     let judged = judge(&arguments, limits)?;
+    // With JSON, the output is for a program; the remark would mix into its log.
     if !json && judged.script.is_open() {
         output::remark(
             "no --tools file: every executor is assumed to exist and to take any arguments",

@@ -46,12 +46,14 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     // The operator named this address, so it is the only allowed destination.
     let egress = Egress::new(vec![format!("{host}:{port}").parse()?], TIMEOUT)?;
     let asking = egress.send(egress.request(Method::GET, &url)?);
+    // The client's timeout covers the connection; this one covers the response.
     let answer = tokio::time::timeout(TIMEOUT, asking).await;
     let answer = answer.map_err(|_| anyhow::anyhow!("{base} does not answer in time"))?;
     let answer = answer.with_context(|| format!("{base} does not answer"))?;
     let status = answer.status();
     let ready = status.is_success();
     let body = tokio::time::timeout(TIMEOUT, read_up_to(answer, MAX_BYTES)).await;
+    // The status decides; the body only explains it.
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let reason = serde_json::from_slice(&body).unwrap_or(Value::Null);
     if json {

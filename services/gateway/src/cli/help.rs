@@ -64,6 +64,7 @@ fn emphasized(text: &StyledStr) -> StyledStr {
     let text = text.ansi().to_string();
     let mut emphasized = String::new();
     for (place, part) in text.split('`').enumerate() {
+        // Every second part is between backticks.
         if place % 2 == 1 {
             let _ = write!(emphasized, "{bold}{part}{bold:#}");
         } else {

@@ -48,12 +48,13 @@ pub(super) const RUNS: NamedList<'_> = NamedList {
     about: "status",
 };
 
-/// The id of an item given by its id, a part of it, or its name. A whole UUID is not looked up.
+/// The id of an item given by its id, a part of it, or its name. A complete UUID is not looked up.
 pub(super) async fn find_id(
     gateway: &Gateway,
     list: &NamedList<'_>,
     named: &str,
 ) -> anyhow::Result<String> {
+    // Old runs are beyond the searched ones, so a complete id must not need the list.
     if list.name.is_none() && digits(named).is_some_and(|digits| digits.len() == DIGITS) {
         return Ok(named.to_owned());
     }
@@ -67,6 +68,7 @@ fn select(list: &NamedList<'_>, items: &[Value], named: &str) -> anyhow::Result<
         let name = list.name.and_then(|name| item[name].as_str());
         name == Some(named) || item[list.id] == named
     };
+    // An exact name comes first: it may look like a part of an id.
     if let Some(item) = items.iter().find(is_named) {
         return Ok(id_of(item));
     }

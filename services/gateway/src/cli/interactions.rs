@@ -83,6 +83,7 @@ pub(super) async fn interactions(
             ..
         } => {
             let question = find(&gateway, interaction).await?;
+            // The API refuses the answer, too, but only after the user has typed it.
             if question["status"] != "open" {
                 bail!("the question is {}", text(&question, "status"));
             }

@@ -168,6 +168,7 @@ fn pairs(texts: &[String]) -> Option<Map<String, Value>> {
         }
     }
     for values in pairs.values_mut() {
+        // A single value is no list in the API: it is stored as given.
         if let Value::Array(several) = values
             && several.len() == 1
         {
@@ -245,6 +246,7 @@ async fn add_one(
         .header(CONTENT_TYPE, &file.media_type)
         .body(file.read()?);
     let sending = gateway.ask(request);
+    // Pinned, because the upload continues across the polls.
     tokio::pin!(sending);
     let mut shown = Value::Null;
     loop {

@@ -66,6 +66,7 @@ fn purposes() -> impl TypedValueParser<Value = KeyPurpose> {
 pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<ExitCode> {
     let (KeysCommand::List { config } | KeysCommand::Rotate { config, .. }) = &command;
     let settings = config.load_for_existing_database()?;
+    // A list needs no master key, so it works without access to it.
     let sealed_by = match command {
         KeysCommand::List { .. } => None,
         KeysCommand::Rotate { .. } => Some(master_key(&settings)?),
@@ -83,6 +84,7 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
         }
         _ => list(&store, json).await,
     };
+    // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -139,6 +141,7 @@ async fn rotate_all(
 ) -> anyhow::Result<()> {
     let mut items = Vec::new();
     for purpose in purposes {
+        // Each rotation has its own time: the next one may wait for the lock of a writer.
         let now = Clock::system().now_ms();
         let rotation = rotate(store, master_key, *purpose, occasion, now).await?;
         let (item, told) = report(*purpose, rotation, now)?;
@@ -180,7 +183,7 @@ fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(
         }
         RotationPlan::TooMany => bail!(
             "{MAX_KEYS} keys of purpose {name} verify already; wait until some are over \
-             (`runnel keys list` says when), or withdraw them all with --now"
+             (`runnel keys list` shows when), or withdraw them all with --now"
         ),
         RotationPlan::NotDue => bail!("the signing keys were changed meanwhile, try again"),
     })

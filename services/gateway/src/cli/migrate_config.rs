@@ -84,6 +84,7 @@ pub(super) async fn migrate_config(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let (mut migration, secrets) = plan(arguments).await?;
+    // Without these rules the gateway would refuse the migrated addresses.
     let allow = egress::lines_for_tables(&migration.tables)?;
     if !allow.is_empty() {
         migration.tables.insert(0, MigrationTable::egress(&allow));
@@ -96,6 +97,7 @@ pub(super) async fn migrate_config(
     let in_file = arguments.secrets.as_deref();
     let in_file = in_file.map(|path| write_secrets(path, &secrets).map(|written| (path, written)));
     let in_file = in_file.transpose()?;
+    // An existing file has a master key, or a reference of its own.
     if written.outcome == "created" {
         migration.variables.push(Variable {
             name: "RUNNEL_MASTER_KEY".to_owned(),
@@ -123,6 +125,7 @@ pub(super) async fn migrate_config(
     } else {
         let secrets = in_file.map_or(String::new(), |(path, written)| written.told(path));
         let start = start_of_connectors(arguments, &upstream);
+        // Remarks go to standard error: standard output is the TOML, for a redirect.
         output::remark(&(report(&migration) + &secrets + &start));
         match &arguments.write {
             None => output::piece(&written.text),

@@ -50,6 +50,7 @@ pub(super) fn line_of(parts: &[OutputPart<'_>]) {
 
 /// Prints a JSON result on one line.
 pub(super) fn document(value: &Value) {
+    // JSON escapes keep the text equal for programs, and harmless for a terminal.
     line(&for_terminals(&value.to_string()));
 }
 
@@ -100,13 +101,13 @@ fn write(stream: &mut (impl Write + IsTerminal), parts: &[OutputPart<'_>]) {
     }
 }
 
-/// Whether output on a stream is styled: on terminals, unless `NO_COLOR` or `TERM=dumb` is set.
+/// True if output on a stream is styled: on terminals, unless `NO_COLOR` or `TERM=dumb` is set.
 pub(super) fn has_colors(stream: &impl IsTerminal) -> bool {
     use anstyle_query::{clicolor, no_color};
     is_screen(stream) && !no_color() && clicolor() != Some(false)
 }
 
-/// Whether a stream is a terminal that can move its cursor.
+/// True if a stream is a terminal that can move its cursor.
 pub(super) fn is_screen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && anstyle_query::term_supports_color()
 }
@@ -115,6 +116,7 @@ pub(super) fn is_screen(stream: &impl IsTerminal) -> bool {
 pub(super) fn columns(stream: impl AsFd) -> usize {
     let size = rustix::termios::tcgetwinsize(stream);
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    // Some terminals, such as serial consoles, report a width of 0.
     if columns == 0 { COLUMNS } else { columns }
 }
 

@@ -262,7 +262,7 @@ async fn show(
     Ok(())
 }
 
-/// Status in a list: a completed run that waits says for what, and one whose actions failed says so.
+/// Status in a list, with the cause of a wait, and with failed actions.
 fn list_status_of(run: &Value) -> String {
     let waiting = run["status_reason"].as_str().and_then(waits_for);
     match waiting {

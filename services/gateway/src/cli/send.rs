@@ -50,7 +50,7 @@ pub(super) struct SendArguments {
     /// Attach a file to the message. May be repeated.
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
-    /// Fail at once if the gateway is busy. Default: wait as it says, up to a minute.
+    /// Fail at once if the gateway is busy. Default: wait for `Retry-After`, up to a minute.
     #[arg(long)]
     no_wait: bool,
 }
@@ -66,6 +66,7 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     let words = arguments.words.join(" ");
     let has_parts =
         arguments.event.is_some() || arguments.event_type.is_some() || !arguments.attach.is_empty();
+    // An empty variable of a script would post an empty message.
     if !arguments.words.is_empty() && words.trim().is_empty() {
         output::fault(
             "the message is empty: give a text, or no argument to write it at the terminal",
@@ -140,7 +141,7 @@ pub(super) async fn answer(
     } else if let Some(input) = &mut answers(std::io::stdin().is_terminal()) {
         questions::ask(request, input)?
     } else {
-        bail!("give --action or --value; the question can be asked at a terminal only");
+        bail!("give --action or --value; without them, the command needs a terminal");
     };
     let Some(answer) = answer else {
         bail!("the question is still open");
@@ -182,11 +183,12 @@ fn answers(asks: bool) -> Option<Box<LineInput>> {
     asks.then(|| -> Box<LineInput> { Box::new(read) })
 }
 
-/// Reads the whole input as one message.
+/// Reads the complete input as one message.
 fn whole_input() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin()
         .lock()
+        // One byte more than allowed, to notice the excess.
         .take(MAX_BYTES + 1)
         .read_to_string(&mut text);
     read.context("standard input cannot be read")?;

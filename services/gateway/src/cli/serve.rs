@@ -52,6 +52,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     telemetry::init(arguments.log_format(), filter);
     process_hardening::harden();
     store::failpoint::arm();
+    // Before the ports: a stop signal during the start drains like a later one.
     let signals = Signals::listen(HangupEffect::Warn)?;
     let address = config.server.listen;
     let listener = bind(address)
@@ -65,7 +66,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     let public_url = config.server.public_url.as_ref();
     if public_url.is_none() && address.ip().is_unspecified() {
         tracing::warn!(
-            "runners are told to call back at {url}, which is nobody's address: set server.public_url to where they \
+            "runners receive the callback URL {url}, which no machine can reach: set server.public_url to the address where they \
              reach this gateway, the same for all replicas"
         );
     }
@@ -81,6 +82,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
         public_url,
     )
     .await?;
+    // The metrics port is known now, also if it was 0.
     let metrics_url = metrics.as_ref().map(MetricsServer::url).transpose()?;
     if json {
         output::document(&json!({"listening": url, "metrics": metrics_url}));

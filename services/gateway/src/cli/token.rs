@@ -116,6 +116,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
     } else {
         config.load_for_existing_database()?
     };
+    // Checked before the database is opened, which may create it.
     if let TokenCommand::Create { key, .. } = &command {
         check(&key.spec())?;
         let is_elsewhere = key.role == KeyRole::Owner && workspace != DEFAULT_WORKSPACE;
@@ -125,6 +126,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
         );
     }
     let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
+    // Also after an error, so that SQLite removes its write-ahead log.
     let done = run(&store, &workspace, command, json).await;
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
@@ -179,6 +181,7 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
         'w' => 604_800,
         _ => return Err(fault()),
     };
+    // `parse` accepts a sign.
     let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = number.parse().map_err(|_| fault())?;
     let life = number.checked_mul(seconds).filter(|life| *life > 0);
@@ -268,7 +271,7 @@ async fn revoke(
 ) -> anyhow::Result<()> {
     let found = find(store, &workspace, named).await?;
     let Some(found) = found else {
-        // The argument may be a whole key, so it is not repeated.
+        // The argument may be a complete key, so it is not repeated.
         bail!("there is no API key with this id or prefix; `runnel token list` shows them all");
     };
     let revoke = RevokeApiKey {
@@ -305,7 +308,7 @@ async fn revoke(
     Ok(())
 }
 
-/// Finds a key by id, by prefix, or by its whole text, such as a leaked key.
+/// Finds a key by id, by prefix, or by its full text, such as a leaked key.
 async fn find(
     store: &Store,
     workspace: &WorkspaceId,

@@ -10,7 +10,7 @@ const COMMIT: &str = env!("RUNNEL_BUILD_COMMIT");
 const COMMIT_DATE: &str = env!("RUNNEL_BUILD_DATE");
 const UNKNOWN: &str = "unknown";
 
-/// Version with the commit and its date, which tell builds between two releases apart.
+/// Version with the commit and its date, which distinguish builds between two releases.
 pub(super) fn with_commit() -> String {
     describe(VERSION, COMMIT, COMMIT_DATE)
 }

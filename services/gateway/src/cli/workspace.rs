@@ -59,6 +59,7 @@ pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::
         Some(spec) => create(&store, &spec, json).await,
         None => list(&store, json).await,
     };
+    // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -175,7 +175,7 @@ impl<'faults> Table<'faults> {
     /// Ends the reading. Keys that were not read are faults.
     pub(super) fn close(mut self) -> Result<(), Reported> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
-        // Map order is not stable; messages must be.
+        // Tables come in hash map order; messages need a stable one.
         unknown.sort_unstable();
         let known = std::mem::take(&mut self.known);
         for key in &unknown {
@@ -189,7 +189,7 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading and passes the remaining keys to `judge`. Its faults have paths relative to this table.
+    /// Ends the reading and passes the remaining keys to `judge`, whose faults are relative to this table.
     pub(super) fn validate_rest<T>(
         self,
         judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,

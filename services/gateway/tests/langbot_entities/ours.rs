@@ -32,7 +32,7 @@ pub struct Ours {
     pub schema: Value,
     /// Referenced schemas by name.
     pub components: Vec<(String, Value)>,
-    /// Whether a document parses and is within the limits.
+    /// Returns true if a document parses and is within the limits.
     pub takes: fn(&Value) -> bool,
     /// Parses a document and serializes it again.
     pub rewrite: fn(&str) -> Result<String, serde_json::Error>,

@@ -25,7 +25,7 @@ pub struct FieldShape {
 }
 
 impl FieldShape {
-    /// Whether the schema allows this probe value. `None` if another entity decides or the probe does not apply.
+    /// True if the schema allows this probe value. `None` if another entity decides or the probe does not apply.
     pub fn may_be(&self, what: &str) -> Option<bool> {
         if what == "left out" {
             return Some(!self.required);
@@ -50,7 +50,7 @@ impl FieldShape {
         alternatives.reduce(|one, other| Some(one? || other?))?
     }
 
-    /// Whether the field holds one entity.
+    /// True if the field holds one entity.
     pub fn is_entity(&self) -> bool {
         self.kind.starts_with(char::is_uppercase)
     }
@@ -179,7 +179,7 @@ impl Shapes {
         for (name, field) in &ours {
             let mut differs = |how: String| found.push(format!("{}.{name} {how}", entity.theirs));
             let Some(their) = theirs.get(name) else {
-                differs("is ours alone".to_owned());
+                differs("is only ours".to_owned());
                 continue;
             };
             if field.kind != their["type"] {
@@ -193,7 +193,7 @@ impl Shapes {
             }
         }
         let only_theirs = theirs.keys().filter(|name| !ours.contains_key(*name));
-        found.extend(only_theirs.map(|name| format!("{}.{name} is theirs alone", entity.theirs)));
+        found.extend(only_theirs.map(|name| format!("{}.{name} is only theirs", entity.theirs)));
         found
     }
 
@@ -208,7 +208,7 @@ impl Shapes {
         }
     }
 
-    /// Whether a path ends at a field that only the SDK has. A deeper path may end in any entity, because each
+    /// True if a path ends at a field that only the SDK has. A deeper path may end in any entity, because each
     /// entity is also compared on its own.
     pub fn is_theirs_alone(&self, entity: &Ours, path: &str, theirs: &Value) -> bool {
         let is_theirs = |class: &str, name: &str| theirs[class]["fields"].get(name).is_some();
@@ -217,7 +217,7 @@ impl Shapes {
         })
     }
 
-    /// Whether a path ends at a field that only our type has.
+    /// True if a path ends at a field that only our type has.
     pub fn is_ours_alone(&self, entity: &Ours, path: &str, theirs: &Value) -> bool {
         let is_theirs = |class: &str, name: &str| theirs[class]["fields"].get(name).is_some();
         self.at_end(entity, path, |class, ours, name| {

@@ -137,7 +137,7 @@ fn time_tool() -> Tool {
     let schema = schema.as_object().cloned().unwrap_or_default();
     Tool::new_with_raw(
         TOOL,
-        Some("Tells the date and the time of day.".into()),
+        Some("Returns the date and the time of day.".into()),
         Arc::new(schema),
     )
     .with_annotations(ToolAnnotations::new().read_only(true))
@@ -148,7 +148,7 @@ fn note_tool() -> Tool {
         "type": "object",
         "properties": {
             "text": {"type": "string", "description": "The note."},
-            "time": {"type": "string", "description": "The time that stands below it."},
+            "time": {"type": "string", "description": "The time that is shown below it."},
         },
         "required": ["text"],
         "additionalProperties": false,

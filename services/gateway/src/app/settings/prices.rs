@@ -236,7 +236,7 @@ mod tests {
             "{read} of {input}"
         );
 
-        // Claude Sonnet: $3, $0.30, $3.75, $6, $15, whole and streamed. Only input and output are configured.
+        // Claude Sonnet: $3, $0.30, $3.75, $6, $15, in one response and streamed. Only input and output are configured.
         let price = price_of(&entry(3.0, 15.0, None), "anthropic").unwrap();
         let billed = bill(&calls, |_| [300, 30, 375, 600, 1500]);
         let told = |[input, read, short, long, _]: Call, output: u64| {

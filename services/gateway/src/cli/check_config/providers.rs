@@ -7,7 +7,7 @@ use egress::EgressError;
 use egress::upstream::UpstreamError;
 use models::ProviderProbe;
 
-/// Whether the provider accepted every key.
+/// True if the provider accepted every key.
 pub(super) fn is_good(provider: &ProviderProbe) -> bool {
     provider.keys.iter().all(Result::is_ok)
 }

@@ -56,7 +56,7 @@ impl Runners {
         }
     }
 
-    /// Whether every endpoint responded and every agent fits its runner.
+    /// True if every endpoint responded and every agent fits its runner.
     pub(super) fn is_good(&self) -> bool {
         let fits = |agent: &CheckedAgent| agent.faults.as_ref().is_some_and(Vec::is_empty);
         self.endpoints.iter().all(|(_, listed)| listed.is_ok()) && self.agents.iter().all(fits)

@@ -131,7 +131,7 @@ fn admission(admission: &Value) -> String {
     let cancels = items(&admission["cancels"]).len();
     let now = match text(&admission["decision"]) {
         "start" => "a run starts at once".to_owned(),
-        "queue" => "the run waits behind those that are active".to_owned(),
+        "queue" => "the run waits until the active ones end".to_owned(),
         "interrupt" => {
             let runs = output::counted(cancels as u64, "active run");
             format!("the run starts after the cancel of {runs}")

@@ -61,6 +61,7 @@ pub(super) fn execute(
     };
     for _ in 0..MAX_EVENTS {
         let Some(event) = player.next() else { break };
+        // Each event has its own time, so that timestamps order the transitions.
         player.now += 1;
         for command in step(&mut player.graph, event, player.now) {
             player.carry_out(command, seen);
@@ -112,6 +113,7 @@ impl GraphExecutor<'_> {
                 }
             }
             Command::SetTimer { id, attempt, at } => {
+                // Two timers can fire at the same time, so the key contains the action.
                 let key = (at, id.clone());
                 self.timers
                     .insert(key, GraphEvent::TimerFired { id, attempt });

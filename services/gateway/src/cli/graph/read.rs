@@ -66,6 +66,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
         std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
     };
     read.with_context(|| format!("cannot read {place}"))?;
+    // One byte more than allowed was read, to notice the excess.
     if bytes.len() as u64 > MAX_BYTES {
         bail!("{place} is larger than 1 MiB");
     }

@@ -80,13 +80,13 @@ struct ScriptedResult {
     /// Code of a failure.
     #[serde(default = "tool_error")]
     code: Code,
-    /// Whether the failed call was sent.
+    /// Delivery of the failed call.
     #[serde(default = "sent")]
     sent: Sent,
-    /// Whether a retry of a failed call may succeed.
+    /// True if a retry of a failed call may succeed.
     #[serde(default)]
     retryable: bool,
-    /// Whether the work was done, so that edges to dependents open.
+    /// True if the work was done, so that edges to dependents open.
     #[serde(default = "yes")]
     satisfying: bool,
 }
@@ -185,7 +185,7 @@ impl ReplayScript {
         }
     }
 
-    /// Whether any executor is allowed, because there is no script file.
+    /// True if any executor is allowed, because there is no script file.
     pub(super) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -208,6 +208,7 @@ impl ReplayScript {
         input: &Value,
     ) -> Option<ActionOutcome> {
         let answers = self.answers.get(&(kind, name.to_owned()));
+        // Repeats the last answer, so that a script need not count retries.
         let answer = answers.and_then(|all| all.get(call).or(all.last()));
         match answer {
             Some(answer) => Some(answer.outcome()),

@@ -145,9 +145,9 @@ pub(super) fn end_line(played: &ExecutedGraph) -> String {
         None => "the plan waits for a decision to execute it",
         Some(Why::Finished) => "the model would answer next",
         Some(Why::Decide) => "the model would decide about the failure next",
-        Some(Why::UserNeeded) => "the user would be asked; script it with a tool of type human",
+        Some(Why::UserNeeded) => "the user would get a question; script it with a tool of type human",
         Some(Why::PermissionNeeded) => {
-            "the user would be asked for an approval; script it with approve = true"
+            "the user would get an approval request; script it with approve = true"
         }
         Some(Why::Waiting) => "it waits for something outside",
         Some(Why::Canceled) => "it was stopped",

@@ -125,7 +125,7 @@ fn approvals_wait_unless_scripted() {
 
 #[test]
 fn questions_wait_unless_scripted() {
-    let text = r#"{"kind": "act", "message": "I ask.", "calls": [{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}}]}"#;
+    let text = r#"{"kind": "act", "message": "I ask.", "calls": [{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Continue?"}}]}"#;
     let (waiting, _) = played(text, &open(text));
     assert_eq!(waiting.why, Some(Why::UserNeeded));
     let human =

@@ -38,7 +38,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
         &["conform", "graph", "openapi", "completions", "man"],
     ),
 ];
-/// Maximum length of a line of text. The names of options stand before it.
+/// Maximum length of a line of text, without the names of options.
 const COLUMNS: usize = 84;
 
 /// The command with its groups, and with short lines in all help texts.

@@ -30,6 +30,7 @@ pub(super) fn lines_for<'u>(
     let egress = Egress::new(Vec::new(), CONNECT)?;
     let lines = urls.filter_map(|raw| {
         let url = parse_plain_url(raw).ok()?;
+        // The URL was checked with its table.
         let (host, port) = url.host_str().zip(url.port_or_known_default())?;
         egress
             .check_url(raw)

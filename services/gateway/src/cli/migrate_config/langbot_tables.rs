@@ -128,6 +128,7 @@ pub(super) fn document(tables: Vec<ForeignRows>, workspace: Option<&str>) -> any
         _ => {}
     }
     let is_taken = |row: &JsonObject| match (workspace, workspace_of(row)) {
+        // Rows of versions before 4.10 have no workspace, and belong to all.
         (Some(wanted), Some(of)) => wanted == of,
         _ => true,
     };

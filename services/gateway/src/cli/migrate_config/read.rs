@@ -61,6 +61,7 @@ fn postgres_url(source: &str) -> anyhow::Result<Option<String>> {
     } else {
         return Ok(None);
     };
+    // The suffix names a Python driver; the client here knows only the plain scheme.
     Ok(Some(url.replacen(
         "postgresql+asyncpg://",
         "postgres://",
@@ -108,6 +109,7 @@ fn read_document(path: &Path) -> anyhow::Result<Value> {
     match extension {
         Some("toml") => Ok(parse_toml(path, text).map_err(|fault| anyhow::anyhow!(fault.message))?),
         Some("yaml" | "yml") => bail!("{shown} is YAML; convert it to JSON first"),
+        // A parser message may quote a secret, so it has only the position.
         _ => serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             anyhow::anyhow!("{shown} is no valid JSON at line {line}, column {column}")
@@ -120,6 +122,7 @@ fn text_of<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<&'a str> {
     let shown = path.display();
     let other = match bytes {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => Some("UTF-32"),
+        // UTF-16 without a mark: in JSON and TOML, every second byte is zero.
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, 1..=255, ..] | [1..=255, 0, ..] => Some("UTF-16"),
         _ => None,
     };

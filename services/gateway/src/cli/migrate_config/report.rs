@@ -34,7 +34,7 @@ pub(super) fn report(migration: &Migration) -> String {
     }
     for variable in &migration.variables {
         let from = match &variable.from {
-            Some(from) => format!("its value stands at {from}; "),
+            Some(from) => format!("its value is at {from}; "),
             None => String::new(),
         };
         let value = match &variable.value {

@@ -56,6 +56,7 @@ pub(super) fn write_secrets(
             return Err(error).with_context(|| format!("{} cannot be read", path.display()));
         }
     };
+    // Existing values win: the operator may have rotated a secret since.
     let present: BTreeSet<String> = text.lines().filter_map(name_of).collect();
     let (mut added, mut kept, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     if !text.ends_with('\n') {
@@ -72,6 +73,7 @@ pub(super) fn write_secrets(
             }
         }
     }
+    // Also without additions, so that the mode of an existing file is restricted.
     write_private(path, &text)?;
     Ok(WrittenSecrets {
         added,

@@ -81,6 +81,7 @@ pub(super) fn write(path: &Path, tables: &[MigrationTable]) -> anyhow::Result<Me
         } else {
             format!("{head}\n\n{text}")
         };
+        // The text is appended, so the result is parsed to prove that the tables arrived.
         let extended = parse(&after).with_context(|| format!("{shown} cannot be extended"))?;
         let is_there =
             |table: &&MigrationTable| compare_table(&extended, table) == TableComparison::Same;
@@ -101,21 +102,25 @@ pub(super) fn write(path: &Path, tables: &[MigrationTable]) -> anyhow::Result<Me
 /// Replaces the file atomically. Fails if the file has changed since it was read.
 fn replace(path: &Path, before: Option<&str>, after: &str) -> anyhow::Result<()> {
     let shown = path.display();
+    // A symbolic link must stay; only its target is replaced.
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = real.clone().into_os_string();
     name.push(format!(".{}.new", std::process::id()));
     let new = PathBuf::from(name);
     let put = || -> anyhow::Result<()> {
+        // Next to the target, so that the rename is atomic.
         fs::write(&new, after)?;
         if let Ok(metadata) = fs::metadata(&real) {
             fs::set_permissions(&new, metadata.permissions())?;
         }
+        // Another editor may have saved the file; its changes must not be lost.
         let now = fs::read_to_string(&real).ok();
         ensure!(now.as_deref() == before, "it was changed in the meantime");
         fs::rename(&new, &real)?;
         Ok(())
     };
     put().with_context(|| {
+        // The temporary file may not exist; the first error counts.
         let _ = fs::remove_file(&new);
         format!("{shown} cannot be written")
     })

@@ -51,6 +51,7 @@ async fn upload(gateway: &Gateway, path: &Path) -> anyhow::Result<String> {
     let request = gateway.request(Method::POST, &path)?;
     let request = request
         .header(CONTENT_TYPE, media_type)
+        // A stream has no length of its own; with one, the gateway can refuse the upload early.
         .header(CONTENT_LENGTH, facts.len())
         .body(Body::from(file));
     let stored = gateway.ask(request).await?;

@@ -12,8 +12,10 @@ pub(super) fn busy_for(response: &Response) -> Option<Duration> {
     let seconds = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
     match (response.status(), seconds) {
         (StatusCode::TOO_MANY_REQUESTS, seconds) => Some(seconds.unwrap_or(1)),
+        // A 503 without `Retry-After` is an outage, not a busy gateway.
         (StatusCode::SERVICE_UNAVAILABLE, seconds) => seconds,
         _ => None,
     }
+    // Zero would repeat the request in a busy loop.
     .map(|seconds: u64| Duration::from_secs(seconds.max(1)))
 }

@@ -100,11 +100,13 @@ pub(super) async fn chat(
                     conversation: Some(conversation.id()),
                     ..EventParts::default()
                 };
+                // A new reader per message: an answer must not enter the history of messages.
                 let mut input = answers(!json);
                 let sending = Sending::new(gateway, json, input.as_deref_mut());
                 match sending.post(parts.build()?, &mut last_run).await {
                     Ok(FollowEnd::Left) => return Ok(ExitCode::from(LEFT)),
                     Ok(FollowEnd::Ended(_)) => {}
+                    // A network error must not end the chat and its history.
                     Err(error) => output::error(&error, json),
                 }
             }

@@ -30,6 +30,7 @@ impl CurrentConversation {
     /// The current conversation of a playground.
     pub(super) fn of_home(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join(FILE));
+        // An unreadable file only means another conversation.
         let known = file.as_ref().and_then(|file| {
             let text = std::fs::read_to_string(file).ok()?;
             let id = text.trim();
@@ -53,7 +54,7 @@ impl CurrentConversation {
             return write_private(file, &format!("{}\n", self.id));
         }
         let id = &self.id;
-        output::remark(&format!("to go on with it: --conversation {id}"));
+        output::remark(&format!("to continue it: --conversation {id}"));
         Ok(())
     }
 }

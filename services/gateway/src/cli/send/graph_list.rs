@@ -33,6 +33,7 @@ impl GraphList {
             _ => return Vec::new(),
         };
         let id = change["graph_id"].as_str().unwrap_or_default();
+        // A new graph replaces the list of the one before.
         if self.id != id {
             *self = Self {
                 id: id.to_owned(),
@@ -54,7 +55,7 @@ impl GraphList {
             .collect()
     }
 
-    /// Whether a call belongs to an action of the graph: its id begins with the graph's id.
+    /// True if a call belongs to an action of the graph: its id begins with the graph's id.
     pub(super) fn holds(&self, tool_call_id: &str) -> bool {
         let graph = tool_call_id.split('/').next();
         !self.id.is_empty() && graph == Some(&self.id)
@@ -64,6 +65,7 @@ impl GraphList {
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let reader = OutputDevice::Terminal { columns };
         let skipped = self.actions.len().saturating_sub(MAX_LINES - 1);
+        // The line about skipped actions takes a line itself, so it never replaces a single action.
         let skipped = if skipped > 1 { skipped } else { 0 };
         let above = format!("  … {skipped} earlier actions");
         let above = (skipped > 0).then(|| cut(&above, columns, "…"));

@@ -56,7 +56,7 @@ pub(super) struct MessageRun<'a> {
     last_id: Option<String>,
     ending: Option<Value>,
     started: Instant,
-    /// The run has asked a question.
+    /// The run has an open question.
     has_asked: bool,
     /// The run waits for the answer.
     waits: bool,
@@ -86,7 +86,7 @@ impl<'a> MessageRun<'a> {
         })
     }
 
-    /// Posts the event and reads the first stream of its run. A busy gateway is asked again for this time.
+    /// Posts the event and reads the first stream of its run. Retries for `patience` while the gateway is busy.
     pub(super) async fn post(
         &mut self,
         event: &Value,
@@ -104,7 +104,7 @@ impl<'a> MessageRun<'a> {
         self.read(response).await
     }
 
-    /// The response to the event. While the gateway is busy, it waits as long as the gateway says.
+    /// The response to the event. Waits for `Retry-After` while the gateway is busy.
     async fn accepted(
         &mut self,
         event: &Value,
@@ -112,7 +112,7 @@ impl<'a> MessageRun<'a> {
     ) -> Result<Response, FollowStop> {
         let gateway = self.gateway;
         let until = Instant::now() + patience;
-        // The gateway may have accepted an event whose response says otherwise, such as a proxy's 503.
+        // The gateway may have accepted an event whose response reports a failure, such as a proxy's 503.
         let key = uuid::Uuid::new_v4().to_string();
         loop {
             let mut request = self.streamed(Method::POST, "/v1/events")?.json(event);
@@ -157,6 +157,7 @@ impl<'a> MessageRun<'a> {
                 self.wait(tokio::time::sleep(pause)).await?;
             }
             lost = self.resume().await?;
+            // An event is progress: the limit counts resumes in a row.
             tries = if self.last_id == seen { tries + 1 } else { 0 };
         }
         self.screen.end();
@@ -229,6 +230,7 @@ impl<'a> MessageRun<'a> {
             let mut items = Vec::new();
             let outcome = decoder.push(&chunk, &mut items);
             for item in items {
+                // Comments and events without an id cannot be resumed from.
                 if let SseItem::Event(event) = item
                     && event.id.is_some()
                 {
@@ -265,6 +267,7 @@ impl<'a> MessageRun<'a> {
     async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, FollowStop> {
         tokio::pin!(future);
         loop {
+            // Biased: a finished future counts before a Ctrl-C of the same moment.
             tokio::select! { biased;
                 done = &mut future => return Ok(done),
                 _ = self.interrupts.recv() => self.interrupt().await?,
@@ -285,6 +288,7 @@ impl<'a> MessageRun<'a> {
         let path = format!("/v1/runs/{}/cancel", encoded(&self.id));
         let asking = self.gateway.ask(self.gateway.request(Method::POST, &path)?);
         let asked = tokio::select! { biased;
+            // The answer to the cancel counts before a second Ctrl-C.
             asked = tokio::time::timeout(CANCEL_TIMEOUT, asking) => asked,
             _ = self.interrupts.recv() => return Err(FollowStop::Left),
         };

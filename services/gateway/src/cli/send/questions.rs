@@ -113,6 +113,7 @@ pub(super) fn ask(
     let actions = list(request, "actions");
     let action = match actions {
         [] => None,
+        // A form with one button needs no further input.
         [only] if !values.is_empty() => only["id"].as_str(),
         _ => {
             let prompt = format!("{} > ", choices(actions, "id"));
@@ -206,8 +207,10 @@ fn chosen<'a>(items: &'a [Value], key: &str, typed: &str) -> Option<&'a str> {
             name.is_some_and(|name| name.eq_ignore_ascii_case(typed))
         })
     };
+    // Numbers are shown from 1.
     let number = typed.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
     let named = items.iter().find(is_named);
+    // Names come first: an option may be named like a number.
     named.or_else(|| items.get(number?))?[key].as_str()
 }
 

@@ -118,6 +118,7 @@ impl Screen {
         });
         let label = self.lost.clone().or(call).unwrap_or_default();
         let text = format!("{frame} {label}");
+        // Stays on the line, so that the next frame or remark overwrites it.
         output::styled(&[CLEAR_LINE, OutputPart::Styled(output::DIM, &text)]);
         self.spins = true;
     }
@@ -175,7 +176,7 @@ impl Screen {
         self.shown.clear();
     }
 
-    /// Makes room for other output on this terminal.
+    /// Ends the spinner and the line, before other output on this terminal.
     pub(super) fn pause(&mut self) {
         self.stop_spinning();
         self.break_line();
@@ -235,6 +236,7 @@ impl Screen {
     fn show_graph(&mut self, data: &Value) {
         let changed = self.graph.take(data);
         let graph = &self.graph;
+        // Calls of the graph are lines of the list, so they have no spinner.
         self.calls.retain(|call| !graph.holds(&call.id));
         if !self.is_stderr_terminal {
             self.break_line();
@@ -245,6 +247,7 @@ impl Screen {
         }
         self.stop_spinning();
         self.break_line();
+        // Only the rows that this list printed last; other output above stays.
         let mut parts = vec![LINE_UP; self.graph_rows];
         parts.push(CLEAR_BELOW);
         output::styled(&parts);

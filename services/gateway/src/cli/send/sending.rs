@@ -57,6 +57,7 @@ impl<'a> Sending<'a> {
         known: &mut Option<String>,
     ) -> anyhow::Result<FollowEnd> {
         if self.input.is_some() {
+            // Without the declaration, runners do not ask questions.
             event.entry("delivery").or_insert_with(delivery);
         }
         let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
