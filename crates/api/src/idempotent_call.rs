@@ -20,13 +20,13 @@ use crate::result_offload::offload;
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
 use runs::Runs;
-use tools::{CallOrigin, KnownTool, SkillsOfRun};
+use tools::{AvailableTool, CallOrigin, SkillsOfRun};
 
 /// A tool call with an idempotency key.
 pub(super) struct IdempotentCall<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
-    pub(super) tool: &'a KnownTool,
+    pub(super) tool: &'a AvailableTool,
     pub(super) granted: &'a ToolResource,
     pub(super) skills: &'a SkillsOfRun<'a>,
     pub(super) key: &'a str,

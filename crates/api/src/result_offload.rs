@@ -10,7 +10,7 @@ use store::ArtifactOrigin;
 use crate::auth::RunCaller;
 use crate::state::ApiState;
 use runs::artifacts::{ArtifactOwner, NewArtifact, UploadError};
-use tools::{KnownTool, OversizedResult, SizedResult};
+use tools::{AvailableTool, OversizedResult, SizedResult};
 
 /// Timeout for storing the result as an artifact.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -20,11 +20,11 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) async fn offload(
     caller: &RunCaller,
     state: &ApiState,
-    tool: &KnownTool,
+    tool: &AvailableTool,
     result: Value,
 ) -> Value {
     let large = match tool.sized_result(result) {
-        SizedResult::Whole(result) => return result,
+        SizedResult::Inline(result) => return result,
         SizedResult::Large(large) => large,
     };
     let may_read = caller.grant.snapshot.artifacts(ArtifactOperation::Read);

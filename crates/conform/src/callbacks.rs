@@ -59,12 +59,14 @@ pub(super) fn has_refused_call(check_harness: &CheckHarness, seen: usize) -> boo
 
 fn never_called(check_harness: &CheckHarness) -> String {
     let endpoint = &check_harness.options.endpoint.base_url;
-    let told = &check_harness.callback_url;
+    let url = &check_harness.callback_url;
     if is_here(endpoint) || check_harness.options.callback_url.is_some() {
-        format!("the runner never called {told}; give a --text that makes it call, if it has such calls")
+        format!(
+            "the runner never called {url}; give a --text that makes it call, if it has such calls"
+        )
     } else {
         format!(
-            "the runner never called {told}; on another machine it cannot: give --callback-listen and --callback-url"
+            "the runner never called {url}; on another machine it cannot: give --callback-listen and --callback-url"
         )
     }
 }

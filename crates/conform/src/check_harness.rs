@@ -65,7 +65,7 @@ pub(super) enum DispatchResult {
     },
     /// The runner appends its results later. The rest of the body is discarded.
     Deferred {
-        aside: TrailingBody,
+        trailing: TrailingBody,
         after: Duration,
     },
     Refused(RefusedAnswer),
@@ -189,9 +189,9 @@ impl CheckHarness {
     }
 
     /// The answer of a refused call, with the start of its body.
-    // The body of an error is optional evidence, so a failure to read it is not reported.
     pub(super) async fn refused(&self, response: Response) -> RefusedAnswer {
         let (status, retry_after) = (response.status(), retry_after(response.headers()));
+        // The body of an error is optional evidence, so a failure to read it is not reported.
         let body = tokio::time::timeout(EXCERPT_TIMEOUT, read_up_to(response, EXCERPT_BYTES));
         let body = body.await.ok().and_then(Result::ok).unwrap_or_default();
         RefusedAnswer {
@@ -275,10 +275,10 @@ impl CheckHarness {
         }
         match classify_response(response).await {
             Ok(Answer::Started(started)) => DispatchResult::Started { started, after },
-            Ok(Answer::Deferred(aside)) => {
+            Ok(Answer::Deferred(trailing)) => {
                 // The runner may append at once, so the host must know it before the body is read.
                 self.host.defer(&opened.token);
-                DispatchResult::Deferred { aside, after }
+                DispatchResult::Deferred { trailing, after }
             }
             Err(StartError::BadContentType { content_type, .. }) => {
                 DispatchResult::BadContentType(content_type)

@@ -40,7 +40,7 @@ pub(super) async fn check(
     }
     match [&one, &two]
         .into_iter()
-        .find(|recording| !recording.is_sound())
+        .find(|recording| !recording.is_valid())
     {
         None => book.pass(&SEPARATE, "both ended as they should"),
         Some(recording) if recording.asks_to_wait().is_some() => {

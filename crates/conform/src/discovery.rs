@@ -34,7 +34,7 @@ const PROTOCOL_VERSION: ContractCheck = ContractCheck {
     expected: "protocol_version is \"1\", or absent",
     advice: "serve protocol 1: the gateway lists other versions as incompatible and binds none of them",
 };
-const KNOWN_WORDS: ContractCheck = ContractCheck {
+const DECLARED_NAMES: ContractCheck = ContractCheck {
     id: "discovery.known_words",
     expected: "capabilities and permissions are those that the gateway knows",
     advice: "correct the name: the gateway ignores an unknown capability and never grants an unknown permission",
@@ -55,7 +55,7 @@ pub(super) const ALL: [&ContractCheck; 7] = [
     &RUNNER_IDS,
     &MANIFESTS,
     &PROTOCOL_VERSION,
-    &KNOWN_WORDS,
+    &DECLARED_NAMES,
     &STABLE,
     &HEALTH,
 ];
@@ -75,7 +75,7 @@ pub(super) async fn check(
                 check_harness.redaction.clean(&seen),
             ));
         }
-        Err(ListFault::Unauthorized(seen) | ListFault::Told(seen)) => Err(seen),
+        Err(ListFault::Unauthorized(seen) | ListFault::Invalid(seen)) => Err(seen),
         Ok(answer) => Ok(answer),
     };
     let discovered = match (&check_harness.options.manifests, &answer) {
@@ -107,7 +107,7 @@ enum ListFault {
     Refused(EgressError),
     /// 401 or 403: the secrets differ, or the clocks.
     Unauthorized(String),
-    Told(String),
+    Invalid(String),
 }
 
 /// With the timeout of a registration.
@@ -115,7 +115,9 @@ async fn list(check_harness: &CheckHarness) -> Result<Value, ListFault> {
     let listed = tokio::time::timeout(LIST_TIMEOUT, list_unbounded(check_harness)).await;
     listed.unwrap_or_else(|_| {
         let seconds = LIST_TIMEOUT.as_secs();
-        Err(ListFault::Told(format!("no complete list within {seconds} s")))
+        Err(ListFault::Invalid(format!(
+            "no complete list within {seconds} s"
+        )))
     })
 }
 
@@ -125,25 +127,25 @@ async fn list_unbounded(check_harness: &CheckHarness) -> Result<Value, ListFault
     let answer = answer.map_err(|error| match error {
         EgressError::Connect(_) => ListFault::Unreachable(error),
         EgressError::Blocked { .. } => ListFault::Refused(error),
-        EgressError::Timeout | EgressError::Io(_) => ListFault::Told(in_words(&error)),
+        EgressError::Timeout | EgressError::Io(_) => ListFault::Invalid(in_words(&error)),
     })?;
-    let told = |seen: String| ListFault::Told(seen);
+    let invalid = |seen: String| ListFault::Invalid(seen);
     if answer.status() != StatusCode::OK {
         // The body may name the fault, so it is read before the report.
         let refused = check_harness.refused(answer).await;
         return Err(match refused.status.as_u16() {
             401 | 403 => ListFault::Unauthorized(refused.in_words()),
-            _ => told(refused.in_words()),
+            _ => invalid(refused.in_words()),
         });
     }
     let body = read_up_to(answer, MAX_BYTES + 1).await;
     // An author should see the limit, not a JSON error at its end.
-    let body = body.map_err(|error| told(in_words(&error)))?;
+    let body = body.map_err(|error| invalid(in_words(&error)))?;
     if body.len() > MAX_BYTES {
-        return Err(told("the body is larger than 4 MiB".to_owned()));
+        return Err(invalid("the body is larger than 4 MiB".to_owned()));
     }
-    check_json_text(&body).map_err(|fault| told(format!("the body {fault}")))?;
-    serde_json::from_slice(&body).map_err(|error| told(format!("the body is no JSON: {error}")))
+    check_json_text(&body).map_err(|fault| invalid(format!("the body {fault}")))?;
+    serde_json::from_slice(&body).map_err(|error| invalid(format!("the body is no JSON: {error}")))
 }
 
 fn check_list(answer: &Value, book: &mut FindingCollector<'_>) {
@@ -166,32 +168,32 @@ fn check_manifests(discovered: &Discovered, book: &mut FindingCollector<'_>) {
     if ids.is_empty() {
         book.pass(&RUNNER_IDS, "each has three parts");
     } else {
-        book.fail(&RUNNER_IDS, told(ids));
+        book.fail(&RUNNER_IDS, fault_list(ids));
     }
     if others.is_empty() {
         book.pass(&MANIFESTS, format!("{count} can be bound"));
     } else {
-        book.fail(&MANIFESTS, told(others));
+        book.fail(&MANIFESTS, fault_list(others));
     }
     match discovered.incompatible.first() {
         None => book.pass(&PROTOCOL_VERSION, "1"),
         Some(found) => book.fail(&PROTOCOL_VERSION, format!("{} {}", found.id, found.reason)),
     }
     let warnings = discovered.accepted.iter().flat_map(|found| {
-        let place = format!("/runners/{}", found.index);
+        let pointer = format!("/runners/{}", found.index);
         let warnings = found.warnings.iter().cloned();
         // Faults of a manifest are relative to it; the report shows pointers into the list.
-        warnings.map(move |fault| Fault::new(format!("{place}{}", fault.pointer), fault.message))
+        warnings.map(move |fault| Fault::new(format!("{pointer}{}", fault.pointer), fault.message))
     });
     let warnings: Vec<_> = warnings.collect();
     if warnings.is_empty() {
-        book.pass(&KNOWN_WORDS, "all are known");
+        book.pass(&DECLARED_NAMES, "all are known");
     } else {
-        book.warn(&KNOWN_WORDS, told(&warnings));
+        book.warn(&DECLARED_NAMES, fault_list(&warnings));
     }
 }
 
-fn told<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> String {
+fn fault_list<'a>(faults: impl IntoIterator<Item = &'a Fault>) -> String {
     let each = faults
         .into_iter()
         .map(|fault| format!("{} {}", fault.pointer, fault.message));
@@ -204,7 +206,7 @@ async fn check_stable(
     book: &mut FindingCollector<'_>,
 ) {
     match list(check_harness).await {
-        Err(ListFault::Unauthorized(seen) | ListFault::Told(seen)) => {
+        Err(ListFault::Unauthorized(seen) | ListFault::Invalid(seen)) => {
             book.fail(&STABLE, format!("the second call: {seen}"));
         }
         Err(ListFault::Unreachable(error) | ListFault::Refused(error)) => {

@@ -77,7 +77,7 @@ pub(super) enum End {
 
 impl RunRecording {
     /// The runner ended the run, and no result was rejected.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         let mut faults = self.faults.iter();
         let refused = faults.any(|fault| fault.kind != FaultKind::TruncatedPart);
         self.survives() && !refused
@@ -100,19 +100,19 @@ impl RunRecording {
         }
     }
 
-    /// The runner appends its results later.
     pub(super) fn is_deferred(&self) -> bool {
         matches!(self.answer, RecordedResponse::Deferred(_))
     }
 
-    /// Describes the course of the run.
     pub(super) fn in_words(&self) -> String {
         if let Some(fault) = self.faults.first() {
             return fault.seen.clone();
         }
         match (&self.answer, &self.end) {
             (RecordedResponse::Refused(refused), _) => refused.in_words(),
-            (RecordedResponse::BadContentType(told), _) => format!("the response has the type {told}"),
+            (RecordedResponse::BadContentType(content_type), _) => {
+                format!("the response has the type {content_type}")
+            }
             (RecordedResponse::Silent(after), _) => {
                 format!("no answer in {:.1} s", after.as_secs_f64())
             }
@@ -161,16 +161,16 @@ pub(super) async fn read(
             recording.answer = RecordedResponse::Started(started.format, after);
             (ResultSource::Stream(started), after)
         }
-        DispatchResult::Deferred { aside, after } => {
+        DispatchResult::Deferred { trailing, after } => {
             recording.answer = RecordedResponse::Deferred(after);
-            (ResultSource::Appended(aside), after)
+            (ResultSource::Appended(trailing), after)
         }
         DispatchResult::Refused(refused) => {
             recording.answer = RecordedResponse::Refused(refused);
             return recording;
         }
-        DispatchResult::BadContentType(told) => {
-            recording.answer = RecordedResponse::BadContentType(told);
+        DispatchResult::BadContentType(content_type) => {
+            recording.answer = RecordedResponse::BadContentType(content_type);
             return recording;
         }
         DispatchResult::Silent(after) => {
@@ -185,7 +185,7 @@ pub(super) async fn read(
     let reading = RunReader {
         check_harness,
         opened,
-        judge: ResultValidator::new(
+        validator: ResultValidator::new(
             &opened.snapshot,
             check_harness.limits.results,
             check_harness.options.delta_mode,
@@ -196,7 +196,7 @@ pub(super) async fn read(
     };
     let mut recording = match body {
         ResultSource::Stream(started) => reading.read(started, until).await,
-        ResultSource::Appended(aside) => reading.read_appended(aside, until).await,
+        ResultSource::Appended(trailing) => reading.read_appended(trailing, until).await,
     };
     recording.lasted = after + begun.elapsed();
     if recording.end == End::Completed {
@@ -213,7 +213,7 @@ enum ResultSource {
 struct RunReader<'a> {
     check_harness: &'a CheckHarness,
     opened: &'a PreparedRun,
-    judge: ResultValidator<'a>,
+    validator: ResultValidator<'a>,
     leak: TokenLeakDetector,
     recording: RunRecording,
 }
@@ -269,7 +269,7 @@ impl RunReader<'_> {
         let mut items = Vec::new();
         let read = reader.push(chunk, &mut items);
         self.note_deviations(reader);
-        if self.judge_all(items) {
+        if self.validate_all(items) {
             return true;
         }
         let Err(error) = read else {
@@ -288,8 +288,8 @@ impl RunReader<'_> {
                 "one JSON document is larger than 8 MiB: answer by lines of JSON".to_owned()
             }
             TooLarge::Other => {
-                let most = limits.results.run_bytes;
-                format!("text outside results is larger than twice {most} bytes")
+                let max_bytes = limits.results.run_bytes;
+                format!("text outside results is larger than twice {max_bytes} bytes")
             }
         };
         self.fault(FaultKind::Limit, seen);
@@ -302,20 +302,20 @@ impl RunReader<'_> {
         reader.finish(&mut items);
         self.note_deviations(reader);
         self.recording.framing_fault = reader.fault();
-        self.judge_all(items);
+        self.validate_all(items);
     }
 
     fn note_deviations(&mut self, reader: &mut ResultReader) {
         self.recording.deviations.extend(reader.take_deviations());
     }
 
-    fn judge_all(&mut self, items: Vec<ReaderItem>) -> bool {
+    fn validate_all(&mut self, items: Vec<ReaderItem>) -> bool {
         for item in items {
             let ReaderItem::Result(raw) = item else {
                 continue;
             };
             match self
-                .judge
+                .validator
                 .judge(&raw, self.check_harness.clock.now_seconds())
             {
                 Verdict::Accept(accepted) => self.accept(accepted),

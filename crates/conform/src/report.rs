@@ -386,7 +386,7 @@ mod tests {
     fn endpoint_text_is_plain_and_redacted() {
         let secret = SecretString::from("whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
         let redaction = Redaction::new(&[secret, SecretString::from("abc")]);
-        for (said, shown) in [
+        for (text, shown) in [
             ("plain ü 你好", "plain ü 你好"),
             ("\u{1b}[31mred\r\n\0", "\\u{1b}[31mred\\u{d}\\u{a}\\u{0}"),
             ("a\u{202e}b\u{ffff}\u{85}", "a\\u{202e}b\\u{ffff}\\u{85}"),
@@ -394,7 +394,7 @@ mod tests {
             ("token rehearsal.0a1b2c, and", "token [token], and"),
             ("abc", "abc"),
         ] {
-            assert_eq!(redaction.clean(said), shown, "{said:?}");
+            assert_eq!(redaction.clean(text), shown, "{text:?}");
         }
         let body = format!("Error\n  at MDEyMzQ1Njc4OWFiY2RlZg==\n{}", "x".repeat(300));
         let excerpt = redaction.excerpt(&body);

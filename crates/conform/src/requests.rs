@@ -36,7 +36,7 @@ pub(super) async fn check(
         modify: add_fields,
         ..check_harness.message(&check_harness.options.text)
     };
-    judge(
+    record_outcome(
         &UNKNOWN_FIELDS,
         &check_harness.play(runner, &plan).await,
         book,
@@ -50,8 +50,12 @@ pub(super) async fn check(
     check_charset(check_harness, runner, book).await;
 }
 
-fn judge(check: &'static ContractCheck, recording: &RunRecording, book: &mut FindingCollector<'_>) {
-    if recording.is_sound() {
+fn record_outcome(
+    check: &'static ContractCheck,
+    recording: &RunRecording,
+    book: &mut FindingCollector<'_>,
+) {
+    if recording.is_valid() {
         book.pass(check, recording.in_words());
     } else {
         book.fail(check, recording.in_words());
@@ -69,13 +73,13 @@ fn check_bare_event(recording: &RunRecording, book: &mut FindingCollector<'_>) {
             );
             book.warn(&BARE_EVENT, seen);
         }
-        _ => judge(&BARE_EVENT, recording, book),
+        _ => record_outcome(&BARE_EVENT, recording, book),
     }
 }
 
 /// Adds unknown fields to every object that a newer gateway may extend.
 fn add_fields(request: &mut Value) {
-    for place in [
+    for pointer in [
         "",
         "/host",
         "/context",
@@ -93,7 +97,7 @@ fn add_fields(request: &mut Value) {
         "/context/runtime",
     ] {
         // A path that the request lacks is skipped: the event may have no actor.
-        if let Some(Value::Object(object)) = request.pointer_mut(place) {
+        if let Some(Value::Object(object)) = request.pointer_mut(pointer) {
             let unknown = json!({"a": [1, null, {"b": "c"}]});
             object.insert("x_unknown_to_you".to_owned(), unknown);
         }
@@ -112,7 +116,7 @@ async fn check_charset(
     let until = Instant::now() + check_harness.options.timeout;
     let recording = recording::read(check_harness, &opened, posted, until).await;
     check_harness.host.cut(&opened.token);
-    if recording.is_sound() {
+    if recording.is_valid() {
         book.pass(&CHARSET, recording.in_words());
     } else {
         book.warn(&CHARSET, recording.in_words());

@@ -22,7 +22,7 @@ pub(super) struct RunText {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextMismatch {
     pub(super) pieces: String,
-    pub(super) whole: String,
+    pub(super) complete: String,
     /// The last delta equals the complete message: deltas are snapshots.
     pub(super) snapshots: bool,
 }
@@ -75,7 +75,7 @@ impl RunText {
         self.deltas += 1;
         let piece = text_of(&chunk["content"]);
         match (chunk["all_content"].as_str(), self.delta_mode) {
-            (Some(whole), _) => whole.clone_into(&mut self.gathered),
+            (Some(full), _) => full.clone_into(&mut self.gathered),
             (None, DeltaMode::Snapshot) if !piece.is_empty() => self.gathered.clone_from(&piece),
             (None, _) => self.gathered.push_str(&piece),
         }
@@ -87,21 +87,21 @@ impl RunText {
     }
 
     fn add_message(&mut self, message: &Value) {
-        let whole = text_of(&message["content"]);
+        let complete = text_of(&message["content"]);
         let pieces = std::mem::take(&mut self.gathered);
         let last = std::mem::take(&mut self.last_piece);
-        self.all.push_str(&whole);
+        self.all.push_str(&complete);
         // A message without deltas is complete on its own.
         if pieces.trim().is_empty() {
             return;
         }
         self.compared += 1;
         // Spaces at the ends may be trimmed by the runner.
-        if pieces.trim() != whole.trim() && self.disagreement.is_none() {
+        if pieces.trim() != complete.trim() && self.disagreement.is_none() {
             self.disagreement = Some(TextMismatch {
-                snapshots: last.trim() == whole.trim(),
+                snapshots: last.trim() == complete.trim(),
                 pieces,
-                whole,
+                complete,
             });
         }
     }
@@ -122,15 +122,15 @@ mod tests {
         ("message.delta", chunk.to_string())
     }
 
-    fn whole(text: &str) -> (&'static str, String) {
+    fn complete(text: &str) -> (&'static str, String) {
         let message = serde_json::json!({"message": {"role": "assistant", "content": text}});
         ("message.completed", message.to_string())
     }
 
     #[track_caller]
-    fn check(mode: DeltaMode, said: &[(&str, String)], agrees: bool, snapshots: bool) {
+    fn check(mode: DeltaMode, results: &[(&str, String)], agrees: bool, snapshots: bool) {
         let mut run_text = RunText::new(mode);
-        for (kind, data) in said {
+        for (kind, data) in results {
             run_text.add(kind, data);
         }
         let disagreement = run_text.disagreement();
@@ -141,27 +141,27 @@ mod tests {
     #[test]
     fn compares_deltas_with_the_following_message() {
         use DeltaMode::{Increment, Snapshot};
-        let grown = [piece("a"), piece("a b"), whole("a b")];
+        let grown = [piece("a"), piece("a b"), complete("a b")];
         check(
             Increment,
-            &[piece("a "), piece("b"), whole("a b")],
+            &[piece("a "), piece("b"), complete("a b")],
             true,
             false,
         );
         check(
             Increment,
-            &[piece("a "), piece("b\n"), whole("a b")],
+            &[piece("a "), piece("b\n"), complete("a b")],
             true,
             false,
         );
         check(
             Increment,
-            &[piece("a"), whole("a"), piece("b"), whole("b")],
+            &[piece("a"), complete("a"), piece("b"), complete("b")],
             true,
             false,
         );
-        check(Increment, &[whole("a")], true, false);
-        check(Increment, &[piece("a"), whole("b")], false, false);
+        check(Increment, &[complete("a")], true, false);
+        check(Increment, &[piece("a"), complete("b")], false, false);
         check(Increment, &grown, false, true);
         check(Snapshot, &grown, true, false);
     }

@@ -207,8 +207,8 @@ fn check_head(recording: &RunRecording, book: &mut FindingCollector<'_>) -> bool
             book.fail(&STATUS, format!("{}{wait}", refused.in_words()));
             return false;
         }
-        RecordedResponse::BadContentType(told) => {
-            book.fail(&CONTENT_TYPE, told);
+        RecordedResponse::BadContentType(content_type) => {
+            book.fail(&CONTENT_TYPE, content_type);
             return false;
         }
         RecordedResponse::Broken(error) => {
@@ -356,7 +356,7 @@ fn check_speech(
         None if run_text.compared() > 0 => book.pass(&PIECES, "they do"),
         None => book.skip(&PIECES, "no message came both in pieces and in full"),
         Some(found) => {
-            let seen = format!("pieces {:?}, full text {:?}", found.pieces, found.whole);
+            let seen = format!("pieces {:?}, full text {:?}", found.pieces, found.complete);
             // The common mistake gets its own advice; other differences may be intended, such as corrections.
             if found.snapshots {
                 book.fail(

@@ -37,7 +37,7 @@ pub(super) struct CallSource {
 /// Concurrency slots of one server or of HTTP tools. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct CallSlots {
-    most: usize,
+    max: usize,
     /// Maximum number of slots per endpoint and per tool.
     share: usize,
     state: Arc<Mutex<SlotState>>,
@@ -60,21 +60,21 @@ struct Waiter {
 
 /// A slot, released on drop.
 struct CallSlot {
-    places: CallSlots,
+    slots: CallSlots,
     caller: CallSource,
 }
 
 /// A queue entry, removed if the call is dropped.
 struct QueueEntry<'a> {
-    places: &'a CallSlots,
+    slots: &'a CallSlots,
     number: u64,
 }
 
 impl CallSlots {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
-            most,
-            share: (most / 4 * 3).max(1),
+            max,
+            share: (max / 4 * 3).max(1),
             state: Arc::default(),
         }
     }
@@ -84,47 +84,47 @@ impl CallSlots {
         self.state().used
     }
 
-    /// Waits for a slot and runs the call, both within `most`. Without a slot the call is not made.
+    /// Waits for a slot and runs the call, both within `timeout`. Without a slot the call is not made.
     pub(super) async fn run<T>(
         &self,
         caller: CallSource,
-        most: Duration,
+        timeout: Duration,
         calling: impl Future<Output = Result<T, UpstreamError>>,
     ) -> Result<T, UpstreamError> {
-        let end = Instant::now() + most;
-        // The queue and the call share one deadline, so a caller waits `most` in total.
-        let Some(place) = self.enter(caller.clone(), end).await else {
+        let end = Instant::now() + timeout;
+        // The queue and the call share one deadline, so a caller waits `timeout` in total.
+        let Some(slot) = self.enter(caller.clone(), end).await else {
             return Err(self.refusal(&caller));
         };
         // Dropped on a timeout of the call as well: an aborted call must not hold its slot.
         let called = timeout_at(end, calling).await;
-        drop(place);
+        drop(slot);
         called.unwrap_or(Err(UpstreamError::Timeout))
     }
 
     async fn enter(&self, caller: CallSource, end: Instant) -> Option<CallSlot> {
-        let (number, place) = {
+        let (number, slot) = {
             let mut state = self.state();
             if self.has_slot(&state, &caller) {
                 return Some(self.take(&mut state, caller));
             }
-            let (ready, place) = oneshot::channel();
+            let (ready, slot) = oneshot::channel();
             // Tickets order the queue: the map iterates in order of arrival.
             state.tickets += 1;
             let number = state.tickets;
             state.waiting.insert(number, Waiter { caller, ready });
-            (number, place)
+            (number, slot)
         };
         let _ticket = QueueEntry {
-            places: self,
+            slots: self,
             number,
         };
-        timeout_at(end, place).await.ok()?.ok()
+        timeout_at(end, slot).await.ok()?.ok()
     }
 
     fn has_slot(&self, state: &SlotState, caller: &CallSource) -> bool {
         let has_share = |count: Option<&usize>| count.is_none_or(|count| *count < self.share);
-        state.used < self.most
+        state.used < self.max
             && has_share(state.by_endpoint.get(&caller.endpoint))
             && has_share(state.by_tool.get(&caller.tool))
     }
@@ -134,7 +134,7 @@ impl CallSlots {
         *state.by_endpoint.entry(caller.endpoint).or_default() += 1;
         *state.by_tool.entry(Arc::clone(&caller.tool)).or_default() += 1;
         CallSlot {
-            places: self.clone(),
+            slots: self.clone(),
             caller,
         }
     }
@@ -162,22 +162,22 @@ impl Drop for CallSlot {
     fn drop(&mut self) {
         // A slot without a receiver is dropped here after the lock is released, since its drop takes the lock.
         let mut unclaimed = Vec::new();
-        let mut state = self.places.state();
+        let mut state = self.slots.state();
         state.used -= 1;
         release_count(&mut state.by_endpoint, &self.caller.endpoint);
         release_count(&mut state.by_tool, &self.caller.tool);
         let waiting: Vec<u64> = state.waiting.keys().copied().collect();
         for number in waiting {
-            if state.used >= self.places.most {
+            if state.used >= self.slots.max {
                 break;
             }
             let fits = state
                 .waiting
                 .get(&number)
-                .is_some_and(|waiter| self.places.has_slot(&state, &waiter.caller));
+                .is_some_and(|waiter| self.slots.has_slot(&state, &waiter.caller));
             if fits && let Some(waiter) = state.waiting.remove(&number) {
-                let place = self.places.take(&mut state, waiter.caller);
-                unclaimed.extend(waiter.ready.send(place).err());
+                let slot = self.slots.take(&mut state, waiter.caller);
+                unclaimed.extend(waiter.ready.send(slot).err());
             }
         }
         drop(state);
@@ -186,9 +186,9 @@ impl Drop for CallSlot {
 }
 
 impl Drop for QueueEntry<'_> {
-    // A slot that was sent meanwhile sits in the channel, and is released with it.
     fn drop(&mut self) {
-        self.places.state().waiting.remove(&self.number);
+        // A slot that was sent meanwhile sits in the channel, and is released with it.
+        self.slots.state().waiting.remove(&self.number);
     }
 }
 
@@ -220,71 +220,71 @@ mod tests {
 
     /// Calls that never end.
     fn stuck(
-        places: &CallSlots,
+        slots: &CallSlots,
         count: usize,
         caller: &CallSource,
     ) -> impl Future<Output = Vec<()>> + use<> {
         let calls: Vec<_> = (0..count)
             .map(|_| {
-                let (places, caller) = (places.clone(), caller.clone());
+                let (slots, caller) = (slots.clone(), caller.clone());
                 async move {
                     let hour = Duration::from_hours(1);
-                    let _ = places.run::<()>(caller, hour, pending()).await;
+                    let _ = slots.run::<()>(caller, hour, pending()).await;
                 }
             })
             .collect();
         join_all(calls)
     }
 
-    fn is_served(places: &CallSlots, caller: CallSource) -> bool {
+    fn is_served(slots: &CallSlots, caller: CallSource) -> bool {
         let hour = Duration::from_hours(1);
-        let called = places.run(caller, hour, ready(Ok(())));
+        let called = slots.run(caller, hour, ready(Ok(())));
         called.now_or_never().is_some()
     }
 
-    async fn reason(places: &CallSlots, caller: CallSource) -> &'static str {
+    async fn reason(slots: &CallSlots, caller: CallSource) -> &'static str {
         let moment = Duration::from_millis(1);
-        let called = places.run::<()>(caller, moment, ready(Ok(()))).await;
+        let called = slots.run::<()>(caller, moment, ready(Ok(()))).await;
         called.unwrap_err().reason()
     }
 
     #[tokio::test]
     async fn endpoints_leave_slots_for_others() {
-        let places = CallSlots::new(8);
-        let mut slow = Box::pin(stuck(&places, 20, &caller(1, "slow")));
+        let slots = CallSlots::new(8);
+        let mut slow = Box::pin(stuck(&slots, 20, &caller(1, "slow")));
         assert!(slow.as_mut().now_or_never().is_none());
-        assert_eq!(places.used(), 6);
-        assert!(is_served(&places, caller(2, "fast")));
-        assert_eq!(reason(&places, caller(1, "fast")).await, OF_ENDPOINT.0);
-        assert_eq!(reason(&places, caller(2, "slow")).await, OF_TOOL.0);
-        let mut rest = Box::pin(stuck(&places, 2, &caller(2, "other")));
+        assert_eq!(slots.used(), 6);
+        assert!(is_served(&slots, caller(2, "fast")));
+        assert_eq!(reason(&slots, caller(1, "fast")).await, OF_ENDPOINT.0);
+        assert_eq!(reason(&slots, caller(2, "slow")).await, OF_TOOL.0);
+        let mut rest = Box::pin(stuck(&slots, 2, &caller(2, "other")));
         assert!(rest.as_mut().now_or_never().is_none());
-        assert_eq!(reason(&places, caller(3, "fast")).await, OF_ALL.0);
+        assert_eq!(reason(&slots, caller(3, "fast")).await, OF_ALL.0);
         drop(slow);
-        assert_eq!(places.used(), 2);
-        assert!(is_served(&places, caller(1, "slow")));
+        assert_eq!(slots.used(), 2);
+        assert!(is_served(&slots, caller(1, "slow")));
         drop(rest);
-        let state = places.state();
+        let state = slots.state();
         assert!(state.by_endpoint.is_empty() && state.by_tool.is_empty());
         assert!(state.waiting.is_empty());
     }
 
     #[tokio::test]
     async fn queued_calls_run_when_slots_free_up() {
-        let places = CallSlots::new(4);
-        let first = stuck(&places, 3, &caller(1, "slow"));
+        let slots = CallSlots::new(4);
+        let first = stuck(&slots, 3, &caller(1, "slow"));
         let mut first = Box::pin(first);
         assert!(first.as_mut().now_or_never().is_none());
         let hour = Duration::from_hours(1);
-        let mut second = Box::pin(places.run(caller(1, "fast"), hour, ready(Ok(7))));
+        let mut second = Box::pin(slots.run(caller(1, "fast"), hour, ready(Ok(7))));
         assert!(second.as_mut().now_or_never().is_none());
         // A dropped call leaves the queue.
-        let mut third = Box::pin(places.run(caller(1, "fast"), hour, ready(Ok(8))));
+        let mut third = Box::pin(slots.run(caller(1, "fast"), hour, ready(Ok(8))));
         assert!(third.as_mut().now_or_never().is_none());
         drop(third);
-        assert_eq!(places.state().waiting.len(), 1);
+        assert_eq!(slots.state().waiting.len(), 1);
         drop(first);
         assert_eq!(second.await.unwrap(), 7);
-        assert_eq!(places.used(), 0);
+        assert_eq!(slots.used(), 0);
     }
 }

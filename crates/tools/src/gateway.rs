@@ -78,12 +78,12 @@ mod tests {
 
     #[test]
     fn returns_time_at_requested_offset() {
-        let told = time_at(1_795_353_000_000, "+08:00").unwrap();
-        assert_eq!(told["utc"], "2026-11-22T13:10:00Z");
-        assert_eq!(told["local"], "2026-11-22T21:10:00+08:00");
-        assert_eq!(told["weekday"], "Sunday");
-        let told = time_at(1_795_353_000_000, "-12:30").unwrap();
-        assert_eq!(told["local"], "2026-11-22T00:40:00-12:30");
+        let time = time_at(1_795_353_000_000, "+08:00").unwrap();
+        assert_eq!(time["utc"], "2026-11-22T13:10:00Z");
+        assert_eq!(time["local"], "2026-11-22T21:10:00+08:00");
+        assert_eq!(time["weekday"], "Sunday");
+        let time = time_at(1_795_353_000_000, "-12:30").unwrap();
+        assert_eq!(time["local"], "2026-11-22T00:40:00-12:30");
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn request(
     key: Option<&str>,
 ) -> Result<RequestBuilder, UpstreamError> {
     let (mut url, rest) =
-        place(spec, parameters).map_err(|error| UpstreamError::Rejected(error.to_string()))?;
+        fill_url(spec, parameters).map_err(|error| UpstreamError::Rejected(error.to_string()))?;
     let in_body = in_body(spec);
     if !in_body && !rest.is_empty() {
         let pairs = rest.iter().map(|(name, value)| (name, plain(value)));
@@ -75,7 +75,7 @@ fn request(
 /// Refuses parameters that would leave their path segment or override a query parameter.
 pub(super) fn check(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
     let at = |name: &str| format!("/parameters/{}", domain::form::escape_pointer(name));
-    let placed = place(spec, parameters);
+    let placed = fill_url(spec, parameters);
     let (url, rest) =
         placed.map_err(|error| vec![Fault::new(at(error.name()), error.to_string())])?;
     if in_body(spec) {
@@ -122,7 +122,7 @@ fn stem(name: &str) -> String {
 }
 
 /// The URL with its path filled, and the remaining parameters.
-fn place(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(Url, JsonObject), FillError> {
+fn fill_url(spec: &HttpToolSpec, parameters: &JsonObject) -> Result<(Url, JsonObject), FillError> {
     let url = &spec.url;
     let value = |name: &str| match parameters.get(name) {
         Some(value @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => Some(plain(value)),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn places_parameters_in_path_body_or_query() {
+    fn distributes_parameters_to_path_body_or_query() {
         let parameters = json!({"id": "a b", "n": 3, "deep": {"x": [1]}});
         let posted = sent(Method::POST, "https://t.example/{id}/x", &parameters);
         let body = json!({"n": 3, "deep": {"x": [1]}});

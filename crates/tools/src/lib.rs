@@ -74,18 +74,18 @@ struct ToolsInner {
     clock: Clock,
     redactor: Redactor,
     catalog: Arc<ArcSwap<ResourceCatalog>>,
-    declared: Vec<Arc<KnownTool>>,
+    declared: Vec<Arc<AvailableTool>>,
     skills: BTreeMap<String, SkillPackage>,
-    skill_tools: Vec<Arc<KnownTool>>,
+    skill_tools: Vec<Arc<AvailableTool>>,
     servers: Vec<Arc<ManagedServer>>,
-    known: ArcSwap<BTreeMap<String, Arc<KnownTool>>>,
-    http_places: CallSlots,
+    available: ArcSwap<BTreeMap<String, Arc<AvailableTool>>>,
+    http_slots: CallSlots,
     /// Serializes updates of the catalog.
     publishing: Mutex<()>,
 }
 
 /// An available tool.
-pub struct KnownTool {
+pub struct AvailableTool {
     pub resource: ToolResource,
     /// `None`: any arguments.
     schema: Option<Schema>,
@@ -134,8 +134,8 @@ impl Tools {
             servers: servers
                 .map(|spec| Arc::new(ManagedServer::new(spec, clock)))
                 .collect(),
-            known: ArcSwap::default(),
-            http_places: CallSlots::new(HTTP_CALLS),
+            available: ArcSwap::default(),
+            http_slots: CallSlots::new(HTTP_CALLS),
             publishing: Mutex::default(),
         }));
         tools.publish();
@@ -162,9 +162,9 @@ impl Tools {
 
     /// Connects to the MCP servers once and returns their states.
     pub async fn probe(&self) -> Vec<McpServer> {
-        let is_asked = |server: &McpServer| server.state == McpServerState::Connecting;
+        let is_pending = |server: &McpServer| server.state == McpServerState::Connecting;
         let settled = async {
-            while self.servers().iter().any(is_asked) {
+            while self.servers().iter().any(is_pending) {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
@@ -176,15 +176,15 @@ impl Tools {
     }
 
     /// The tool of that name.
-    pub fn find(&self, name: &str) -> Option<Arc<KnownTool>> {
-        self.0.known.load().get(name).cloned()
+    pub fn find(&self, name: &str) -> Option<Arc<AvailableTool>> {
+        self.0.available.load().get(name).cloned()
     }
 
     /// Calls a tool with validated parameters. Dropping the future cancels the call if the tool's protocol supports
     /// it.
     pub async fn call(
         &self,
-        tool: &KnownTool,
+        tool: &AvailableTool,
         parameters: &JsonObject,
         origin: CallOrigin<'_>,
     ) -> Result<Value, UpstreamError> {
@@ -203,7 +203,7 @@ impl Tools {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
                 let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters, key);
-                let call_slots = &self.0.http_places;
+                let call_slots = &self.0.http_slots;
                 call_slots
                     .run(caller(), spec.timeout, Box::pin(calling))
                     .await
@@ -245,15 +245,15 @@ impl Tools {
             .iter()
             .map(|server| server.listed())
             .collect();
-        let names = NameOwners::held(&self.0.known.load(), &self.0.servers, &listed);
-        let mut known = BTreeMap::new();
+        let names = NameOwners::held(&self.0.available.load(), &self.0.servers, &listed);
+        let mut available = BTreeMap::new();
         let mut order = Vec::new();
-        let mut take = |tool: &Arc<KnownTool>| {
+        let mut take = |tool: &Arc<AvailableTool>| {
             let name = &tool.resource.tool_name;
-            if known.contains_key(name) || RESERVED_TOOLS.contains(&name.as_str()) {
+            if available.contains_key(name) || RESERVED_TOOLS.contains(&name.as_str()) {
                 return false;
             }
-            known.insert(name.clone(), Arc::clone(tool));
+            available.insert(name.clone(), Arc::clone(tool));
             order.push(tool.resource.clone());
             true
         };
@@ -263,11 +263,11 @@ impl Tools {
         for (at, (server, listed)) in self.0.servers.iter().zip(&listed).enumerate() {
             let is_starting = server.is_starting();
             // The owner is decided before the name is taken, so that a later server cannot win by a faster reply.
-            let mut serve = |tool: &Arc<KnownTool>| {
+            let mut serve = |tool: &Arc<AvailableTool>| {
                 names.may_own(&tool.resource.tool_name, at, is_starting) && take(tool)
             };
             let (served, taken): (Vec<_>, Vec<_>) = listed.iter().partition(|tool| serve(tool));
-            let names = |tools: Vec<&Arc<KnownTool>>| {
+            let names = |tools: Vec<&Arc<AvailableTool>>| {
                 let names = tools.into_iter().map(|tool| &tool.resource.tool_name);
                 names.cloned().collect()
             };
@@ -275,9 +275,9 @@ impl Tools {
         }
         // Skill tools are granted with skills, separately from the catalog.
         for tool in &self.0.skill_tools {
-            known.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
+            available.insert(tool.resource.tool_name.clone(), Arc::clone(tool));
         }
-        self.0.known.store(Arc::new(known));
+        self.0.available.store(Arc::new(available));
         // Decisions are cached per catalog, so an unchanged catalog is not replaced.
         if self.0.catalog.load().tools == order {
             return;
@@ -290,7 +290,7 @@ impl Tools {
     }
 }
 
-impl KnownTool {
+impl AvailableTool {
     /// Validates the arguments of a call. Pointers are relative to the arguments.
     pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         if let Some(schema) = &self.schema {
@@ -317,7 +317,7 @@ impl KnownTool {
     /// The result in the form for the runner. Skill results have their own bounds.
     pub fn sized_result(&self, result: Value) -> SizedResult {
         match self.callee {
-            Callee::Skill(_) => SizedResult::Whole(result),
+            Callee::Skill(_) => SizedResult::Inline(result),
             _ => result_size::size_result(result),
         }
     }
@@ -352,7 +352,9 @@ impl Callee {
 }
 
 /// Skill tools exist even without configured skills, because runs may have registered some.
-fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownTool>>, BadSchema> {
+fn skill_tools(
+    skills: &BTreeMap<String, SkillPackage>,
+) -> Result<Vec<Arc<AvailableTool>>, BadSchema> {
     let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
     let registration = Registration {
         taken: skills.keys().cloned().collect(),
@@ -362,21 +364,21 @@ fn skill_tools(skills: &BTreeMap<String, SkillPackage>) -> Result<Vec<Arc<KnownT
         Callee::RegisterSkill(registration),
     );
     let tools = reading.into_iter().chain([registering]);
-    let known = tools.map(|(resource, callee)| {
+    let compiled = tools.map(|(resource, callee)| {
         let schema = resource.parameters.as_ref().map(Schema::compile);
-        Ok(Arc::new(KnownTool {
+        Ok(Arc::new(AvailableTool {
             schema: schema.transpose().map_err(BadSchema)?,
             resource,
             callee,
         }))
     });
-    known.collect()
+    compiled.collect()
 }
 
-fn declared_tool(spec: ToolSpec) -> Result<Arc<KnownTool>, BadSchema> {
+fn declared_tool(spec: ToolSpec) -> Result<Arc<AvailableTool>, BadSchema> {
     let parameters = spec.resource.parameters.as_ref();
     let schema = parameters.map(Schema::compile).transpose();
-    Ok(Arc::new(KnownTool {
+    Ok(Arc::new(AvailableTool {
         schema: schema.map_err(BadSchema)?,
         resource: spec.resource,
         callee: match spec.call {

@@ -29,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::call_slots::{CallSlots, CallSource};
-use super::{KnownTool, McpServerSpec};
+use super::{AvailableTool, McpServerSpec};
 use base::clock::Clock;
 pub(super) use connection::keep;
 use egress::redact::Redactor;
@@ -46,7 +46,7 @@ pub(super) struct ManagedServer {
     spec: McpServerSpec,
     clock: Clock,
     status: Mutex<ServerStatus>,
-    listed: Mutex<Vec<Arc<KnownTool>>>,
+    listed: Mutex<Vec<Arc<AvailableTool>>>,
     lifecycle: McpLifecycle,
     peer: ArcSwapOption<Peer<RoleClient>>,
     /// A call failed on the connection: check whether the server still lists its tools.
@@ -106,7 +106,7 @@ impl ManagedServer {
     }
 
     /// Tools of the last list.
-    pub(super) fn listed(&self) -> Vec<Arc<KnownTool>> {
+    pub(super) fn listed(&self) -> Vec<Arc<AvailableTool>> {
         let listed = self.listed.lock();
         listed.unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::mcp::ManagedServer;
-use super::{Callee, KnownTool};
+use super::{AvailableTool, Callee};
 
 /// Server indexes by owned name. A server owns a name while it lists it.
 #[derive(Default)]
@@ -13,21 +13,21 @@ pub(super) struct NameOwners(BTreeMap<String, usize>);
 impl NameOwners {
     /// Owners after the current lists, given the previous catalog.
     pub(super) fn held(
-        known: &BTreeMap<String, Arc<KnownTool>>,
+        previous: &BTreeMap<String, Arc<AvailableTool>>,
         servers: &[Arc<ManagedServer>],
-        listed: &[Vec<Arc<KnownTool>>],
+        listed: &[Vec<Arc<AvailableTool>>],
     ) -> Self {
-        let holder = |tool: &KnownTool| {
+        let holder = |tool: &AvailableTool| {
             let Callee::Mcp { server, .. } = &tool.callee else {
                 return None;
             };
             let is_it = |other: &Arc<ManagedServer>| Arc::ptr_eq(other, server);
             let at = servers.iter().position(is_it)?;
             let is_listed =
-                |other: &Arc<KnownTool>| other.resource.tool_name == tool.resource.tool_name;
+                |other: &Arc<AvailableTool>| other.resource.tool_name == tool.resource.tool_name;
             listed.get(at)?.iter().any(is_listed).then_some(at)
         };
-        let held = known.iter();
+        let held = previous.iter();
         let held = held.filter_map(|(name, tool)| Some((name.clone(), holder(tool)?)));
         Self(held.collect())
     }
@@ -55,8 +55,8 @@ mod tests {
             ("search", 2, true, false),
             ("other", 2, false, true),
         ] {
-            let told = names.may_own(name, server, is_starting);
-            assert_eq!(told, may, "{name} {server} {is_starting}");
+            let allowed = names.may_own(name, server, is_starting);
+            assert_eq!(allowed, may, "{name} {server} {is_starting}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Maximum size of an inline result, as JSON text.
-const WHOLE_BYTES: usize = 256 * 1024;
+const INLINE_BYTES: usize = 256 * 1024;
 /// Size of the preview of a larger result.
 const PREVIEW_BYTES: usize = 16 * 1024;
 
@@ -11,7 +11,7 @@ const PREVIEW_BYTES: usize = 16 * 1024;
 #[derive(Debug, PartialEq)]
 pub enum SizedResult {
     /// Unchanged.
-    Whole(Value),
+    Inline(Value),
     /// Too large for a model: a preview for the runner, and the full text for an artifact.
     Large(OversizedResult),
 }
@@ -39,12 +39,12 @@ impl OversizedResult {
 /// Separates large results from small ones.
 pub(super) fn size_result(result: Value) -> SizedResult {
     let (text, mime_type) = match result {
-        Value::String(text) if text.len() > WHOLE_BYTES => (text, "text/plain"),
-        Value::String(_) => return SizedResult::Whole(result),
+        Value::String(text) if text.len() > INLINE_BYTES => (text, "text/plain"),
+        Value::String(_) => return SizedResult::Inline(result),
         other => {
             let text = other.to_string();
-            if text.len() <= WHOLE_BYTES {
-                return SizedResult::Whole(other);
+            if text.len() <= INLINE_BYTES {
+                return SizedResult::Inline(other);
             }
             (text, "application/json")
         }
@@ -58,20 +58,20 @@ mod tests {
 
     #[test]
     fn truncates_large_results_at_character_boundaries() {
-        for whole in [
+        for small in [
             json!({"a": "x".repeat(1000)}),
-            json!("y".repeat(WHOLE_BYTES)),
+            json!("y".repeat(INLINE_BYTES)),
         ] {
-            assert_eq!(size_result(whole.clone()), SizedResult::Whole(whole));
+            assert_eq!(size_result(small.clone()), SizedResult::Inline(small));
         }
-        let text = format!("x{}", "ä".repeat(WHOLE_BYTES));
+        let text = format!("x{}", "ä".repeat(INLINE_BYTES));
         let SizedResult::Large(large) = size_result(Value::String(text.clone())) else {
             panic!("it is large")
         };
         assert_eq!((&large.text, large.mime_type), (&text, "text/plain"));
         let cut = large.preview(None);
         assert_eq!(cut["truncated"], true);
-        assert_eq!(cut["bytes"], 2 * WHOLE_BYTES + 1);
+        assert_eq!(cut["bytes"], 2 * INLINE_BYTES + 1);
         assert!(cut.get("artifact_id").is_none());
         let preview = cut["preview"].as_str().unwrap();
         assert_eq!(
@@ -81,7 +81,7 @@ mod tests {
         );
         assert_eq!(large.preview(Some("a".to_owned()))["artifact_id"], "a");
 
-        let list = json!(["z".repeat(WHOLE_BYTES)]);
+        let list = json!(["z".repeat(INLINE_BYTES)]);
         let SizedResult::Large(large) = size_result(list.clone()) else {
             panic!("it is large")
         };

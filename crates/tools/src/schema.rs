@@ -27,7 +27,7 @@ const PATTERN_BYTES: usize = 128 * 1024;
 /// Maximum cost of a check on the calling task: a few milliseconds.
 const AT_ONCE: u64 = 20_000;
 /// Maximum cost of a check on a blocking thread: a few seconds.
-const MOST: u64 = 4_000_000;
+const MAX_COST: u64 = 4_000_000;
 /// Maximum number of visits to report all faults, and to report the first. Faults are collected in memory.
 const ALL_FAULTS: u64 = 20_000;
 const ONE_FAULT: u64 = 200_000;
@@ -76,18 +76,18 @@ impl Schema {
     pub(super) async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
         let parameters = Value::Object(parameters.clone());
         if let Some(estimate) = estimate(&self.0.cost_graph, &parameters, AT_ONCE) {
-            return self.0.judge(&parameters, estimate);
+            return self.0.validate(&parameters, estimate);
         }
         // An acquire fails only on a closed semaphore; this one is static. Without a permit the check runs as well.
-        let _place = LONG_CHECKS.acquire().await;
+        let _permit = LONG_CHECKS.acquire().await;
         let compiled = Arc::clone(&self.0);
-        let judging = tokio::task::spawn_blocking(move || {
-            let estimate = estimate(&compiled.cost_graph, &parameters, MOST);
-            estimate.map(|estimate| compiled.judge(&parameters, estimate))
+        let checking = tokio::task::spawn_blocking(move || {
+            let estimate = estimate(&compiled.cost_graph, &parameters, MAX_COST);
+            estimate.map(|estimate| compiled.validate(&parameters, estimate))
         });
         // A panic of the validator refuses the arguments instead of ending the run.
-        let judged = judging.await.unwrap_or_default();
-        judged.unwrap_or_else(|| Err(vec![too_much()]))
+        let checked = checking.await.unwrap_or_default();
+        checked.unwrap_or_else(|| Err(vec![too_much()]))
     }
 }
 
@@ -119,7 +119,7 @@ fn on_a_large_stack<T: Send>(
 }
 
 impl CompiledSchema {
-    fn judge(&self, parameters: &Value, estimate: ValidationCost) -> Result<(), Vec<Fault>> {
+    fn validate(&self, parameters: &Value, estimate: ValidationCost) -> Result<(), Vec<Fault>> {
         // `is_valid` allocates no error, so most calls pay only for this.
         if self.validator.is_valid(parameters) {
             Ok(())
@@ -154,7 +154,8 @@ fn fault(error: &ValidationError<'_>) -> Fault {
 }
 
 fn too_much() -> Fault {
-    let message = "take too long to validate against the tool's schema; send fewer and shorter values";
+    let message =
+        "take too long to validate against the tool's schema; send fewer and shorter values";
     Fault::new("/parameters", message)
 }
 

@@ -160,16 +160,16 @@ impl SkillTool {
             let message = "there is no such skill; list_skills names those that there are";
             return Err(UpstreamError::Unsupported(message.to_owned()));
         };
-        let mut told = if self == Self::Activate {
+        let mut result = if self == Self::Activate {
             json!({"skill_name": name, "content": found.content(), "files": found.files()})
         } else {
             let path = text("path");
             json!({"skill_name": name, "path": path, "content": found.read_file(path).await?})
         };
-        if let (Some(registered), Some(told)) = (&skill.registered, told.as_object_mut()) {
-            told.insert("registered".to_owned(), json!(registered));
+        if let (Some(registered), Some(result)) = (&skill.registered, result.as_object_mut()) {
+            result.insert("registered".to_owned(), json!(registered));
         }
-        Ok(told)
+        Ok(result)
     }
 }
 

@@ -107,11 +107,11 @@ pub struct ToolEffects {
 impl ToolEffects {
     /// Without facts, the source is `None`.
     pub fn of(effect: Option<ToolEffect>, idempotent: Option<bool>, source: EffectSource) -> Self {
-        let is_said = effect.is_some() || idempotent.is_some();
+        let has_facts = effect.is_some() || idempotent.is_some();
         Self {
             effect,
             idempotent,
-            source: is_said.then_some(source),
+            source: has_facts.then_some(source),
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
 pub(crate) use database::{embedded_file, open_store};
 pub(crate) use metrics::MetricsServer;
 pub(crate) use settings::{
-    Declared, DerivedPrices, KnownNames, PolicyWarning, artifact_directory, declared,
+    Declared, DeclaredNames, DerivedPrices, PolicyWarning, artifact_directory, declared,
     derived_prices, run_limits, ungranted_choices, unknown_policy_names, unpriced_models,
 };
 
@@ -205,9 +205,9 @@ impl App {
             self.server.clone(),
             closing.clone(),
         ));
-        let told = CancellationToken::new();
+        let exporter_stop = CancellationToken::new();
         if let Some(exporter) = self.exporter {
-            self.tasks.spawn(exporter.run(told.clone()));
+            self.tasks.spawn(exporter.run(exporter_stop.clone()));
         }
         let (tools, stopped) = (self.tools.clone(), closing.clone());
         keep(&self.tasks, &self.runs, move |_| {
@@ -251,7 +251,7 @@ impl App {
                 self.knowledge.end().await;
                 self.builtin.end().await;
                 // The exporter stops after the runs, since the end of a run still records spans.
-                told.cancel();
+                exporter_stop.cancel();
                 self.tasks.close();
                 // After all writers, so that the last writes are committed.
                 self.runs.store().close().await;

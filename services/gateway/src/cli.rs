@@ -158,7 +158,7 @@ impl ConfigArgument {
         if path.is_none() {
             output::remark(&format!(
                 "there is no runnel.toml here and no --config: the database is {}",
-                settings.database.place()
+                settings.database.display_url()
             ));
         }
         Ok(settings)

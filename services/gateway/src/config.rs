@@ -132,7 +132,7 @@ impl Config {
             };
             reset(&mut tree, &defaults, pointer)?;
         }
-        let rest = Self::judge(tree).ok()?;
+        let rest = Self::validate(tree).ok()?;
         Some(Self { locations, ..rest })
     }
 
@@ -142,12 +142,12 @@ impl Config {
             .expect("the embedded defaults are valid TOML");
         merged.tree["server"]["listen"] = json!(listen.to_string());
         merged.tree["database"]["url"] = json!(sqlite_url(data_dir));
-        Self::judge(merged.tree).expect("the embedded defaults are valid settings")
+        Self::validate(merged.tree).expect("the embedded defaults are valid settings")
     }
 
     fn load_with(path: Option<&Path>, variables: Option<Variables>) -> Result<Self, ConfigErrors> {
         let MergedSources { tree, locations } = source::merge(path, variables)?;
-        match Self::judge(tree) {
+        match Self::validate(tree) {
             Ok(config) => Ok(Self {
                 locations,
                 ..config
@@ -156,7 +156,7 @@ impl Config {
         }
     }
 
-    fn judge(tree: Value) -> Result<Self, ConfigErrors> {
+    fn validate(tree: Value) -> Result<Self, ConfigErrors> {
         let mut faults = Vec::new();
         match Table::open(String::new(), tree, &mut faults).and_then(Self::read) {
             Ok(config) => Ok(config),
@@ -278,19 +278,19 @@ fn check_embedding_models(
     let (Ok(models), Ok(bases)) = (models, bases) else {
         return Err(Reported);
     };
-    let mut known = Ok(());
+    let mut result = Ok(());
     for (index, base) in bases.iter().enumerate() {
         if let KnowledgeLocation::Embedded {
             embedding_model: Some(model),
             ..
-        } = &base.place
-            && models.iter().all(|known| known.model_id != *model)
+        } = &base.location
+            && models.iter().all(|entry| entry.model_id != *model)
         {
             let key = format!("knowledge_bases[{index}].embedding_model");
-            known = Err(table.fault(&key, "names no model_id of [[models]]"));
+            result = Err(table.fault(&key, "names no model_id of [[models]]"));
         }
     }
-    known
+    result
 }
 
 /// Built-in servers need a database of their own and free names: replicas share their endpoints, and cannot reach each
@@ -497,14 +497,14 @@ mod tests {
         assert_eq!(written["scope"], json!({"kind": "global"}));
         let agent = &config.agents[0];
         let all = serde_json::to_value(agent).unwrap();
-        for (place, keys) in [("", &all), ("resource_policy", &all["resource_policy"])] {
-            let named = if place.is_empty() {
+        for (section, keys) in [("", &all), ("resource_policy", &all["resource_policy"])] {
+            let named = if section.is_empty() {
                 written
             } else {
-                &written[place]
+                &written[section]
             };
             for key in keys.as_object().unwrap().keys() {
-                assert!(named.get(key).is_some(), "{place} lacks {key}");
+                assert!(named.get(key).is_some(), "{section} lacks {key}");
             }
         }
     }
@@ -643,11 +643,11 @@ mod tests {
             ]
         );
         let printed = refused.as_ref().unwrap_err().to_string();
-        let (places, faults): (Vec<_>, Vec<_>) =
+        let (locations, faults): (Vec<_>, Vec<_>) =
             printed.lines().partition(|line| line.starts_with("  --> "));
-        assert_eq!((places.len(), faults.len()), (found.len(), found.len()));
-        let place = "limits.typo: is not known here; known are ";
-        assert!(printed.contains(place), "{printed}");
+        assert_eq!((locations.len(), faults.len()), (found.len(), found.len()));
+        let fault = "limits.typo: is not known here; known are ";
+        assert!(printed.contains(fault), "{printed}");
         assert!(
             printed.contains("  --> the variable RUNNEL__LIMITS__TYPO"),
             "{printed}"
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_parts_larger_than_their_whole() {
+    fn refuses_parts_larger_than_their_total() {
         let refused = load("[limits]\nline_bytes = 100000\nevent_bytes = 90000", &[]);
         assert_eq!(pointers(&refused), ["limits.event_bytes"]);
         let refused = load("[limits]\nrun_bytes = 100000", &[]);

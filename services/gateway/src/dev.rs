@@ -141,7 +141,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
         data_dir: data_dir.clone(),
     };
     // After the sidecars, whose addresses are part of the settings.
-    let kept = settings.write()?;
+    let backup = settings.write()?;
     let config = layers.load(address);
     let config = config.with_context(|| not_valid(&layers))?;
     let local_model = async {
@@ -178,7 +178,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
             .map(|one| one.url.to_string())
             .collect(),
         secret_line: own.export_line(),
-        notes: notes(&settings, &layers, kept.as_deref())?,
+        notes: notes(&settings, &layers, backup.as_deref())?,
         watch: RunnerWatch::new(app.runs().clone(), settings, layers),
         app,
         listener,
@@ -283,7 +283,7 @@ async fn tools_of(app: &App) -> Vec<String> {
 fn notes(
     settings: &GeneratedSettings,
     layers: &DevLayers,
-    kept: Option<&Path>,
+    backup: Option<&Path>,
 ) -> anyhow::Result<Vec<String>> {
     let unused = layers.unused_server_keys(settings.listen)?;
     let unused = (!unused.is_empty()).then(|| {
@@ -292,15 +292,15 @@ fn notes(
             unused.join(", ")
         )
     });
-    let lines = [kept.map(kept_line), settings.own.unused_line(), unused];
+    let lines = [backup.map(backup_line), settings.own.unused_line(), unused];
     Ok(lines.into_iter().flatten().collect())
 }
 
-fn kept_line(kept: &Path) -> String {
+fn backup_line(backup: &Path) -> String {
     format!(
         "dev.toml was changed by hand, or by another version: it is kept as {}; put changes into ./{OVERRIDES_FILE}, \
          which dev reads and never writes",
-        kept.display()
+        backup.display()
     )
 }
 
@@ -350,11 +350,11 @@ async fn report_runs(runs: Runs, report: fn(DevNote)) {
 
 /// The API key of `dev.json` if the database knows it, else a new key.
 async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
-    let known = std::fs::read(file)
+    let stored = std::fs::read(file)
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok());
     let mut key = None;
-    if let Some(DevFile { api_key, .. }) = known {
+    if let Some(DevFile { api_key, .. }) = stored {
         let prefix = prefix_of(&api_key).unwrap_or_default();
         // The database may have been deleted since; its key is no longer valid then.
         if app.store().access().find_api_key(prefix).await?.is_some() {

@@ -75,15 +75,15 @@ async fn differs_from_langbot_only_as_decided() {
     let decided: Vec<_> = DECIDED.iter().flat_map(|(_, list)| *list).collect();
     let once: BTreeSet<_> = decided.iter().map(|&&text| text.to_owned()).collect();
     assert_eq!(once.len(), decided.len(), "a difference is decided twice");
-    let told = |title: &str, differences: Vec<&String>| {
+    let listed = |title: &str, differences: Vec<&String>| {
         let lines = differences.iter().map(|line| format!("\n  {line}"));
         format!("{title}:{}", lines.collect::<String>())
     };
     assert!(
         found == once,
         "{}\n{}",
-        told("not decided", found.difference(&once).collect()),
-        told(
+        listed("not decided", found.difference(&once).collect()),
+        listed(
             "decided, but no longer so",
             once.difference(&found).collect()
         ),
@@ -96,7 +96,7 @@ fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<Stri
         return vec![format!("{}: taken in full only by them", entity.theirs)];
     }
     let ours = shapes.fields(entity);
-    let is_told_already = |what: &str| {
+    let is_reported = |what: &str| {
         let Some((name, what)) = what.split_once(": ") else {
             return false;
         };
@@ -110,8 +110,8 @@ fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<Stri
         }
     };
     let probes = theirs["probes"].as_array().unwrap().iter();
-    let probes = probes.filter(|probe| !is_told_already(probe["what"].as_str().unwrap()));
-    let judged = probes.map(|probe| {
+    let probes = probes.filter(|probe| !is_reported(probe["what"].as_str().unwrap()));
+    let probed = probes.map(|probe| {
         let they = probe["taken"].as_bool().unwrap();
         (
             probe["what"].as_str().unwrap(),
@@ -119,7 +119,7 @@ fn differently_taken(entity: &Ours, shapes: &Shapes, theirs: &Value) -> Vec<Stri
             (entity.takes)(&probe["document"]),
         )
     });
-    let differing = judged.filter(|(_, they, we)| they != we);
+    let differing = probed.filter(|(_, they, we)| they != we);
     differing
         .map(|(what, _, we)| {
             let who = if we { "us" } else { "them" };
@@ -147,10 +147,10 @@ async fn schemas_match_accepted_documents() {
             let Some(field) = shapes.fields(entity).remove(name) else {
                 continue;
             };
-            let Some(said) = field.may_be(what) else {
+            let Some(allowed) = field.may_be(what) else {
                 continue;
             };
-            if (entity.takes)(&probe["document"]) != said && !is_looser(entity, name) {
+            if (entity.takes)(&probe["document"]) != allowed && !is_looser(entity, name) {
                 untrue.push(format!("{}.{name} {what}", entity.name));
             }
         }
@@ -222,10 +222,10 @@ fn paths_that_differ(left: &Value, right: &Value, at: &str, found: &mut Vec<Stri
             for key in keys {
                 let inside = |side: &serde_json::Map<String, Value>| side.get(key).cloned();
                 let (left, right) = (inside(left), inside(right));
-                let place = format!("{at}/{key}");
+                let path = format!("{at}/{key}");
                 match (left, right) {
-                    (Some(left), Some(right)) => paths_that_differ(&left, &right, &place, found),
-                    _ => found.push(place),
+                    (Some(left), Some(right)) => paths_that_differ(&left, &right, &path, found),
+                    _ => found.push(path),
                 }
             }
         }
@@ -249,14 +249,16 @@ async fn registers_langbot_manifest_without_warnings() {
         assert_eq!(found.rejected, []);
         let accepted = &found.accepted[0];
         assert_eq!(accepted.warnings, []);
-        let kept = serde_json::to_value(&accepted.manifest).unwrap();
+        let parsed = serde_json::to_value(&accepted.manifest).unwrap();
         let mut lost = Vec::new();
         for (name, value) in example["document"].as_object().unwrap() {
-            let (Value::Object(kept), Value::Object(told)) = (&kept[name], value) else {
-                paths_that_differ(value, &kept[name], &format!("/{name}"), &mut lost);
+            let (Value::Object(parsed), Value::Object(sent)) = (&parsed[name], value) else {
+                paths_that_differ(value, &parsed[name], &format!("/{name}"), &mut lost);
                 continue;
             };
-            let same = told.iter().all(|(key, value)| kept.get(key) == Some(value));
+            let same = sent
+                .iter()
+                .all(|(key, value)| parsed.get(key) == Some(value));
             lost.extend((!same).then(|| format!("/{name}")));
         }
         assert_eq!(lost, Vec::<String>::new());

@@ -70,7 +70,7 @@ fn schema_types_have_unique_names() {
     }
     assert!(types.len() > 100, "most types were not found");
     // `$name`: a macro takes the type names from its calls.
-    types.retain(|name, places| places.len() > 1 && !name.starts_with('$'));
+    types.retain(|name, files| files.len() > 1 && !name.starts_with('$'));
     assert_eq!(types, BTreeMap::new());
 }
 
@@ -89,12 +89,12 @@ fn collect_types(directory: &Path, types: &mut BTreeMap<String, Vec<String>>) {
                 .windows(2)
                 .find(|pair| matches!(pair[0], "struct" | "enum"));
             let name = named.map(|pair| pair[1].split(['<', '(', ';']).next().unwrap_or_default());
-            let place = path.display().to_string();
-            let place = place.rsplit_once("/src/").map_or("", |(_, place)| place);
+            let file = path.display().to_string();
+            let file = file.rsplit_once("/src/").map_or("", |(_, file)| file);
             types
                 .entry(name.unwrap_or_default().to_owned())
                 .or_default()
-                .push(place.to_owned());
+                .push(file.to_owned());
         }
     }
 }
@@ -120,8 +120,8 @@ fn each_result_type_selects_its_payload_schema() {
         assert_eq!(union["discriminator"]["propertyName"], "type");
         let mapping = union["discriminator"]["mapping"].as_object().unwrap();
         let types: BTreeSet<_> = mapping.keys().map(String::as_str).collect();
-        let known = ResultType::ALL.iter().map(|kind| kind.as_str());
-        assert_eq!(types, known.collect::<BTreeSet<_>>());
+        let kinds = ResultType::ALL.iter().map(|kind| kind.as_str());
+        assert_eq!(types, kinds.collect::<BTreeSet<_>>());
         let members = union["oneOf"].as_array().unwrap();
         let members: BTreeSet<_> = members.iter().map(|one| one["$ref"].as_str()).collect();
         let mapped: BTreeSet<_> = mapping.values().map(Value::as_str).collect();
@@ -222,8 +222,8 @@ fn pages_are_bounded_by_their_limits() {
             && page.contains("/Page_")
         {
             let items = format!("{}/properties/items/maxItems", &page[1..]);
-            let most = document.pointer(&items);
-            assert_eq!(most, Some(&limit["schema"]["maximum"]), "{page}");
+            let max_items = document.pointer(&items);
+            assert_eq!(max_items, Some(&limit["schema"]["maximum"]), "{page}");
             pages.insert(page);
         }
     }
@@ -270,7 +270,7 @@ struct SchemaWalk<'a> {
 }
 
 impl<'a> SchemaWalk<'a> {
-    fn schema(&mut self, schema: &'a Value, place: &str) {
+    fn schema(&mut self, schema: &'a Value, path: &str) {
         if let Some(reference) = schema["$ref"].as_str() {
             if self.seen.insert(reference) {
                 let schema = self.document.pointer(&reference[1..]);
@@ -286,28 +286,28 @@ impl<'a> SchemaWalk<'a> {
         if is("array") {
             self.lists += 1;
             if !schema["maxItems"].is_u64() {
-                self.unbounded.push(format!("list: {place}"));
+                self.unbounded.push(format!("list: {path}"));
             }
-            self.schema(&schema["items"], &format!("{place}[]"));
+            self.schema(&schema["items"], &format!("{path}[]"));
         }
-        let is_known = schema["enum"].is_array() || schema["format"] == "binary";
-        if is("string") && !is_known && !schema["maxLength"].is_u64() {
-            self.unbounded.push(format!("text: {place}"));
+        let is_bounded = schema["enum"].is_array() || schema["format"] == "binary";
+        if is("string") && !is_bounded && !schema["maxLength"].is_u64() {
+            self.unbounded.push(format!("text: {path}"));
         }
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-            self.schema(property, &format!("{place}.{name}"));
+            self.schema(property, &format!("{path}.{name}"));
         }
-        self.schema_if_any(&schema["additionalProperties"], place);
+        self.schema_if_any(&schema["additionalProperties"], path);
         for several in ["oneOf", "anyOf", "allOf"] {
             for part in schema[several].as_array().into_iter().flatten() {
-                self.schema(part, place);
+                self.schema(part, path);
             }
         }
     }
 
-    fn schema_if_any(&mut self, schema: &'a Value, place: &str) {
+    fn schema_if_any(&mut self, schema: &'a Value, path: &str) {
         if schema.is_object() {
-            self.schema(schema, &format!("{place}.*"));
+            self.schema(schema, &format!("{path}.*"));
         }
     }
 }

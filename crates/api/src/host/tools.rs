@@ -28,7 +28,7 @@ use crate::result_offload::offload;
 use crate::skill_registrar::{StoreRegistrar, registered_package};
 use crate::state::ApiState;
 use runs::grant::Grant;
-use tools::{CallOrigin, KnownTool, RegisteredPackage, SkillsOfRun};
+use tools::{AvailableTool, CallOrigin, RegisteredPackage, SkillsOfRun};
 
 /// Lists the granted tools with their schemas.
 #[utoipa::path(get, path = "/host/v1/tools", tag = "host", security(("run_token" = [])), responses(
@@ -288,7 +288,7 @@ impl ToolCalling<'_> {
     /// The registered skill that a call reads. It must be the version of the grant.
     async fn registered_skill(
         &self,
-        tool: &KnownTool,
+        tool: &AvailableTool,
         parameters: &JsonObject,
     ) -> ApiResult<Option<RegisteredPackage>> {
         let snapshot = &self.caller.grant.snapshot;
@@ -341,7 +341,10 @@ impl ToolCalling<'_> {
 }
 
 /// The granted tool, if its definition is unchanged.
-pub(super) fn still_exists(state: &ApiState, granted: &ToolResource) -> ApiResult<Arc<KnownTool>> {
+pub(super) fn still_exists(
+    state: &ApiState,
+    granted: &ToolResource,
+) -> ApiResult<Arc<AvailableTool>> {
     let found = state.tools.find(&granted.tool_name);
     let found = found.filter(|tool| tool.resource.source == granted.source);
     let Some(tool) = found else {

@@ -13,22 +13,22 @@ impl RunReader<'_> {
     /// Reads appended results while the runner is active.
     pub(super) async fn read_appended(
         mut self,
-        aside: TrailingBody,
+        trailing: TrailingBody,
         until: Instant,
     ) -> RunRecording {
-        let mut aside = pin!(aside.discard());
+        let mut trailing = pin!(trailing.discard());
         let mut is_read_out = false;
         loop {
-            let heard = self.check_harness.host.appended(&self.opened.token, until);
-            let heard = tokio::select! {
+            let step = self.check_harness.host.appended(&self.opened.token, until);
+            let step = tokio::select! {
                 // The body of the 202 is read in parallel, so that its connection is not blocked.
-                () = &mut aside, if !is_read_out => {
+                () = &mut trailing, if !is_read_out => {
                     is_read_out = true;
                     continue;
                 }
-                heard = heard => heard,
+                step = step => step,
             };
-            match heard {
+            match step {
                 AppendStep::AppendedBatch(results) => self.take_appended(results),
                 AppendStep::LeaseExpired(lease) => {
                     self.recording.longest_silence = lease;
@@ -49,7 +49,7 @@ impl RunReader<'_> {
             items.push(ReaderItem::Result(raw.into()));
         }
         let results = items.len();
-        self.judge_all(items);
+        self.validate_all(items);
         // The runner gets the answer to its append only now, as from the gateway.
         self.check_harness
             .host

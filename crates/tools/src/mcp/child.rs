@@ -80,8 +80,8 @@ impl Child {
         let (stdout, stdin) = (self.process.stdout.take()?, self.process.stdin.take()?);
         // Twice the response limit: escapes can double the size of a JSON text.
         let lines = MessageLines::new(server.into(), Arc::clone(noise), 2 * ANSWER_BYTES);
-        let said = FramedRead::new(stdout, lines);
-        let transport = AsyncRwTransport::new_client(StreamReader::new(said), stdin);
+        let frames = FramedRead::new(stdout, lines);
+        let transport = AsyncRwTransport::new_client(StreamReader::new(frames), stdin);
         Some(transport.with_max_line_length(2 * ANSWER_BYTES))
     }
 
@@ -134,7 +134,7 @@ struct StderrReader<S> {
     stream: S,
     line: Vec<u8>,
     since: Instant,
-    told: u32,
+    logged: u32,
     /// The first two lines, where most programs name the error.
     first: Vec<String>,
     last: Option<String>,
@@ -146,7 +146,7 @@ impl<S: AsyncRead + Unpin> StderrReader<S> {
             stream,
             line: Vec::new(),
             since: Instant::now(),
-            told: 0,
+            logged: 0,
             first: Vec::new(),
             last: None,
         }
@@ -169,15 +169,15 @@ impl<S: AsyncRead + Unpin> StderrReader<S> {
 
     fn end_line(&mut self, tell: &impl Fn(&str)) {
         if self.since.elapsed().as_secs() >= 60 {
-            (self.since, self.told) = (Instant::now(), 0);
+            (self.since, self.logged) = (Instant::now(), 0);
         }
-        self.told = self.told.saturating_add(1);
+        self.logged = self.logged.saturating_add(1);
         let text = String::from_utf8_lossy(&self.line).trim().to_owned();
         self.line.clear();
         if text.is_empty() {
             return;
         }
-        if self.told <= LINES {
+        if self.logged <= LINES {
             tell(&text);
         }
         if self.first.len() < 2 {
@@ -202,17 +202,17 @@ mod tests {
 
     #[tokio::test]
     async fn limits_length_and_rate_of_stderr_lines() {
-        let told = Mutex::new(Vec::new());
-        let said = format!("\n{}\nb\n{}c", "a".repeat(5000), "x\n".repeat(500));
-        let mut reader = StderrReader::new(said.as_bytes());
+        let lines = Mutex::new(Vec::new());
+        let output = format!("\n{}\nb\n{}c", "a".repeat(5000), "x\n".repeat(500));
+        let mut reader = StderrReader::new(output.as_bytes());
         reader
-            .read(|line| told.lock().unwrap().push(line.to_owned()))
+            .read(|line| lines.lock().unwrap().push(line.to_owned()))
             .await;
-        let told = told.into_inner().unwrap();
-        assert_eq!(told[0].len(), LINE_BYTES);
-        assert_eq!(told[1], "b");
-        let most = usize::try_from(LINES).unwrap();
-        assert_eq!(told.len(), most - 1, "the empty one counts, too");
+        let lines = lines.into_inner().unwrap();
+        assert_eq!(lines[0].len(), LINE_BYTES);
+        assert_eq!(lines[1], "b");
+        let max_lines = usize::try_from(LINES).unwrap();
+        assert_eq!(lines.len(), max_lines - 1, "the empty one counts, too");
         let summary = reader.summary().unwrap();
         assert!(summary.ends_with("a … b … x"), "{summary}");
     }

@@ -110,17 +110,17 @@ impl GuardedClient {
             let events = events.take_until(tokio::time::sleep(self.patience));
             return PostResult::answered(StreamableHttpPostResponse::Sse(events.boxed(), opened));
         }
-        let most = if status.is_success() {
+        let limit = if status.is_success() {
             ANSWER_BYTES
         } else {
             REFUSAL_BYTES
         };
         // One byte more than allowed was requested, to notice the excess.
-        let body = timeout(self.patience, read_up_to(response, most + 1)).await;
+        let body = timeout(self.patience, read_up_to(response, limit + 1)).await;
         let body = match body.unwrap_or(Err(EgressError::Timeout)) {
-            Ok(body) if body.len() > most => {
+            Ok(body) if body.len() > limit => {
                 return PostResult::failed(StreamableHttpError::ResponseBodyTooLarge {
-                    max_size: most,
+                    max_size: limit,
                 });
             }
             Ok(body) => body,
@@ -158,22 +158,22 @@ impl GuardedClient {
             }
             let mut events = events(response, &self.server).boxed();
             while let Some(Ok(event)) = events.next().await {
-                let told = event.data.unwrap_or_default();
-                match PingResult::read(status, told.as_bytes()) {
+                let reply = event.data.unwrap_or_default();
+                match PingResult::read(status, reply.as_bytes()) {
                     PingResult::NoAnswer => {}
                     clear => return Some(clear),
                 }
             }
             Some(PingResult::NoAnswer)
         };
-        let told = timeout(PING_TIME.min(self.patience), asking).await;
-        told.ok().flatten().unwrap_or(PingResult::Unreached)
+        let reply = timeout(PING_TIME.min(self.patience), asking).await;
+        reply.ok().flatten().unwrap_or(PingResult::Unreached)
     }
 
     /// An event of the response to this request. An error without an id belongs to the request.
-    fn addressed_to(&self, mut event: Sse, asked: &RequestId, session: Option<&str>) -> Sse {
+    fn addressed_to(&self, mut event: Sse, request_id: &RequestId, session: Option<&str>) -> Sse {
         let data = event.data.as_deref().unwrap_or_default();
-        let Some(error) = addressed(data, asked) else {
+        let Some(error) = addressed(data, request_id) else {
             if let Some(session) = session.filter(|_| data.contains("\"result\"")) {
                 self.sessions.note_worked(session);
             }
@@ -216,25 +216,26 @@ impl StreamableHttpClient for GuardedClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, McpError> {
         let session = session_id.as_deref();
-        let asked = asked_id(&message);
+        let request_id = request_id(&message);
         // A notification refused by a lost session needs no answer.
-        let known = session.filter(|session| asked.is_some() && self.sessions.has_worked(session));
-        if known.is_some_and(|session| self.sessions.is_lost(session)) {
+        let worked_session =
+            session.filter(|session| request_id.is_some() && self.sessions.has_worked(session));
+        if worked_session.is_some_and(|session| self.sessions.is_lost(session)) {
             return Err(StreamableHttpError::SessionExpired);
         }
         let posted = self.post(&uri, &message, session, &custom_headers).await;
-        let Some(asked) = asked else {
+        let Some(request_id) = request_id else {
             return posted.answer;
         };
-        if let Some(known) = known {
+        if let Some(worked_session) = worked_session {
             let is_lost = match posted.doubt {
                 SessionDoubt::None => false,
                 SessionDoubt::Lost => true,
                 SessionDoubt::UnlessAlive => {
-                    self.ping(&uri, known, custom_headers).await != PingResult::Answered
+                    self.ping(&uri, worked_session, custom_headers).await != PingResult::Answered
                 }
                 SessionDoubt::IfRefused => {
-                    let ping = self.ping(&uri, known, custom_headers).await;
+                    let ping = self.ping(&uri, worked_session, custom_headers).await;
                     matches!(ping, PingResult::Refused | PingResult::NoAnswer)
                 }
             };
@@ -248,9 +249,9 @@ impl StreamableHttpClient for GuardedClient {
         match posted.answer? {
             StreamableHttpPostResponse::Sse(events, opened) => {
                 let client = self.clone();
-                let known = session.map(str::to_owned);
+                let owned = session.map(str::to_owned);
                 let events = events
-                    .map_ok(move |event| client.addressed_to(event, &asked, known.as_deref()));
+                    .map_ok(move |event| client.addressed_to(event, &request_id, owned.as_deref()));
                 Ok(StreamableHttpPostResponse::Sse(events.boxed(), opened))
             }
             StreamableHttpPostResponse::Json(mut answer, opened) => {
@@ -258,7 +259,7 @@ impl StreamableHttpClient for GuardedClient {
                     && error.id.is_none()
                 {
                     tolerated(Peer::ToolServer, "error_without_id", &self.server);
-                    error.id = Some(asked);
+                    error.id = Some(request_id);
                 } else if let (JsonRpcMessage::Response(_), Some(session)) = (&answer, session) {
                     self.sessions.note_worked(session);
                 }
@@ -343,7 +344,7 @@ impl PostResult {
     }
 }
 
-fn asked_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
+fn request_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
     match message {
         ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
         _ => None,
@@ -352,12 +353,12 @@ fn asked_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
 
 /// Parses the message in a body. `None` if the message needs no response.
 fn read_json(
-    asked: &ClientJsonRpcMessage,
+    request: &ClientJsonRpcMessage,
     server: &str,
     (status, kind): (StatusCode, &str),
     body: &[u8],
 ) -> Result<Option<ServerJsonRpcMessage>, McpError> {
-    let wants_answer = matches!(asked, ClientJsonRpcMessage::Request(_));
+    let wants_answer = matches!(request, ClientJsonRpcMessage::Request(_));
     let is_json = kind.starts_with(JSON);
     let fault = check_json_text(body).err().filter(|_| is_json);
     if let Some(fault) = fault.filter(|_| status.is_success()) {

@@ -186,8 +186,8 @@ fn publish(
         *reason = shown(reason);
     }
     list.log_new_problems(server);
-    let count = list.known.len();
-    *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.known;
+    let count = list.tools.len();
+    *server.listed.lock().unwrap_or_else(PoisonError::into_inner) = list.tools;
     let mut status = server.status();
     (status.unusable, status.notes) = (list.unusable, list.notes);
     // Before the new tools appear in the catalog, `status` must be free: `publish` locks it again.

@@ -32,14 +32,14 @@ pub(super) fn events(
     server: &Arc<str>,
 ) -> impl Stream<Item = Result<Sse, SseError>> + Send + use<> {
     let server = Arc::clone(server);
-    let (mut open, mut whole) = (0_usize, 0_usize);
+    let (mut open, mut total) = (0_usize, 0_usize);
     let mut last = b'\n';
     let mut mender = Utf8Repairer::default();
     let bounded = response
         .bytes_stream()
         .map_err(|error| StreamFault::from(EgressError::from(error)))
         .and_then(move |chunk| {
-            whole = whole.saturating_add(chunk.len());
+            total = total.saturating_add(chunk.len());
             for &byte in &chunk {
                 let ends = byte == b'\n' && last == b'\n';
                 open = if ends { 0 } else { open + 1 };
@@ -49,7 +49,7 @@ pub(super) fn events(
                 }
             }
             // Twice the response limit: escapes can double the size of a JSON text.
-            std::future::ready(if open > 2 * ANSWER_BYTES || whole > STREAM_BYTES {
+            std::future::ready(if open > 2 * ANSWER_BYTES || total > STREAM_BYTES {
                 Err(StreamFault::TooLarge)
             } else {
                 Ok(mender.push(chunk))
@@ -95,12 +95,12 @@ mod tests {
     #[tokio::test]
     async fn delays_reconnect_of_empty_streams() {
         let event = || Ok::<_, &str>(Sse::default());
-        for said in [vec![], vec![event()], vec![event(), Err("broken")]] {
+        for items in [vec![], vec![event()], vec![event(), Err("broken")]] {
             let begun = Instant::now();
             let rest = begun + Duration::from_millis(50);
-            let count = said.len();
-            let told: Vec<_> = ending_after(rest, stream::iter(said)).collect().await;
-            assert_eq!(told.len(), count);
+            let count = items.len();
+            let received: Vec<_> = ending_after(rest, stream::iter(items)).collect().await;
+            assert_eq!(received.len(), count);
             assert!(Instant::now() >= rest);
         }
         let begun = Instant::now();

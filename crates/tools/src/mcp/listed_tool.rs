@@ -21,15 +21,15 @@ pub(super) struct ListedTool {
     pub(super) dropped: Vec<&'static str>,
 }
 
-/// Parses an entry; `place` is its index on the page. The error names the tool and the cause.
-pub(super) fn read(entry: Value, place: usize) -> Result<ListedTool, String> {
+/// Parses an entry. `index` counts from the start of the list. The error names the tool and the cause.
+pub(super) fn read(entry: Value, index: usize) -> Result<ListedTool, String> {
     let Value::Object(mut entry) = entry else {
-        return Err(format!("tool {}: is no object", place + 1));
+        return Err(format!("tool {}: is no object", index + 1));
     };
     let name = match entry.get("name") {
         Some(Value::String(name)) if !name.is_empty() => name.clone(),
-        Some(Value::String(_)) | None => return Err(format!("tool {}: has no name", place + 1)),
-        Some(_) => return Err(format!("tool {}: its name is no text", place + 1)),
+        Some(Value::String(_)) | None => return Err(format!("tool {}: has no name", index + 1)),
+        Some(_) => return Err(format!("tool {}: its name is no text", index + 1)),
     };
     let shown: String = name.escape_debug().take(NAME_CHARS).collect();
     match entry.get("inputSchema") {

@@ -14,7 +14,7 @@ use rmcp::service::{Peer as Connection, RoleClient};
 use serde_json::{Value, json};
 
 use super::super::schema::Schema;
-use super::super::{Callee, KnownTool, McpServerSpec, ToolEffects};
+use super::super::{AvailableTool, Callee, McpServerSpec, ToolEffects};
 use super::ManagedServer;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;
@@ -37,7 +37,7 @@ const MAX_NOTES: usize = 50;
 /// Tools of a server, validated page by page and filtered by the configuration.
 #[derive(Default)]
 pub(super) struct ListedTools {
-    pub(super) known: Vec<Arc<KnownTool>>,
+    pub(super) tools: Vec<Arc<AvailableTool>>,
     /// Reasons for omitted tools.
     pub(super) unusable: Vec<String>,
     /// Accepted deviations.
@@ -68,9 +68,9 @@ pub(super) async fn list(
             list.note_cursor(&server.spec.name);
             break;
         }
-        let (judge, redactor) = (Arc::clone(server), redactor.clone());
+        let (owner, redactor) = (Arc::clone(server), redactor.clone());
         // Schema compilation is slow.
-        let judging = move || list.with_page(&judge, page.tools, &redactor);
+        let judging = move || list.with_page(&owner, page.tools, &redactor);
         let judging = tokio::task::spawn_blocking(judging);
         let judged = judging.await;
         list = judged.map_err(|_| ServiceError::TransportClosed)?;
@@ -157,12 +157,12 @@ impl ListedTools {
         };
         let first = self.read;
         self.read += tools.len();
-        for (place, entry) in (first..).zip(tools).filter(|(_, entry)| is_wanted(entry)) {
-            if self.known.len() + self.unusable.len() == MAX_TOOLS {
+        for (index, entry) in (first..).zip(tools).filter(|(_, entry)| is_wanted(entry)) {
+            if self.tools.len() + self.unusable.len() == MAX_TOOLS {
                 self.cut = true;
                 break;
             }
-            let Err(reason) = self.take(server, entry, place, redactor) else {
+            let Err(reason) = self.take(server, entry, index, redactor) else {
                 continue;
             };
             tolerated(Peer::ToolServer, "tool_left_out", &server.spec.name);
@@ -178,15 +178,15 @@ impl ListedTools {
         &mut self,
         server: &Arc<ManagedServer>,
         entry: Value,
-        place: usize,
+        index: usize,
         redactor: &Redactor,
     ) -> Result<(), String> {
-        let ListedTool { tool, dropped } = listed_tool::read(entry, place)?;
+        let ListedTool { tool, dropped } = listed_tool::read(entry, index)?;
         let (resource, schema) = resource(&server.spec, &tool, redactor)?;
         let offered = resource.tool_name.clone();
-        let is_it = |known: &&Arc<KnownTool>| known.resource.tool_name == offered;
-        if let Some(known) = self.known.iter().find(is_it) {
-            if known.resource == resource {
+        let is_it = |existing: &&Arc<AvailableTool>| existing.resource.tool_name == offered;
+        if let Some(existing) = self.tools.iter().find(is_it) {
+            if existing.resource == resource {
                 return Ok(());
             }
             self.note("tool_listed_twice", &server.spec.name, || {
@@ -194,7 +194,7 @@ impl ListedTools {
             });
             return Ok(());
         }
-        let (resource, schema) = self.with_room_for((resource, schema))?;
+        let (resource, schema) = self.within_limits((resource, schema))?;
         for member in dropped {
             self.note("tool_member_dropped", &server.spec.name, || {
                 format!("{offered}: its `{member}` cannot be read and is left out")
@@ -206,7 +206,7 @@ impl ListedTools {
                 format!("{full} is offered as {offered}: models take no other names")
             });
         }
-        self.known.push(Arc::new(KnownTool {
+        self.tools.push(Arc::new(AvailableTool {
             resource,
             schema: Some(schema),
             callee: Callee::Mcp {
@@ -236,7 +236,7 @@ impl ListedTools {
     }
 
     /// Counts a tool if it fits within the limits of the list.
-    fn with_room_for(
+    fn within_limits(
         &mut self,
         (resource, schema): (ToolResource, Schema),
     ) -> Result<(ToolResource, Schema), String> {
@@ -261,7 +261,7 @@ impl ListedTools {
     pub(super) fn finish(mut self, spec: &McpServerSpec) -> Self {
         if let Some(names) = &spec.tools {
             let has = |name: &str| {
-                self.known.iter().any(|tool| match &tool.callee {
+                self.tools.iter().any(|tool| match &tool.callee {
                     Callee::Mcp { name: listed, .. } => listed == name,
                     _ => false,
                 })
@@ -290,8 +290,8 @@ fn resource(
         return Err("a tool name that contains a credential of the gateway is omitted".to_owned());
     }
     let full = format!("{}{}", spec.prefix, tool.name);
-    let is_known = |letter: u8| letter.is_ascii_alphanumeric() || b"-_./:".contains(&letter);
-    if full.len() > NAME_BYTES || !full.bytes().all(is_known) {
+    let is_allowed = |letter: u8| letter.is_ascii_alphanumeric() || b"-_./:".contains(&letter);
+    if full.len() > NAME_BYTES || !full.bytes().all(is_allowed) {
         let shown: String = full.escape_debug().take(40).collect();
         return Err(format!(
             "{shown}: a name has at most 128 letters, digits, `-`, `_`, `.`, `/` and `:`"
@@ -302,8 +302,8 @@ fn resource(
     // A schema is shown to models and runners.
     redactor.redact_registered_in_object(&mut parameters);
     let schema = Schema::compile(&parameters).map_err(|why| format!("{name}: {why}"))?;
-    let told = tool.description.as_deref();
-    let told = told.map(|text| redactor.redact_registered(text));
+    let redacted = tool.description.as_deref();
+    let redacted = redacted.map(|text| redactor.redact_registered(text));
     let facts = spec
         .facts
         .get(tool.name.as_ref())
@@ -311,7 +311,7 @@ fn resource(
         .unwrap_or_else(|| effects_of(tool));
     let resource = ToolResource {
         tool_type: Some("mcp".to_owned()),
-        description: told.as_deref().and_then(description),
+        description: redacted.as_deref().and_then(description),
         operations: ToolOperation::ALL.to_vec(),
         parameters: Some(parameters),
         source: Some(format!("mcp:{}", spec.name)),
@@ -423,12 +423,12 @@ mod tests {
             let tool =
                 json!({"name": name, "inputSchema": {"type": "object"}, "annotations": hints});
             let listed = listed(&tool).unwrap();
-            let told = json!([
+            let facts = json!([
                 listed["effect"],
                 listed["idempotent"],
                 listed["effect_source"]
             ]);
-            assert_eq!(told, expected, "{tool}");
+            assert_eq!(facts, expected, "{tool}");
         }
     }
 
@@ -442,12 +442,15 @@ mod tests {
         let large = json!({"description": "x".repeat(60_000)});
         let properties = (0..64).map(|at| (format!("p{at}"), json!({"pattern": "^a+$"})));
         let patterns = json!({"properties": properties.collect::<JsonObject>()});
-        for (schema, kept) in [(json!({}), 256), (large, 139), (patterns, 8)] {
+        for (schema, usable) in [(json!({}), 256), (large, 139), (patterns, 8)] {
             let list =
                 ListedTools::default().with_page(&server, page(&schema), &Redactor::default());
             assert!(list.cut);
             let list = list.finish(&server.spec);
-            assert_eq!((list.known.len(), list.unusable.len()), (kept, 257 - kept));
+            assert_eq!(
+                (list.tools.len(), list.unusable.len()),
+                (usable, 257 - usable)
+            );
         }
     }
 
@@ -465,7 +468,7 @@ mod tests {
         let list = ListedTools::default().with_page(&server, page, &Redactor::default());
         let list = list.finish(&server.spec);
         let names: Vec<_> = list
-            .known
+            .tools
             .iter()
             .map(|tool| &tool.resource.tool_name)
             .collect();
@@ -501,13 +504,13 @@ mod tests {
         let page = real.map(|name| json!({"name": name, "inputSchema": {}}));
         let list = ListedTools::default().with_page(&server, page.into(), &Redactor::default());
         let offered: HashSet<_> = list
-            .known
+            .tools
             .iter()
             .map(|tool| &tool.resource.tool_name)
             .collect();
         assert_eq!(offered.len(), real.len(), "{offered:?}");
         let called: Vec<_> = list
-            .known
+            .tools
             .iter()
             .map(|tool| match &tool.callee {
                 Callee::Mcp { name, .. } => name.as_str(),

@@ -45,7 +45,7 @@ pub(super) fn check_message(message: &[u8]) -> Result<(), RejectedMessage> {
     let instead = answered.map(|id| {
         let error = json!({"code": UNREADABLE, "message": format!("it {fault}")});
         json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
-    // The caller would otherwise wait for its timeout.
+        // The caller would otherwise wait for its timeout.
     });
     Err(RejectedMessage { instead })
 }
@@ -69,8 +69,9 @@ fn is_message(line: &[u8]) -> bool {
     // Without this check an array would be deserialized by position.
     begins == Some(&b'{')
         && marks.is_some_and(|marks| {
-            let says = marks.method.is_some() || marks.result.is_some() || marks.error.is_some();
-            marks.jsonrpc.as_deref() == Some("2.0") && says
+            let has_body =
+                marks.method.is_some() || marks.result.is_some() || marks.error.is_some();
+            marks.jsonrpc.as_deref() == Some("2.0") && has_body
         })
 }
 
@@ -124,7 +125,7 @@ impl Utf8Repairer {
 pub(super) struct MessageLines {
     server: Arc<str>,
     noise: Arc<AtomicU64>,
-    most: usize,
+    max_bytes: usize,
     /// Number of scanned bytes of the current line.
     looked: usize,
     is_dropping: bool,
@@ -132,11 +133,11 @@ pub(super) struct MessageLines {
 
 impl MessageLines {
     /// `noise` counts lines that are not messages.
-    pub(super) fn new(server: Arc<str>, noise: Arc<AtomicU64>, most: usize) -> Self {
+    pub(super) fn new(server: Arc<str>, noise: Arc<AtomicU64>, max_bytes: usize) -> Self {
         Self {
             server,
             noise,
-            most,
+            max_bytes,
             looked: 0,
             is_dropping: false,
         }
@@ -169,7 +170,7 @@ impl Decoder for MessageLines {
             };
             let line = read.split_to(self.looked + end + 1);
             self.looked = 0;
-            let is_dropped = std::mem::take(&mut self.is_dropping) || line.len() > self.most;
+            let is_dropped = std::mem::take(&mut self.is_dropping) || line.len() > self.max_bytes;
             if is_dropped || line.trim_ascii().is_empty() {
                 continue;
             }
@@ -193,7 +194,7 @@ impl Decoder for MessageLines {
             }
         }
         self.looked = read.len();
-        if self.looked > self.most {
+        if self.looked > self.max_bytes {
             read.clear();
             (self.looked, self.is_dropping) = (0, true);
         }
@@ -251,10 +252,10 @@ mod tests {
         let deep = format!(r#"{{"id":7,"result":{}}}"#, "[".repeat(70_000));
         let long = "x".repeat(100_001);
         let message = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-        let said = format!("{message}\r\n\n{long}\nb\n{deep}\n{long}{long}\n{message}\nrest");
+        let output = format!("{message}\r\n\n{long}\nb\n{deep}\n{long}{long}\n{message}\nrest");
         let (noise, server) = (Arc::<AtomicU64>::default(), "s".into());
         let lines = MessageLines::new(server, Arc::clone(&noise), 100_000);
-        let lines = FramedRead::new(said.as_bytes(), lines);
+        let lines = FramedRead::new(output.as_bytes(), lines);
         let lines: Vec<_> = lines.try_collect().await.unwrap();
         let lines: Vec<_> = lines
             .iter()
@@ -270,10 +271,10 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_blocks_keep_their_line() {
-        let said = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"x"}]}}"#;
-        let said = format!("{said}\n{said}\n");
+        let output = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"x"}]}}"#;
+        let output = format!("{output}\n{output}\n");
         let lines = MessageLines::new("s".into(), Arc::default(), 1000);
-        let lines: Vec<_> = FramedRead::new(said.as_bytes(), lines)
+        let lines: Vec<_> = FramedRead::new(output.as_bytes(), lines)
             .try_collect()
             .await
             .unwrap();
@@ -318,9 +319,9 @@ mod tests {
 
     #[tokio::test]
     async fn replaces_bad_characters_only() {
-        let said = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"a\\u0000b\\ud800c\xFFd\"}\n";
+        let output = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"a\\u0000b\\ud800c\xFFd\"}\n";
         let lines = MessageLines::new("s".into(), Arc::default(), 1000);
-        let lines: Vec<_> = FramedRead::new(&said[..], lines)
+        let lines: Vec<_> = FramedRead::new(&output[..], lines)
             .try_collect()
             .await
             .unwrap();

@@ -31,19 +31,19 @@ pub(super) fn result(result: &CallToolResult) -> Result<Value, UpstreamError> {
     {
         return storable(Value::String(only.text.clone()));
     }
-    let mut told = JsonObject::new();
+    let mut object = JsonObject::new();
     let block =
         |block| as_sent(block).map_or_else(|| serde_json::to_value(block), |sent| Ok(sent.clone()));
     let content: Result<_, _> = result.content.iter().map(block).collect();
     let content = content.map_err(|_| UpstreamError::Malformed("its content".to_owned()))?;
-    told.insert("content".to_owned(), Value::Array(content));
+    object.insert("content".to_owned(), Value::Array(content));
     if let Some(structured) = &result.structured_content {
-        told.insert("structured_content".to_owned(), structured.clone());
+        object.insert("structured_content".to_owned(), structured.clone());
     }
     if is_error {
-        told.insert("is_error".to_owned(), Value::Bool(true));
+        object.insert("is_error".to_owned(), Value::Bool(true));
     }
-    storable(Value::Object(told))
+    storable(Value::Object(object))
 }
 
 /// Validates that a result is storable and within the size limit.
@@ -59,10 +59,10 @@ fn storable(value: Value) -> Result<Value, UpstreamError> {
 
 /// Converts a failed call.
 pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError {
-    let told = |text: &str| shown(&redactor.redact(text));
+    let clean = |text: &str| shown(&redactor.redact(text));
     match error {
         ServiceError::McpError(error) => {
-            let message = told(&refusal(&error));
+            let message = clean(&refusal(&error));
             match error.code {
                 ErrorCode::INVALID_PARAMS | ErrorCode::METHOD_NOT_FOUND => {
                     UpstreamError::Rejected(message)
@@ -71,29 +71,29 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
                 _ => UpstreamError::Faulty(message),
             }
         }
-        ServiceError::TransportSend(error) => transport(error, told),
+        ServiceError::TransportSend(error) => transport(error, clean),
         ServiceError::TransportClosed => {
             UpstreamError::Lost("its connection was closed".to_owned())
         }
         ServiceError::Timeout { .. } => UpstreamError::Timeout,
         ServiceError::Cancelled { reason } => {
             let reason = reason.unwrap_or_else(|| "without a reason".to_owned());
-            UpstreamError::Faulty(format!("it gave the call up: {}", told(&reason)))
+            UpstreamError::Faulty(format!("it gave the call up: {}", clean(&reason)))
         }
-        other => UpstreamError::Malformed(told(&other.to_string())),
+        other => UpstreamError::Malformed(clean(&other.to_string())),
     }
 }
 
 /// Describes a failed connection.
 pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> String {
-    let told = |text: &str| -> String { redactor.redact(text).into_owned() };
+    let clean = |text: &str| -> String { redactor.redact(text).into_owned() };
     match error {
-        ClientInitializeError::TransportError { error, .. } => transport(error, told).to_string(),
+        ClientInitializeError::TransportError { error, .. } => transport(error, clean).to_string(),
         ClientInitializeError::JsonRpcError(error) => {
-            format!("it refused the handshake: {}", told(&refusal(&error)))
+            format!("it refused the handshake: {}", clean(&refusal(&error)))
         }
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
-        other => told(&other.to_string()),
+        other => clean(&other.to_string()),
     }
 }
 
@@ -104,10 +104,10 @@ fn refusal(error: &ErrorData) -> Cow<'_, str> {
     }
 }
 
-fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> UpstreamError {
+fn transport(error: DynamicTransportError, clean: impl Fn(&str) -> String) -> UpstreamError {
     let error = match error.error.downcast::<StreamableHttpError<EgressError>>() {
         Ok(error) => *error,
-        Err(other) => return UpstreamError::Lost(told(&other.to_string())),
+        Err(other) => return UpstreamError::Lost(clean(&other.to_string())),
     };
     let of_status = |status: u16| {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -124,7 +124,7 @@ fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> Ups
         error @ (StreamableHttpError::UnexpectedContentType(_)
         | StreamableHttpError::UnexpectedServerResponse(_)
         | StreamableHttpError::Deserialize(_)) => {
-            UpstreamError::Malformed(told(&error.to_string()))
+            UpstreamError::Malformed(clean(&error.to_string()))
         }
         // The server did not execute requests that it refused for their session.
         StreamableHttpError::SessionExpired => UpstreamError::Away(
@@ -132,9 +132,9 @@ fn transport(error: DynamicTransportError, told: impl Fn(&str) -> String) -> Ups
         ),
         StreamableHttpError::ReinitializationFailed(error) => UpstreamError::Away(format!(
             "it forgot its session and refused a new one: {}",
-            told(&error.message)
+            clean(&error.message)
         )),
-        error => UpstreamError::Lost(told(&error.to_string())),
+        error => UpstreamError::Lost(clean(&error.to_string())),
     }
 }
 

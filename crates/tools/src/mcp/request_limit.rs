@@ -213,8 +213,8 @@ mod tests {
     async fn cancelled_requests_close_and_duplicate_ids_disconnect() {
         let says = (0..300).flat_map(|id| [ping(id), cancelled(id)]).collect();
         let (mut transport, _takes) = far(says);
-        for told in 0..600 {
-            assert!(transport.receive().await.is_some(), "{told}");
+        for count in 0..600 {
+            assert!(transport.receive().await.is_some(), "{count}");
         }
         let (mut transport, _takes) = far(vec![ping(1), ping(1)]);
         assert!(transport.receive().await.is_some());

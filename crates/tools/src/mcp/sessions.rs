@@ -127,13 +127,13 @@ impl PingResult {
         }
         // Bounds the depth before a value is built.
         let body = Some(body).filter(|body| check_json_text(body).is_ok());
-        let told: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
-        let Some(told) = told else {
+        let reply: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
+        let Some(reply) = reply else {
             return Self::NoAnswer;
         };
-        let is_ours = told["id"] == Self::ID;
-        let message = told.pointer("/error/message").and_then(Value::as_str);
-        match (is_ours, told.get("result"), told.get("error")) {
+        let is_ours = reply["id"] == Self::ID;
+        let message = reply.pointer("/error/message").and_then(Value::as_str);
+        match (is_ours, reply.get("result"), reply.get("error")) {
             (true, Some(_), _) => Self::Answered,
             // A server without ping support still knows the session.
             (true, _, Some(_)) if !message.is_some_and(speaks_of_session) => Self::Answered,
@@ -145,7 +145,7 @@ impl PingResult {
 
 /// An error without an id, assigned to the request of its stream.
 pub(super) struct Addressed {
-    asked: RequestId,
+    request_id: RequestId,
     error: ErrorData,
     pub(super) speaks_of_session: bool,
 }
@@ -162,12 +162,12 @@ impl Addressed {
 
     fn with_code(&self, code: i32) -> String {
         let error = json!({"code": code, "message": self.error.message});
-        json!({"jsonrpc": "2.0", "id": self.asked, "error": error}).to_string()
+        json!({"jsonrpc": "2.0", "id": self.request_id, "error": error}).to_string()
     }
 }
 
 /// Reads an error without an id; `None`: any other message.
-pub(super) fn addressed(data: &str, asked: &RequestId) -> Option<Addressed> {
+pub(super) fn addressed(data: &str, request_id: &RequestId) -> Option<Addressed> {
     #[derive(Deserialize)]
     struct WithoutId {
         id: Option<IgnoredAny>,
@@ -183,7 +183,7 @@ pub(super) fn addressed(data: &str, asked: &RequestId) -> Option<Addressed> {
         .error
         .filter(|_| read.id.is_none() && read.method.is_none())?;
     Some(Addressed {
-        asked: asked.clone(),
+        request_id: request_id.clone(),
         speaks_of_session: speaks_of_session(&error.message),
         error,
     })
@@ -269,19 +269,19 @@ mod tests {
             ),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            let told = PingResult::read(status, body.to_string().as_bytes());
-            assert_eq!(told, expected, "{body}");
+            let result = PingResult::read(status, body.to_string().as_bytes());
+            assert_eq!(result, expected, "{body}");
         }
     }
 
     #[test]
     fn errors_without_id_belong_to_their_request() {
-        let asked = RequestId::Number(7);
-        let read = |data: &str| addressed(data, &asked).map(|error| error.message());
-        let told = read(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#);
-        let told: Value = serde_json::from_str(&told.unwrap()).unwrap();
+        let request_id = RequestId::Number(7);
+        let read = |data: &str| addressed(data, &request_id).map(|error| error.message());
+        let reply = read(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#);
+        let reply: Value = serde_json::from_str(&reply.unwrap()).unwrap();
         assert_eq!(
-            (&told["id"], &told["error"]["code"]),
+            (&reply["id"], &reply["error"]["code"]),
             (&json!(7), &json!(-1))
         );
         for other in [

@@ -32,7 +32,7 @@ pub(super) struct SchemaGraph {
 #[derive(Default)]
 pub(super) struct SchemaNode {
     /// Subschemas that apply to the same value.
-    pub(super) in_place: Vec<usize>,
+    pub(super) same_value: Vec<usize>,
     pub(super) properties: BTreeMap<String, usize>,
     /// Subschemas for members of any name, for names, for items by position, and for all items.
     pub(super) members: Vec<usize>,
@@ -205,7 +205,7 @@ impl<'a> GraphBuilder<'a> {
                 for schema in members.values() {
                     // Drafts differ: members are lists of names or subschemas.
                     node.plain += values_in(schema);
-                    node.in_place.push(self.node(schema, resource)?);
+                    node.same_value.push(self.node(schema, resource)?);
                 }
             }
             ("items" | "prefixItems", Value::Array(schemas)) => {
@@ -232,8 +232,8 @@ impl<'a> GraphBuilder<'a> {
         value: &'a Value,
         resource: &'a Value,
     ) -> Result<(), String> {
-        let place = match keyword {
-            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" => &mut node.in_place,
+        let targets = match keyword {
+            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" => &mut node.same_value,
             "additionalProperties" | "unevaluatedProperties" => &mut node.members,
             "propertyNames" => &mut node.names,
             "items" | "contains" | "additionalItems" | "unevaluatedItems" => &mut node.items,
@@ -242,10 +242,10 @@ impl<'a> GraphBuilder<'a> {
         match value {
             Value::Array(schemas) => {
                 for schema in schemas {
-                    place.push(self.node(schema, resource)?);
+                    targets.push(self.node(schema, resource)?);
                 }
             }
-            schema => place.push(self.node(schema, resource)?),
+            schema => targets.push(self.node(schema, resource)?),
         }
         node.is_unevaluated |= keyword.starts_with("unevaluated");
         Ok(())
@@ -280,7 +280,7 @@ impl<'a> GraphBuilder<'a> {
         }
         for target in targets {
             let target = self.node(target, resource)?;
-            self.graph.nodes[from].in_place.push(target);
+            self.graph.nodes[from].same_value.push(target);
         }
         Ok(())
     }

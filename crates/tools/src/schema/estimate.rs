@@ -19,15 +19,15 @@ pub(super) struct ValidationCost {
     pub(super) cost: u64,
 }
 
-/// The cost of a check; `None` if it exceeds `most`.
+/// The cost of a check; `None` if it exceeds `max_cost`.
 pub(super) fn estimate(
     cost_graph: &SchemaGraph,
     parameters: &Value,
-    most: u64,
+    max_cost: u64,
 ) -> Option<ValidationCost> {
     let mut walk = CostEstimator {
         cost_graph,
-        most,
+        max_cost,
         spent: ValidationCost::default(),
     };
     walk.visit(ROOT, parameters, 0)?;
@@ -36,7 +36,7 @@ pub(super) fn estimate(
 
 struct CostEstimator<'a> {
     cost_graph: &'a SchemaGraph,
-    most: u64,
+    max_cost: u64,
     spent: ValidationCost,
 }
 
@@ -51,7 +51,7 @@ impl CostEstimator<'_> {
         // Validators follow the references once more to find evaluated members.
         let times = if node.is_unevaluated { 2 } else { 1 };
         for _ in 0..times {
-            for &next in &node.in_place {
+            for &next in &node.same_value {
                 self.visit(next, instance, depth + 1)?;
             }
         }
@@ -69,8 +69,8 @@ impl CostEstimator<'_> {
                 }
             }
             Value::Array(items) => {
-                for (place, item) in items.iter().enumerate() {
-                    for &next in node.first.get(place).into_iter().chain(&node.items) {
+                for (index, item) in items.iter().enumerate() {
+                    for &next in node.first.get(index).into_iter().chain(&node.items) {
                         self.visit(next, item, depth + 1)?;
                     }
                 }
@@ -82,7 +82,7 @@ impl CostEstimator<'_> {
 
     fn spend(&mut self, cost: u64) -> Option<()> {
         self.spent.cost = self.spent.cost.saturating_add(cost);
-        (self.spent.cost <= self.most).then_some(())
+        (self.spent.cost <= self.max_cost).then_some(())
     }
 }
 

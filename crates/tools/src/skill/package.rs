@@ -71,8 +71,8 @@ impl SkillPackage {
     }
 }
 
-/// Subdirectories that have a `SKILL.md`, at most `most`. Symbolic links are followed.
-pub fn packages_in(directory: &Path, most: usize) -> Result<Vec<PathBuf>, String> {
+/// Subdirectories that have a `SKILL.md`, at most `max`. Symbolic links are followed.
+pub fn packages_in(directory: &Path, max: usize) -> Result<Vec<PathBuf>, String> {
     let unreadable = |error: std::io::Error| format!("cannot be listed: {error}");
     let mut packages = Vec::new();
     for entry in fs::read_dir(directory).map_err(unreadable)? {
@@ -81,8 +81,8 @@ pub fn packages_in(directory: &Path, most: usize) -> Result<Vec<PathBuf>, String
         if fs::symlink_metadata(path.join(SKILL_FILE)).is_ok() {
             packages.push(path);
         }
-        if packages.len() > most {
-            return Err(format!("has more than {most} skills"));
+        if packages.len() > max {
+            return Err(format!("has more than {max} skills"));
         }
     }
     packages.sort();

@@ -12,7 +12,7 @@ use protocol::manifest::AgentRunnerManifest;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
-use super::{Declared, KnownNames, unknown_policy_names};
+use super::{Declared, DeclaredNames, unknown_policy_names};
 use runs::Runs;
 use runs::discovery::DiscoveredEndpoint;
 
@@ -20,30 +20,30 @@ use runs::discovery::DiscoveredEndpoint;
 pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
     let store = runs.store();
-    let asking = declared
+    let discovering = declared
         .endpoints
         .iter()
         .map(|spec| runs.endpoints.ask_endpoint(&workspace, spec));
     // All endpoints at once: the start waits for the slowest one only.
-    let asked = futures_util::future::try_join_all(asking).await;
-    let asked = asked.context("an endpoint of the configuration cannot be entered")?;
+    let discovered = futures_util::future::try_join_all(discovering).await;
+    let discovered = discovered.context("an endpoint of the configuration cannot be entered")?;
     let refused = faults_by_manifest(
         store,
         &workspace,
         &declared.agents,
-        &DiscoveredLists::of(&asked),
+        &DiscoveredLists::of(&discovered),
     )
     .await?;
-    apply_endpoints(runs, &workspace, asked).await?;
+    apply_endpoints(runs, &workspace, discovered).await?;
     warn_unserved_runners(store, &workspace, &declared.agents).await?;
     let files = declared.catalog.files.iter();
     let files: Vec<_> = files.map(|file| file.name.as_str()).collect();
-    let known = KnownNames {
+    let declared_names = DeclaredNames {
         catalog: &declared.catalog,
         files: &files,
         tools: None,
     };
-    for warning in unknown_policy_names(&declared.agents, &known) {
+    for warning in unknown_policy_names(&declared.agents, &declared_names) {
         tracing::warn!(agent.name = warning.agent, "{}", warning.text);
     }
     apply_agents(runs, &workspace, declared.agents, refused).await
@@ -57,12 +57,12 @@ struct DiscoveredLists<'a> {
 }
 
 impl<'a> DiscoveredLists<'a> {
-    fn of(asked: &'a [DiscoveredEndpoint]) -> Self {
+    fn of(discovered: &'a [DiscoveredEndpoint]) -> Self {
         let mut listed = Self {
             manifests: BTreeMap::new(),
             by: BTreeSet::new(),
         };
-        for endpoint in asked {
+        for endpoint in discovered {
             for manifest in endpoint.listed().into_iter().flatten() {
                 // If two endpoints list the same runner, the first list counts.
                 listed.manifests.entry(&manifest.id).or_insert(manifest);
@@ -157,10 +157,10 @@ async fn manifest_before(
 async fn apply_endpoints(
     runs: &Runs,
     workspace: &WorkspaceId,
-    asked: Vec<DiscoveredEndpoint>,
+    discovered: Vec<DiscoveredEndpoint>,
 ) -> anyhow::Result<()> {
     let store = runs.store();
-    let names: Vec<_> = asked.iter().map(|one| one.name().to_owned()).collect();
+    let names: Vec<_> = discovered.iter().map(|one| one.name().to_owned()).collect();
     // The warnings come before the write: after it, the old state is gone.
     for (name, is_configured) in store.endpoints().enabled_endpoints(workspace).await? {
         match (names.contains(&name), is_configured) {
@@ -182,7 +182,7 @@ async fn apply_endpoints(
             names,
         })
         .await?;
-    let entering = asked
+    let entering = discovered
         .into_iter()
         .map(|one| runs.endpoints.configure_endpoint(one));
     for entered in futures_util::future::join_all(entering).await {

@@ -40,9 +40,9 @@ pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
     // A separate file: SQLite locks the database file itself.
     let mut name = path.into_os_string();
     name.push(".lock");
-    let place = PathBuf::from(name);
-    let opened = private_file().open(&place);
-    let file = opened.with_context(|| format!("{} cannot be opened", place.display()))?;
+    let lock_path = PathBuf::from(name);
+    let opened = private_file().open(&lock_path);
+    let file = opened.with_context(|| format!("{} cannot be opened", lock_path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => bail!(
@@ -50,7 +50,7 @@ pub(super) fn lock(url: &str) -> anyhow::Result<Option<File>> {
              to PostgreSQL, which many gateways share"
         ),
         Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("{} cannot be locked", place.display()))
+            Err(error).with_context(|| format!("{} cannot be locked", lock_path.display()))
         }
     }
 }
@@ -97,9 +97,9 @@ mod tests {
         assert!(held.is_some());
         let refused = lock(&url).unwrap_err().to_string();
         assert!(refused.contains("open in another gateway"), "{refused}");
-        for (place, mode) in [(path.as_path(), 0o600), (path.parent().unwrap(), 0o700)] {
-            let found = std::fs::metadata(place).unwrap().permissions().mode();
-            assert_eq!(found & 0o777, mode, "{}", place.display());
+        for (entry, mode) in [(path.as_path(), 0o600), (path.parent().unwrap(), 0o700)] {
+            let found = std::fs::metadata(entry).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{}", entry.display());
         }
         drop(held);
         assert!(lock(&url).unwrap().is_some());

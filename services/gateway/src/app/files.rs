@@ -42,11 +42,11 @@ pub(super) async fn open(
 /// without artifacts.
 async fn open_artifact_store(
     config: &Config,
-    place: &ArtifactLocation,
+    location: &ArtifactLocation,
     egress: &Egress,
     tasks: &TaskTracker,
 ) -> anyhow::Result<ArtifactStore> {
-    let opened = ArtifactStore::open(place, egress, tasks);
+    let opened = ArtifactStore::open(location, egress, tasks);
     // Opening a bucket sends no request, so a write tests its credentials.
     let probed = match &opened {
         Ok(store) => store.probe().await,
@@ -54,7 +54,7 @@ async fn open_artifact_store(
     };
     // An explicit setting that does not work is an error; the default is optional.
     let is_needed = config.artifacts.url.is_some() || !config.files.is_empty();
-    match (opened, probed, place) {
+    match (opened, probed, location) {
         (Ok(store), Ok(()), ArtifactLocation::Directory(directory)) => {
             // Each replica would have its own directory, and would not find the artifacts of others.
             if !config.database.url.starts_with("sqlite:") && config.artifacts.url.is_none() {

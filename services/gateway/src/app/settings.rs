@@ -78,15 +78,15 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     }
     let mut endpoints = Vec::new();
     for (index, entry) in config.runner_endpoints.iter().enumerate() {
-        let place = format!("runner_endpoints[{index}]");
-        endpoints.extend(endpoint(entry, egress.as_ref(), &place, &mut faults));
+        let pointer = format!("runner_endpoints[{index}]");
+        endpoints.extend(endpoint(entry, egress.as_ref(), &pointer, &mut faults));
     }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
     let (skills, packages) = skills::skills(config, &mut faults);
     tools.skills = packages;
     let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
-    let artifacts = artifacts::place(config, egress.as_ref(), &mut faults);
+    let artifacts = artifacts::location(config, egress.as_ref(), &mut faults);
     let collector = telemetry::collector(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults).zip(artifacts) {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
@@ -107,17 +107,17 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
 fn endpoint(
     entry: &EndpointEntry,
     egress: Option<&Egress>,
-    place: &str,
+    pointer: &str,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<EndpointSpec> {
     let before = faults.len();
     check_egress(
         egress,
         &entry.base_url,
-        &format!("{place}.base_url"),
+        &format!("{pointer}.base_url"),
         faults,
     );
-    let at = format!("{place}.secret");
+    let at = format!("{pointer}.secret");
     // An unreadable secret is a fault already; its empty text must not cause a second one.
     let unread = faults.len();
     let secret = secrets::secret(&entry.secret, &at, faults);
@@ -125,7 +125,7 @@ fn endpoint(
         let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
         faults.push(ConfigFault::new(at, message));
     }
-    let headers = secrets::headers(&entry.headers, place, faults);
+    let headers = secrets::headers(&entry.headers, pointer, faults);
     let shown = |(name, value): (String, SecretString)| (name, value.expose_secret().to_owned());
     let (mode, delta_mode) = modes(&entry.mode, &entry.delta_mode);
     (faults.len() == before).then(|| EndpointSpec {
@@ -142,9 +142,9 @@ fn endpoint(
 }
 
 /// Checks that the egress rules permit `url`.
-fn check_egress(egress: Option<&Egress>, url: &Url, place: &str, faults: &mut Vec<ConfigFault>) {
+fn check_egress(egress: Option<&Egress>, url: &Url, pointer: &str, faults: &mut Vec<ConfigFault>) {
     if let Some(Err(error)) = egress.map(|egress| egress.check_url(url.as_str())) {
-        faults.push(ConfigFault::new(place.to_owned(), error));
+        faults.push(ConfigFault::new(pointer.to_owned(), error));
     }
 }
 
@@ -167,8 +167,8 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
                 model_id: entry.model_id.clone(),
                 model_type: Some(entry.model_type.clone()),
                 provider: Some(entry.provider.clone()),
-                operations: known(&entry.operations, ModelOperation::parse),
-                input_modalities: known(&entry.input_modalities, InputModality::parse),
+                operations: parsed(&entry.operations, ModelOperation::parse),
+                input_modalities: parsed(&entry.input_modalities, InputModality::parse),
             })
             .collect(),
         tools: Vec::new(),
@@ -178,8 +178,8 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
             .map(|entry| KnowledgeBaseResource {
                 kb_id: entry.kb_id.clone(),
                 kb_name: entry.kb_name.clone(),
-                kb_type: Some(entry.place.kind().to_owned()),
-                operations: known(&entry.operations, KnowledgeOperation::parse),
+                kb_type: Some(entry.location.kind().to_owned()),
+                operations: parsed(&entry.operations, KnowledgeOperation::parse),
             })
             .collect(),
         skills,
@@ -189,7 +189,7 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
 }
 
 // The configuration check refuses unknown names.
-fn known<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
+fn parsed<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
     names.iter().filter_map(|name| parse(name)).collect()
 }
 
@@ -214,19 +214,19 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         append_lease: config.runs.append_lease,
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
-        audit_retention: config.ledger.audit_kept,
+        audit_retention: config.ledger.audit_retention,
         artifacts: ArtifactLimits {
             max_bytes: config.artifacts.max_bytes,
             workspace_bytes: config.artifacts.workspace_bytes,
             shares: artifacts::shares(&config.artifacts),
             expires: config.artifacts.expires,
-            // 0 means no limit in the configuration.
             mime_types: config.artifacts.mime_types.clone(),
         },
         poll: config.bus.poll,
         discovery_ttl: config.runs.discovery_ttl,
         discovery_retry: config.runs.discovery_retry,
         run_denied_calls: limits.run_denied_calls,
+        // 0 means no limit in the configuration.
         workspace_runs: (limits.workspace_runs > 0).then_some(limits.workspace_runs),
         workspace_events: event_rate(limits),
         breaker: BreakerPolicy {
@@ -251,7 +251,7 @@ fn event_rate(limits: &LimitsConfig) -> Option<EventRate> {
 }
 
 /// Names that agent policies may use.
-pub(crate) struct KnownNames<'a> {
+pub(crate) struct DeclaredNames<'a> {
     pub(crate) catalog: &'a ResourceCatalog,
     /// Names of the configured files.
     pub(crate) files: &'a [&'a str],
@@ -269,19 +269,19 @@ pub(crate) struct PolicyWarning<'a> {
 /// Names in agent policies that match nothing. Skills may still come from runs.
 pub(crate) fn unknown_policy_names<'a>(
     agents: &'a [AgentSpec],
-    known: &KnownNames<'_>,
+    declared: &DeclaredNames<'_>,
 ) -> Vec<PolicyWarning<'a>> {
-    let models = known.catalog.models.iter();
+    let models = declared.catalog.models.iter();
     let models: Vec<_> = models.map(|model| model.model_id.as_str()).collect();
-    let bases = known.catalog.knowledge_bases.iter();
+    let bases = declared.catalog.knowledge_bases.iter();
     let bases: Vec<_> = bases.map(|base| base.kb_id.as_str()).collect();
-    let tools = known
+    let tools = declared
         .tools
         .map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut found = Vec::new();
     for (index, agent) in agents.iter().enumerate() {
         let policy = &agent.resource_policy;
-        for (kind, key, listed, known) in [
+        for (kind, key, listed, declared) in [
             ("model", "models", &policy.models, Some(models.as_slice())),
             ("tool", "tools", &policy.tools, tools.as_deref()),
             (
@@ -290,14 +290,14 @@ pub(crate) fn unknown_policy_names<'a>(
                 &policy.knowledge_bases,
                 Some(bases.as_slice()),
             ),
-            ("file", "files", &policy.files, Some(known.files)),
+            ("file", "files", &policy.files, Some(declared.files)),
         ] {
             // `"*"` names nothing that could be misspelled.
-            let (IdList::Ids(ids), Some(known)) = (listed, known) else {
+            let (IdList::Ids(ids), Some(declared)) = (listed, declared) else {
                 continue;
             };
-            for id in ids.iter().filter(|id| !known.contains(&id.as_str())) {
-                let meant = closest(id, known.iter().copied());
+            for id in ids.iter().filter(|id| !declared.contains(&id.as_str())) {
+                let meant = closest(id, declared.iter().copied());
                 let meant = meant.map(|name| format!("; did you mean {name}?"));
                 let source = if kind == "tool" {
                     "nothing offers"

@@ -25,7 +25,7 @@ const ADDED: [&str; 6] = [
     "refused",
 ];
 /// Maximum number of listed agents.
-const MOST: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 const USAGE: u8 = 2;
 
 /// Agents, which have unique names.
@@ -77,7 +77,7 @@ pub(super) async fn agents(command: AgentsCommand, json: bool) -> anyhow::Result
     };
     match command {
         AgentsCommand::List { .. } => {
-            let agents = gateway.list(AGENTS.path, AGENTS.cursor, MOST).await?;
+            let agents = gateway.list(AGENTS.path, AGENTS.cursor, MAX_LISTED).await?;
             list(&agents, json);
         }
         AgentsCommand::Show(AgentArguments { agent, .. }) => {

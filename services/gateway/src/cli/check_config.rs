@@ -1,9 +1,9 @@
 //! `runnel check-config`.
 
-mod places;
 mod probe_table;
 mod providers;
 mod runners;
+mod storage;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use anstyle::Style;
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
-use places::StorageProbe;
 use probe_table::{ProbeRow, ProbeState};
 use protocol::tool::{McpServer, McpServerState};
 use runners::Runners;
 use serde_json::{Value, json};
+use storage::StorageProbe;
 
 use crate::app::{
-    BuiltinServers, Declared, DerivedPrices, KnownNames, PolicyWarning, declared, derived_prices,
-    ungranted_choices, unknown_policy_names, unpriced_models,
+    BuiltinServers, Declared, DeclaredNames, DerivedPrices, PolicyWarning, declared,
+    derived_prices, ungranted_choices, unknown_policy_names, unpriced_models,
 };
 use crate::cli::ConfigArgument;
 use crate::cli::output::{self, OutputPart};
@@ -95,12 +95,12 @@ async fn check(arguments: &CheckConfigArguments) -> anyhow::Result<CheckedConfig
         checked.probed = Some(probed);
     }
     let files: Vec<_> = config.files.iter().map(|file| file.name.as_str()).collect();
-    let known = KnownNames {
+    let declared_names = DeclaredNames {
         catalog: &catalog,
         files: &files,
         tools: tools.as_deref(),
     };
-    let found = unknown_policy_names(&agents, &known).into_iter();
+    let found = unknown_policy_names(&agents, &declared_names).into_iter();
     checked.warnings = found
         .chain(ungranted_choices(&agents, &catalog))
         .map(|PolicyWarning { pointer, text, .. }| ConfigFault::new(pointer, text))
@@ -174,7 +174,7 @@ impl CheckedConfig {
     }
 
     fn to_json(&self) -> Value {
-        let fault = |fault: &ConfigFault| json!({"pointer": fault.pointer, "message": fault.message, "place": fault.place});
+        let fault = |fault: &ConfigFault| json!({"pointer": fault.pointer, "message": fault.message, "place": fault.location});
         let faults: Vec<_> = self.faults.iter().map(fault).collect();
         let remarks: Vec<_> = self.warnings.iter().map(|one| &one.message).collect();
         let mut answer =
@@ -229,13 +229,13 @@ impl CheckedConfig {
 fn print_fault(style: Style, head: &str, fault: &ConfigFault) {
     let head = (!head.is_empty()).then(|| format!("{head}:"));
     let space = head.as_ref().map_or("", |_| " ");
-    let place = fault.place.as_ref();
-    let place = place.map_or(String::new(), |place| format!("\n  --> {place}"));
+    let location = fault.location.as_ref();
+    let location = location.map_or(String::new(), |location| format!("\n  --> {location}"));
     output::styled(&[
         OutputPart::Styled(style.bold(), &head.unwrap_or_default()),
         OutputPart::Text(space),
         OutputPart::Text(&fault.message),
-        OutputPart::Text(&place),
+        OutputPart::Text(&location),
         OutputPart::Text("\n"),
     ]);
 }

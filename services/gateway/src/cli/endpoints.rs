@@ -14,7 +14,7 @@ use crate::cli::output;
 use crate::cli::table::{TableRow, print_table};
 
 /// Maximum number of listed endpoints.
-const MOST: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 const USAGE: u8 = 2;
 
 /// Runner endpoints, which have unique names.
@@ -53,7 +53,9 @@ pub(super) async fn endpoints(command: EndpointsCommand, json: bool) -> anyhow::
     };
     match command {
         EndpointsCommand::List { .. } => {
-            let endpoints = gateway.list(ENDPOINTS.path, ENDPOINTS.cursor, MOST).await?;
+            let endpoints = gateway
+                .list(ENDPOINTS.path, ENDPOINTS.cursor, MAX_LISTED)
+                .await?;
             list(&endpoints, json);
             Ok(ExitCode::SUCCESS)
         }

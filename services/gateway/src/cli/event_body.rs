@@ -51,17 +51,17 @@ fn put(event: &mut Map<String, Value>, path: &[&str], value: Option<&str>) {
     let (Some(value), Some((last, objects))) = (value, path.split_last()) else {
         return;
     };
-    let mut place = event;
+    let mut object = event;
     for name in objects {
-        let inner = place.entry(*name).or_insert_with(|| json!({}));
+        let inner = object.entry(*name).or_insert_with(|| json!({}));
         // A member of another type in the file gives way to the argument.
         if !inner.is_object() {
             *inner = json!({});
         }
         let Value::Object(inner) = inner else { return };
-        place = inner;
+        object = inner;
     }
-    place.insert((*last).to_owned(), json!(value));
+    object.insert((*last).to_owned(), json!(value));
 }
 
 fn read_event(file: &Path) -> anyhow::Result<Map<String, Value>> {

@@ -25,15 +25,15 @@ pub(super) struct ExtractArguments {
 /// Prints the mark and the extracted text as JSON.
 pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitCode> {
     // Limits are set before the document is read: everything after is untrusted input.
-    for (resource, most) in [
+    for (resource, bound) in [
         (Resource::Cpu, SECONDS),
         (Resource::Data, MEMORY),
         // A core dump would write the document to disk.
         (Resource::Core, 0),
     ] {
         let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
+            current: Some(bound),
+            maximum: Some(bound),
         };
         setrlimit(resource, limit)?;
     }

@@ -167,28 +167,28 @@ impl Gateway {
         self.ask(self.request(Method::GET, path)?).await
     }
 
-    /// Items of a list with its query, over several pages, at most `most`. `cursor` names the parameter of the next
+    /// Items of a list with its query, over several pages, at most `max_items`. `cursor` names the parameter of the next
     /// page.
     pub(super) async fn list(
         &self,
         path: &str,
         cursor: &str,
-        most: usize,
+        max_items: usize,
     ) -> anyhow::Result<Vec<Value>> {
         let mut items = Vec::new();
         let mut next = String::new();
         for _ in 0..MAX_PAGES {
             // A filter may be part of the path already.
             let separator = if path.contains('?') { '&' } else { '?' };
-            let limit = MAX_PAGE.min(most - items.len());
+            let limit = MAX_PAGE.min(max_items - items.len());
             let page = self
                 .get(&format!("{path}{separator}limit={limit}{next}"))
                 .await?;
             items.extend(page["items"].as_array().into_iter().flatten().cloned());
             // A page may hold more items than requested.
-            items.truncate(most);
+            items.truncate(max_items);
             match next_cursor(&page) {
-                Some(at) if items.len() < most && page["has_more"] != false => {
+                Some(at) if items.len() < max_items && page["has_more"] != false => {
                     next = format!("&{cursor}={}", encoded(at));
                 }
                 _ => break,
@@ -284,8 +284,8 @@ mod tests {
         for id in [".", "..", "../conversations"] {
             assert_eq!(gateway.url(&path(id)).is_ok(), id.contains('/'), "{id}");
         }
-        let kept = gateway.url(&path("a/../b?c")).unwrap();
-        assert_eq!(kept.path(), "/v1/runs/a%2F%2E%2E%2Fb%3Fc/events");
+        let resolved = gateway.url(&path("a/../b?c")).unwrap();
+        assert_eq!(resolved.path(), "/v1/runs/a%2F%2E%2E%2Fb%3Fc/events");
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(super) struct GraphArguments {
 struct CheckedOutput {
     script: ReplayScript,
     rules: AgentRules,
-    known: KnownFacts,
+    facts: KnownFacts,
     verdict: OutputVerdict,
 }
 
@@ -67,14 +67,14 @@ pub(super) async fn graph(command: GraphCommand, json: bool) -> anyhow::Result<E
         }
         GraphCommand::Run(arguments) => (arguments.graph, to_authors, run),
     };
-    let judged = judge(&arguments, limits)?;
+    let checked = check_output(&arguments, limits)?;
     // With JSON, the output is for a program; the remark would mix into its log.
-    if !json && judged.script.is_open() {
+    if !json && checked.script.is_open() {
         output::remark(
             "no --tools file: every executor is assumed to exist and to take any arguments",
         );
     }
-    Ok(if act(judged, json) {
+    Ok(if act(checked, json) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -90,7 +90,7 @@ fn all_diagnostics() -> GraphLimits {
     }
 }
 
-fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<CheckedOutput> {
+fn check_output(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<CheckedOutput> {
     let model = read_model_output(&arguments.file)?;
     let script = match arguments.tools.to_str() {
         Some("scripted") => ReplayScript::open(&model),
@@ -103,7 +103,7 @@ fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<Chec
         limits,
         ..AgentRules::default()
     };
-    let known = KnownFacts {
+    let facts = KnownFacts {
         goal: script.goal.clone(),
         event: script.event.clone(),
         can_persist: true,
@@ -114,7 +114,7 @@ fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<Chec
     let verdict = {
         let context = Context {
             catalog: script.catalog(),
-            known: &known,
+            known: &facts,
             rules: &rules,
         };
         accept(&model.output, context)
@@ -122,13 +122,13 @@ fn judge(arguments: &GraphArguments, limits: GraphLimits) -> anyhow::Result<Chec
     Ok(CheckedOutput {
         script,
         rules,
-        known,
+        facts,
         verdict,
     })
 }
 
-fn lint(judged: CheckedOutput, json: bool) -> bool {
-    let (is_accepted, diagnostics) = match judged.verdict {
+fn lint(checked: CheckedOutput, json: bool) -> bool {
+    let (is_accepted, diagnostics) = match checked.verdict {
         OutputVerdict::Accepted(accepted) => (true, accepted.diagnostics),
         OutputVerdict::Repair(repair) => (false, repair.diagnostics),
         OutputVerdict::Content(_) => (true, Vec::new()),
@@ -144,17 +144,17 @@ fn lint(judged: CheckedOutput, json: bool) -> bool {
     is_accepted
 }
 
-fn render(judged: CheckedOutput, json: bool) -> bool {
-    let (text, is_accepted) = match judged.verdict {
+fn render(checked: CheckedOutput, json: bool) -> bool {
+    let (text, is_accepted) = match checked.verdict {
         OutputVerdict::Repair(repair) => (show::notice_turn(&repair), false),
         OutputVerdict::Content(text) => (text, true),
         OutputVerdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
             (show::message_turn(&accepted.declaration), true)
         }
         OutputVerdict::Accepted(accepted) => {
-            let graph = graph_of(*accepted, &judged.rules, &judged.known);
-            let played = execute(graph, &judged.script, &mut |_| {});
-            (show::graph_turn(&played, &judged.script.goal), true)
+            let graph = graph_of(*accepted, &checked.rules, &checked.facts);
+            let played = execute(graph, &checked.script, &mut |_| {});
+            (show::graph_turn(&played, &checked.script.goal), true)
         }
     };
     if json {
@@ -165,8 +165,8 @@ fn render(judged: CheckedOutput, json: bool) -> bool {
     is_accepted
 }
 
-fn run(judged: CheckedOutput, json: bool) -> bool {
-    match judged.verdict {
+fn run(checked: CheckedOutput, json: bool) -> bool {
+    match checked.verdict {
         OutputVerdict::Repair(repair) => refuse(&repair.diagnostics, json),
         OutputVerdict::Content(text) => print_message(&text, json),
         OutputVerdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
@@ -174,8 +174,8 @@ fn run(judged: CheckedOutput, json: bool) -> bool {
         }
         OutputVerdict::Accepted(accepted) => {
             let diagnostics = accepted.diagnostics.clone();
-            let graph = graph_of(*accepted, &judged.rules, &judged.known);
-            let played = execute(graph, &judged.script, &mut |transition| {
+            let graph = graph_of(*accepted, &checked.rules, &checked.facts);
+            let played = execute(graph, &checked.script, &mut |transition| {
                 if !json {
                     output::line(&show::transition_line(transition));
                 }
@@ -228,12 +228,12 @@ fn print_executed(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>, json: bo
     played.is_good()
 }
 
-fn graph_of(accepted: AcceptedDeclaration, rules: &AgentRules, known: &KnownFacts) -> Graph {
+fn graph_of(accepted: AcceptedDeclaration, rules: &AgentRules, facts: &KnownFacts) -> Graph {
     Graph::new(
         GraphId(script::GRAPH_ID.to_owned()),
         accepted,
         rules,
-        known,
+        facts,
         Vec::new(),
     )
 }

@@ -63,9 +63,9 @@ fn emphasized(text: &StyledStr) -> StyledStr {
     let bold = Style::new().bold();
     let text = text.ansi().to_string();
     let mut emphasized = String::new();
-    for (place, part) in text.split('`').enumerate() {
+    for (index, part) in text.split('`').enumerate() {
         // Every second part is between backticks.
-        if place % 2 == 1 {
+        if index % 2 == 1 {
             let _ = write!(emphasized, "{bold}{part}{bold:#}");
         } else {
             emphasized += part;
@@ -123,7 +123,7 @@ mod tests {
     fn root_help_shows_groups_in_order() {
         let help = command_for_terminal().render_long_help().to_string();
         let found = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text}: {help}"));
-        let places = [
+        let parts = [
             "Run:",
             "\n  dev ",
             "Look:",
@@ -134,7 +134,7 @@ mod tests {
             "--json",
             "Exit codes:",
         ];
-        assert!(places.map(found).is_sorted(), "{help}");
+        assert!(parts.map(found).is_sorted(), "{help}");
     }
 
     #[test]

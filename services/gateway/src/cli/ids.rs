@@ -72,6 +72,7 @@ fn select(list: &NamedList<'_>, items: &[Value], named: &str) -> anyhow::Result<
     if let Some(item) = items.iter().find(is_named) {
         return Ok(id_of(item));
     }
+    // Hyphens do not matter in a part of an id.
     let part = digits(named);
     let matches = |item: &&Value| {
         let id = id_of(item).replace('-', "");

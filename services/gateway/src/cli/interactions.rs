@@ -107,6 +107,7 @@ async fn find(gateway: &Gateway, named: Option<String>) -> anyhow::Result<Value>
             .get(&format!("{}/{}", INTERACTIONS.path, encoded(&id)))
             .await;
     }
+    // The list is sorted by time, newest first.
     let open = gateway
         .list("/v1/interactions?status=open", "after", 1)
         .await?;

@@ -100,8 +100,8 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
             let Some(metadata) = pairs(&metadata) else {
                 return Ok(ExitCode::from(USAGE));
             };
-            let is_known = |name: &String| Encoding::for_label(name.as_bytes()).is_some();
-            if let Some(name) = charset.as_ref().filter(|name| !is_known(name)) {
+            let is_encoding = |name: &String| Encoding::for_label(name.as_bytes()).is_some();
+            if let Some(name) = charset.as_ref().filter(|name| !is_encoding(name)) {
                 output::fault(&format!(
                     "{name} is no encoding of the web, such as gbk or shift_jis"
                 ));
@@ -200,10 +200,10 @@ async fn add(
     let mut failed = 0;
     let all = files.len();
     for (number, file) in (1..).zip(files) {
-        let place = format!("[{number}/{all}] {}", file.id);
-        match add_one(gateway, kb, &file, metadata, &place).await {
+        let label = format!("[{number}/{all}] {}", file.id);
+        match add_one(gateway, kb, &file, metadata, &label).await {
             Ok(document) => {
-                let mut line = format!("{place}  {}", chunks(&document));
+                let mut line = format!("{label}  {}", chunks(&document));
                 if let Some(missing) = document["error"].as_str() {
                     line = format!("{line}, but {missing}");
                 }
@@ -211,8 +211,8 @@ async fn add(
             }
             Err(error) => {
                 failed += 1;
-                let told = json!({"document_id": file.id, "error": format!("{error:#}")});
-                say(json, &told, &format!("{place}  failed: {error:#}"));
+                let failure = json!({"document_id": file.id, "error": format!("{error:#}")});
+                say(json, &failure, &format!("{label}  failed: {error:#}"));
             }
         }
     }
@@ -229,7 +229,7 @@ async fn add_one(
     kb: &str,
     file: &FoundFile,
     metadata: &Map<String, Value>,
-    place: &str,
+    label: &str,
 ) -> anyhow::Result<Value> {
     let path = document_path(kb, &file.id);
     let mut metadata = metadata.clone();
@@ -267,7 +267,7 @@ async fn add_one(
             {
                 shown = seen["progress"].clone();
                 let all = output::counted(shown["chunks_all"].as_u64().unwrap_or_default(), "chunk");
-                output::remark(&format!("{place}  {} of {all}", shown["chunks_done"]));
+                output::remark(&format!("{label}  {} of {all}", shown["chunks_done"]));
             },
         }
     }

@@ -144,10 +144,10 @@ async fn rotate_all(
         // Each rotation has its own time: the next one may wait for the lock of a writer.
         let now = Clock::system().now_ms();
         let rotation = rotate(store, master_key, *purpose, occasion, now).await?;
-        let (item, told) = report(*purpose, rotation, now)?;
+        let (item, summary) = report(*purpose, rotation, now)?;
         items.push(item);
         if !json {
-            output::line(&told);
+            output::line(&summary);
         }
     }
     if json {
@@ -164,22 +164,23 @@ fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(
     Ok(match plan {
         RotationPlan::ScheduleSuccessor { signs_from, .. } => {
             let from = output::time(signs_from);
-            let told = format!("{name}: made {kid}, it signs from {from}");
-            (item(&kid, "made", signs_from), told)
+            let summary = format!("{name}: made {kid}, it signs from {from}");
+            (item(&kid, "made", signs_from), summary)
         }
         RotationPlan::AlreadyScheduled { kid, signs_from } => {
             let from = output::time(signs_from);
-            let told = format!("{name}: a rotation is under way already, {kid} signs from {from}");
-            (item(&kid, "under_way", signs_from), told)
+            let summary =
+                format!("{name}: a rotation is under way already, {kid} signs from {from}");
+            (item(&kid, "under_way", signs_from), summary)
         }
         RotationPlan::Replace { withdrawn } => {
-            let told = format!(
+            let summary = format!(
                 "{name}: made {kid}, it signs at once; withdrawn: {}",
                 withdrawn.join(", ")
             );
             let mut item = item(&kid, "replaced", now);
             item["withdrawn"] = json!(withdrawn);
-            (item, told)
+            (item, summary)
         }
         RotationPlan::TooMany => bail!(
             "{MAX_KEYS} keys of purpose {name} verify already; wait until some are over \

@@ -108,28 +108,28 @@ pub(super) async fn migrate_config(
         });
     }
     if json {
-        let mut told = json!(migration);
-        told["toml"] = json!(written.text);
-        told["connectors"] = json!({"allow": upstream});
+        let mut document = json!(migration);
+        document["toml"] = json!(written.text);
+        document["connectors"] = json!({"allow": upstream});
         if let Some((path, written)) = &in_file {
-            told["secrets"] = json!(written);
-            told["secrets"]["path"] = json!(path);
+            document["secrets"] = json!(written);
+            document["secrets"]["path"] = json!(path);
         }
-        told["write"] = json!({
+        document["write"] = json!({
             "path": arguments.write,
             "outcome": written.outcome,
             "added": written.added,
-            "kept": written.kept,
+            "kept": written.differing,
         });
-        output::document(&told);
+        output::document(&document);
     } else {
-        let secrets = in_file.map_or(String::new(), |(path, written)| written.told(path));
+        let secrets = in_file.map_or(String::new(), |(path, written)| written.summary(path));
         let start = start_of_connectors(arguments, &upstream);
         // Remarks go to standard error: standard output is the TOML, for a redirect.
         output::remark(&(report(&migration) + &secrets + &start));
         match &arguments.write {
             None => output::piece(&written.text),
-            Some(path) => output::line(&written.told(path)),
+            Some(path) => output::line(&written.summary(path)),
         }
     }
     Ok(if is_blocked(&migration) {

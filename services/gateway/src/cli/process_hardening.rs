@@ -5,6 +5,7 @@
 pub(super) fn harden() {
     #[cfg(target_os = "linux")]
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        // The gateway works without the protection, so it starts all the same.
         tracing::warn!(
             %error,
             "other processes of this user may read the environment of this one, its secrets included"

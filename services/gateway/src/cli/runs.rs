@@ -108,6 +108,7 @@ pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<Exi
                 query.push(format!("statuses={}", encoded(&status.join(","))));
             }
             if let Some(agent) = agent {
+                // The API filters by id only.
                 let agent = find_id(&gateway, &agents::AGENTS, &agent).await?;
                 query.push(format!("agent_id={}", encoded(&agent)));
             }
@@ -365,6 +366,7 @@ async fn cancel(gateway: &Gateway, named: &[String], json: bool) -> anyhow::Resu
                 });
             }
             Err(error) => {
+                // One run that cannot be cancelled does not stop the others.
                 output::error(&error, json);
                 code = ExitCode::FAILURE;
             }

@@ -90,7 +90,7 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
         _ if std::io::stdin().is_terminal() => {
             return Box::pin(chat::chat(&gateway, conversation, json)).await;
         }
-        _ => Some(whole_input()?),
+        _ => Some(read_input()?),
     };
     let parts = EventParts {
         file: arguments.event.as_deref(),
@@ -184,7 +184,7 @@ fn answers(asks: bool) -> Option<Box<LineInput>> {
 }
 
 /// Reads the complete input as one message.
-fn whole_input() -> anyhow::Result<String> {
+fn read_input() -> anyhow::Result<String> {
     let mut text = String::new();
     let read = std::io::stdin()
         .lock()

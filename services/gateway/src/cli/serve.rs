@@ -92,7 +92,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
         }
         output::line(&format!("listening {url}"));
     }
-    let database = config.database.place();
+    let database = config.database.display_url();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         address = url,

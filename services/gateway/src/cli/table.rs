@@ -45,14 +45,16 @@ fn layout(head: &[&str], rows: Vec<Vec<String>>, columns: usize) -> Vec<String> 
     for row in rows {
         let cells = row.into_iter().map(|cell| one_line(&cell));
         let mut row = Row::from(cells.collect::<Vec<_>>());
+        // A row takes one line: a longer cell is cut instead of wrapped.
         row.max_height(1);
         table.add_row(row);
     }
     let last = head.len().saturating_sub(1);
-    for (place, column) in table.column_iter_mut().enumerate() {
-        let gap = if place == last { 0 } else { GAP };
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let gap = if index == last { 0 } else { GAP };
         column.set_padding((0, gap));
-        if place != last {
+        // The last column gets the rest of the width.
+        if index != last {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
@@ -81,9 +83,9 @@ mod tests {
                 vec!["ab".to_owned(), "a\nb\u{1b}c".to_owned()],
             ]
         };
-        let whole = layout(&["name", "input"], rows(), 80);
+        let wide = layout(&["name", "input"], rows(), 80);
         assert_eq!(
-            whole,
+            wide,
             ["name  input", "你好  one two three four five", "ab    a bc"]
         );
         let cut = layout(&["name", "input"], rows(), 16);

@@ -126,8 +126,8 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
         );
     }
     let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
-    // Also after an error, so that SQLite removes its write-ahead log.
     let done = run(&store, &workspace, command, json).await;
+    // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
 }

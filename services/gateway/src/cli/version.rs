@@ -32,8 +32,8 @@ fn features() -> Vec<&'static str> {
 
 /// Prints the version.
 pub(super) fn print(is_verbose: bool, json: bool) {
-    let known = |text: &'static str| if text.is_empty() { UNKNOWN } else { text };
-    let (commit, date, features) = (known(COMMIT), known(COMMIT_DATE), features());
+    let or_unknown = |text: &'static str| if text.is_empty() { UNKNOWN } else { text };
+    let (commit, date, features) = (or_unknown(COMMIT), or_unknown(COMMIT_DATE), features());
     let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let profile = if cfg!(debug_assertions) {
         "debug"

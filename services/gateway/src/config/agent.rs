@@ -18,13 +18,13 @@ pub(super) fn read(mut table: Table<'_>) -> Result<AgentSpec, Reported> {
     let written = name.clone().unwrap_or_else(|Reported| NAMELESS.to_owned());
     let spec = table.validate_rest(|mut rest| {
         rest.insert("name".to_owned(), Value::String(written));
-        judge(rest)
+        validate(rest)
     });
     name.and(spec)
 }
 
 /// Faults have paths relative to the table. A malformed value is left out, so that the rest is still validated.
-fn judge(mut agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
+fn validate(mut agent: Map<String, Value>) -> Result<AgentSpec, Vec<ConfigFault>> {
     let mut faults = Vec::new();
     // Placeholders keep the required keys parseable, so that the other keys are validated, too.
     for (key, value) in placeholders() {
@@ -85,8 +85,8 @@ fn top_key(pointer: &str) -> &str {
 /// Removes the value at `pointer`, a required key gets its placeholder. Items of an array are removed with it, so
 /// that other items keep their index. False: there is no such value.
 fn leave_out(agent: &mut Map<String, Value>, pointer: &str) -> bool {
-    let whole = pointer.split('[').next().unwrap_or_default();
-    let (parents, key) = whole.rsplit_once('.').unwrap_or(("", whole));
+    let setting = pointer.split('[').next().unwrap_or_default();
+    let (parents, key) = setting.rsplit_once('.').unwrap_or(("", setting));
     let mut table = &mut *agent;
     for parent in parents.split('.').filter(|parent| !parent.is_empty()) {
         let Some(Value::Object(inner)) = table.get_mut(parent) else {
@@ -108,11 +108,11 @@ fn leave_out(agent: &mut Map<String, Value>, pointer: &str) -> bool {
 fn reworded(message: &str) -> String {
     let names: Vec<_> = message.split('`').skip(1).step_by(2).collect();
     match names.as_slice() {
-        [written, known @ ..] if message.starts_with("unknown field") => {
-            format!("is not known here; {}", instead(written, known))
+        [written, allowed @ ..] if message.starts_with("unknown field") => {
+            format!("is not known here; {}", instead(written, allowed))
         }
-        [written, known @ ..] if message.starts_with("unknown variant") => {
-            must_be_one_of(written, known)
+        [written, allowed @ ..] if message.starts_with("unknown variant") => {
+            must_be_one_of(written, allowed)
         }
         _ => match message.rsplit_once(", expected ") {
             Some((_, expected)) => format!("must be {}", type_name(expected)),
@@ -148,7 +148,7 @@ mod tests {
         let Value::Object(agent) = agent else {
             unreachable!()
         };
-        let mut faults = judge(agent).unwrap_err();
+        let mut faults = validate(agent).unwrap_err();
         faults.sort_by(|one, other| one.pointer.cmp(&other.pointer));
         let shown: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn reports_required_keys_together() {
-        let faults = judge(Map::from_iter([("name".to_owned(), json!("a"))])).unwrap_err();
+        let faults = validate(Map::from_iter([("name".to_owned(), json!("a"))])).unwrap_err();
         let shown: Vec<_> = faults.iter().map(ToString::to_string).collect();
         assert_eq!(
             shown,

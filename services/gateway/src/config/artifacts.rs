@@ -9,7 +9,7 @@ use url::Url;
 
 use super::fault::ConfigFault;
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, one_of, parsed, seconds, text, whole};
+use super::table::{Reported, Table, integer, name, one_of, parsed, seconds, text};
 use egress::parse_plain_url;
 
 const GIB: u64 = 1024 * 1024 * 1024;
@@ -55,10 +55,10 @@ impl ArtifactsConfig {
         let region = table.optional("region", name);
         let access_key_id = table.optional("access_key_id", parsed);
         let secret_access_key = table.optional("secret_access_key", parsed);
-        let max_bytes = table.required("max_bytes", whole(1..=5 * GIB));
-        let workspace_bytes = table.required("workspace_bytes", whole(1..=1024 * 1024 * GIB));
-        let run_percent = table.required("run_percent", whole(1..=100));
-        let agent_percent = table.required("agent_percent", whole(1..=100));
+        let max_bytes = table.required("max_bytes", integer(1..=5 * GIB));
+        let workspace_bytes = table.required("workspace_bytes", integer(1..=1024 * 1024 * GIB));
+        let run_percent = table.required("run_percent", integer(1..=100));
+        let agent_percent = table.required("agent_percent", integer(1..=100));
         let expires = table.required("expires_seconds", seconds(1.0..=90.0 * DAY));
         let mime_types = table.items("mime_types", |pointer, value, faults| {
             media_type_rule(value).map_err(|message| {
@@ -97,8 +97,8 @@ fn artifact_url(value: Value) -> Result<ArtifactUrl, &'static str> {
     }
     let (bucket, prefix) = match text.strip_prefix("s3://").ok_or(SHAPE)? {
         // Credentials and parameters do not belong into the URL.
-        place if place.contains(['?', '#', '@']) => return Err(SHAPE),
-        place => place.split_once('/').unwrap_or((place, "")),
+        location if location.contains(['?', '#', '@']) => return Err(SHAPE),
+        location => location.split_once('/').unwrap_or((location, "")),
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let is_bucket = (3..=63).contains(&bucket.len()) && bucket.bytes().all(is_plain);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn storage_is_a_directory_or_a_bucket() {
-        let place = |url: &str| artifact_url(json!(url)).ok();
+        let read = |url: &str| artifact_url(json!(url)).ok();
         let bucket = |bucket: &str, prefix: &str| {
             Some(ArtifactUrl::Bucket {
                 bucket: bucket.to_owned(),
@@ -174,11 +174,11 @@ mod tests {
             })
         };
         assert_eq!(
-            place("file:///var/a b"),
+            read("file:///var/a b"),
             Some(ArtifactUrl::Directory(PathBuf::from("/var/a b")))
         );
-        assert_eq!(place("s3://files"), bucket("files", ""));
-        assert_eq!(place("s3://files/a/b/"), bucket("files", "a/b"));
+        assert_eq!(read("s3://files"), bucket("files", ""));
+        assert_eq!(read("s3://files/a/b/"), bucket("files", "a/b"));
         for wrong in [
             "file://",
             "s3://",
@@ -188,7 +188,7 @@ mod tests {
             "https://files",
             "/var/files",
         ] {
-            assert_eq!(place(wrong), None, "{wrong}");
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 

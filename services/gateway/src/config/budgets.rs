@@ -4,9 +4,9 @@ use domain::budget::{Budget, BudgetScope, BudgetWindow};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::table::{Reported, Table, name, one_of, seconds, text, whole};
+use super::table::{Reported, Table, integer, name, one_of, seconds, text};
 
-const MOST: u64 = 1_000_000_000_000;
+const MAX_AMOUNT: u64 = 1_000_000_000_000;
 
 /// Reads one budget.
 pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
@@ -14,8 +14,8 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let scope = table.required("scope", one_of(&["run", "agent", "endpoint", "workspace"]));
     let only = table.optional("only", text);
     let window = table.optional("window", one_of(&["hour", "day", "month"]));
-    let calls = table.optional("calls", whole(0..=MOST));
-    let tokens = table.optional("tokens", whole(0..=MOST));
+    let calls = table.optional("calls", integer(0..=MAX_AMOUNT));
+    let tokens = table.optional("tokens", integer(0..=MAX_AMOUNT));
     let cost = table.optional("cost", |value| cost(&value));
     let wall = table.optional("seconds", seconds(0.0..=1e9));
     let shape = match (&scope, &window) {

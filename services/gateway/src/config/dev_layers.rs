@@ -83,7 +83,7 @@ impl DevLayers {
         // The socket is bound already, so no layer can change the address.
         tree["server"]["listen"] = Value::String(listen.to_string());
         let names = tree.clone();
-        Config::judge(tree).map_err(|ConfigErrors(faults)| {
+        Config::validate(tree).map_err(|ConfigErrors(faults)| {
             let faults = faults.into_iter().map(|fault| by_name(&names, fault));
             ConfigErrors(faults.collect())
         })
@@ -147,42 +147,42 @@ fn overlay(tree: &mut Value, upper: Value, entries: Entries) {
     };
     for (name, value) in upper {
         let identity = TABLES.iter().find(|(table, _)| *table == name);
-        let place = tree.entry(name.as_str()).or_insert(Value::Null);
-        match (place, value, identity) {
-            (Value::Array(known), Value::Array(added), Some((_, key))) => {
+        let slot = tree.entry(name.as_str()).or_insert(Value::Null);
+        match (slot, value, identity) {
+            (Value::Array(existing), Value::Array(added), Some((_, key))) => {
                 for entry in added {
-                    enter(known, entry, key, entries);
+                    enter(existing, entry, key, entries);
                 }
             }
-            (place, mut value, _) => {
+            (slot, mut value, _) => {
                 // Rules of a layer below belong to its servers, which stay in use.
                 if name == "egress" {
-                    keep_rules(place, &mut value);
+                    keep_rules(slot, &mut value);
                 }
-                merge(place, value);
+                merge(slot, value);
             }
         }
     }
 }
 
-fn enter(known: &mut Vec<Value>, entry: Value, key: &str, entries: Entries) {
+fn enter(existing: &mut Vec<Value>, entry: Value, key: &str, entries: Entries) {
     let same = |one: &&mut Value| one.get(key).is_some() && one.get(key) == entry.get(key);
-    match (known.iter_mut().find(same), entries) {
-        (Some(place), Entries::Merged) => merge(place, entry),
-        (Some(place), Entries::Replaced) => *place = entry,
-        (None, _) => known.push(entry),
+    match (existing.iter_mut().find(same), entries) {
+        (Some(slot), Entries::Merged) => merge(slot, entry),
+        (Some(slot), Entries::Replaced) => *slot = entry,
+        (None, _) => existing.push(entry),
     }
 }
 
-/// Sets the keys of `upper` in `place`, table by table.
-fn merge(place: &mut Value, upper: Value) {
-    match (place, upper) {
-        (Value::Object(place), Value::Object(upper)) => {
+/// Sets the keys of `upper` in `target`, table by table.
+fn merge(target: &mut Value, upper: Value) {
+    match (target, upper) {
+        (Value::Object(target), Value::Object(upper)) => {
             for (name, value) in upper {
-                merge(place.entry(name).or_insert(Value::Null), value);
+                merge(target.entry(name).or_insert(Value::Null), value);
             }
         }
-        (place, upper) => *place = upper,
+        (target, upper) => *target = upper,
     }
 }
 

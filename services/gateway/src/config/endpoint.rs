@@ -7,7 +7,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, one_of, parsed, text, whole};
+use super::table::{Reported, Table, integer, name, one_of, parsed, text};
 use egress::outgoing_header_name;
 use egress::parse_plain_url;
 
@@ -42,7 +42,7 @@ impl EndpointEntry {
         let secret = table.required("secret", parsed);
         let headers = read_headers(&mut table);
         let manifests = table.optional("manifests", manifests);
-        let max_runs = table.optional("max_runs", whole(0..=1_000_000));
+        let max_runs = table.optional("max_runs", integer(0..=1_000_000));
         let query = check_query(&mut table, &base_url, &mode);
         table.close()?;
         query?;

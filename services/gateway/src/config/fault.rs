@@ -14,7 +14,7 @@ pub struct ConfigFault {
     /// Instruction for the operator. Never repeats a value, which may be a misplaced secret.
     pub message: String,
     /// `runnel.toml:12`, or the environment variable. `None`: the setting is written nowhere.
-    pub place: Option<String>,
+    pub location: Option<String>,
 }
 
 impl ConfigFault {
@@ -22,15 +22,15 @@ impl ConfigFault {
         Self {
             pointer: pointer.into(),
             message: message.to_string(),
-            place: None,
+            location: None,
         }
     }
 }
 
 impl ConfigFault {
-    /// A fault inside the entry at `place`. Converts the JSON pointer of the API.
-    pub(crate) fn within(place: &str, fault: &Fault) -> Self {
-        let pointer = format!("{place}{}", dotted(&fault.pointer));
+    /// A fault inside the entry with the pointer `entry`. Converts the JSON pointer of the API.
+    pub(crate) fn within(entry: &str, fault: &Fault) -> Self {
+        let pointer = format!("{entry}{}", dotted(&fault.pointer));
         Self::new(pointer.trim_start_matches('.'), &fault.message)
     }
 }
@@ -51,8 +51,8 @@ impl fmt::Display for ConfigFault {
             write!(formatter, "{}: ", self.pointer)?;
         }
         formatter.write_str(&self.message)?;
-        match &self.place {
-            Some(place) => write!(formatter, "\n  --> {place}"),
+        match &self.location {
+            Some(location) => write!(formatter, "\n  --> {location}"),
             None => Ok(()),
         }
     }
@@ -72,7 +72,7 @@ impl ConfigErrors {
     /// Adds the place of each fault, and sorts the faults by line.
     pub(crate) fn located(mut self, locations: &Locations) -> Self {
         for fault in &mut self.0 {
-            fault.place = locations.place_of(&fault.pointer);
+            fault.location = locations.location_of(&fault.pointer);
         }
         self.0
             .sort_by_cached_key(|fault| locations.line_of(&fault.pointer));

@@ -4,7 +4,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, one_of, parsed, some_of, text, whole};
+use super::table::{Reported, Table, integer, name, one_of, parsed, some_of, text};
 use egress::parse_plain_url;
 
 const EMBEDDED: &str = "embedded";
@@ -18,7 +18,7 @@ pub struct KnowledgeBaseEntry {
     pub kb_id: String,
     pub kb_name: Option<String>,
     pub operations: Vec<String>,
-    pub place: KnowledgeLocation,
+    pub location: KnowledgeLocation,
 }
 
 /// Location of the documents.
@@ -56,7 +56,7 @@ impl KnowledgeBaseEntry {
         let kb_name = table.optional("kb_name", name);
         let kind = table.optional("kb_type", one_of(&[EMBEDDED, DIFY]));
         let operations = table.optional("operations", some_of(&["list", "retrieve"]));
-        let place = match &kind {
+        let location = match &kind {
             Ok(Some(kind)) if kind == DIFY => read_dify(&mut table),
             // Keys of an unknown kind are not validated.
             Err(Reported) => return Err(Reported),
@@ -68,15 +68,15 @@ impl KnowledgeBaseEntry {
             kb_id: kb_id?,
             kb_name: kb_name?,
             operations: operations?.unwrap_or_else(all),
-            place: place?,
+            location: location?,
         })
     }
 }
 
 fn read_embedded(table: &mut Table<'_>) -> Result<KnowledgeLocation, Reported> {
     let embedding_model = table.optional("embedding_model", name);
-    let chunk_chars = table.optional("chunk_chars", whole(100..=8000));
-    let chunk_overlap = table.optional("chunk_overlap", whole(0..=4000));
+    let chunk_chars = table.optional("chunk_chars", integer(100..=8000));
+    let chunk_overlap = table.optional("chunk_overlap", integer(0..=4000));
     let chunk_chars = chunk_chars?.unwrap_or(CHUNK_CHARS);
     // The default is reduced for small chunks.
     let chunk_overlap = chunk_overlap?.unwrap_or(CHUNK_OVERLAP.min(chunk_chars / 4));

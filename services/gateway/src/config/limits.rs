@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::table::{Reported, Table, seconds, whole};
+use super::table::{Reported, Table, integer, seconds};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -59,26 +59,26 @@ pub struct LimitsConfig {
 
 impl LimitsConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let line_bytes = table.required("line_bytes", whole(4 * KIB..=16 * MIB));
-        let event_bytes = table.required("event_bytes", whole(4 * KIB..=64 * MIB));
-        let run_bytes = table.required("run_bytes", whole(64 * KIB..=4096 * MIB));
-        let run_events = table.required("run_events", whole(10..=10_000_000));
-        let run_denied_calls = table.required("run_denied_calls", whole(10..=1_000_000));
+        let line_bytes = table.required("line_bytes", integer(4 * KIB..=16 * MIB));
+        let event_bytes = table.required("event_bytes", integer(4 * KIB..=64 * MIB));
+        let run_bytes = table.required("run_bytes", integer(64 * KIB..=4096 * MIB));
+        let run_events = table.required("run_events", integer(10..=10_000_000));
+        let run_denied_calls = table.required("run_denied_calls", integer(10..=1_000_000));
         let state_value_bytes =
-            table.required("state_value_bytes", whole(KIB..=MAX_STATE_VALUE_BYTES));
-        let storage_blob_bytes = table.required("storage_blob_bytes", whole(1..=MAX_BLOB_BYTES));
-        let storage_area_bytes = table.required("storage_area_bytes", whole(KIB..=GIB * KIB));
+            table.required("state_value_bytes", integer(KIB..=MAX_STATE_VALUE_BYTES));
+        let storage_blob_bytes = table.required("storage_blob_bytes", integer(1..=MAX_BLOB_BYTES));
+        let storage_area_bytes = table.required("storage_area_bytes", integer(KIB..=GIB * KIB));
         let connect = table.required("connect_seconds", seconds(0.05..=60.0));
         let first_byte = table.required("first_byte_seconds", seconds(0.05..=600.0));
         let silence = table.required("silence_seconds", seconds(0.05..=3600.0));
-        let workspace_runs = table.required("workspace_runs", whole(0..=MAX_RUNS));
-        let per_second = table.required("workspace_events_per_second", whole(0..=MAX_RUNS));
-        let burst = table.required("workspace_event_burst", whole(0..=MAX_RUNS));
-        let refused_credentials = table.required("refused_credentials", whole(10..=1_000_000));
-        let model_bytes = table.required("model_bytes", whole(64 * MIB..=64 * GIB));
-        let event_body_bytes = table.required("event_body_bytes", whole(MIB..=32 * MIB));
-        let body_bytes = table.required("body_bytes", whole(64 * MIB..=64 * GIB));
-        let answer_bytes = table.required("answer_bytes", whole(64 * MIB..=64 * GIB));
+        let workspace_runs = table.required("workspace_runs", integer(0..=MAX_RUNS));
+        let per_second = table.required("workspace_events_per_second", integer(0..=MAX_RUNS));
+        let burst = table.required("workspace_event_burst", integer(0..=MAX_RUNS));
+        let refused_credentials = table.required("refused_credentials", integer(10..=1_000_000));
+        let model_bytes = table.required("model_bytes", integer(64 * MIB..=64 * GIB));
+        let event_body_bytes = table.required("event_body_bytes", integer(MIB..=32 * MIB));
+        let body_bytes = table.required("body_bytes", integer(64 * MIB..=64 * GIB));
+        let answer_bytes = table.required("answer_bytes", integer(64 * MIB..=64 * GIB));
         let order = check_order(&mut table, &line_bytes, &event_bytes, &run_bytes);
         // A single blob must fit within its area.
         let holds_one = !matches!((&storage_blob_bytes, &storage_area_bytes), (Ok(blob), Ok(area)) if blob > area);

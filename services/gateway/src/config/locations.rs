@@ -37,7 +37,7 @@ impl Locations {
     }
 
     /// The place of a setting, or of the table that lacks it.
-    pub(super) fn place_of(&self, pointer: &str) -> Option<String> {
+    pub(super) fn location_of(&self, pointer: &str) -> Option<String> {
         let name = format!(
             "RUNNEL__{}",
             pointer.replace('.', "__").to_ascii_uppercase()
@@ -128,7 +128,7 @@ mod tests {
         let table = DeTable::parse(text).unwrap();
         let found = Locations::of(Path::new("r.toml"), text, table.get_ref())
             .with_variables(["runnel__server__body_seconds".to_owned()].into_iter());
-        for (pointer, place) in [
+        for (pointer, location) in [
             ("server.listen", Some("r.toml:2")),
             ("server.port", Some("r.toml:1")),
             (
@@ -144,7 +144,7 @@ mod tests {
             ("auth.master_key", None),
             ("", None),
         ] {
-            assert_eq!(found.place_of(pointer).as_deref(), place, "{pointer}");
+            assert_eq!(found.location_of(pointer).as_deref(), location, "{pointer}");
         }
     }
 }

@@ -59,8 +59,8 @@ impl McpServerEntry {
             Ok::<_, String>((name.to_owned(), one_of(EFFECTS)(value)?))
         });
         let idempotent = table.entries("idempotent", |name, value| {
-            let is_said = value.as_bool().ok_or("must be true or false")?;
-            Ok::<_, &'static str>((name.to_owned(), is_said))
+            let flag = value.as_bool().ok_or("must be true or false")?;
+            Ok::<_, &'static str>((name.to_owned(), flag))
         });
         let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
         table.close()?;
@@ -91,7 +91,10 @@ fn read_transport(table: &mut Table<'_>) -> Result<McpTransportEntry, Reported> 
         return Err(table.fault("env", "must be at most 64"));
     }
     match (url, command) {
-        (Some(_), Some(_)) => Err(table.fault("url", "is set together with `command`; set only one of them")),
+        (Some(_), Some(_)) => Err(table.fault(
+            "url",
+            "is set together with `command`; set only one of them",
+        )),
         (None, None) => Err(table.fault("url", "is required, or `command` instead of it")),
         (Some(_), None) if !env.is_empty() => Err(table.fault(
             "env",

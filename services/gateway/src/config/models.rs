@@ -12,7 +12,7 @@ use super::endpoint::read_headers;
 use super::fault::ConfigFault;
 use super::prices::PriceEntry;
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, one_of, parsed, seconds, some_of, text, whole};
+use super::table::{Reported, Table, integer, name, one_of, parsed, seconds, some_of, text};
 use egress::parse_plain_url;
 
 /// Default operations of a model.
@@ -229,13 +229,13 @@ impl ModelEntry {
             some_of(&["invoke", "stream", "count_tokens", "rerank"]),
         );
         let input_modalities = table.optional("input_modalities", some_of(&["text", "image"]));
-        let tokens = || whole(1..=1_000_000_000);
+        let tokens = || integer(1..=1_000_000_000);
         let context_window_tokens = table.optional("context_window_tokens", tokens());
         let max_output_tokens = table.optional("max_output_tokens", tokens());
         let thinking = table.optional("thinking", one_of(&["budget", "adaptive", "none"]));
         let vocabulary = table.optional("vocabulary", one_of(&["o200k", "cl100k"]));
         let token_margin = table.optional("token_margin", number(1.0, 10.0));
-        let embedding_batch = table.optional("embedding_batch", whole(1..=2048));
+        let embedding_batch = table.optional("embedding_batch", integer(1..=2048));
         let price = PriceEntry::read(&mut table);
         let reserve = table.optional("reserve", one_of(&["bounded", "worst"]));
         table.close()?;
@@ -258,12 +258,10 @@ impl ModelEntry {
     }
 }
 
-pub(super) fn number(least: f64, most: f64) -> impl Fn(Value) -> Result<f64, String> {
+pub(super) fn number(min: f64, max: f64) -> impl Fn(Value) -> Result<f64, String> {
     move |value| {
-        let number = value
-            .as_f64()
-            .filter(|number| (least..=most).contains(number));
-        number.ok_or_else(|| format!("must be a number from {least} to {most}"))
+        let number = value.as_f64().filter(|number| (min..=max).contains(number));
+        number.ok_or_else(|| format!("must be a number from {min} to {max}"))
     }
 }
 
@@ -311,11 +309,11 @@ mod tests {
             "openai",
             json!({"extra_members": ["a", "model", ""], "max_tokens_name": "n"}),
         );
-        let bent = [
+        let malformed = [
             "p.max_tokens_name",
             "p.extra_members[1]",
             "p.extra_members[2]",
         ];
-        assert_eq!(found, bent);
+        assert_eq!(found, malformed);
     }
 }

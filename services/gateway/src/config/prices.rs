@@ -1,7 +1,7 @@
 //! Prices of `[[models]]`.
 
 use super::models::number;
-use super::table::{Reported, Table, one_of, whole};
+use super::table::{Reported, Table, integer, one_of};
 
 /// The price of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,7 +49,10 @@ impl ModelPrices {
         };
         let of_input = [read.cache_read, read.cache_write_5m, read.cache_write_1h];
         if read.input.is_none() && of_input.iter().any(Option::is_some) {
-            return Err(table.fault("input_price", "is required together with prices of cached tokens"));
+            return Err(table.fault(
+                "input_price",
+                "is required together with prices of cached tokens",
+            ));
         }
         if read.output.is_none() && read.reasoning.is_some() {
             return Err(table.fault("output_price", "is required together with reasoning_price"));
@@ -65,9 +68,9 @@ impl ModelPrices {
 
 impl PriceTierEntry {
     fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let above_tokens = table.required("above_tokens", whole(1..=1_000_000_000));
+        let above_tokens = table.required("above_tokens", integer(1..=1_000_000_000));
         let prices = ModelPrices::read(&mut table);
-        let is_whole = match &prices {
+        let complete = match &prices {
             Ok(prices) if prices.input.is_none() => {
                 Err(table.fault("input_price", "is required in a tier"))
             }
@@ -77,7 +80,7 @@ impl PriceTierEntry {
             _ => Ok(()),
         };
         table.close()?;
-        is_whole?;
+        complete?;
         Ok(Self {
             above_tokens: above_tokens?,
             prices: prices?,

@@ -12,7 +12,7 @@ use url::Url;
 use super::fault::ConfigFault;
 use super::limits::{bytes, small};
 use super::secret_ref::{SecretRef, SecretRefError};
-use super::table::{Reported, Table, parsed, seconds, text, whole};
+use super::table::{Reported, Table, integer, parsed, seconds, text};
 use egress::AllowRule;
 use egress::parse_plain_url;
 
@@ -61,8 +61,8 @@ impl ServerConfig {
             })
         });
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
-        let connections = table.optional("connections", whole(1..=1_000_000));
-        let connections_per_peer = table.optional("connections_per_peer", whole(0..=1_000_000));
+        let connections = table.optional("connections", integer(1..=1_000_000));
+        let connections_per_peer = table.optional("connections_per_peer", integer(0..=1_000_000));
         let proxies = table.items("proxies", |pointer, value, faults| {
             address(value).map_err(|message| {
                 faults.push(ConfigFault::new(pointer, message));
@@ -149,7 +149,7 @@ pub struct AuthConfig {
 impl AuthConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let master_key = table.optional("master_key", parsed);
-        let signing_key_days = table.required("signing_key_days", whole(1..=365));
+        let signing_key_days = table.required("signing_key_days", integer(1..=365));
         table.close()?;
         Ok(Self {
             master_key: master_key?,
@@ -172,12 +172,12 @@ impl DatabaseConfig {
     }
 
     /// The URL without credentials and parameters.
-    pub fn place(&self) -> String {
+    pub fn display_url(&self) -> String {
         let end = self.url.find(['?', '#']).unwrap_or(self.url.len());
         let (scheme, rest) = self.url[..end].split_once("://").unwrap_or_default();
         // The last `@`: a password may contain one.
-        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        format!("{scheme}://{place}")
+        let location = rest.rsplit_once('@').map_or(rest, |(_, location)| location);
+        format!("{scheme}://{location}")
     }
 }
 
@@ -214,7 +214,7 @@ impl fmt::Debug for DatabaseConfig {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("DatabaseConfig")
-            .field("url", &self.place())
+            .field("url", &self.display_url())
             .finish()
     }
 }
@@ -259,7 +259,7 @@ pub struct LedgerConfig {
     /// From the end of a run; `None`: unlimited.
     pub retention: Option<Duration>,
     /// From the call; `None`: unlimited.
-    pub audit_kept: Option<Duration>,
+    pub audit_retention: Option<Duration>,
 }
 
 impl LedgerConfig {
@@ -267,10 +267,10 @@ impl LedgerConfig {
         let retention = table.required("retention_days", days(0.0..=36_500.0));
         let audit = table.required("audit_days", days(0.0..=36_500.0));
         table.close()?;
-        let kept = |days: Duration| (days > Duration::ZERO).then_some(days);
+        let bounded = |days: Duration| (days > Duration::ZERO).then_some(days);
         Ok(Self {
-            retention: kept(retention?),
-            audit_kept: kept(audit?),
+            retention: bounded(retention?),
+            audit_retention: bounded(audit?),
         })
     }
 }
@@ -280,9 +280,9 @@ fn days(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Duration, String
     const DAY: f64 = 24.0 * 60.0 * 60.0;
     move |value| {
         let days = value.as_f64().filter(|number| range.contains(number));
-        let (least, most) = (range.start(), range.end());
+        let (min, max) = (range.start(), range.end());
         days.map(|days| Duration::from_secs_f64(days * DAY))
-            .ok_or_else(|| format!("must be a number of days from {least} to {most}"))
+            .ok_or_else(|| format!("must be a number of days from {min} to {max}"))
     }
 }
 
@@ -319,7 +319,7 @@ impl RunsConfig {
         let max_deadline = table.required("max_deadline_seconds", seconds(0.1..=604_800.0));
         let discovery_ttl = table.required("discovery_ttl_seconds", seconds(0.05..=86_400.0));
         let discovery_retry = table.required("discovery_retry_seconds", seconds(0.05..=3600.0));
-        let breaker_failures = table.required("breaker_failures", whole(0..=10_000));
+        let breaker_failures = table.required("breaker_failures", integer(0..=10_000));
         let breaker_wait = table.required("breaker_wait_seconds", seconds(0.05..=3600.0));
         let longest = seconds(0.05..=86_400.0);
         let breaker_longest_wait = table.required("breaker_longest_wait_seconds", longest);

@@ -159,9 +159,9 @@ pub(super) fn parse(name: &Path, text: &str) -> Result<Value, ConfigFault> {
 fn refuse_non_finite(tree: Value) -> Result<Value, ConfigFault> {
     match path_of_null(&tree) {
         None => Ok(tree),
-        Some(place) => {
-            let place = place.trim_start_matches('.');
-            Err(ConfigFault::new(place, "must be a finite number"))
+        Some(path) => {
+            let path = path.trim_start_matches('.');
+            Err(ConfigFault::new(path, "must be a finite number"))
         }
     }
 }

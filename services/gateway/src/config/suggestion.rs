@@ -1,12 +1,12 @@
 //! "Did you mean": the known name that is closest to a written one.
 
-/// The closest of `known`, if it is close enough to be meant.
+/// The closest candidate, if it is close enough to be meant.
 pub(crate) fn closest<'a>(
     written: &str,
-    known: impl IntoIterator<Item = &'a str>,
+    candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     const CLOSE: f64 = 0.8;
-    let scored = known.into_iter().map(|name| {
+    let scored = candidates.into_iter().map(|name| {
         let score = strsim::jaro_winkler(&written.to_lowercase(), &name.to_lowercase());
         (score, name)
     });
@@ -15,10 +15,10 @@ pub(crate) fn closest<'a>(
 }
 
 /// Advice for an unknown name: the closest known name, or all of them.
-pub(super) fn instead(written: &str, known: &[&str]) -> String {
-    match closest(written, known.iter().copied()) {
+pub(super) fn instead(written: &str, candidates: &[&str]) -> String {
+    match closest(written, candidates.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
-        None => format!("known are {}", known.join(", ")),
+        None => format!("known are {}", candidates.join(", ")),
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn suggests_close_names_only() {
-        let known = ["agents", "auth", "egress", "listen", "public_url"];
+        let names = ["agents", "auth", "egress", "listen", "public_url"];
         for (written, meant) in [
             ("agent", Some("agents")),
             ("agentz", Some("agents")),
@@ -45,9 +45,9 @@ mod tests {
             ("port", None),
             ("x", None),
         ] {
-            assert_eq!(closest(written, known), meant, "{written}");
+            assert_eq!(closest(written, names), meant, "{written}");
         }
-        assert_eq!(instead("agent", &known), "did you mean agents?");
+        assert_eq!(instead("agent", &names), "did you mean agents?");
         assert_eq!(instead("x", &["a", "b"]), "known are a, b");
         let choices = ["openai", "anthropic"];
         for (written, meant) in [("opneai", "; did you mean openai?"), ("x", "")] {

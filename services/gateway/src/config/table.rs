@@ -19,7 +19,7 @@ pub(super) struct Reported;
 pub(super) struct Table<'faults> {
     pointer: String,
     entries: Map<String, Value>,
-    known: Vec<&'static str>,
+    accepted: Vec<&'static str>,
     faults: &'faults mut Vec<ConfigFault>,
 }
 
@@ -34,7 +34,7 @@ impl<'faults> Table<'faults> {
             Ok(Self {
                 pointer,
                 entries,
-                known: Vec::new(),
+                accepted: Vec::new(),
                 faults,
             })
         } else {
@@ -53,7 +53,7 @@ impl<'faults> Table<'faults> {
         read: impl FnOnce(Value) -> Result<T, E>,
     ) -> Result<Option<T>, Reported> {
         // Recorded even if absent, for the advice about unknown keys.
-        self.known.push(key);
+        self.accepted.push(key);
         // A null comes from a reset key.
         match self.entries.remove(key).filter(|value| !value.is_null()) {
             None => Ok(None),
@@ -83,17 +83,17 @@ impl<'faults> Table<'faults> {
         mut read_entry: impl FnMut(&str, Value) -> Result<T, E>,
     ) -> Result<Vec<T>, Reported> {
         let entries = self.optional(key, object)?.unwrap_or_default();
-        let (mut read, mut sound) = (Vec::new(), true);
+        let (mut read, mut is_valid) = (Vec::new(), true);
         for (name, value) in entries {
             match read_entry(&name, value) {
                 Ok(entry) => read.push(entry),
                 Err(message) => {
                     self.fault(&format!("{key}.{name}"), message);
-                    sound = false;
+                    is_valid = false;
                 }
             }
         }
-        if sound { Ok(read) } else { Err(Reported) }
+        if is_valid { Ok(read) } else { Err(Reported) }
     }
 
     /// The array of tables under `key`; empty if absent. Duplicate values of `identity` are faults.
@@ -177,9 +177,9 @@ impl<'faults> Table<'faults> {
         let mut unknown: Vec<String> = self.entries.keys().cloned().collect();
         // Tables come in hash map order; messages need a stable one.
         unknown.sort_unstable();
-        let known = std::mem::take(&mut self.known);
+        let accepted = std::mem::take(&mut self.accepted);
         for key in &unknown {
-            let instead = instead(key, &known);
+            let instead = instead(key, &accepted);
             self.fault(key, format_args!("is not known here; {instead}"));
         }
         if unknown.is_empty() {
@@ -189,10 +189,10 @@ impl<'faults> Table<'faults> {
         }
     }
 
-    /// Ends the reading and passes the remaining keys to `judge`, whose faults are relative to this table.
+    /// Ends the reading and passes the remaining keys to `validate`, whose faults are relative to this table.
     pub(super) fn validate_rest<T>(
         self,
-        judge: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
+        validate: impl FnOnce(Map<String, Value>) -> Result<T, Vec<ConfigFault>>,
     ) -> Result<T, Reported> {
         let Self {
             pointer,
@@ -200,7 +200,7 @@ impl<'faults> Table<'faults> {
             faults,
             ..
         } = self;
-        judge(entries).map_err(|found| {
+        validate(entries).map_err(|found| {
             faults.extend(found.into_iter().map(|fault| match fault.pointer.as_str() {
                 "" => ConfigFault::new(pointer.as_str(), fault.message),
                 within => ConfigFault::new(format!("{pointer}.{within}"), fault.message),
@@ -251,7 +251,7 @@ pub(super) fn parsed<T: FromStr<Err: Display>>(value: Value) -> Result<T, String
 }
 
 /// An integer within `range`.
-pub(super) fn whole(range: RangeInclusive<u64>) -> impl Fn(Value) -> Result<u64, String> {
+pub(super) fn integer(range: RangeInclusive<u64>) -> impl Fn(Value) -> Result<u64, String> {
     move |value| {
         value
             .as_u64()

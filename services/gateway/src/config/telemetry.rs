@@ -73,7 +73,10 @@ fn refuse_unused_keys(
     }
     let idle: Vec<_> = settings.into_iter().filter(|(_, is_set)| *is_set).collect();
     for (key, _) in &idle {
-        table.fault(key, "has no effect without telemetry.otlp_endpoint; set both");
+        table.fault(
+            key,
+            "has no effect without telemetry.otlp_endpoint; set both",
+        );
     }
     if idle.is_empty() {
         Ok(())

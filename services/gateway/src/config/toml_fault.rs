@@ -10,7 +10,7 @@ pub(super) fn syntax_fault(
     file: &Path,
     text: &str,
     error: &toml::de::Error,
-    known: &str,
+    names: &str,
 ) -> ConfigFault {
     let what = error.message().lines().collect::<Vec<_>>().join(", ");
     let offset = error.span().map_or(text.len(), |span| span.start);
@@ -26,7 +26,7 @@ pub(super) fn syntax_fault(
          {gutter} | {}^",
         file.display(),
         column + 1,
-        masked(line, known),
+        masked(line, names),
         " ".repeat(column),
     );
     ConfigFault::new("", message)
@@ -40,9 +40,9 @@ fn line_of(text: &str, offset: usize) -> (usize, usize) {
 }
 
 /// The line with names of settings; letters and digits of anything else are masked.
-fn masked(line: &str, known: &str) -> String {
+fn masked(line: &str, names: &str) -> String {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let known: HashSet<_> = known.split(|letter: char| !is_word(letter)).collect();
+    let names: HashSet<_> = names.split(|letter: char| !is_word(letter)).collect();
     let name_end = line.find('=').unwrap_or(line.len());
     let mut shown = String::with_capacity(line.len());
     let mut rest = line;
@@ -50,7 +50,7 @@ fn masked(line: &str, known: &str) -> String {
         let end = rest.find(|letter: char| is_word(letter) != is_word(first));
         let (part, more) = rest.split_at(end.unwrap_or(rest.len()));
         let at = line.len() - rest.len();
-        if at < name_end && known.contains(part) {
+        if at < name_end && names.contains(part) {
             shown.push_str(part);
         } else {
             let mask = |letter: char| if is_word(letter) { '*' } else { plain(letter) };
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn shows_line_and_caret_without_values() {
-        let known = "[server]\nlisten = 1\n[auth]\nmaster_key = 1";
+        let names = "[server]\nlisten = 1\n[auth]\nmaster_key = 1";
         for (text, shown) in [
             (
                 "[server]\nlisten = \"hunter2",
@@ -88,7 +88,7 @@ mod tests {
             ("whsec_aHVudGVyMg=", "1 | ****************=\n"),
         ] {
             let error = DeTable::parse(text).unwrap_err();
-            let fault = syntax_fault(Path::new("r.toml"), text, &error, known).to_string();
+            let fault = syntax_fault(Path::new("r.toml"), text, &error, names).to_string();
             assert!(fault.starts_with("r.toml:"), "{fault}");
             assert!(fault.contains(shown), "{fault}\n{shown}");
             assert!(

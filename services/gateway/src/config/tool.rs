@@ -57,9 +57,9 @@ impl ToolEntry {
             value.as_bool().ok_or("must be true or false")
         });
         let http = read_http(&mut table);
-        let sound = check_kind(&mut table, &tool_name, &http, &parameters);
+        let kind_check = check_kind(&mut table, &tool_name, &http, &parameters);
         table.close()?;
-        sound?;
+        kind_check?;
         let operations = operations?;
         Ok(Self {
             tool_name: tool_name?,
@@ -113,11 +113,11 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
         };
     };
     let path_slashes = path_slashes.unwrap_or_default();
-    if let Some(stranger) = path_slashes
+    if let Some(unknown) = path_slashes
         .iter()
-        .find(|name| url.names().all(|known| known != name.as_str()))
+        .find(|name| url.names().all(|parameter| parameter != name.as_str()))
     {
-        let message = format!("names {stranger:?}, which the path of `url` does not contain");
+        let message = format!("names {unknown:?}, which the path of `url` does not contain");
         return Err(table.fault("path_slashes", message));
     }
     Ok(Some(HttpToolEntry {
@@ -130,8 +130,7 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
 }
 
 fn names(value: Value) -> Result<Vec<String>, &'static str> {
-    serde_json::from_value(value)
-        .map_err(|_| "must be a list of names in the path of `url`")
+    serde_json::from_value(value).map_err(|_| "must be a list of names in the path of `url`")
 }
 
 /// A tool is built in or has a URL.

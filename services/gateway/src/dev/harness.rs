@@ -64,11 +64,11 @@ pub(super) async fn runners(
     // The playground sets the endpoint's secret; this reference is never resolved.
     let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
     for name in names {
-        let known = Preset::NAMED.map(Preset::name);
+        let presets = Preset::NAMED.map(Preset::name);
         ensure!(
-            known.contains(&name.as_str()),
+            presets.contains(&name.as_str()),
             "--harness: `{name}` is none of {}",
-            known.join(", ")
+            presets.join(", ")
         );
         let _ = write!(
             text,

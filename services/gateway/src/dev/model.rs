@@ -227,8 +227,8 @@ fn first_chat_model(settings: &Value) -> Option<(&JsonObject, &JsonObject)> {
 /// The rule that `egress.allow` needs for this URL: its host and port, unless it is public HTTPS.
 pub(super) async fn rule_for(url: &Url) -> anyhow::Result<Option<String>> {
     let egress = Egress::new(Vec::new(), CONNECT)?;
-    let place = url.host_str().zip(url.port_or_known_default());
-    match place {
+    let address = url.host_str().zip(url.port_or_known_default());
+    match address {
         Some((host, port)) if egress.needs_rule(url).await => Ok(Some(format!("{host}:{port}"))),
         _ => Ok(None),
     }

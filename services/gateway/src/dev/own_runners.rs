@@ -77,7 +77,7 @@ enum OwnSecret {
     /// There is no endpoint.
     None,
     /// Of the data directory.
-    Kept(SecretString),
+    Stored(SecretString),
     /// Of the environment.
     Given,
 }
@@ -124,10 +124,10 @@ impl OwnRunners {
         let secret = match endpoints.len() {
             0 => OwnSecret::None,
             1 if is_given => OwnSecret::Given,
-            _ => OwnSecret::Kept(kept_secret(&data_dir.join(SECRET_FILE))?),
+            _ => OwnSecret::Stored(stored_secret(&data_dir.join(SECRET_FILE))?),
         };
         Ok(Self {
-            has_unused_variable: is_given && matches!(secret, OwnSecret::Kept(_)),
+            has_unused_variable: is_given && matches!(secret, OwnSecret::Stored(_)),
             secret,
             endpoints,
             data_dir: data_dir.to_owned(),
@@ -137,7 +137,7 @@ impl OwnRunners {
     /// The line that gives the secret to a runner.
     pub(super) fn export_line(&self) -> Option<String> {
         match &self.secret {
-            OwnSecret::Kept(secret) => Some(format!(
+            OwnSecret::Stored(secret) => Some(format!(
                 "export {SECRET_VARIABLE}={}",
                 secret.expose_secret()
             )),
@@ -185,7 +185,7 @@ impl OwnRunners {
         let value = |text: &str| toml_text::value(&json!(text));
         let secret = match self.secret {
             OwnSecret::Given => SecretRef::Environment(SECRET_VARIABLE.to_owned()),
-            OwnSecret::None | OwnSecret::Kept(_) => {
+            OwnSecret::None | OwnSecret::Stored(_) => {
                 SecretRef::File(self.data_dir.join(SECRET_FILE))
             }
         };
@@ -218,18 +218,18 @@ impl OwnRunners {
 fn names(ids: &[&RunnerId], taken: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for id in ids {
-        let whole = id.to_string();
-        let parts: Vec<_> = whole.split(['/', ':']).collect();
+        let full_id = id.to_string();
+        let parts: Vec<_> = full_id.split(['/', ':']).collect();
         let short = match parts[..] {
             [.., plugin, "default"] => plugin,
             [.., runner] => runner,
-            [] => whole.as_str(),
+            [] => full_id.as_str(),
         };
         let is_free = !taken.contains(&short) && names.iter().all(|name| name != short);
         names.push(if is_free {
             short.to_owned()
         } else {
-            whole.clone()
+            full_id.clone()
         });
     }
     names
@@ -249,7 +249,7 @@ fn is_secret_given() -> anyhow::Result<bool> {
 }
 
 /// The secret of the file. The first start creates it.
-fn kept_secret(file: &Path) -> anyhow::Result<SecretString> {
+fn stored_secret(file: &Path) -> anyhow::Result<SecretString> {
     if let Ok(text) = std::fs::read_to_string(file) {
         let secret = SecretString::from(text.trim().to_owned());
         EndpointSecret::parse(&secret).with_context(|| {

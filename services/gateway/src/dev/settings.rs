@@ -46,14 +46,14 @@ impl GeneratedSettings {
     pub(super) fn write(&self) -> anyhow::Result<Option<PathBuf>> {
         let file = self.file();
         let text = self.text();
-        let kept = match std::fs::read_to_string(&file) {
+        let backup = match std::fs::read_to_string(&file) {
             // Writing an equal file would change its time and wake file watchers.
             Ok(found) if found == text => return Ok(None),
             Ok(found) if !is_generated(&found) => Some(keep(&file)?),
             _ => None,
         };
         write_private(&file, &text)?;
-        Ok(kept)
+        Ok(backup)
     }
 
     fn text(&self) -> String {
@@ -122,6 +122,7 @@ fn keep(file: &Path) -> anyhow::Result<PathBuf> {
         1 => file.with_extension("toml.bak"),
         _ => file.with_extension(format!("toml.bak{number}")),
     };
+    // Earlier backups stay: their changes may not be merged yet.
     let free = (1..=1000).map(name).find(|name| !name.exists());
     let free = free.context("the data directory is full of copies of dev.toml; delete some")?;
     std::fs::rename(file, &free)

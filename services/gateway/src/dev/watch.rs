@@ -127,8 +127,11 @@ impl RunnerWatch {
         let ids: Vec<RunnerId> = listed.iter().map(|runner| runner.id.clone()).collect();
         // Remembered first, because the settings are written from it.
         self.settings.own.remember(index, ids)?;
-        let kept = self.settings.write()?;
-        let mut lines: Vec<_> = kept.iter().map(|kept| super::kept_line(kept)).collect();
+        let backup = self.settings.write()?;
+        let mut lines: Vec<_> = backup
+            .iter()
+            .map(|backup| super::backup_line(backup))
+            .collect();
         let agents = self.layers.load(self.settings.listen)?.agents;
         let names = agents.iter().map(|agent| agent.name.clone()).collect();
         let own: Vec<_> = self.settings.own.ids().into_iter().cloned().collect();

@@ -39,12 +39,17 @@ pub struct Ours {
 }
 
 pub fn entities() -> Vec<Ours> {
-    let all = [told(), granted_and_answered(), kept(), exchanged()];
+    let all = [
+        manifests_and_contexts(),
+        granted_and_answered(),
+        records(),
+        exchanged(),
+    ];
     all.into_iter().flatten().collect()
 }
 
 /// Manifests and parts of a context.
-fn told() -> Vec<Ours> {
+fn manifests_and_contexts() -> Vec<Ours> {
     vec![
         of::<m::FormItem>("DynamicFormItemSchema"),
         of::<m::Capabilities>("RunnerCapabilities"),
@@ -103,7 +108,7 @@ fn granted_and_answered() -> Vec<Ours> {
 }
 
 /// Transcript, event log, ledger and statistics.
-fn kept() -> Vec<Ours> {
+fn records() -> Vec<Ours> {
     vec![
         of::<TranscriptItem>("TranscriptItem"),
         of::<Page<TranscriptItem>>("HistoryPage"),

@@ -28,8 +28,8 @@ const MAX_NOTES: usize = 100;
 /// Maximum length of a note, in characters.
 const MAX_CHARACTERS: usize = 2_000;
 /// Minimum and maximum offset from UTC, in hours.
-const LEAST: f64 = -12.0;
-const MOST: f64 = 14.0;
+const MIN_OFFSET: f64 = -12.0;
+const MAX_OFFSET: f64 = 14.0;
 
 #[derive(Clone)]
 struct ClockServer {
@@ -61,9 +61,9 @@ impl Board {
         }
         self.posted += 1;
         // The text has the number of the note, so a model can refer to it.
-        let told = format!("Note {}:\n{note}", self.posted);
+        let reply = format!("Note {}:\n{note}", self.posted);
         self.notes.push_back(note);
-        Ok(told)
+        Ok(reply)
     }
 }
 
@@ -107,8 +107,8 @@ impl ServerHandler for ClockServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
-        let told = match &*request.name {
-            TOOL => told(self.clock.now_ms(), &arguments),
+        let outcome = match &*request.name {
+            TOOL => time_text(self.clock.now_ms(), &arguments),
             POST => {
                 let board = self.board.lock();
                 board
@@ -117,7 +117,7 @@ impl ServerHandler for ClockServer {
             }
             _ => return Err(ErrorData::invalid_params("there is no such tool", None)),
         };
-        let result = match told {
+        let result = match outcome {
             Ok(time) => CallToolResult::success(vec![ContentBlock::text(time)]),
             Err(why) => CallToolResult::error(vec![ContentBlock::text(why)]),
         };
@@ -129,7 +129,7 @@ fn time_tool() -> Tool {
     let schema = json!({
         "type": "object",
         "properties": {"utc_offset": {
-            "type": "number", "minimum": LEAST, "maximum": MOST,
+            "type": "number", "minimum": MIN_OFFSET, "maximum": MAX_OFFSET,
             "description": "Hours by which the wanted place is ahead of UTC, like 9 or -3.5. UTC when it is absent.",
         }},
         "additionalProperties": false,
@@ -163,14 +163,14 @@ fn note_tool() -> Tool {
 }
 
 /// The time as text. An error is a message for the model, which may retry.
-fn told(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
+fn time_text(now_ms: i64, arguments: &JsonObject) -> Result<String, String> {
     let hours = match arguments.get("utc_offset") {
         None | Some(Value::Null) => Some(0.0),
         Some(hours) => hours.as_f64(),
     };
     // NaN is in no range, so it is refused as well.
-    let hours = hours.filter(|hours| (LEAST..=MOST).contains(hours));
-    let refused = || format!("utc_offset must be a number from {LEAST} to {MOST}");
+    let hours = hours.filter(|hours| (MIN_OFFSET..=MAX_OFFSET).contains(hours));
+    let refused = || format!("utc_offset must be a number from {MIN_OFFSET} to {MAX_OFFSET}");
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a day has fewer seconds than an i32 holds"
@@ -237,8 +237,8 @@ mod tests {
     }
 
     fn check(arguments: &Value, expected: &str) {
-        let told = told(1_795_353_000_000, arguments.as_object().unwrap());
-        assert_eq!(told.unwrap_or_else(|why| why), expected, "{arguments}");
+        let text = time_text(1_795_353_000_000, arguments.as_object().unwrap());
+        assert_eq!(text.unwrap_or_else(|why| why), expected, "{arguments}");
     }
 
     #[test]

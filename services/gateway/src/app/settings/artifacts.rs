@@ -13,7 +13,7 @@ use super::secrets;
 const REGION: &str = "us-east-1";
 
 /// `None`: the cause is in `faults`.
-pub(super) fn place(
+pub(super) fn location(
     config: &Config,
     egress: Option<&Egress>,
     faults: &mut Vec<ConfigFault>,
@@ -94,12 +94,12 @@ fn bucket(
         faults.push(ConfigFault::new("artifacts.endpoint", error));
     }
     let mut secret = |key: &str, reference: Option<&SecretRef>| {
-        let place = format!("artifacts.{key}");
+        let pointer = format!("artifacts.{key}");
         if reference.is_none() {
             let message = "is required for a bucket";
-            faults.push(ConfigFault::new(place.clone(), message));
+            faults.push(ConfigFault::new(pointer.clone(), message));
         }
-        reference.map(|reference| secrets::secret(reference, &place, faults))
+        reference.map(|reference| secrets::secret(reference, &pointer, faults))
     };
     let access_key_id = secret("access_key_id", artifacts.access_key_id.as_ref());
     let secret_access_key = secret("secret_access_key", artifacts.secret_access_key.as_ref());
@@ -116,14 +116,14 @@ fn bucket(
 }
 
 fn check_files(config: &Config, faults: &mut Vec<ConfigFault>) {
-    let most = config.artifacts.max_bytes;
+    let max_bytes = config.artifacts.max_bytes;
     for (index, entry) in config.files.iter().enumerate() {
         // Symbolic links are followed: the operator may link to a file elsewhere.
         let fault = match std::fs::metadata(&entry.path) {
             Err(error) => format!("cannot be read: {error}"),
             Ok(found) if !found.is_file() => "is no file".to_owned(),
-            Ok(found) if found.len() > most => {
-                format!("is larger than artifacts.max_bytes, {most} bytes")
+            Ok(found) if found.len() > max_bytes => {
+                format!("is larger than artifacts.max_bytes, {max_bytes} bytes")
             }
             Ok(_) => continue,
         };

@@ -19,8 +19,8 @@ pub(super) fn bases(
 ) -> BTreeMap<String, Base> {
     let mut bases = BTreeMap::new();
     for (index, entry) in config.knowledge_bases.iter().enumerate() {
-        let place = format!("knowledge_bases[{index}]");
-        if let Some(base) = base(entry, egress, &place, faults) {
+        let pointer = format!("knowledge_bases[{index}]");
+        if let Some(base) = base(entry, egress, &pointer, faults) {
             bases.insert(entry.kb_id.clone(), base);
         }
     }
@@ -30,12 +30,12 @@ pub(super) fn bases(
 fn base(
     entry: &KnowledgeBaseEntry,
     egress: Option<&Egress>,
-    place: &str,
+    pointer: &str,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<Base> {
     // On 32-bit systems a length may not fit; the largest one has the same effect.
     let length = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
-    let (base_url, api_key, knowledge_id, score_threshold) = match &entry.place {
+    let (base_url, api_key, knowledge_id, score_threshold) = match &entry.location {
         KnowledgeLocation::Embedded {
             embedding_model,
             chunk_chars,
@@ -59,9 +59,9 @@ fn base(
     let egress = egress?;
     let before = faults.len();
     if let Err(error) = egress.check_url(base_url.as_str()) {
-        faults.push(ConfigFault::new(format!("{place}.base_url"), error));
+        faults.push(ConfigFault::new(format!("{pointer}.base_url"), error));
     }
-    let at = format!("{place}.api_key");
+    let at = format!("{pointer}.api_key");
     let address = RemoteAddress {
         base_url: base_url.clone(),
         api_key: secrets::secret(api_key, &at, faults),

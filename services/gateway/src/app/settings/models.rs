@@ -53,15 +53,15 @@ pub(super) fn declared_models(
 ) -> DeclaredModels {
     let mut providers = Vec::new();
     for (index, entry) in config.model_providers.iter().enumerate() {
-        let place = format!("model_providers[{index}]");
-        if let Some(provider) = provider(entry, egress, &place, faults) {
+        let pointer = format!("model_providers[{index}]");
+        if let Some(provider) = provider(entry, egress, &pointer, faults) {
             providers.push((entry.name.clone(), provider));
         }
     }
     for (index, entry) in config.models.iter().enumerate() {
         let mut fault = |key: &str, message: &str| {
-            let place = format!("models[{index}].{key}");
-            faults.push(ConfigFault::new(place, message));
+            let pointer = format!("models[{index}].{key}");
+            faults.push(ConfigFault::new(pointer, message));
         };
         let all = &mut config.model_providers.iter();
         match all.find(|one| one.name == entry.provider) {
@@ -87,8 +87,8 @@ fn contradicts(entry: &ModelEntry, before: &[ModelEntry]) -> bool {
     before.iter().any(|other| {
         let names = |entry: &ModelEntry| (entry.provider.clone(), upstream(entry).to_owned());
         // An entry without a mode takes the other's, so only two explicit ones contradict.
-        let is_said = entry.thinking.is_some() && other.thinking.is_some();
-        is_said && entry.thinking != other.thinking && names(entry) == names(other)
+        let both_set = entry.thinking.is_some() && other.thinking.is_some();
+        both_set && entry.thinking != other.thinking && names(entry) == names(other)
     })
 }
 
@@ -100,27 +100,27 @@ fn upstream(entry: &ModelEntry) -> &str {
 fn provider(
     entry: &ProviderEntry,
     egress: Option<&Egress>,
-    place: &str,
+    pointer: &str,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<DeclaredProvider> {
     let Some(base_url) = entry.base_url.clone() else {
         return match script(entry.script.as_deref()) {
             Ok(script) => Some(DeclaredProvider::Scripted(Arc::new(Scripted::new(script)))),
             Err(message) => {
-                faults.push(ConfigFault::new(format!("{place}.script"), message));
+                faults.push(ConfigFault::new(format!("{pointer}.script"), message));
                 None
             }
         };
     };
-    super::check_egress(egress, &base_url, &format!("{place}.base_url"), faults);
+    super::check_egress(egress, &base_url, &format!("{pointer}.base_url"), faults);
     let keys = entry.api_keys.iter().enumerate();
     let api_keys = keys
-        .map(|(n, key)| super::secrets::secret(key, &format!("{place}.api_keys[{n}]"), faults))
+        .map(|(n, key)| super::secrets::secret(key, &format!("{pointer}.api_keys[{n}]"), faults))
         .collect();
     let address = ProviderAddress {
         base_url,
         api_keys,
-        headers: super::secrets::headers(&entry.headers, place, faults),
+        headers: super::secrets::headers(&entry.headers, pointer, faults),
         idle: entry.idle,
         deviations: DeviationCounts::new(&entry.name),
     };
@@ -184,14 +184,14 @@ impl DeclaredModels {
                 batch_size: BatchSize::new(
                     entry
                         .embedding_batch
-                        .and_then(|most| usize::try_from(most).ok()),
+                        .and_then(|size| usize::try_from(size).ok()),
                 ),
                 price: price_of(&entry.price, declared.kind()),
                 reserved_tokens: (!entry.reserves_worst).then_some(UNSAID_TOKENS),
                 count: TokenCount {
                     vocabulary: match entry.vocabulary.as_str() {
-                        // The configuration check refuses other names.
                         "cl100k" => Vocabulary::Cl100k,
+                        // The configuration check refuses other names.
                         _ => Vocabulary::O200k,
                     },
                     margin: entry.token_margin.unwrap_or_else(|| declared.margin()),
@@ -240,7 +240,7 @@ impl DeclaredModels {
             .models
             .iter()
             .filter(|entry| entry.provider == provider);
-        let said = models.filter_map(|entry| {
+        let modes = models.filter_map(|entry| {
             let thinking = match entry.thinking.as_deref()? {
                 "adaptive" => Thinking::Adaptive,
                 "none" => Thinking::None,
@@ -248,7 +248,7 @@ impl DeclaredModels {
             };
             Some((upstream(entry).to_owned(), thinking))
         });
-        said.collect()
+        modes.collect()
     }
 }
 

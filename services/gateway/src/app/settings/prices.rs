@@ -121,6 +121,7 @@ pub(crate) fn unpriced_models(config: &Config) -> Vec<ConfigFault> {
         let (id, base) = (&entry.model_id, entry.price.base);
         let kind = kind_of(config, &entry.provider)?;
         let is_unpriced = price_of(&entry.price, kind).is_none();
+        // Embedding and rerank models have no output tokens.
         let is_half = entry.model_type == "llm" && base.is_some();
         let (key, text) = if is_unpriced {
             let text = format!(
@@ -222,8 +223,8 @@ mod tests {
         assert!(difference * 100 <= billed, "{found}, billed {billed}");
     }
 
-    fn cost(price: &Price, told: &Value) -> u64 {
-        price.cost(TokenParts::of(usage(told).as_ref()))
+    fn cost(price: &Price, reported: &Value) -> u64 {
+        price.cost(TokenParts::of(usage(reported).as_ref()))
     }
 
     #[test]
@@ -239,17 +240,19 @@ mod tests {
         // Claude Sonnet: $3, $0.30, $3.75, $6, $15, in one response and streamed. Only input and output are configured.
         let price = price_of(&entry(3.0, 15.0, None), "anthropic").unwrap();
         let billed = bill(&calls, |_| [300, 30, 375, 600, 1500]);
-        let told = |[input, read, short, long, _]: Call, output: u64| {
+        let usage_of = |[input, read, short, long, _]: Call, output: u64| {
             json!({"input_tokens": input, "cache_read_input_tokens": read, "cache_creation_input_tokens": short + long,
                 "cache_creation": {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long},
                 "output_tokens": output, "service_tier": "standard"})
         };
-        let complete = calls.iter().map(|call| cost(&price, &told(*call, call[4])));
+        let complete = calls
+            .iter()
+            .map(|call| cost(&price, &usage_of(*call, call[4])));
         check_bill(complete.sum(), billed);
         let streamed = calls.iter().map(|call| {
             let mut relay = MessageRelay::new("m");
             for event in [
-                json!({"type": "message_start", "message": {"usage": told(*call, 1)}}),
+                json!({"type": "message_start", "message": {"usage": usage_of(*call, 1)}}),
                 json!({"type": "message_delta", "usage": {"output_tokens": call[4]}}),
             ] {
                 relay.event(&mut event.as_object().unwrap().clone());
@@ -263,14 +266,14 @@ mod tests {
         let billed = bill(&calls, |_| [1250, 125, 1250, 1250, 10_000]) / 10;
         for names in [["prompt", "completion"], ["input", "output"]] {
             let [of_input, of_output] = names;
-            let told = |call: &Call| {
+            let usage_of = |call: &Call| {
                 json!({format!("{of_input}_tokens"): call[..4].iter().sum::<u64>(),
                     format!("{of_input}_tokens_details"): {"cached_tokens": call[1]},
                     format!("{of_output}_tokens"): call[4],
                     format!("{of_output}_tokens_details"): {"reasoning_tokens": call[4] / 2}})
             };
             check_bill(
-                calls.iter().map(|call| cost(&price, &told(call))).sum(),
+                calls.iter().map(|call| cost(&price, &usage_of(call))).sum(),
                 billed,
             );
         }
@@ -278,13 +281,16 @@ mod tests {
         // DeepSeek: $0.28, $0.028, $0.42.
         let price = price_of(&entry(0.28, 0.42, Some(0.028)), "openai").unwrap();
         let billed = bill(&calls, |_| [280, 28, 280, 280, 420]) / 10;
-        let told = |[input, read, short, long, output]: Call| {
+        let usage_of = |[input, read, short, long, output]: Call| {
             let missed = input + short + long;
             json!({"prompt_tokens": missed + read, "prompt_cache_hit_tokens": read,
                 "prompt_cache_miss_tokens": missed, "completion_tokens": output})
         };
         check_bill(
-            calls.iter().map(|call| cost(&price, &told(*call))).sum(),
+            calls
+                .iter()
+                .map(|call| cost(&price, &usage_of(*call)))
+                .sum(),
             billed,
         );
     }

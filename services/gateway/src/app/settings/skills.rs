@@ -17,7 +17,7 @@ pub(super) fn skills(
     faults: &mut Vec<ConfigFault>,
 ) -> (Vec<SkillResource>, BTreeMap<String, SkillPackage>) {
     let mut reading = SkillReader {
-        places: BTreeMap::new(),
+        directories: BTreeMap::new(),
         skills: Vec::new(),
         packages: BTreeMap::new(),
         faults,
@@ -26,31 +26,31 @@ pub(super) fn skills(
         reading.entry(entry, &format!("skills[{index}].directory"));
     }
     for (index, entry) in config.skill_directories.iter().enumerate() {
-        let place = format!("skill_directories[{index}].directory");
-        reading.directory(&entry.directory, &place);
+        let pointer = format!("skill_directories[{index}].directory");
+        reading.directory(&entry.directory, &pointer);
     }
-    if reading.places.len() > SKILLS {
+    if reading.directories.len() > SKILLS {
         let message = format!("has more than {SKILLS} skills in all");
-        let place = if config.skill_directories.is_empty() {
+        let pointer = if config.skill_directories.is_empty() {
             "skills"
         } else {
             "skill_directories"
         };
-        reading.faults.push(ConfigFault::new(place, message));
+        reading.faults.push(ConfigFault::new(pointer, message));
     }
     (reading.skills, reading.packages)
 }
 
 struct SkillReader<'a> {
     /// Directory of each name.
-    places: BTreeMap<String, PathBuf>,
+    directories: BTreeMap<String, PathBuf>,
     skills: Vec<SkillResource>,
     packages: BTreeMap<String, SkillPackage>,
     faults: &'a mut Vec<ConfigFault>,
 }
 
 impl SkillReader<'_> {
-    fn entry(&mut self, entry: &SkillEntry, place: &str) {
+    fn entry(&mut self, entry: &SkillEntry, pointer: &str) {
         let skill = SkillResource {
             skill_name: entry.skill_name.clone(),
             display_name: entry.display_name.clone(),
@@ -58,23 +58,23 @@ impl SkillReader<'_> {
             registered: None,
         };
         if let Err(why) = self.take(skill, &entry.directory) {
-            self.faults.push(ConfigFault::new(place, why));
+            self.faults.push(ConfigFault::new(pointer, why));
         }
     }
 
     /// Reads each subdirectory that has a `SKILL.md`. Faults name the subdirectory.
-    fn directory(&mut self, directory: &Path, place: &str) {
+    fn directory(&mut self, directory: &Path, pointer: &str) {
         let packages = match packages_in(directory, SKILLS) {
             Ok(packages) => packages,
             Err(why) => {
                 let message = format!("{} {why}", directory.display());
-                return self.faults.push(ConfigFault::new(place, message));
+                return self.faults.push(ConfigFault::new(pointer, message));
             }
         };
         for package in packages {
             if let Err(why) = self.take_named(&package) {
                 let message = format!("{}: {why}", package.display());
-                self.faults.push(ConfigFault::new(place, message));
+                self.faults.push(ConfigFault::new(pointer, message));
             }
         }
     }
@@ -94,12 +94,12 @@ impl SkillReader<'_> {
 
     fn take(&mut self, mut skill: SkillResource, directory: &Path) -> Result<(), String> {
         let name = &skill.skill_name;
-        if let Some(other) = self.places.get(name) {
+        if let Some(other) = self.directories.get(name) {
             let other = other.display();
             return Err(format!("the skill {name} is in {other} already; keep one"));
         }
         // Recorded before the package is read, so a second directory of the name is reported even if the first fails.
-        self.places.insert(name.clone(), directory.to_owned());
+        self.directories.insert(name.clone(), directory.to_owned());
         let package = SkillPackage::read(directory, name)?;
         // The text of the configuration takes precedence over the front matter.
         if skill.description.is_none() {

@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use super::{known, secrets};
+use super::{parsed, secrets};
 use crate::config::{
     Config, ConfigFault, HttpToolEntry, McpServerEntry, McpTransportEntry, SecretRef, ToolEntry,
     inherited_variable,
@@ -55,13 +55,13 @@ pub(super) fn tools(
 }
 
 impl ToolReader<'_> {
-    fn tool(&mut self, entry: &ToolEntry, place: &str) -> Option<ToolSpec> {
+    fn tool(&mut self, entry: &ToolEntry, pointer: &str) -> Option<ToolSpec> {
         let Some(http) = &entry.http else {
             let ours = GatewayTool::parse(&entry.tool_name)?;
             let resource = ours.resource();
             return Some(ToolSpec {
                 resource: ToolResource {
-                    operations: known(&entry.operations, ToolOperation::parse),
+                    operations: parsed(&entry.operations, ToolOperation::parse),
                     description: entry.description.clone().or(resource.description),
                     tool_type: entry.tool_type.clone().or(resource.tool_type),
                     effect: effect(entry.effect.as_deref()).or(resource.effect),
@@ -74,23 +74,27 @@ impl ToolReader<'_> {
         if let Some(schema) = &entry.parameters
             && let Err(error) = check_schema(schema)
         {
-            self.fault(format!("{place}.parameters"), error);
+            self.fault(format!("{pointer}.parameters"), error);
         }
-        let said = effect(entry.effect.as_deref());
-        let facts = ToolEffects::of(said, entry.idempotent, EffectSource::Operator);
+        let declared = effect(entry.effect.as_deref());
+        let facts = ToolEffects::of(declared, entry.idempotent, EffectSource::Operator);
         Some(ToolSpec {
             resource: ToolResource {
                 tool_name: entry.tool_name.clone(),
                 tool_type: entry.tool_type.clone(),
                 description: entry.description.clone(),
-                operations: known(&entry.operations, ToolOperation::parse),
+                operations: parsed(&entry.operations, ToolOperation::parse),
                 parameters: entry.parameters.clone(),
                 source: Some("http".to_owned()),
                 effect: facts.effect,
                 idempotent: facts.idempotent,
                 effect_source: facts.source,
             },
-            call: ToolCallSpec::Http(Box::new(self.http(http, entry.parameters.as_ref(), place))),
+            call: ToolCallSpec::Http(Box::new(self.http(
+                http,
+                entry.parameters.as_ref(),
+                pointer,
+            ))),
         })
     }
 
@@ -98,16 +102,16 @@ impl ToolReader<'_> {
         &mut self,
         entry: &HttpToolEntry,
         parameters: Option<&JsonObject>,
-        place: &str,
+        pointer: &str,
     ) -> HttpToolSpec {
         // The template with sample values: the rules apply to host and port, not to the parameters.
         let example = entry.url.example();
-        self.check_url(example.as_str(), place);
+        self.check_url(example.as_str(), pointer);
         self.redact_query(&example);
         HttpToolSpec {
             url: entry.url.clone(),
             method: entry.method.parse().unwrap_or(http::Method::POST),
-            headers: self.headers(&entry.headers, place),
+            headers: self.headers(&entry.headers, pointer),
             timeout: entry.timeout,
             open: entry.path_slashes.iter().cloned().collect(),
             names: parameters.map(property_names).unwrap_or_default(),
@@ -128,17 +132,20 @@ impl ToolReader<'_> {
         }
     }
 
-    fn server(&mut self, entry: &McpServerEntry, place: &str) -> McpServerSpec {
+    fn server(&mut self, entry: &McpServerEntry, pointer: &str) -> McpServerSpec {
         let named = entry.effects.keys().chain(entry.idempotent.keys());
         let facts = named.map(|name| {
-            let said = entry.effects.get(name).and_then(|said| effect(Some(said)));
+            let declared = entry
+                .effects
+                .get(name)
+                .and_then(|declared| effect(Some(declared)));
             let idempotent = entry.idempotent.get(name).copied();
-            let facts = ToolEffects::of(said, idempotent, EffectSource::Operator);
+            let facts = ToolEffects::of(declared, idempotent, EffectSource::Operator);
             (name.clone(), facts)
         });
         McpServerSpec {
             name: entry.name.clone(),
-            transport: self.transport(&entry.transport, place),
+            transport: self.transport(&entry.transport, pointer),
             tools: entry.tools.clone().map(|names| names.into_iter().collect()),
             prefix: entry.prefix.clone(),
             facts: facts.collect(),
@@ -146,14 +153,14 @@ impl ToolReader<'_> {
         }
     }
 
-    fn transport(&mut self, entry: &McpTransportEntry, place: &str) -> McpTransport {
+    fn transport(&mut self, entry: &McpTransportEntry, pointer: &str) -> McpTransport {
         match entry {
             McpTransportEntry::Http { url, headers } => {
-                self.check_url(url.as_str(), place);
+                self.check_url(url.as_str(), pointer);
                 self.redact_query(url);
                 McpTransport::Http {
                     url: url.clone(),
-                    headers: self.headers(headers, place),
+                    headers: self.headers(headers, pointer),
                 }
             }
             McpTransportEntry::Child { command, env } => {
@@ -164,8 +171,8 @@ impl ToolReader<'_> {
                 });
                 let mut variables: BTreeMap<_, _> = inherited.collect();
                 for (name, reference) in env {
-                    let place = format!("{place}.env.{name}");
-                    let value = secrets::secret(reference, &place, self.faults);
+                    let pointer = format!("{pointer}.env.{name}");
+                    let value = secrets::secret(reference, &pointer, self.faults);
                     // A tool may echo its environment, so its values are redacted like headers.
                     self.secrets.push(value.clone());
                     variables.insert(name.clone(), value);
@@ -180,14 +187,14 @@ impl ToolReader<'_> {
         }
     }
 
-    fn check_url(&mut self, url: &str, place: &str) {
+    fn check_url(&mut self, url: &str, pointer: &str) {
         if let Some(Err(error)) = self.egress.map(|egress| egress.check_url(url)) {
-            self.fault(format!("{place}.url"), error.to_string());
+            self.fault(format!("{pointer}.url"), error.to_string());
         }
     }
 
-    fn headers(&mut self, entries: &BTreeMap<String, SecretRef>, place: &str) -> HeaderMap {
-        let values = secrets::headers(entries, place, self.faults);
+    fn headers(&mut self, entries: &BTreeMap<String, SecretRef>, pointer: &str) -> HeaderMap {
+        let values = secrets::headers(entries, pointer, self.faults);
         let mut headers = HeaderMap::new();
         for (name, value) in values {
             // Malformed headers are faults already.
@@ -216,6 +223,7 @@ fn property_names(schema: &JsonObject) -> BTreeSet<String> {
         if let Some(Value::Object(properties)) = schema.get("properties") {
             names.extend(properties.keys().cloned());
         }
+        // Keywords that apply to the same object. Nested objects have no query parameters.
         for part in ["allOf", "anyOf", "oneOf"] {
             let parts = schema.get(part).and_then(Value::as_array);
             left.extend(parts.into_iter().flatten().filter_map(Value::as_object));
@@ -227,8 +235,8 @@ fn property_names(schema: &JsonObject) -> BTreeSet<String> {
     names
 }
 
-fn effect(said: Option<&str>) -> Option<ToolEffect> {
-    match said? {
+fn effect(name: Option<&str>) -> Option<ToolEffect> {
+    match name? {
         "read" => Some(ToolEffect::Read),
         "write" => Some(ToolEffect::Write),
         "irreversible" => Some(ToolEffect::Irreversible),
@@ -256,7 +264,7 @@ fn is_credential(name: &str, value: &str) -> bool {
         && !value.contains(char::is_whitespace)
         && value.contains(|letter: char| letter.is_ascii_digit())
         && value.contains(|letter: char| letter.is_ascii_alphabetic());
-    looks_made || NAMES.iter().any(|known| name.ends_with(known))
+    looks_made || NAMES.iter().any(|suffix| name.ends_with(suffix))
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub(super) fn rows(provider: &ProviderProbe) -> Vec<ProbeRow> {
     let name = &provider.name;
     let keys = provider.keys.len();
     let keys = provider.keys.iter().enumerate().map(|(n, key)| {
+        // A single key needs no index.
         let which = if keys > 1 {
             format!("{name}, api_keys[{n}]")
         } else {

@@ -35,6 +35,7 @@ impl Runners {
             let listed = list_of(client, spec).await;
             (spec.name.clone(), listed)
         });
+        // All endpoints at once: each one has its own timeout.
         let endpoints = futures_util::future::join_all(asking).await;
         let listed = || {
             let found = endpoints
@@ -42,6 +43,7 @@ impl Runners {
                 .filter_map(|(_, found)| found.as_ref().ok());
             found.flat_map(|found| &found.accepted)
         };
+        // A disabled agent gets no events, so it need not fit its runner.
         let enabled = agents.iter().filter(|spec| spec.enabled);
         let agents = enabled.map(|spec| CheckedAgent {
             name: spec.name.clone(),

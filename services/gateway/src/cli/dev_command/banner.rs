@@ -24,7 +24,10 @@ pub(super) fn text(playground: &Playground) -> String {
     line("settings", &settings.collect::<Vec<_>>().join(", "));
     match &playground.agent {
         Some((agent, runner)) => line("agent", &format!("{agent} → {runner}")),
-        None => line("agent", "none gets messages; `runnel explain` shows the reason"),
+        None => line(
+            "agent",
+            "none gets messages; `runnel explain` shows the reason",
+        ),
     }
     line("model", &model(playground));
     if let Some(local) = &playground.local_model {

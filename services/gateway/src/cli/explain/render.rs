@@ -113,8 +113,8 @@ fn render_agent(agent: &Value, amount: ExplainDetail, lines: &mut Vec<String>) {
     lines.push(format!("policy   {}", admission(&agent["admission"])));
     for (name, whose) in [("workspace", "the workspace"), ("endpoint", "the endpoint")] {
         let capacity = &agent["admission"][name];
-        if let (Some(live), Some(most)) = (capacity["live"].as_u64(), capacity["most"].as_u64()) {
-            lines.push(format!("limit    {live} of {most} runs of {whose} live"));
+        if let (Some(live), Some(max)) = (capacity["live"].as_u64(), capacity["most"].as_u64()) {
+            lines.push(format!("limit    {live} of {max} runs of {whose} live"));
         }
     }
     render_grants(agent, amount, lines);

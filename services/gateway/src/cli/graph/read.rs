@@ -43,20 +43,20 @@ pub(super) fn model_output(text: &str) -> ModelFile {
 /// Reads a script: JSON if the extension is `.json`, else TOML.
 pub(super) fn read_script(path: &Path) -> anyhow::Result<ReplayScript> {
     let text = read(path)?;
-    let place = path.display();
+    let shown = path.display();
     let is_json = path.extension().is_some_and(|end| end == "json");
     let value: Value = if is_json {
-        serde_json::from_str(&text).with_context(|| format!("{place} is no JSON"))?
+        serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON"))?
     } else {
         parse_toml(path, &text).map_err(|fault| anyhow::anyhow!("{fault}"))?
     };
     let file: ScriptFile = serde_path_to_error::deserialize(value)
-        .map_err(|error| anyhow::anyhow!("{place}: {}: {}", error.path(), error.inner()))?;
-    ReplayScript::new(file).with_context(|| format!("{place} is no script of tools"))
+        .map_err(|error| anyhow::anyhow!("{shown}: {}: {}", error.path(), error.inner()))?;
+    ReplayScript::new(file).with_context(|| format!("{shown} is no script of tools"))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    let (place, mut bytes) = (path.display(), Vec::new());
+    let (shown, mut bytes) = (path.display(), Vec::new());
     let read = if path.as_os_str() == "-" {
         std::io::stdin()
             .lock()
@@ -65,10 +65,10 @@ fn read(path: &Path) -> anyhow::Result<String> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
     };
-    read.with_context(|| format!("cannot read {place}"))?;
+    read.with_context(|| format!("cannot read {shown}"))?;
     // One byte more than allowed was read, to notice the excess.
     if bytes.len() as u64 > MAX_BYTES {
-        bail!("{place} is larger than 1 MiB");
+        bail!("{shown} is larger than 1 MiB");
     }
-    String::from_utf8(bytes).with_context(|| format!("{place} is no UTF-8"))
+    String::from_utf8(bytes).with_context(|| format!("{shown} is no UTF-8"))
 }

@@ -26,12 +26,12 @@ pub(super) fn diagnostic_line(diagnostic: &Diagnostic) -> String {
         Severity::Warning => "warning",
         Severity::Info => "info",
     };
-    let place = match diagnostic.pointer.as_str() {
+    let location = match diagnostic.pointer.as_str() {
         "" => "the output",
         pointer => pointer,
     };
     format!(
-        "{level} {} at {place}: {}",
+        "{level} {} at {location}: {}",
         diagnostic.code.as_str(),
         diagnostic.line()
     )
@@ -145,7 +145,9 @@ pub(super) fn end_line(played: &ExecutedGraph) -> String {
         None => "the plan waits for a decision to execute it",
         Some(Why::Finished) => "the model would answer next",
         Some(Why::Decide) => "the model would decide about the failure next",
-        Some(Why::UserNeeded) => "the user would get a question; script it with a tool of type human",
+        Some(Why::UserNeeded) => {
+            "the user would get a question; script it with a tool of type human"
+        }
         Some(Why::PermissionNeeded) => {
             "the user would get an approval request; script it with approve = true"
         }

@@ -22,7 +22,7 @@ fn played(text: &str, script: &ReplayScript) -> (ExecutedGraph, Vec<String>) {
         carrier: model.carrier,
         ..AgentRules::default()
     };
-    let known = KnownFacts {
+    let facts = KnownFacts {
         goal: script.goal.clone(),
         event: script.event.clone(),
         can_persist: true,
@@ -32,14 +32,14 @@ fn played(text: &str, script: &ReplayScript) -> (ExecutedGraph, Vec<String>) {
     };
     let context = Context {
         catalog: script.catalog(),
-        known: &known,
+        known: &facts,
         rules: &rules,
     };
     let OutputVerdict::Accepted(accepted) = accept(&model.output, context) else {
         panic!("refused: {text}");
     };
     let mut lines = Vec::new();
-    let graph = graph_of(*accepted, &rules, &known);
+    let graph = graph_of(*accepted, &rules, &facts);
     let played = execute(graph, script, &mut |one| {
         lines.push(show::transition_line(one));
     });
@@ -221,10 +221,10 @@ fn diagnostics_show_code_pointer_and_fix() {
         enabled: true,
         ..AgentRules::default()
     };
-    let known = KnownFacts::default();
+    let facts = KnownFacts::default();
     let context = Context {
         catalog: script.catalog(),
-        known: &known,
+        known: &facts,
         rules: &rules,
     };
     let OutputVerdict::Repair(repair) = accept(&model.output, context) else {

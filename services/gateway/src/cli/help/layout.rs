@@ -68,6 +68,7 @@ fn grouped(command: &Command) -> String {
         for command in commands {
             let about = command.get_about().map(ToString::to_string);
             let about = about.unwrap_or_default();
+            // The rest of the text is in the help of the command itself.
             let sentence = about.split(". ").next().unwrap_or_default();
             let sentence = sentence.trim_end_matches('.').replace('`', "");
             let _ = writeln!(

@@ -22,6 +22,7 @@ pub(super) struct FoundFile {
 impl FoundFile {
     /// Sets the encoding of a text file.
     pub(super) fn name_charset(&mut self, name: &str) {
+        // A PDF declares its own encodings.
         if self.media_type.starts_with("text/") {
             self.media_type = format!("{}; charset={name}", self.media_type);
         }
@@ -30,6 +31,7 @@ impl FoundFile {
     pub(super) fn read(&self) -> anyhow::Result<Vec<u8>> {
         let unreadable = || format!("cannot read {}", self.path.display());
         let size = fs::metadata(&self.path).with_context(unreadable)?.len();
+        // Checked before the file is read into memory.
         if size > MAX_DOCUMENT_BYTES as u64 {
             bail!("{} is larger than 20 MiB", self.path.display());
         }
@@ -69,9 +71,11 @@ fn search(
         .with_context(unreadable)?
         .collect::<Result<_, _>>()
         .with_context(unreadable)?;
+    // File systems return entries in any order; the upload has a stable one.
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
+        // Hidden files, such as those of `.git`, are no documents.
         if entry.file_name().to_string_lossy().starts_with('.') {
             continue;
         }
@@ -85,6 +89,7 @@ fn search(
             if found.len() as u64 == MAX_DOCUMENTS {
                 bail!("there are more than {MAX_DOCUMENTS} files; name fewer directories");
             }
+            // Slashes on every system: the id is part of a URL.
             let within = path.strip_prefix(root).unwrap_or(&path);
             let parts = within
                 .components()

@@ -37,6 +37,7 @@ pub(super) fn lines_for<'u>(
             .is_err()
             .then(|| format!("{host}:{port}"))
     });
+    // Sorted, so that a repeated migration writes the same lines.
     let lines: BTreeSet<_> = lines.collect();
     Ok(lines.into_iter().collect())
 }

@@ -27,7 +27,7 @@ pub(super) async fn read_source(
     workspace: Option<&str>,
 ) -> anyhow::Result<(String, Value)> {
     if let Some(url) = postgres_url(source)? {
-        let shown = place(&url);
+        let shown = location_of(&url);
         let read = read_postgres(&url, TABLES, LIMITS).await;
         let tables = read.with_context(|| shown.clone())?;
         let value = document(tables, workspace).with_context(|| shown.clone())?;
@@ -70,9 +70,9 @@ fn postgres_url(source: &str) -> anyhow::Result<Option<String>> {
 }
 
 /// Location of a database, without user, password and options.
-fn place(url: &str) -> String {
+fn location_of(url: &str) -> String {
     let parsed = Url::parse(url).ok();
-    let place = parsed.as_ref().and_then(|url| {
+    let location = parsed.as_ref().and_then(|url| {
         let port = url.port().map(|port| format!(":{port}"));
         let host = url.host_str().filter(|host| !host.is_empty())?;
         let path = url.path();
@@ -81,7 +81,7 @@ fn place(url: &str) -> String {
             port.unwrap_or_default()
         ))
     });
-    place.unwrap_or_else(|| "the database".to_owned())
+    location.unwrap_or_else(|| "the database".to_owned())
 }
 
 fn is_sqlite(path: &Path) -> bool {

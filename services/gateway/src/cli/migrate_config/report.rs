@@ -76,8 +76,8 @@ fn line(text: &mut String, note: &FieldNote) {
         (Some(pointer), Some(target)) => {
             let _ = write!(text, " {pointer} → {target}");
         }
-        (Some(place), None) | (None, Some(place)) => {
-            let _ = write!(text, " {place}");
+        (Some(path), None) | (None, Some(path)) => {
+            let _ = write!(text, " {path}");
         }
         (None, None) => {}
     }

@@ -25,22 +25,22 @@ pub(super) struct WrittenSecrets {
 }
 
 impl WrittenSecrets {
-    pub(super) fn told(&self, path: &Path) -> String {
-        let mut told = format!("\nSecrets in {}, mode 0600:\n", path.display());
+    pub(super) fn summary(&self, path: &Path) -> String {
+        let mut text = format!("\nSecrets in {}, mode 0600:\n", path.display());
         for (names, outcome) in [
             (&self.added, "added"),
             (&self.kept, "kept"),
             (&self.missing, "missing"),
         ] {
             for name in names {
-                let _ = write!(told, "  {outcome:<10} {name}");
+                let _ = write!(text, "  {outcome:<10} {name}");
                 if outcome == "missing" {
-                    told.push_str(": the source masks its value; write it here");
+                    text.push_str(": the source masks its value; write it here");
                 }
-                told.push('\n');
+                text.push('\n');
             }
         }
-        told
+        text
     }
 }
 
@@ -58,14 +58,14 @@ pub(super) fn write_secrets(
     };
     // Existing values win: the operator may have rotated a secret since.
     let present: BTreeSet<String> = text.lines().filter_map(name_of).collect();
-    let (mut added, mut kept, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut added, mut existing, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     if !text.ends_with('\n') {
         text.push('\n');
     }
     for secret in secrets {
         let name = secret.variable.clone();
         match &secret.value {
-            _ if present.contains(&name) => kept.push(name),
+            _ if present.contains(&name) => existing.push(name),
             None => missing.push(name),
             Some(value) => {
                 let _ = writeln!(text, "{name}={}", quoted(value.expose_secret()));
@@ -77,7 +77,7 @@ pub(super) fn write_secrets(
     write_private(path, &text)?;
     Ok(WrittenSecrets {
         added,
-        kept,
+        kept: existing,
         missing,
     })
 }
@@ -134,11 +134,14 @@ mod tests {
         );
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let told = written.told(&path);
+        let summary = written.summary(&path);
         for line in ["added      B_KEY", "kept       A_KEY", "missing    C_KEY"] {
-            assert!(told.contains(line), "{told}");
+            assert!(summary.contains(line), "{summary}");
         }
-        assert!(!told.contains("sk-1") && !told.contains("it's"), "{told}");
+        assert!(
+            !summary.contains("sk-1") && !summary.contains("it's"),
+            "{summary}"
+        );
         let again = write_secrets(&path, &secrets).unwrap();
         assert_eq!(again.added, [""; 0]);
         assert_eq!(fs::read_to_string(&path).unwrap(), text);

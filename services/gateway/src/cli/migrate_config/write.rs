@@ -19,7 +19,7 @@ pub(super) struct MergedFile {
     pub(super) outcome: &'static str,
     pub(super) added: Vec<String>,
     /// Existing tables with different content.
-    pub(super) kept: Vec<String>,
+    pub(super) differing: Vec<String>,
 }
 
 impl MergedFile {
@@ -28,19 +28,19 @@ impl MergedFile {
             text: joined(&tables.iter().collect::<Vec<_>>()),
             outcome: "dry_run",
             added: Vec::new(),
-            kept: Vec::new(),
+            differing: Vec::new(),
         }
     }
 
-    pub(super) fn told(&self, path: &Path) -> String {
-        let mut told = format!("{} {}", self.outcome, path.display());
+    pub(super) fn summary(&self, path: &Path) -> String {
+        let mut text = format!("{} {}", self.outcome, path.display());
         for name in &self.added {
-            let _ = write!(told, "\n  added {name}");
+            let _ = write!(text, "\n  added {name}");
         }
-        for name in &self.kept {
-            let _ = write!(told, "\n  kept {name}: it exists with different content");
+        for name in &self.differing {
+            let _ = write!(text, "\n  kept {name}: it exists with different content");
         }
-        told
+        text
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn write(path: &Path, tables: &[MigrationTable]) -> anyhow::Result<Me
         text,
         outcome,
         added: named(&missing),
-        kept: named(&differing),
+        differing: named(&differing),
     })
 }
 

@@ -22,6 +22,7 @@ pub(super) async fn attach(
         return Ok(());
     }
     let mut added = Vec::new();
+    // Uploaded before the event: the gateway refuses an event with an unknown artifact.
     for file in files {
         let id = upload(gateway, file).await;
         let id = id.with_context(|| format!("cannot attach {}", file.display()))?;

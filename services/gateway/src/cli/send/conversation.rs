@@ -31,13 +31,13 @@ impl CurrentConversation {
     pub(super) fn of_home(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join(FILE));
         // An unreadable file only means another conversation.
-        let known = file.as_ref().and_then(|file| {
+        let stored = file.as_ref().and_then(|file| {
             let text = std::fs::read_to_string(file).ok()?;
             let id = text.trim();
             (1..=MAX_BYTES).contains(&id.len()).then(|| id.to_owned())
         });
         Self {
-            id: known.unwrap_or_else(|| FIRST.to_owned()),
+            id: stored.unwrap_or_else(|| FIRST.to_owned()),
             file,
         }
     }

@@ -27,7 +27,7 @@ struct ActionLine {
 impl GraphList {
     /// Applies a result. Returns the indexes of new and changed lines.
     pub(super) fn take(&mut self, data: &Value) -> Vec<usize> {
-        let (change, is_whole) = match data["form"].as_str() {
+        let (change, is_full) = match data["form"].as_str() {
             Some("whole") => (&data["projection"], true),
             Some("patch") => (&data["patch"], false),
             _ => return Vec::new(),
@@ -44,13 +44,14 @@ impl GraphList {
         for id in removed {
             self.actions.retain(|line| id.as_str() != Some(&line.id));
         }
-        let told = change["actions"].as_array().map_or(&[][..], Vec::as_slice);
-        if is_whole {
-            let is_told =
-                |line: &ActionLine| told.iter().any(|action| action["id"] == line.id.as_str());
-            self.actions.retain(is_told);
+        let listed = change["actions"].as_array().map_or(&[][..], Vec::as_slice);
+        if is_full {
+            let is_listed =
+                |line: &ActionLine| listed.iter().any(|action| action["id"] == line.id.as_str());
+            self.actions.retain(is_listed);
         }
-        told.iter()
+        listed
+            .iter()
             .filter_map(|action| self.put(ActionLine::of(action)))
             .collect()
     }
@@ -76,22 +77,25 @@ impl GraphList {
     }
 
     /// One line for non-terminal output.
-    pub(super) fn line(&self, place: usize) -> String {
-        self.actions[place].shown(OutputDevice::Program)
+    pub(super) fn line(&self, index: usize) -> String {
+        self.actions[index].shown(OutputDevice::Program)
     }
 
     fn put(&mut self, line: ActionLine) -> Option<usize> {
-        let known = self.actions.iter().position(|known| known.id == line.id);
-        let place = known.unwrap_or(self.actions.len());
-        if known.is_some() && self.actions[place] == line {
+        let existing = self
+            .actions
+            .iter()
+            .position(|existing| existing.id == line.id);
+        let index = existing.unwrap_or(self.actions.len());
+        if existing.is_some() && self.actions[index] == line {
             return None;
         }
-        if known.is_some() {
-            self.actions[place] = line;
+        if existing.is_some() {
+            self.actions[index] = line;
         } else {
             self.actions.push(line);
         }
-        Some(place)
+        Some(index)
     }
 }
 
@@ -143,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn patches_change_lines_in_place() {
+    fn patches_update_single_lines() {
         let mut list = GraphList::default();
-        let whole =
+        let projection =
             json!({"graph_id": "g_1", "actions": [action("a", "running"), action("b", "pending")]});
-        let changed = list.take(&json!({"form": "whole", "projection": whole}));
+        let changed = list.take(&json!({"form": "whole", "projection": projection}));
         assert_eq!(changed, [0, 1]);
         assert_eq!(list.lines(80), ["▸ A", "… B"]);
 
@@ -171,8 +175,8 @@ mod tests {
         let actions: Vec<_> = (0..40)
             .map(|n| action(&format!("a{n}"), "completed"))
             .collect();
-        let whole = json!({"graph_id": "g_1", "actions": actions});
-        list.take(&json!({"form": "whole", "projection": whole}));
+        let projection = json!({"graph_id": "g_1", "actions": actions});
+        list.take(&json!({"form": "whole", "projection": projection}));
         let lines = list.lines(80);
         assert_eq!(lines.len(), MAX_LINES);
         assert_eq!(lines[0], "  … 25 earlier actions");
@@ -184,8 +188,8 @@ mod tests {
     fn calls_of_actions_belong_to_their_graph() {
         let mut list = GraphList::default();
         assert!(!list.holds("/a/1"));
-        let whole = json!({"graph_id": "g_1", "actions": []});
-        list.take(&json!({"form": "whole", "projection": whole}));
+        let projection = json!({"graph_id": "g_1", "actions": []});
+        list.take(&json!({"form": "whole", "projection": projection}));
         assert!(list.holds("g_1/a/1"));
         assert!(!list.holds("g_12/a/1"));
     }

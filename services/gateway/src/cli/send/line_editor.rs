@@ -16,7 +16,7 @@ use rustyline::{Editor, Helper};
 /// Begin and end of a message of several lines.
 pub(super) const FENCE: &str = "\"\"\"";
 /// Maximum number of messages in the history.
-const MOST: usize = 1000;
+const MAX_HISTORY: usize = 1000;
 
 /// An entry at a prompt.
 pub(super) enum TypedEntry {
@@ -88,7 +88,7 @@ fn open(has_history: bool) -> anyhow::Result<Editor<Fenced, DefaultHistory>> {
     let config = Config::builder()
         .behavior(behavior)
         .auto_add_history(has_history)
-        .max_history_size(MOST)
+        .max_history_size(MAX_HISTORY)
         .and_then(|config| config.history_ignore_dups(true))
         .context("the history cannot be set up")?
         .build();

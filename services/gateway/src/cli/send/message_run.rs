@@ -57,7 +57,7 @@ pub(super) struct MessageRun<'a> {
     ending: Option<Value>,
     started: Instant,
     /// The run has an open question.
-    has_asked: bool,
+    has_question: bool,
     /// The run waits for the answer.
     waits: bool,
     /// Id of the run that the answer started.
@@ -80,7 +80,7 @@ impl<'a> MessageRun<'a> {
             last_id: None,
             ending: None,
             started: Instant::now(),
-            has_asked: false,
+            has_question: false,
             waits: false,
             next: None,
         })
@@ -90,7 +90,7 @@ impl<'a> MessageRun<'a> {
     pub(super) async fn post(
         &mut self,
         event: &Value,
-        known: &mut Option<String>,
+        run_id: &mut Option<String>,
         patience: Duration,
     ) -> Result<(), FollowStop> {
         let response = self.accepted(event, patience).await?;
@@ -99,7 +99,7 @@ impl<'a> MessageRun<'a> {
         let Some(id) = id else {
             return Err(no_run(event, response).await.into());
         };
-        known.replace(id.clone());
+        run_id.replace(id.clone());
         self.id = id;
         self.read(response).await
     }
@@ -166,7 +166,7 @@ impl<'a> MessageRun<'a> {
             return Ok(ExitCode::FAILURE);
         }
         let code = self.finish().await;
-        if self.has_asked {
+        if self.has_question {
             self.answer(input).await?;
         }
         Ok(code)
@@ -174,7 +174,7 @@ impl<'a> MessageRun<'a> {
 
     /// Prompts for the run's question and submits the answer.
     async fn answer(&mut self, input: Option<&mut LineInput>) -> anyhow::Result<()> {
-        (self.has_asked, self.waits) = (false, false);
+        (self.has_question, self.waits) = (false, false);
         let Some(question) = open_question(self.gateway, &self.id).await? else {
             return Ok(());
         };
@@ -255,7 +255,7 @@ impl<'a> MessageRun<'a> {
         self.screen.show(&event);
         let data = &event["data"];
         if event["type"] == "action.requested" && data["action"] == "interaction.requested" {
-            self.has_asked = true;
+            self.has_question = true;
             self.waits = data["payload"]["await"] == true;
         }
         if matches!(event["type"].as_str(), Some("run.completed" | "run.failed")) {
@@ -286,14 +286,15 @@ impl<'a> MessageRun<'a> {
         self.screen
             .remark("cancelling the run; Ctrl-C again leaves");
         let path = format!("/v1/runs/{}/cancel", encoded(&self.id));
-        let asking = self.gateway.ask(self.gateway.request(Method::POST, &path)?);
-        let asked = tokio::select! { biased;
+        let cancelling = self.gateway.ask(self.gateway.request(Method::POST, &path)?);
+        let outcome = tokio::select! { biased;
             // The answer to the cancel counts before a second Ctrl-C.
-            asked = tokio::time::timeout(CANCEL_TIMEOUT, asking) => asked,
+            outcome = tokio::time::timeout(CANCEL_TIMEOUT, cancelling) => outcome,
             _ = self.interrupts.recv() => return Err(FollowStop::Left),
         };
-        let asked = asked.unwrap_or_else(|_| Err(anyhow!("the gateway does not answer in time")));
-        if let Err(error) = asked {
+        let outcome =
+            outcome.unwrap_or_else(|_| Err(anyhow!("the gateway does not answer in time")));
+        if let Err(error) = outcome {
             let remark = format!("the run cannot be cancelled: {error:#}");
             self.screen.remark(&remark);
         }

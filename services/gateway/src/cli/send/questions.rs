@@ -71,11 +71,11 @@ impl QuestionAnswer {
         for (id, typed) in values {
             let field = fields.iter().find(|field| field["id"] == *id);
             let field = field.with_context(|| {
-                let known: Vec<_> = fields
+                let ids: Vec<_> = fields
                     .iter()
                     .filter_map(|field| field["id"].as_str())
                     .collect();
-                format!("there is no field {id}; known are: {}", known.join(", "))
+                format!("there is no field {id}; known are: {}", ids.join(", "))
             })?;
             let (kind, options) = (field["type"].as_str(), list(field, "options"));
             let value = value_of(kind.unwrap_or_default(), options, typed.trim());

@@ -88,7 +88,7 @@ impl Screen {
         let data = &event["data"];
         match event["type"].as_str().unwrap_or_default() {
             "message.delta" => self.show_delta(&data["chunk"]),
-            "message.completed" | "run.completed" => self.show_whole(&data["message"]),
+            "message.completed" | "run.completed" => self.show_message(&data["message"]),
             // The list shows actions of the graph.
             "tool.call.started" | "tool.call.completed" if self.is_of_graph(data) => {}
             "tool.call.started" => self.begin_call(data),
@@ -100,8 +100,9 @@ impl Screen {
 
     /// Advances the spinner.
     pub(super) fn wait(&mut self) {
-        let has_room = self.cursor != Cursor::BehindText;
-        if self.mode == ScreenMode::Events || !self.is_stderr_terminal || !has_room {
+        let can_draw = self.cursor != Cursor::BehindText;
+        // After text, a frame would overwrite the line of the text.
+        if self.mode == ScreenMode::Events || !self.is_stderr_terminal || !can_draw {
             return;
         }
         self.frame = (self.frame + 1) % FRAMES.len();
@@ -169,6 +170,7 @@ impl Screen {
         if self.mode == ScreenMode::Events || self.shown.is_empty() {
             return;
         }
+        // A file or a pipe always gets a final line break.
         if self.cursor == Cursor::BehindText || !self.out_is_terminal {
             output::line("");
         }
@@ -183,12 +185,12 @@ impl Screen {
     }
 
     fn show_delta(&mut self, chunk: &Value) {
-        let whole = chunk["all_content"].as_str().map(str::to_owned);
-        let text = whole.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
+        let full = chunk["all_content"].as_str().map(str::to_owned);
+        let text = full.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
         self.show_text(text);
     }
 
-    fn show_whole(&mut self, message: &Value) {
+    fn show_message(&mut self, message: &Value) {
         let text = text_of(&message["content"]);
         // The deltas of a run with several turns end with the message of the last one.
         if !text.is_empty() && !self.shown.ends_with(&text) {
@@ -200,6 +202,7 @@ impl Screen {
     fn show_text(&mut self, text: String) {
         match text.strip_prefix(self.shown.as_str()) {
             Some(new) => self.print(new),
+            // Printed text cannot be changed on a pipe, so the new text follows it.
             None => self.print(&format!("\n{text}")),
         }
         self.shown = text;
@@ -240,8 +243,8 @@ impl Screen {
         self.calls.retain(|call| !graph.holds(&call.id));
         if !self.is_stderr_terminal {
             self.break_line();
-            for place in changed {
-                output::remark(&self.graph.line(place));
+            for index in changed {
+                output::remark(&self.graph.line(index));
             }
             return;
         }
@@ -272,8 +275,8 @@ impl Screen {
 
     fn end_call(&mut self, completed: &Value) {
         let id = completed["tool_call_id"].as_str().unwrap_or_default();
-        let place = self.calls.iter().position(|call| call.id == id);
-        let call = place.map(|place| self.calls.remove(place));
+        let index = self.calls.iter().position(|call| call.id == id);
+        let call = index.map(|index| self.calls.remove(index));
         let name = completed["tool_name"].as_str().unwrap_or_default();
         let parameters = call.map_or(Value::Null, |call| call.parameters);
         let reader = if self.is_stderr_terminal {

@@ -50,18 +50,18 @@ impl<'a> Sending<'a> {
     }
 
     /// Posts an event and follows its run. Fails if there is no run. A failed run sets the exit code. The run's id
-    /// is stored in `known` once it is known.
+    /// is stored in `run_id` as soon as the gateway sends it.
     pub(super) async fn post(
         self,
         mut event: Map<String, Value>,
-        known: &mut Option<String>,
+        run_id: &mut Option<String>,
     ) -> anyhow::Result<FollowEnd> {
         if self.input.is_some() {
             // Without the declaration, runners do not ask questions.
             event.entry("delivery").or_insert_with(delivery);
         }
         let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
-        if let Err(stop) = run.post(&Value::Object(event), known, self.patience).await {
+        if let Err(stop) = run.post(&Value::Object(event), run_id, self.patience).await {
             return run.stopped(stop);
         }
         self.follow(run).await

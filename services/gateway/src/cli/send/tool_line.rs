@@ -86,11 +86,11 @@ fn in_ascii(letter: char) -> String {
 /// Truncates a text to this width.
 pub(super) fn cut(text: &str, columns: usize, dots: &str) -> String {
     let mut taken = 0;
-    let room = columns.saturating_sub(dots.chars().count());
+    let max_width = columns.saturating_sub(dots.chars().count());
     let mut end = 0;
     for (at, letter) in text.char_indices() {
         taken += width(letter);
-        if taken <= room {
+        if taken <= max_width {
             end = at + letter.len_utf8();
         }
         if taken > columns {

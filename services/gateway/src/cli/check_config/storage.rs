@@ -26,21 +26,24 @@ impl StorageProbe {
     pub(super) async fn run(
         config: &Config,
         master_key: &MasterKey,
-        place: &ArtifactLocation,
+        location: &ArtifactLocation,
         egress: &Egress,
     ) -> Self {
         let url = &config.database.url;
-        let (database, artifacts) =
-            tokio::join!(store::probe_database(url), probe_artifacts(place, egress));
+        let (database, artifacts) = tokio::join!(
+            store::probe_database(url),
+            probe_artifacts(location, egress)
+        );
         Self {
+            // Only sealed records of a database can test the key.
             master_key: match &database {
                 Ok(_) => Some(probe_master_key(url, master_key).await),
                 Err(_) => None,
             },
             database: database.map_err(|error| in_words(&error)),
             artifacts,
-            database_name: config.database.place(),
-            artifacts_name: match place {
+            database_name: config.database.display_url(),
+            artifacts_name: match location {
                 ArtifactLocation::Directory(directory) => directory.display().to_string(),
                 ArtifactLocation::Bucket(settings) => format!("s3://{}", settings.bucket),
             },
@@ -83,9 +86,9 @@ async fn probe_master_key(url: &str, master_key: &MasterKey) -> Result<String, S
     }
 }
 
-async fn probe_artifacts(place: &ArtifactLocation, egress: &Egress) -> Result<String, String> {
-    let ArtifactLocation::Directory(directory) = place else {
-        let store = ArtifactStore::open(place, egress, &TaskTracker::new());
+async fn probe_artifacts(location: &ArtifactLocation, egress: &Egress) -> Result<String, String> {
+    let ArtifactLocation::Directory(directory) = location else {
+        let store = ArtifactStore::open(location, egress, &TaskTracker::new());
         let store = store.map_err(|error| in_words(&error))?;
         let probed = store.probe().await;
         return match probed {
@@ -93,6 +96,7 @@ async fn probe_artifacts(place: &ArtifactLocation, egress: &Egress) -> Result<St
             Err(error) => Err(in_words(&error)),
         };
     };
+    // `serve` creates missing directories, so the nearest existing one decides.
     let mut above = directory.ancestors().filter(|path| *path != Path::new(""));
     match above.find(|path| path.exists()) {
         Some(found) if !found.is_dir() => Err(format!("{} is no directory", found.display())),
@@ -107,6 +111,7 @@ fn in_words(error: &(dyn std::error::Error + 'static)) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
+        // Some errors repeat their cause in their own text.
         if !words.ends_with(&text) {
             words = format!("{words}: {text}");
         }
