@@ -33,7 +33,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 const EXCERPT_BYTES: usize = 4096;
 const EXCERPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The conformance harness.
 pub(super) struct CheckHarness {
     pub(super) options: ConformOptions,
     pub(super) host: MockHost,

@@ -33,7 +33,7 @@ pub(super) async fn check(
     );
     // A run may lack its own word, since the runner need not repeat it. The other's word proves a mix-up.
     for (recording, other) in [(&one, &words[1]), (&two, &words[0])] {
-        if recording.run_text.says(other) {
+        if recording.run_text.contains(other) {
             book.fail(&SEPARATE, "a run was answered with the words of the other");
             return;
         }

@@ -67,7 +67,6 @@ pub struct Finding {
     pub seen: String,
 }
 
-/// Collects findings.
 pub(super) struct FindingCollector<'a> {
     redaction: &'a Redaction,
     runner: Option<String>,

@@ -53,7 +53,6 @@ impl RunText {
         }
     }
 
-    /// Number of deltas.
     pub(super) fn deltas(&self) -> u64 {
         self.deltas
     }
@@ -67,7 +66,7 @@ impl RunText {
         self.disagreement.as_ref()
     }
 
-    pub(super) fn says(&self, word: &str) -> bool {
+    pub(super) fn contains(&self, word: &str) -> bool {
         self.all.contains(word)
     }
 

@@ -187,7 +187,7 @@ impl Drop for CallSlot {
 
 impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
-        // A slot that was sent meanwhile sits in the channel, and is released with it.
+        // A slot that was already sent is dropped with the channel, which releases it.
         self.slots.state().waiting.remove(&self.number);
     }
 }

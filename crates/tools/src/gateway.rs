@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use base::clock::Clock;
 use egress::upstream::UpstreamError;
 
-/// A built-in tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GatewayTool {
     CurrentTime,

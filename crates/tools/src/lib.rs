@@ -84,7 +84,7 @@ struct ToolsInner {
     publishing: Mutex<()>,
 }
 
-/// An available tool.
+/// A tool of the current catalog, with its compiled schema.
 pub struct AvailableTool {
     pub resource: ToolResource,
     /// `None`: any arguments.

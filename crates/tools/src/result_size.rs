@@ -10,7 +10,7 @@ const PREVIEW_BYTES: usize = 16 * 1024;
 /// A result in the form for the runner.
 #[derive(Debug, PartialEq)]
 pub enum SizedResult {
-    /// Unchanged.
+    /// Small enough to be returned unchanged.
     Inline(Value),
     /// Too large for a model: a preview for the runner, and the full text for an artifact.
     Large(OversizedResult),

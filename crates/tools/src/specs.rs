@@ -11,18 +11,18 @@ use url::Url;
 use super::{GatewayTool, SkillPackage};
 use egress::UrlTemplate;
 
-/// All tool declarations.
+/// Declarations of `[[tools]]`, `[[mcp_servers]]` and `[[skills]]`.
 #[derive(Clone, Debug, Default)]
 pub struct ToolSpecs {
     pub tools: Vec<ToolSpec>,
     pub servers: Vec<McpServerSpec>,
-    /// By name.
+    /// Configured skills by name.
     pub skills: BTreeMap<String, SkillPackage>,
     /// Redacted from all tool responses.
     pub secrets: Vec<SecretString>,
 }
 
-/// A configured tool.
+/// A tool of `[[tools]]`, with its resource in the catalog.
 #[derive(Clone, Debug)]
 pub struct ToolSpec {
     pub resource: ToolResource,
@@ -36,7 +36,7 @@ pub enum ToolCallSpec {
     Http(Box<HttpToolSpec>),
 }
 
-/// An HTTP tool.
+/// Request of an HTTP tool.
 #[derive(Clone, Debug)]
 pub struct HttpToolSpec {
     pub url: UrlTemplate,
@@ -50,7 +50,7 @@ pub struct HttpToolSpec {
     pub names: BTreeSet<String>,
 }
 
-/// An MCP server.
+/// An MCP server of `[[mcp_servers]]`.
 #[derive(Clone, Debug)]
 pub struct McpServerSpec {
     pub name: String,

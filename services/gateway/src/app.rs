@@ -183,7 +183,6 @@ impl App {
         &self.tools
     }
 
-    /// The knowledge bases.
     pub(crate) fn knowledge(&self) -> &Knowledge {
         &self.knowledge
     }

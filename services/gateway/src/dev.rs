@@ -67,7 +67,7 @@ pub(crate) struct DevOptions {
     pub(crate) model_ports: Vec<u16>,
     pub(crate) harnesses: Vec<String>,
     pub(crate) connectors: ConnectorArgs,
-    /// URLs of runners.
+    /// URLs of `--runner`, in their order.
     pub(crate) runners: Vec<String>,
     /// True if `runnel.toml` of the working directory is read.
     pub(crate) reads_own_file: bool,

@@ -145,7 +145,7 @@ where
                 slow = 0;
             }
             Ok(Err(error)) => {
-                // The next attempt decides anew between handshake and stateless.
+                // The next attempt begins with the handshake again.
                 server.lifecycle.forget();
                 return outcome::failure(redactor, error).to_string();
             }

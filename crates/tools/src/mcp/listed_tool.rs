@@ -55,14 +55,14 @@ pub(super) fn read(entry: Value, index: usize) -> Result<ListedTool, String> {
             continue;
         };
         let mut alone = serde_json::Map::new();
-        alone.insert("name".to_owned(), Value::String(name.clone()));
-        alone.insert(
+        single.insert("name".to_owned(), Value::String(name.clone()));
+        single.insert(
             "inputSchema".to_owned(),
             Value::Object(serde_json::Map::new()),
         );
-        alone.insert(member.to_owned(), value.clone());
+        single.insert(member.to_owned(), value.clone());
         // Each member is parsed on its own, since the SDK does not report which one failed.
-        if serde_json::from_value::<Tool>(Value::Object(alone)).is_ok() {
+        if serde_json::from_value::<Tool>(Value::Object(single)).is_ok() {
             entry.insert(member.to_owned(), value);
         } else {
             dropped.push(member);

@@ -40,7 +40,7 @@ pub(super) struct ListedTools {
     pub(super) tools: Vec<Arc<AvailableTool>>,
     /// Reasons for omitted tools.
     pub(super) unusable: Vec<String>,
-    /// Accepted deviations.
+    /// Accepted deviations, at most `MAX_NOTES`.
     pub(super) notes: Vec<String>,
     /// Number of entries read so far.
     read: usize,

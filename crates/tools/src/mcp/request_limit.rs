@@ -133,12 +133,12 @@ mod tests {
     use super::*;
 
     /// A peer that reads responses only after a signal.
-    struct Far {
+    struct SlowPeer {
         takes: watch::Receiver<bool>,
-        says: Vec<ServerJsonRpcMessage>,
+        requests: Vec<ServerJsonRpcMessage>,
     }
 
-    impl Transport<RoleClient> for Far {
+    impl Transport<RoleClient> for SlowPeer {
         type Error = Infallible;
 
         fn send(
@@ -153,7 +153,7 @@ mod tests {
         }
 
         async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-            self.says.pop()
+            self.requests.pop()
         }
 
         async fn close(&mut self) -> Result<(), Infallible> {
@@ -175,18 +175,23 @@ mod tests {
         serde_json::from_value(json!({"jsonrpc": "2.0", "id": id, "result": {}})).unwrap()
     }
 
-    fn far(says: Vec<ServerJsonRpcMessage>) -> (BoundedTransport<Far>, watch::Sender<bool>) {
+    fn slow_peer(
+        requests: Vec<ServerJsonRpcMessage>,
+    ) -> (BoundedTransport<SlowPeer>, watch::Sender<bool>) {
         let (takes, taken) = watch::channel(false);
-        let far = Far {
+        let slow_peer = SlowPeer {
             takes: taken,
-            says: says.into_iter().rev().collect(),
+            requests: requests.into_iter().rev().collect(),
         };
-        (BoundedTransport::new(far, CancellationToken::new()), takes)
+        (
+            BoundedTransport::new(slow_peer, CancellationToken::new()),
+            takes,
+        )
     }
 
     #[tokio::test]
     async fn disconnects_peers_that_read_no_responses() {
-        let (mut transport, _takes) = far((0..300).map(ping).collect());
+        let (mut transport, _takes) = slow_peer((0..300).map(ping).collect());
         // Pending like the tasks of the SDK.
         let mut answers = Vec::new();
         for id in 0..WAITING {
@@ -201,7 +206,7 @@ mod tests {
 
     #[tokio::test]
     async fn accepts_requests_while_responses_are_read() {
-        let (mut transport, takes) = far((0..300).map(ping).collect());
+        let (mut transport, takes) = slow_peer((0..300).map(ping).collect());
         takes.send(true).unwrap();
         for id in 0..300 {
             assert!(transport.receive().await.is_some(), "{id}");
@@ -211,12 +216,12 @@ mod tests {
 
     #[tokio::test]
     async fn cancelled_requests_close_and_duplicate_ids_disconnect() {
-        let says = (0..300).flat_map(|id| [ping(id), cancelled(id)]).collect();
-        let (mut transport, _takes) = far(says);
+        let requests = (0..300).flat_map(|id| [ping(id), cancelled(id)]).collect();
+        let (mut transport, _takes) = slow_peer(requests);
         for count in 0..600 {
             assert!(transport.receive().await.is_some(), "{count}");
         }
-        let (mut transport, _takes) = far(vec![ping(1), ping(1)]);
+        let (mut transport, _takes) = slow_peer(vec![ping(1), ping(1)]);
         assert!(transport.receive().await.is_some());
         assert!(transport.receive().await.is_none());
     }

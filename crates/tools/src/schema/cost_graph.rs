@@ -20,7 +20,7 @@ const RESOURCES: usize = 32;
 /// Index of the root schema.
 pub(super) const ROOT: usize = 0;
 
-/// Subschemas by index.
+/// Subschemas by index; the root has index 0.
 #[derive(Default)]
 pub(super) struct SchemaGraph {
     nodes: Vec<SchemaNode>,
@@ -28,7 +28,6 @@ pub(super) struct SchemaGraph {
     has_references: bool,
 }
 
-/// One subschema.
 #[derive(Default)]
 pub(super) struct SchemaNode {
     /// Subschemas that apply to the same value.

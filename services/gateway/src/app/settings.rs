@@ -193,7 +193,6 @@ fn parsed<T>(names: &[String], parse: fn(&str) -> Option<T>) -> Vec<T> {
     names.iter().filter_map(|name| parse(name)).collect()
 }
 
-/// Limits of runs.
 pub(crate) fn run_limits(config: &Config) -> RunLimits {
     let limits = &config.limits;
     RunLimits {

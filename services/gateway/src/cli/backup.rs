@@ -84,10 +84,10 @@ pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Re
 
 fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Result<Backup> {
     // Both files are next to the target, so that the rename stays within one file system.
-    let copy = Temporary::beside(file, "db")?;
+    let copy = Temporary::next_to(file, "db")?;
     let runs = copy_sqlite(database, &copy.path)
         .with_context(|| format!("cannot copy {}", database.display()))?;
-    let archive = Temporary::beside(file, "part")?;
+    let archive = Temporary::next_to(file, "part")?;
     // The name of `database.url`, so that unpacking replaces this file.
     let name = database.file_name().context("the database has no name")?;
     let written = archive_of((&copy.path, name), artifacts, &archive.path);
@@ -128,7 +128,7 @@ fn archive_of(
     Ok(counted)
 }
 
-/// Adds the files of a directory. Artifacts that expire meanwhile are left out.
+/// Adds the files of a directory. Artifacts that expire during the copy are left out.
 fn append(
     builder: &mut Builder<File>,
     directory: &Path,
@@ -163,7 +163,7 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn beside(file: &Path, suffix: &str) -> anyhow::Result<Self> {
+    fn next_to(file: &Path, suffix: &str) -> anyhow::Result<Self> {
         let mut path = file.as_os_str().to_owned();
         path.push(format!(".{suffix}"));
         let path = PathBuf::from(path);

@@ -240,7 +240,6 @@ fn print_fault(style: Style, head: &str, fault: &ConfigFault) {
     ]);
 }
 
-/// Results of `--probe`.
 struct ProbeResults {
     storage: StorageProbe,
     providers: Vec<ProviderProbe>,

@@ -37,7 +37,6 @@ pub(super) struct NamedList<'a> {
     pub(super) about: &'a str,
 }
 
-/// Runs.
 pub(super) const RUNS: NamedList<'_> = NamedList {
     noun: "run",
     path: "/v1/runs",

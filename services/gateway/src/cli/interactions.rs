@@ -15,7 +15,6 @@ use crate::cli::{output, send};
 
 const USAGE: u8 = 2;
 
-/// Interactions.
 const INTERACTIONS: NamedList<'_> = NamedList {
     noun: "interaction",
     path: "/v1/interactions",

@@ -186,6 +186,6 @@ fn report(purpose: KeyPurpose, rotation: Rotation, now: i64) -> anyhow::Result<(
             "{MAX_KEYS} keys of purpose {name} verify already; wait until some are over \
              (`runnel keys list` shows when), or withdraw them all with --now"
         ),
-        RotationPlan::NotDue => bail!("the signing keys were changed meanwhile, try again"),
+        RotationPlan::NotDue => bail!("another command changed the signing keys; try again"),
     })
 }

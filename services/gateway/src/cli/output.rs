@@ -61,7 +61,7 @@ pub(super) fn piece(text: &str) {
     let _ = stdout.flush();
 }
 
-/// Prints a remark.
+/// Prints a remark and a line break on standard error.
 pub(super) fn remark(text: &str) {
     let mut stderr = std::io::stderr().lock();
     write(&mut stderr, &[OutputPart::Text(text)]);

@@ -287,7 +287,7 @@ async fn revoke(
         } => (key, was_last_admin),
         Revoked::Before(key) => (key, false),
         Revoked::LastAdmin | Revoked::Owner | Revoked::Unknown => {
-            bail!("the API key went away meanwhile")
+            bail!("the API key was deleted by another command; list the keys again")
         }
     };
     let since = key.revoked_at.map(output::time).unwrap_or_default();
@@ -301,7 +301,7 @@ async fn revoke(
     }
     if was_last_admin {
         output::remark(
-            "it was the last key of role admin: nobody can use the admin API until you make \
+            "it was the last key of role admin: the admin API has no key until you make \
              another with `runnel token create --role admin --name …`",
         );
     }

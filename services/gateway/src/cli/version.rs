@@ -30,7 +30,6 @@ fn features() -> Vec<&'static str> {
     enabled.map(|(name, _)| name).collect()
 }
 
-/// Prints the version.
 pub(super) fn print(is_verbose: bool, json: bool) {
     let or_unknown = |text: &'static str| if text.is_empty() { UNKNOWN } else { text };
     let (commit, date, features) = (or_unknown(COMMIT), or_unknown(COMMIT_DATE), features());

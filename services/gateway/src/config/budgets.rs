@@ -8,7 +8,6 @@ use super::table::{Reported, Table, integer, name, one_of, seconds, text};
 
 const MAX_AMOUNT: u64 = 1_000_000_000_000;
 
-/// Reads one budget.
 pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let name = table.required("name", name);
     let scope = table.required("scope", one_of(&["run", "agent", "endpoint", "workspace"]));

@@ -41,7 +41,6 @@ impl BuiltinRunner {
     }
 }
 
-/// The enabled servers.
 pub(super) fn read(mut table: Table<'_>) -> Result<Vec<BuiltinRunner>, Reported> {
     let mut enabled = Vec::new();
     let mut result = Ok(());

@@ -31,7 +31,7 @@ pub struct BusConfig {
     pub poll: Duration,
 }
 
-/// Transport of notifications.
+/// Transport of notifications between replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusKind {
     Postgres,

@@ -112,7 +112,7 @@ fn collect_value(
     }
 }
 
-/// Counted from 1.
+/// Number of the line with the byte `offset`, counted from 1.
 fn line_at(offset: usize, starts: &[usize]) -> usize {
     starts.partition_point(|start| *start <= offset)
 }

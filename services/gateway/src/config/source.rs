@@ -25,7 +25,6 @@ pub(super) struct MergedSources {
     pub(super) locations: Locations,
 }
 
-/// Merges all sources.
 pub(super) fn merge(
     path: Option<&Path>,
     variables: Option<Variables>,

@@ -283,7 +283,7 @@ pub(super) fn seconds(range: RangeInclusive<f64>) -> impl Fn(Value) -> Result<Du
     }
 }
 
-/// One of `choices`.
+/// A text that must be one of `choices`.
 pub(super) fn one_of(choices: &'static [&'static str]) -> impl Fn(Value) -> Result<String, String> {
     move |value| match value {
         Value::String(choice) if choices.contains(&choice.as_str()) => Ok(choice),

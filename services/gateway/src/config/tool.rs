@@ -100,14 +100,14 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
     let (url, method, headers, timeout) = (url?, method?, headers?, timeout?);
     let path_slashes = path_slashes?;
     let Some(url) = url else {
-        let needless = [
+        let unused = [
             ("method", method.is_some()),
             ("headers", !headers.is_empty()),
             ("timeout_seconds", timeout.is_some()),
             ("path_slashes", path_slashes.is_some()),
         ];
-        let needless = needless.iter().find(|(_, stands)| *stands);
-        return match needless {
+        let unused = unused.iter().find(|(_, is_set)| *is_set);
+        return match unused {
             Some((key, _)) => Err(table.fault(key, "has no effect without `url`; set both")),
             None => Ok(None),
         };

@@ -76,9 +76,9 @@ pub(super) struct OwnRunners {
 enum OwnSecret {
     /// There is no endpoint.
     None,
-    /// Of the data directory.
+    /// Stored in the data directory.
     Stored(SecretString),
-    /// Of the environment.
+    /// Read from the variable `RUNNER_SECRET`.
     Given,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct RunLine {
     pub(crate) parent: Option<RunId>,
     /// `None`: the event has no text.
     pub(crate) text: Option<String>,
-    /// Code and message.
+    /// Error code and message of a failed run.
     pub(crate) failure: Option<(String, String)>,
     /// Name of the runner's endpoint.
     pub(crate) endpoint: String,

@@ -35,7 +35,7 @@ pub(crate) fn artifact_directory(config: &Config) -> Option<PathBuf> {
     match &config.artifacts.url {
         Some(ArtifactUrl::Bucket { .. }) => None,
         Some(ArtifactUrl::Directory(directory)) => Some(directory.clone()),
-        None => Some(beside_database(&config.database.url)),
+        None => Some(default_directory(&config.database.url)),
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn shares(config: &ArtifactsConfig) -> ArtifactShares {
     }
 }
 
-fn beside_database(url: &str) -> PathBuf {
+fn default_directory(url: &str) -> PathBuf {
     let file = url.strip_prefix("sqlite://").map(|path| {
         let path = percent_encoding::percent_decode_str(path);
         PathBuf::from(path.decode_utf8_lossy().into_owned())
@@ -146,7 +146,7 @@ mod tests {
             ("sqlite://r.db", "artifacts"),
             ("postgres://u@h/d", "./runnel-data/artifacts"),
         ] {
-            assert_eq!(beside_database(url), Path::new(directory), "{url}");
+            assert_eq!(default_directory(url), Path::new(directory), "{url}");
         }
     }
 }

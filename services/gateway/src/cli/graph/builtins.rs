@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Result of a function.
 pub(super) enum Reply {
-    /// Completed.
+    /// Completed at once.
     Done(ActionOutcome),
     /// Completed after this number of milliseconds.
     Wait(u64),

@@ -25,7 +25,6 @@ pub(super) struct ExecutedGraph {
     pub(super) graph: Graph,
     /// Reason of the idle state; `None` for a plan that has not started.
     pub(super) why: Option<Why>,
-    /// All state transitions.
     pub(super) transitions: Vec<Transition>,
     /// Time on the virtual clock.
     pub(super) now: Millis,

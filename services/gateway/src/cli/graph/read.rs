@@ -16,7 +16,6 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// A model output and its format.
 pub(super) struct ModelFile {
-    /// The output.
     pub(super) output: ModelOutput,
     /// Format that the agent is assumed to be configured for.
     pub(super) carrier: CarrierMode,

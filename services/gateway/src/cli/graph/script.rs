@@ -24,7 +24,6 @@ const AUTO: &str = "scripted";
 /// Maximum number of executors in a script.
 const MAX_TOOLS: usize = 256;
 
-/// A script file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScriptFile {
@@ -107,7 +106,7 @@ fn yes() -> bool {
     true
 }
 
-/// A validated script.
+/// A script with unique executors and complete answers.
 pub(super) struct ReplayScript {
     pub(super) goal: String,
     pub(super) event: Value,

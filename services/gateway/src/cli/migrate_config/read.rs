@@ -156,7 +156,7 @@ mod tests {
             ),
             ("postgres://[", "the database"),
         ] {
-            assert_eq!(place(url), expected);
+            assert_eq!(location_of(url), expected);
         }
         let url = postgres_url("postgresql+asyncpg://me@db/langbot").unwrap();
         assert_eq!(url.as_deref(), Some("postgres://me@db/langbot"));

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::tool_line::{OutputDevice, cut, plain};
 
-/// Result type.
+/// Type of results with the state of a graph.
 pub(super) const PROJECTION: &str = "x.graph.projection";
 /// Maximum number of lines at a terminal; lines above the screen cannot be redrawn.
 const MAX_LINES: usize = 16;

@@ -263,7 +263,7 @@ impl<'a> MessageRun<'a> {
         }
     }
 
-    /// Awaits a future, shows a spinner meanwhile, and handles Ctrl-C.
+    /// Awaits a future, shows a spinner, and handles Ctrl-C.
     async fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, FollowStop> {
         tokio::pin!(future);
         loop {

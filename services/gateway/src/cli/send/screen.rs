@@ -15,7 +15,6 @@ const LINE_UP: OutputPart<'_> = OutputPart::Escape(Escape("\u{1b}[A"));
 const CLEAR_BELOW: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[J"));
 const NEW_LINE: OutputPart<'_> = OutputPart::Text("\n");
 
-/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScreenMode {
     /// JSON events for a program.
@@ -98,7 +97,7 @@ impl Screen {
         }
     }
 
-    /// Advances the spinner.
+    /// Advances the spinner by one frame.
     pub(super) fn wait(&mut self) {
         let can_draw = self.cursor != Cursor::BehindText;
         // After text, a frame would overwrite the line of the text.
