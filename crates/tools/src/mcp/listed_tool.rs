@@ -54,7 +54,7 @@ pub(super) fn read(entry: Value, index: usize) -> Result<ListedTool, String> {
         let Some(value) = entry.remove(member) else {
             continue;
         };
-        let mut alone = serde_json::Map::new();
+        let mut single = serde_json::Map::new();
         single.insert("name".to_owned(), Value::String(name.clone()));
         single.insert(
             "inputSchema".to_owned(),
