@@ -167,7 +167,7 @@ impl Gateway {
         self.ask(self.request(Method::GET, path)?).await
     }
 
-    /// Items of a list with its query, over several pages, at most `max_items`. `cursor` names the parameter of the next
+    /// Items of a list with its query, over several pages, at most `max_items`. `cursor`: parameter of the next
     /// page.
     pub(super) async fn list(
         &self,
