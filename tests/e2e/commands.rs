@@ -344,7 +344,7 @@ async fn rejects_unusable_bus_with_remedy() {
         (
             POSTGRES,
             "kind = \"none\"\nsubject = \"x\"",
-            "bus.subject: is for bus.kind",
+            "bus.subject: is only for bus.kind",
         ),
     ] {
         let said = faults_of_bus(database, bus).await;
