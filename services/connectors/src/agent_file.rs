@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::catalogue::{PLATFORMS, Platform};
 
-/// An agent as a file describes it.
+/// An agent from a file.
 #[derive(Debug)]
 pub struct AgentFile {
     pub platform: &'static Platform,
     pub config: JsonObject,
 }
 
-/// A file, or one of its agents. Further members are for the gateway.
+/// A file, or one of its agents. Further members belong to the gateway.
 #[derive(Deserialize)]
 struct AgentTable {
     #[serde(default)]
@@ -28,9 +28,8 @@ struct AgentTable {
 }
 
 impl AgentFile {
-    /// Reads a TOML file with `runner_id` (a runner's id, or a platform's name such as `dify` or `dify-agent`) and `[config]`, or
-    /// a gateway's configuration with `[[agents]]`, where `agent` names one of several. Fails with the reason for a
-    /// file that has no such agent.
+    /// Reads a TOML file with `runner_id` (a runner's id, or a platform's name such as `dify` or `dify-agent`) and
+    /// `[config]`, or a gateway's configuration with `[[agents]]`. There, `agent` selects one of several.
     pub fn read(path: &Path, agent: Option<&str>) -> anyhow::Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).with_context(|| unread(path))?;
@@ -51,6 +50,7 @@ fn names() -> String {
 
 fn unread(path: &Path) -> String {
     let shown = path.display();
+    // A common mistake is to give the platform's name instead of a file.
     match path.to_str().and_then(Platform::named) {
         Some(platform) => format!(
             "{shown} is a platform, and an agent needs a file: write `runner_id = \"{name}\"` and the keys of \
@@ -66,6 +66,7 @@ fn unread(path: &Path) -> String {
 
 impl AgentTable {
     fn agent(mut self, name: Option<&str>) -> anyhow::Result<Self> {
+        // A file with an id is itself the agent, and `--agent` has no effect.
         if self.runner_id.is_some() {
             return Ok(self);
         }
@@ -82,6 +83,7 @@ impl AgentTable {
     fn platform(&self) -> anyhow::Result<&'static Platform> {
         let id = self.runner_id.as_deref().unwrap_or_default();
         let is_it =
+            // Files of migrated agents still name LangBot's runners.
             |platform: &&Platform| platform.id().to_string() == id || platform.legacy.contains(&id);
         let found = PLATFORMS.iter().find(is_it).or_else(|| Platform::named(id));
         found.with_context(|| format!("runner_id: {id} is none of these platforms: {}", names()))

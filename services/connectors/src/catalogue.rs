@@ -28,14 +28,14 @@ pub static PLATFORMS: &[Platform] = &[
     crate::weknora_agent::PLATFORM,
 ];
 
-/// Makes the machine of one run, and reads the keys that its platform has beside the common ones.
+/// Creates the machine of one run, and reads the platform's own keys of the configuration.
 pub type Start =
     fn(ConnectorTurn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, ConnectorFailure>;
 
-/// A platform.
+/// A platform in the catalogue.
 #[derive(Debug)]
 pub struct Platform {
-    /// `dify-agent`: the middle of the runner's id, and the directory of its transcripts.
+    /// `dify-agent`: the middle part of the runner's id, and the directory of its transcripts.
     pub name: &'static str,
     /// The first part of its error codes.
     pub prefix: &'static str,
@@ -43,9 +43,9 @@ pub struct Platform {
     pub description: &'static str,
     /// The LangBot runners that it replaces, by id.
     pub legacy: &'static [&'static str],
-    /// Files are handed over.
+    /// The platform accepts files.
     pub takes_files: bool,
-    /// The platform asks persons.
+    /// The platform can ask a person.
     pub asks: bool,
     /// The form's own items, a JSON list of [`FormItem`].
     pub form: &'static str,
@@ -53,12 +53,12 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// The platform of that name.
+    /// Finds a platform by its exact name.
     pub fn find(name: &str) -> Option<&'static Self> {
         PLATFORMS.iter().find(|platform| platform.name == name)
     }
 
-    /// The platform of that name, as persons write it: `dify`, `Dify`, `dify-agent`, `ag_ui`.
+    /// Finds a platform by a name as people write it: `dify`, `Dify`, `dify-agent`, `ag_ui`.
     pub fn named(name: &str) -> Option<&'static Self> {
         let name = name.trim().to_ascii_lowercase().replace([' ', '_'], "-");
         let is_it = |platform: &&Self| {
@@ -68,18 +68,18 @@ impl Platform {
         PLATFORMS.iter().find(is_it)
     }
 
-    /// `dify`: also the name of its page in `docs/connectors`.
+    /// `dify`: also the page's name in `docs/connectors`.
     pub fn short_name(&self) -> &'static str {
         self.name.trim_end_matches("-agent")
     }
 
-    /// Its runner id: `plugin:runnel/{name}/default`.
+    /// The runner id `plugin:runnel/{name}/default`.
     pub fn id(&self) -> RunnerId {
         let id = format!("plugin:runnel/{}/default", self.name).parse();
         id.expect("the name is one part of an id")
     }
 
-    /// Its manifest under an id.
+    /// The manifest under a runner id, which may be a legacy one.
     pub fn manifest(&self, id: RunnerId) -> AgentRunnerManifest {
         AgentRunnerManifest {
             description: Some(in_english(self.description)),
@@ -95,6 +95,7 @@ impl Platform {
             permissions: Permissions {
                 history: vec![HistoryOperation::Page],
                 artifacts: ArtifactOperation::ALL.to_vec(),
+                // Without the permission the gateway refuses the question, so request it only for platforms that ask.
                 interactions: if self.asks {
                     InteractionOperation::ALL.to_vec()
                 } else {
@@ -108,7 +109,7 @@ impl Platform {
         }
     }
 
-    /// Its own form items, then the common ones.
+    /// The platform's own form items, then the common ones.
     pub fn config_schema(&self) -> Vec<FormItem> {
         let read = |text| serde_json::from_str::<Vec<FormItem>>(text);
         let mut items = read(self.form).expect("the embedded form is a list of fields");

@@ -1,8 +1,8 @@
-//! The time of day.
+//! The wall clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time since 1970. A clock before 1970 reads as 0.
+/// The Unix time. A clock before 1970 reads as 0.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place where connectors read the clock"

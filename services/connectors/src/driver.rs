@@ -1,4 +1,4 @@
-//! Runs a [`MachineSession`]: sends its requests, hands over the responses, and watches the time.
+//! Runs a [`MachineSession`]: sends its requests, passes responses to it, and enforces the timeouts.
 
 mod exchange;
 mod gateway;
@@ -31,20 +31,20 @@ pub use gateway::GatewayHost;
 pub use host::{NewFile, RunHost};
 pub use opening::open;
 
-/// The time of a request whose response does not matter.
+/// Timeout of a request whose response does not matter.
 const NOTIFY_TIME: Duration = Duration::from_secs(3);
-/// The time in which a file of the platform must come.
+/// Timeout for fetching one file of the platform.
 const FILE_TIME: Duration = Duration::from_mins(1);
-/// The time for the usage behind a complete answer.
+/// Timeout for the usage that follows a complete answer.
 const USAGE_TIME: Duration = Duration::from_secs(5);
-/// Files of one message.
+/// Maximum files of one message.
 const MOST_SAVED: usize = 20;
-/// The longest time that a question stays open: a day without a minute, for clocks that differ.
+/// Maximum time that a question stays open: one day less one minute, to tolerate clock skew.
 const QUESTION_SECONDS: i64 = 86_400 - 60;
-/// A time that no run reaches.
+/// A duration that no run reaches.
 const NEVER: Duration = Duration::from_hours(365 * 24);
 
-/// The reasons for which a run stops before its end.
+/// Reasons that stop a run before its end.
 #[derive(Debug)]
 pub struct StopCause {
     pub cancel: CancellationToken,
@@ -52,7 +52,7 @@ pub struct StopCause {
     pub deadline: Option<Instant>,
 }
 
-/// Drives a session to its end. The last result that `host` gets is the run's terminal.
+/// Drives a session to its end. The last result that `host` gets is the terminal event.
 pub async fn drive<H: RunHost>(
     session: MachineSession,
     prefix: &'static str,
@@ -76,6 +76,7 @@ pub async fn drive<H: RunHost>(
         exchange: None,
         saved: Vec::new(),
     };
+    // `biased` and this order: a cancelled run must not send a completion that became ready at the same time.
     let stopped: fn(&mut MachineSession) -> Vec<MachineOutput> = tokio::select! { biased;
         () = stop.cancel.cancelled() => MachineSession::cancelled,
         () = sleep_until(end) => MachineSession::deadline,
@@ -84,7 +85,7 @@ pub async fn drive<H: RunHost>(
     driver.stop(stopped).await;
 }
 
-/// The input that the session gets next.
+/// The next input of the session.
 enum NextInput {
     /// More of the open response.
     Read,
@@ -103,11 +104,11 @@ struct Driver<'a, H> {
     queue: VecDeque<MachineOutput>,
     next: NextInput,
     exchange: Option<ResponseExchange>,
-    /// Ids of files for the next message.
+    /// Artifact ids for the next message.
     saved: Vec<String>,
     idle: Duration,
     idle_until: Instant,
-    /// Set once the answer is complete.
+    /// End of the wait for usage, set when the answer is complete.
     usage_until: Option<Instant>,
 }
 
@@ -117,10 +118,12 @@ impl<H: RunHost> Driver<'_, H> {
         self.queue.extend(outputs);
         loop {
             let began = Instant::now();
+            // Handle all outputs in their order before the next input: results reach the gateway as the machine
+            // ordered them.
             while let Some(output) = self.queue.pop_front() {
                 self.handle(output).await;
             }
-            // A slow gateway is no silence of the platform.
+            // Time that the gateway takes does not count as silence of the platform.
             self.idle_until += began.elapsed();
             let outputs = match std::mem::replace(&mut self.next, NextInput::Read) {
                 NextInput::Read => self.read().await,
@@ -139,9 +142,11 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    /// Ends the run early. What is told or remembered already goes first.
+    /// Ends the run early. Outputs that are already queued are sent first.
     async fn stop(&mut self, end: fn(&mut MachineSession) -> Vec<MachineOutput>) {
+        // Close the response before the stop call, so that the platform does not stream into a closed run.
         self.exchange = None;
+        // Drop queued calls, questions and files: they would delay the terminal event.
         self.queue.retain(|output| {
             matches!(
                 output,
@@ -164,6 +169,7 @@ impl<H: RunHost> Driver<'_, H> {
             MachineOutput::History(messages) => self.go_on(NextInput::History(messages)),
             MachineOutput::Ask(question) => self.go_on(NextInput::Ask(question)),
             MachineOutput::Notify(request) => {
+                // The run may be at its deadline, so a slow stop endpoint must not block the terminal event.
                 let sent = timeout(NOTIFY_TIME, self.egress.open(request)).await;
                 if !matches!(sent, Ok(Ok(_))) {
                     tracing::debug!("a request that ends work on the platform brought no response");
@@ -187,13 +193,14 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    /// Closes an open response.
+    /// Closes the open response and sets the next input.
     fn go_on(&mut self, next: NextInput) {
         self.exchange = None;
         self.next = next;
     }
 
     async fn tell(&mut self, mut result: AgentRunResult) {
+        // The gateway expects the ids within the message, so files are saved before their message completes.
         if result.kind == ResultType::MessageCompleted.as_str() && !self.saved.is_empty() {
             let saved = std::mem::take(&mut self.saved);
             result.data.insert("file_ids".to_owned(), json!(saved));
@@ -221,11 +228,12 @@ impl<H: RunHost> Driver<'_, H> {
         };
         let now = Instant::now();
         let is_answered = self.session.is_answered();
+        // Keep the first instant: each further byte would otherwise extend the wait.
         self.usage_until = is_answered.then(|| self.usage_until.unwrap_or(now + USAGE_TIME));
         let until = self
             .usage_until
             .map_or(self.idle_until, |until| until.min(self.idle_until));
-        // A response that never pauses is checked as well.
+        // Check the clock as well: a response that never pauses never lets the timeout fire.
         match timeout_at(until, exchange.next()).await {
             Err(_) => self.lose(TransportError::Idle),
             Ok(_) if now >= until => self.lose(TransportError::Idle),
@@ -246,6 +254,7 @@ impl<H: RunHost> Driver<'_, H> {
     async fn ask(&mut self, mut question: InteractionRequest) -> Vec<MachineOutput> {
         let now = i64::try_from(clock::now().as_secs()).unwrap_or(i64::MAX);
         let latest = now.saturating_add(QUESTION_SECONDS);
+        // The gateway refuses a later expiry, and the run would fail.
         question.expires_at = question.expires_at.map(|at| at.min(latest));
         question.awaits = true;
         self.host.tell(results::ask(&question)).await;
@@ -255,7 +264,7 @@ impl<H: RunHost> Driver<'_, H> {
         }
     }
 
-    /// Makes an artifact of a file. A file that cannot be had is no reason to fail the run.
+    /// Stores a file as an artifact. A file that cannot be fetched or stored is logged and does not fail the run.
     async fn save(&mut self, file: SavedFile) {
         let name = file.name.clone();
         let saved = if self.saved.len() < MOST_SAVED {
@@ -296,10 +305,12 @@ impl<H: RunHost> Driver<'_, H> {
     }
 }
 
-/// The instant of a deadline in epoch seconds, early enough to tell the failure before it.
+/// The instant of a deadline in epoch seconds, minus a tenth of the remaining time (2 s at most).
 pub fn deadline_of(epoch_seconds: f64) -> Instant {
     let left = epoch_seconds - clock::now().as_secs_f64();
+    // Leave time to send the failure before the gateway's own timeout.
     let left = left - (left / 10.0).clamp(0.0, 2.0);
+    // A deadline in the past or out of range must not panic in the conversion.
     let left = Duration::try_from_secs_f64(left.max(0.0)).unwrap_or(NEVER);
     Instant::now() + left.min(NEVER)
 }

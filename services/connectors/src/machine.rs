@@ -1,7 +1,7 @@
 //! A platform as a state machine without I/O: inputs come in, outputs go out.
 //!
-//! [`MachineSession`](crate::session::MachineSession) stands between a machine and its driver. It frames response bytes, drops pings,
-//! handles cancellation and deadlines, redacts failures, and allows no output after the end.
+//! [`MachineSession`](crate::session::MachineSession) connects a machine with its driver. It frames response bytes,
+//! drops pings, handles cancellation and deadlines, redacts failures, and allows no output after the end.
 
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::message::LlmTokenUsage;
@@ -14,26 +14,27 @@ use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::results;
 
-/// The work of one run on one platform. Total: no input makes it panic.
+/// The work of one run on one platform. Total: no input causes a panic.
 pub trait Machine: Send {
     /// Handles one input. An error ends the run.
     ///
-    /// Every input but [`MachineInput::Opened`] and [`MachineInput::Event`] must lead to an output that the run can go on with: a
-    /// call, a question, a request for the history, or the end.
+    /// Every input except [`MachineInput::Opened`] and [`MachineInput::Event`] must produce an output that continues
+    /// or ends
+    /// the run: a call, a question, a request for the history, or the end.
     fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure>;
 
-    /// True for a keep-alive: the machine does not get it, and the idle timer is not reset.
+    /// True for a keep-alive. The session drops it and does not reset the idle timer.
     fn is_ping(&self, _event: &UpstreamEvent) -> bool {
         false
     }
 
-    /// True once the answer is complete and only its usage can follow. The driver waits a few seconds for that, then hands over
-    /// [`TransportError::Idle`], which must complete the run.
+    /// True if the answer is complete and only its usage can follow. The driver waits a few seconds for that and then
+    /// passes [`TransportError::Idle`], which must complete the run.
     fn is_answered(&self) -> bool {
         false
     }
 
-    /// The call that stops the work upstream. Sent on cancellation, deadline and failure.
+    /// The call that stops the work upstream; sent on cancellation, deadline and failure.
     fn stop(&self) -> Option<PlatformRequest> {
         None
     }
@@ -54,9 +55,9 @@ pub enum MachineInput {
     Refused(ErrorStatus),
     /// The call failed before or within its response.
     Failed(TransportError),
-    /// The answer of [`MachineOutput::History`], oldest first, without the current message.
+    /// The result of [`MachineOutput::History`], oldest first, without the current message.
     History(Vec<HistoryMessage>),
-    /// The answer of [`MachineOutput::Ask`]; never `Open`.
+    /// The result of [`MachineOutput::Ask`]; never `Open`.
     Answered(AwaitedInteraction),
 }
 
@@ -84,14 +85,14 @@ pub struct HistoryMessage {
     pub text: String,
 }
 
-/// An output of a machine, in the order in which the driver handles them.
+/// An output of a machine. The driver handles outputs in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineOutput {
     /// Closes an open response and sends this request. Its inputs follow.
     Call(PlatformRequest),
-    /// Sends a request whose response does not matter. The driver waits for it for a few seconds and reports nothing.
+    /// Sends a request whose response does not matter. The driver waits for a few seconds and ignores errors.
     Notify(PlatformRequest),
-    /// Closes an open response and reads so many earlier messages, 100 at most.
+    /// Closes an open response and reads at most this many earlier messages, up to 100.
     History(u32),
     /// Closes an open response, asks a person, and waits for the answer.
     Ask(Box<InteractionRequest>),
@@ -99,7 +100,7 @@ pub enum MachineOutput {
     Tell(Box<AgentRunResult>),
     /// Stores a value in the conversation's state; `null` removes it.
     Remember { key: String, value: Value },
-    /// Makes an artifact of a file of the platform.
+    /// Stores a file of the platform as an artifact.
     Save(SavedFile),
     /// The run is complete. The last output.
     Finish(Finished),
@@ -115,30 +116,29 @@ pub struct SavedFile {
     pub content: FileContent,
 }
 
-/// The end of a run that has an answer.
+/// The end of a run with an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// `stop`, `length`, `content_filter`, or the platform's own word.
+    /// `stop`, `length`, `content_filter`, or the platform's own value.
     pub reason: String,
     pub usage: Option<LlmTokenUsage>,
 }
 
-/// Collects outputs.
+/// Collects the outputs of one input.
 #[derive(Debug, Default)]
 pub struct OutputQueue(pub(crate) Vec<MachineOutput>);
 
 impl OutputQueue {
-    /// Adds an output.
     pub fn push(&mut self, output: MachineOutput) {
         self.0.push(output);
     }
 
-    /// Sends a request.
+    /// Adds a call.
     pub fn call(&mut self, request: PlatformRequest) {
         self.push(MachineOutput::Call(request));
     }
 
-    /// Sends a result.
+    /// Adds a result for the gateway.
     pub fn tell(&mut self, result: AgentRunResult) {
         self.push(MachineOutput::Tell(Box::new(result)));
     }
@@ -148,7 +148,7 @@ impl OutputQueue {
         self.tell(results::log(level, text));
     }
 
-    /// Stores a value in the conversation's state.
+    /// Adds a change of the conversation's state.
     pub fn remember(&mut self, key: &str, value: impl Into<Value>) {
         self.push(MachineOutput::Remember {
             key: key.to_owned(),
@@ -156,7 +156,7 @@ impl OutputQueue {
         });
     }
 
-    /// Completes the run.
+    /// Adds the completion of the run.
     pub fn finish(&mut self, reason: &str, usage: Option<LlmTokenUsage>) {
         self.push(MachineOutput::Finish(Finished {
             reason: reason.to_owned(),

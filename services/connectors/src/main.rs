@@ -20,7 +20,7 @@ struct Cli {
 enum Command {
     /// Serves all platforms on one port.
     Serve(serve::ConnectorServeArgs),
-    /// Asks whether the service listens: 0 when it does. For health checks of containers.
+    /// Checks that the service listens: 0 if it does. For health checks of containers.
     Health(serve::ConnectorHealthArgs),
     /// Runs one agent against its platform without a gateway and prints the results.
     Try(try_out::TryArgs),
@@ -28,7 +28,7 @@ enum Command {
     Manifests,
 }
 
-#[expect(clippy::print_stderr, reason = "a command that fails says so")]
+#[expect(clippy::print_stderr, reason = "a failed command reports its error")]
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Serve(args) => serve::execute(&args).map(|()| ExitCode::SUCCESS),

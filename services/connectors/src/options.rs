@@ -10,19 +10,19 @@ use anyhow::{Context as _, ensure};
 use connectors::upstream::config::{SecretHosts, SecretSource};
 use egress::{AllowRule, Egress};
 
-/// The time for the name, the connection and TLS of a platform.
+/// Timeout for name resolution, connection and TLS handshake.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// The variable of the signing secret, which no agent may name.
+/// The variable with the signing secret. No agent may read it.
 pub(crate) const SECRET: &str = "RUNNEL_CONNECTORS_SECRET";
 
 /// Suffix of the variable that names a file with the value.
 const FILE: &str = "_FILE";
-/// Longest value of a file, in bytes.
+/// Maximum bytes of a value in a file.
 const FILE_BYTES: u64 = 64 * 1024;
 
 #[derive(clap::Args)]
 pub(crate) struct PlatformArgs {
-    /// Where requests may go although it is not public HTTPS: `host:port`, `ip:port` or a network. Repeat it.
+    /// Allowed targets other than public HTTPS: `host:port`, `ip:port` or a network. Repeat it.
     #[arg(
         long,
         env = "RUNNEL_CONNECTORS_ALLOW",
@@ -30,8 +30,9 @@ pub(crate) struct PlatformArgs {
         value_delimiter = ','
     )]
     allow: Vec<AllowRule>,
-    /// The beginning of the names of variables that agents may use as `env:NAME`. `serve` sends each to the hosts that the
-    /// variable `NAME_HOSTS` lists. `NAME_FILE` names a file with the value instead.
+    /// The prefix of the variables that agents may use as `env:NAME`. `serve` sends each to the hosts that the
+    /// variable
+    /// `NAME_HOSTS` lists. `NAME_FILE` names a file with the value instead.
     #[arg(
         long,
         env = "RUNNEL_CONNECTORS_SECRETS",
@@ -39,24 +40,25 @@ pub(crate) struct PlatformArgs {
         default_value = "CONNECTOR_"
     )]
     secrets: String,
-    /// Log levels, after the syntax of `tracing_subscriber`.
+    /// Log levels in the syntax of `tracing_subscriber`.
     #[arg(long, env = "RUNNEL_CONNECTORS_LOG", default_value = "info")]
     pub(crate) log: String,
 }
 
 impl PlatformArgs {
-    /// The guarded client.
+    /// The HTTP client that enforces the allow-list.
     pub(crate) fn egress(&self) -> anyhow::Result<Egress> {
         let egress = Egress::new(self.allow.clone(), CONNECT_TIME);
         egress.context("no HTTP client can be made")
     }
 
-    /// The variables that agents may use.
+    /// The source of `env:NAME` values.
     #[expect(
         clippy::disallowed_methods,
         reason = "secrets of agents are variables of this process"
     )]
     pub(crate) fn source(&self, hosts: SecretHosts) -> anyhow::Result<SecretSource> {
+        // An empty prefix, or one of the secret's own name, would let an agent send the secret to its platform.
         ensure!(
             !self.secrets.is_empty() && !SECRET.starts_with(&self.secrets),
             "--secrets: agents could read the signing secret with this prefix"
@@ -79,7 +81,7 @@ impl PlatformArgs {
     }
 }
 
-/// The value of a variable, or of the file that the variable `NAME_FILE` names, without white space around it.
+/// The value of a variable, or the trimmed content of the file that the variable `NAME_FILE` names.
 fn value_of(name: &str, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     if let Some(value) = variable(name) {
         return Some(value);
@@ -87,6 +89,7 @@ fn value_of(name: &str, variable: impl Fn(&str) -> Option<String>) -> Option<Str
     let file = variable(&format!("{name}{FILE}"))?;
     match read(Path::new(&file)) {
         Ok(value) => Some(value.trim().to_owned()),
+        // The run fails later with the missing key; this line holds the cause.
         Err(error) => {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -100,6 +103,7 @@ fn value_of(name: &str, variable: impl Fn(&str) -> Option<String>) -> Option<Str
 fn read(path: &Path) -> std::io::Result<String> {
     let mut value = String::new();
     let file = File::open(path)?;
+    // A limit, so that a device or a wrong file cannot fill the memory.
     file.take(FILE_BYTES).read_to_string(&mut value)?;
     Ok(value)
 }

@@ -14,14 +14,13 @@ use url::Url;
 pub struct PlatformRequest {
     pub method: Method,
     pub url: Url,
-    /// Names in lower case; values may be secret. `accept` and `content-type` are the driver's.
+    /// Names in lower case; values may be secret. The driver adds `accept` and `content-type`.
     pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: RequestBody,
-    /// How a response with a status from 200 to 299 is read.
+    /// Framing of a response with a status from 200 to 299.
     pub framing: ResponseFraming,
 }
 
-/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -31,7 +30,6 @@ pub enum Method {
     Delete,
 }
 
-/// The body of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestBody {
     Empty,
@@ -46,23 +44,22 @@ pub enum RequestBody {
 /// The file of a multipart body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePart {
-    /// The field's name.
     pub field: &'static str,
     pub name: String,
     pub mime_type: String,
     pub bytes: Arc<[u8]>,
 }
 
-/// How the bytes of a response become events.
+/// Splitting of response bytes into events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFraming {
     /// Server-sent events. A body that begins like JSON or HTML is one document.
     Sse,
     /// Lines without their ends; empty lines are skipped.
     Lines,
-    /// JSON objects and arrays one behind the other. A body of other text is one document.
+    /// Concatenated JSON objects and arrays. A body of other text is one document.
     JsonStream,
-    /// The whole body is one document.
+    /// The complete body is one document.
     Document,
 }
 
@@ -102,7 +99,7 @@ impl PlatformRequest {
         }
     }
 
-    /// With `authorization: Bearer`, where there is a key.
+    /// Adds `authorization: Bearer` if there is a key.
     #[must_use]
     pub fn bearer(self, key: Option<&SecretString>) -> Self {
         match key {
@@ -114,14 +111,14 @@ impl PlatformRequest {
         }
     }
 
-    /// With a header; its name is in lower case.
+    /// Adds a header; its name must be in lower case.
     #[must_use]
     pub fn header(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// With a framing of its response.
+    /// Sets the framing of the response.
     #[must_use]
     pub fn framed(self, framing: ResponseFraming) -> Self {
         Self { framing, ..self }
@@ -130,6 +127,7 @@ impl PlatformRequest {
 
 impl fmt::Debug for PlatformRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Header values and bodies hold credentials, so print names only.
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("Request")
             .field("method", &self.method)
@@ -139,18 +137,19 @@ impl fmt::Debug for PlatformRequest {
     }
 }
 
-/// A URL below a base; segments are escaped.
+/// A URL below a base, with escaped segments.
 pub fn below(base: &Url, segments: &[&str]) -> Url {
     let mut url = base.clone();
     if let Ok(mut path) = url.path_segments_mut() {
+        // A base with a trailing slash has an empty last segment, which would give a double slash.
         path.pop_if_empty()
             .extend(segments.iter().map(|segment| one_segment(segment)));
     }
     url
 }
 
-/// Dot segments would be dropped, and the path would be that of another route. Escaped twice, they are ids that no
-/// platform has.
+/// Escapes dot segments. The URL parser would remove them, and the path would be that of another route. The double
+/// escape gives an id that no platform has.
 fn one_segment(id: &str) -> &str {
     match id {
         "." => "%2E",

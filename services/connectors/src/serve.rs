@@ -18,20 +18,21 @@ use crate::options::{PlatformArgs, SECRET};
 /// Arguments of `runnel-connectors serve`.
 #[derive(clap::Args)]
 pub(crate) struct ConnectorServeArgs {
-    /// The address of the service; port 0 takes a free one.
+    /// The address of the service; port 0 selects a free one.
     #[arg(
         long,
         env = "RUNNEL_CONNECTORS_LISTEN",
         default_value = "127.0.0.1:9120"
     )]
     listen: SocketAddr,
-    /// A file with the endpoint's signing secret (`whsec_…`). Without it, the variable `RUNNEL_CONNECTORS_SECRET` holds it.
+    /// A file with the endpoint's signing secret (`whsec_…`). Without it, the variable `RUNNEL_CONNECTORS_SECRET` is
+    /// used.
     #[arg(long, env = "RUNNEL_CONNECTORS_SECRET_FILE")]
     secret_file: Option<PathBuf>,
-    /// The runner ids: `runnel` alone, or those of LangBot's runners as well.
+    /// The runner ids: only `runnel`, or those of LangBot's runners as well.
     #[arg(long, env = "RUNNEL_CONNECTORS_IDS", default_value = "runnel")]
     ids: OfferedIds,
-    /// Runs at one time. The gateway tries a further one later.
+    /// Maximum concurrent runs. The gateway retries a further one later.
     #[arg(long, env = "RUNNEL_CONNECTORS_LIVE_RUNS", default_value_t = 1024)]
     live_runs: usize,
     #[command(flatten)]
@@ -53,7 +54,7 @@ pub(crate) struct ConnectorHealthArgs {
     port: u16,
 }
 
-/// Asks the service on that port.
+/// Checks the service on a loopback port.
 pub(crate) fn health(args: &ConnectorHealthArgs) -> ExitCode {
     if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
         ExitCode::SUCCESS
@@ -72,7 +73,7 @@ pub(crate) fn print_manifests() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves until a signal.
+/// Serves until a termination signal.
 pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     args.platforms.start_log()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -84,10 +85,12 @@ pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
 async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     let secret = secret(args)?;
     let secrets = args.platforms.source(SecretHosts::Listed)?;
+    // Bind before printing the address: with port 0 the system chooses the port.
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("--listen: cannot listen on {}", args.listen))?;
     let listen = listener.local_addr()?;
+    // A configured agent must not call this service itself, which would create a loop of runs.
     let egress = args.platforms.egress()?.refusing_own(listen);
     let ids = match args.ids {
         OfferedIds::Runnel => ServedIds::Own,
@@ -106,6 +109,7 @@ async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
         stop.clone(),
     );
     let stopping = async {
+        // The guard stops the server also if waiting for the signal fails.
         let _stop = stop.drop_guard_ref();
         stop_requested().await
     };
@@ -113,7 +117,7 @@ async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lines on standard output: the address of the service, and the runners that it offers.
+/// Prints the address of the service and the ids of its runners.
 fn say(
     listen: SocketAddr,
     runners: &[std::sync::Arc<dyn runner_kit::Runner>],

@@ -11,7 +11,7 @@ use crate::catalogue::{PLATFORMS, Platform};
 use crate::driver::{GatewayHost, StopCause, deadline_of, drive, open};
 use crate::upstream::config::SecretSource;
 
-/// The parts that all runners of a process share.
+/// Parts that all runners of a process share.
 #[derive(Clone)]
 pub struct ConnectorService {
     pub egress: Egress,
@@ -21,7 +21,7 @@ pub struct ConnectorService {
 /// The runner ids that are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedIds {
-    /// `plugin:runnel/{name}/default` alone.
+    /// Only `plugin:runnel/{name}/default`.
     Own,
     /// The ids of LangBot's runners as well.
     LangBot,
@@ -77,10 +77,12 @@ async fn execute(
     run: RunHandle,
     out: ResultSender,
 ) -> Result<(), RunError> {
+    // Opening reads files from the gateway, so a cancelled run must not wait for it.
     let opened = run.until_cancelled(open(platform, &run, &service.secrets));
     let session = match opened.await? {
         Ok(session) => session,
         Err(failure) => {
+            // A failed open is a failed run, not an error of the service.
             out.send(failure.into_result(platform.prefix)).await;
             return Ok(());
         }

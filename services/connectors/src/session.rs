@@ -1,4 +1,4 @@
-//! One run of a platform between its machine and its driver. Pure: the driver does the I/O.
+//! One run of a platform, between its machine and its driver. Pure: the driver does the I/O.
 
 use protocol::JsonObject;
 use protocol::interaction::AwaitedInteraction;
@@ -17,10 +17,10 @@ use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, Trans
 use crate::upstream::reader::{UpstreamEvent, UpstreamReader};
 use crate::upstream::redact::SecretRedactor;
 
-/// Bytes of a refusal's body.
+/// Maximum bytes of an error response's body that are stored.
 pub(crate) const REFUSAL_BYTES: usize = 64 * 1024;
 
-/// A run. Each method takes one input and gives the outputs that the driver handles in order.
+/// A run. Each method takes one input and returns the outputs, which the driver handles in order.
 pub struct MachineSession {
     machine: Box<dyn Machine>,
     redactor: SecretRedactor,
@@ -35,13 +35,13 @@ enum SessionPhase {
     Calling(ResponseFraming),
     Reading(UpstreamReader),
     Refused(PlatformResponseHead, Vec<u8>),
-    /// For the history, or for a person's answer.
+    /// Waits for the history or for a person's answer.
     Waiting,
     Over,
 }
 
 impl MachineSession {
-    /// Reads the configuration; nothing is sent before it is valid.
+    /// Reads and validates the configuration. Nothing is sent before it is valid.
     pub fn new(
         platform: &Platform,
         mut turn: ConnectorTurn,
@@ -54,6 +54,7 @@ impl MachineSession {
         let run_token = turn.run_token.clone();
         let machine = (platform.start)(turn, &mut reader)?;
         let mut secrets = reader.finish()?;
+        // An empty secret would match everywhere; the token goes to the platform, so hide it in messages too.
         secrets.extend(run_token.filter(|token| !token.expose_secret().is_empty()));
         Ok(Self {
             machine,
@@ -74,12 +75,12 @@ impl MachineSession {
         matches!(self.phase, SessionPhase::Over)
     }
 
-    /// True if content came since the last call of this method: the driver restarts its idle timer then.
+    /// True if content arrived since the last call of this method; then the driver restarts its idle timer.
     pub fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.has_progress)
     }
 
-    /// True once only the usage of a complete answer can follow.
+    /// True if only the usage of a complete answer can follow.
     pub fn is_answered(&self) -> bool {
         matches!(self.phase, SessionPhase::Reading(_)) && self.machine.is_answered()
     }
@@ -97,6 +98,7 @@ impl MachineSession {
         let SessionPhase::Calling(framing) = self.phase else {
             return Vec::new();
         };
+        // A response head is progress: the idle timeout of the body starts here.
         self.has_progress = true;
         if !(200..300).contains(&head.status) {
             self.phase = SessionPhase::Refused(head, Vec::new());
@@ -118,6 +120,7 @@ impl MachineSession {
             _ => {}
         }
         let mut outputs = self.deliver(events);
+        // A machine that ended the run within these events has no use for the error.
         if let Err(error) = read
             && matches!(self.phase, SessionPhase::Reading(_))
         {
@@ -132,7 +135,7 @@ impl MachineSession {
             SessionPhase::Reading(reader) => {
                 let mut events = Vec::new();
                 let read = reader.finish(&mut events);
-                // Events are delivered to a response that is open.
+                // `deliver` requires an open response, so use an empty reader for the last events.
                 self.phase = SessionPhase::Reading(UpstreamReader::new(ResponseFraming::Document));
                 let mut outputs = self.deliver(events);
                 if matches!(self.phase, SessionPhase::Reading(_)) {
@@ -152,10 +155,10 @@ impl MachineSession {
         }
     }
 
-    /// The last call failed, or was silent for the idle limit.
+    /// The last call failed, or was silent for the idle timeout.
     pub fn failed(&mut self, error: TransportError) -> Vec<MachineOutput> {
         match std::mem::replace(&mut self.phase, SessionPhase::Waiting) {
-            // A status says more than the end of its body.
+            // The status is more specific than the broken body, so report the status.
             SessionPhase::Refused(head, body) => {
                 self.phase = SessionPhase::Refused(head, body);
                 self.end()
@@ -181,6 +184,7 @@ impl MachineSession {
     /// The answer of [`MachineOutput::Ask`].
     pub fn answered(&mut self, answer: AwaitedInteraction) -> Vec<MachineOutput> {
         match self.phase {
+            // A late answer after cancellation is ignored.
             SessionPhase::Waiting => self.give(MachineInput::Answered(answer)),
             _ => Vec::new(),
         }
@@ -202,9 +206,11 @@ impl MachineSession {
 
     /// Ends the run with a failure of the driver, such as a file that cannot be read.
     pub fn fail(&mut self, failure: ConnectorFailure) -> Vec<MachineOutput> {
+        // The first failure wins: a run has exactly one terminal event.
         if self.is_over() {
             return Vec::new();
         }
+        // Before the first input nothing runs on the platform.
         let is_begun = !matches!(self.phase, SessionPhase::New);
         let stop = self.machine.stop().filter(|_| is_begun);
         let stop = stop.map(MachineOutput::Notify);
@@ -216,6 +222,8 @@ impl MachineSession {
     fn deliver(&mut self, events: Vec<UpstreamEvent>) -> Vec<MachineOutput> {
         let mut outputs = Vec::new();
         for event in events {
+            // A machine may have finished, asked or called within this chunk; the remaining events belong to the old
+            // response.
             if !matches!(self.phase, SessionPhase::Reading(_)) {
                 break;
             }
@@ -268,6 +276,7 @@ impl MachineSession {
             return outputs;
         }
         match handled {
+            // Results before the failure stay; next steps do not.
             Err(failure) => {
                 outputs.retain(|output| {
                     !matches!(
@@ -277,7 +286,7 @@ impl MachineSession {
                 });
                 outputs.extend(self.fail(failure));
             }
-            // A machine must not leave its run without a next step.
+            // A run without a next step would wait forever.
             Ok(()) if !goes_on => outputs.extend(self.fail(ConnectorFailure::ended_early())),
             Ok(()) => {}
         }
@@ -292,7 +301,7 @@ mod tests {
     use super::*;
     use crate::request::PlatformRequest;
 
-    /// Calls once, finishes at an event `end`, and does not care about the end of its response.
+    /// Calls once, finishes at an event `end`, and ignores the end of its response.
     struct Careless;
 
     impl Machine for Careless {

@@ -25,26 +25,28 @@ pub(crate) struct TryArgs {
     /// The message.
     #[arg(long)]
     text: String,
-    /// The agent's name, where the file has several.
+    /// The agent's name, if the file has several.
     #[arg(long)]
     agent: Option<String>,
     /// Files of the message. Repeat it.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
-    /// The state of the conversation as JSON, as a run before has printed it.
+    /// The state of the conversation as JSON, as printed by an earlier run.
     #[arg(long, default_value = "{}")]
     state: String,
     #[command(flatten)]
     platforms: PlatformArgs,
 }
 
-/// Runs the agent once. Fails where its run fails.
+/// Runs the agent once. Exits with a failure code if the run fails.
 pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
     args.platforms.start_log()?;
     let AgentFile { platform, config } = AgentFile::read(&args.config, args.agent.as_deref())?;
     let mut terminal = Terminal::default();
+    // The caller owns both the file and the environment, so no host list is required.
     let source = args.platforms.source(SecretHosts::Any)?;
     let session = match MachineSession::new(platform, turn(args)?, &config, &source) {
+        // Show a configuration failure like any other failed run, with its key.
         Ok(session) => session,
         Err(failure) => {
             terminal.show(&failure.into_result(platform.prefix))?;
@@ -71,6 +73,7 @@ pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
             () = &mut driving => return anyhow::Ok(()),
             asked = stop_requested() => asked?,
         }
+        // Wait for the driver after the cancellation: it sends the stop call to the platform and prints the failure.
         stop.cancel.cancel();
         driving.await;
         Ok(())

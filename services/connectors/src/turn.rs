@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use crate::upstream::failure::ConnectorFailure;
 
-/// Files of one event.
+/// Maximum files of one event.
 pub const MOST_FILES: usize = 20;
-/// Bytes of one file.
+/// Maximum bytes of one file.
 pub const FILE_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of one result of a gateway that states no bound.
+/// Default limit of one result in bytes, for a gateway that declares none.
 const RESULT_BYTES: u64 = 256 * 1024;
 
 /// One event for one agent.
@@ -43,11 +43,11 @@ pub struct ConnectorTurn {
     pub run_token: Option<SecretString>,
     /// The run's deadline in epoch seconds, which bounds the tokens that are made for it.
     pub deadline: Option<f64>,
-    /// False: the text is told whole, without deltas.
+    /// False: send the text in one message, without deltas.
     pub streams: bool,
-    /// Thoughts are told. Set by the configuration.
+    /// Send the model's reasoning, by the option `show-thoughts`.
     pub shows_thoughts: bool,
-    /// Bytes of one result.
+    /// Maximum bytes of one result.
     pub result_bytes: usize,
 }
 
@@ -59,11 +59,10 @@ pub struct TurnFile {
     pub content: FileContent,
 }
 
-/// The place of a file's bytes.
+/// Location of a file's bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub enum FileContent {
     Bytes(Arc<[u8]>),
-    /// A public address.
     Url(String),
     /// An artifact of the gateway. The driver replaces it by bytes before the run begins.
     Artifact(String),
@@ -101,9 +100,10 @@ impl Default for ConnectorTurn {
 }
 
 impl ConnectorTurn {
-    /// The facts in a context. Fails with `upload_error` where a file cannot be read.
+    /// Reads the facts of a context. Fails with `upload_error` if a file cannot be read.
     pub fn of(context: &AgentRunContext) -> Result<Self, ConnectorFailure> {
         let input = &context.input;
+        // Some clients send a blank text next to the parts.
         let text = input.text.clone().filter(|text| !text.trim().is_empty());
         let parts = || {
             input
@@ -136,7 +136,7 @@ impl ConnectorTurn {
         })
     }
 
-    /// Fails with `upload_error` where the event has files, for platforms that take none.
+    /// Fails with `upload_error` if the event has files, for platforms that accept none.
     pub fn refuse_files(&self, platform: &str) -> Result<(), ConnectorFailure> {
         match self.files.first() {
             None => Ok(()),
@@ -188,7 +188,7 @@ fn result_bytes(metadata: &JsonObject) -> usize {
     usize::try_from(least).unwrap_or(usize::MAX)
 }
 
-/// Files come as attachments, as parts of the contents, or as both: then the attachments count.
+/// Reads the files of the attachments, or of the contents if there are none.
 fn files_of(
     attachments: &[InputAttachment],
     contents: &[ContentElement],
@@ -197,6 +197,7 @@ fn files_of(
         .iter()
         .map(attachment)
         .collect::<Result<Vec<_>, _>>()?;
+    // An event may list a file in both: reading both would send it twice.
     let files = if attached.is_empty() {
         let parts = contents.iter().filter_map(part);
         parts.collect::<Result<Vec<_>, _>>()?
@@ -282,6 +283,7 @@ fn bytes_of(name: &str, data: &str) -> Result<Content, ConnectorFailure> {
         .strip_prefix("data:")
         .and_then(|data| data.split_once(','));
     let (head, base64) = split.unwrap_or(("", data));
+    // Compare the encoded length, so that no larger buffer is allocated.
     if base64.len() / 4 * 3 > FILE_BYTES {
         return Err(ConnectorFailure::upload(
             name,

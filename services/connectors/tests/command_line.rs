@@ -121,7 +121,7 @@ fn tries_an_agent_and_prints_its_results() {
     assert_eq!(
         text(&tried.stdout),
         "He\n[state] external.session_id = s-1\nllo\n[completed] stop\n\
-         to go on: --state '{\"external.session_id\":\"s-1\"}'\n"
+         to continue: --state '{\"external.session_id\":\"s-1\"}'\n"
     );
 }
 

@@ -12,13 +12,13 @@ use crate::session::REFUSAL_BYTES;
 use crate::turn::FILE_BYTES;
 use crate::upstream::failure::TransportError;
 
-/// Bytes of the headers that are looked at.
+/// Maximum bytes of response headers that are passed on.
 const HEADER_BYTES: usize = 8 * 1024;
 
-/// A response whose body is being read. Dropping it closes its connection unless the body was read.
+/// A response whose body is being read. Dropping it closes its connection unless the body was read to its end.
 pub(super) struct ResponseExchange {
     response: Response,
-    /// Bytes that the body of a refusal may still have.
+    /// Bytes that may still be read of an error response's body.
     refusal_left: Option<usize>,
 }
 
@@ -38,6 +38,7 @@ impl ResponseExchange {
         let headers = self.response.headers().iter();
         let headers = headers.filter_map(|(name, value)| {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            // Skip headers over the limit: they come from an untrusted platform.
             left = left.checked_sub(name.as_str().len() + value.len())?;
             Some((name.as_str().to_owned(), value))
         });
@@ -47,8 +48,9 @@ impl ResponseExchange {
         }
     }
 
-    /// The next bytes of the body; `None` at its proper end. Of a refusal no more is read than is used.
+    /// The next bytes of the body; `None` at its proper end.
     pub(super) async fn next(&mut self) -> Result<Option<bytes::Bytes>, TransportError> {
+        // More bytes of an error response would be discarded anyway.
         if self.refusal_left == Some(0) {
             return Ok(None);
         }
@@ -61,12 +63,12 @@ impl ResponseExchange {
     }
 }
 
-/// The clients of one run.
+/// The HTTP clients of one run.
 pub(super) struct PlatformEgress<'a> {
     egress: &'a Egress,
-    /// Origins that requests went to: the platform's own.
+    /// Origins of the platform: the targets of earlier requests.
     origins: Vec<Origin>,
-    /// Without the rules of `--allow`. Made for the first file of another origin.
+    /// Client without the rules of `--allow`, created for the first file of another origin.
     public: Option<Egress>,
 }
 
@@ -91,13 +93,14 @@ impl<'a> PlatformEgress<'a> {
         ResponseExchange::open(self.egress, request).await
     }
 
-    /// Fetches a file of the answer from the platform itself, or from public HTTPS: a platform must not read what `--allow`
-    /// opens for another one.
+    /// Fetches a file of the answer from the platform itself, or from public HTTPS.
     pub(super) async fn fetch(&mut self, url: &str) -> Result<(Vec<u8>, Option<String>), String> {
         let url = Url::parse(url).map_err(|_| "its address is no URL".to_owned())?;
         if self.origins.contains(&url.origin()) {
             return fetch(self.egress, &url).await;
         }
+        // The answer chooses this address: with the rules of `--allow` it could reach an internal host of another
+        // agent.
         let public = match self.public.take() {
             Some(public) => public,
             None => self
@@ -119,6 +122,7 @@ async fn send(egress: &Egress, request: PlatformRequest) -> Result<Response, Tra
     };
     let builder = egress.request(method, &request.url);
     let mut builder = builder.map_err(transport)?;
+    // A header of the configuration takes precedence over the default one.
     let has = |name: &HeaderName| request.headers.iter().any(|(other, _)| *name == **other);
     if !has(&ACCEPT) {
         builder = builder.header(ACCEPT, request.framing.accept());
@@ -127,6 +131,7 @@ async fn send(egress: &Egress, request: PlatformRequest) -> Result<Response, Tra
         // Configurations with such values are refused before.
         let value = HeaderValue::from_bytes(value.as_bytes());
         let mut value = value.map_err(|_| TransportError::Broken)?;
+        // Keeps the credential out of the HTTP client's logs.
         value.set_sensitive(*name == AUTHORIZATION.as_str());
         builder = builder.header(&**name, value);
     }
@@ -156,7 +161,7 @@ fn transport(error: EgressError) -> TransportError {
     }
 }
 
-/// The bytes and the type of a file; else the reason why there are none.
+/// The bytes and the declared type of a file, or the reason that it cannot be fetched.
 pub(super) async fn fetch(egress: &Egress, url: &Url) -> Result<(Vec<u8>, Option<String>), String> {
     let request = egress.request(http::Method::GET, url);
     let response = match request {
@@ -171,6 +176,7 @@ pub(super) async fn fetch(egress: &Egress, url: &Url) -> Result<(Vec<u8>, Option
     let declared = declared.and_then(|value| Some(value.to_str().ok()?.to_owned()));
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|_| "the connection broke")? {
+        // Check each chunk: the platform may send no `content-length`, or a wrong one.
         if bytes.len() + chunk.len() > FILE_BYTES {
             return Err(format!("it is larger than {FILE_BYTES} bytes"));
         }

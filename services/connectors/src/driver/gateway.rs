@@ -12,21 +12,20 @@ use crate::machine::HistoryMessage;
 use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::results;
 
-/// Messages of one page of the history.
+/// Maximum messages of one page of the history.
 const PAGE: u32 = 100;
 
 /// The gateway that sent a run.
 pub struct GatewayHost {
     pub host: Host,
     pub out: ResultSender,
-    /// The run may read the history.
+    /// Permission to read the history.
     pub has_history: bool,
-    /// The current event, which is left out of the history.
+    /// The current event, which is excluded from the history.
     pub event_id: String,
 }
 
 impl GatewayHost {
-    /// The gateway of a run.
     pub fn of(context: &AgentRunContext, host: Host, out: ResultSender) -> Self {
         Self {
             host,
@@ -55,13 +54,13 @@ impl RunHost for GatewayHost {
             return Vec::new();
         }
         let query = HistoryPageQuery {
-            // The current message may be among them.
+            // Two more than needed, because the current event's messages may be among them.
             limit: Some((messages + 2).min(PAGE)),
             ..HistoryPageQuery::default()
         };
         match self.host.history().page(&query).await {
             Ok(page) => {
-                // The newest come first.
+                // The page lists the newest first.
                 let items = page.items.into_iter();
                 let found = items.filter_map(|item| self.message(item));
                 let most = usize::try_from(messages).unwrap_or(usize::MAX);
@@ -70,6 +69,7 @@ impl RunHost for GatewayHost {
                 found
             }
             Err(error) => {
+                // A run without history can still answer, so warn and continue.
                 let text = format!("the conversation's history cannot be read: {}", error.code);
                 self.tell(results::log("warning", &text)).await;
                 Vec::new()
@@ -102,6 +102,7 @@ impl RunHost for GatewayHost {
 
 fn unanswered(error: &HostError) -> Result<AwaitedInteraction, ConnectorFailure> {
     if error.is_cancelled() {
+        // A cancelled wait is an answer for the machine, which then stops the platform.
         return Ok(AwaitedInteraction::Cancelled);
     }
     let kind = if error.is_deadline_exceeded() {
@@ -110,7 +111,7 @@ fn unanswered(error: &HostError) -> Result<AwaitedInteraction, ConnectorFailure>
         FailureKind::ApiError
     };
     let message = format!(
-        "the platform's question cannot be asked: {} ({})",
+        "cannot ask the platform's question: {} ({})",
         error.message, error.code
     );
     Err(ConnectorFailure::new(kind, message))

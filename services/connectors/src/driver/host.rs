@@ -1,4 +1,4 @@
-//! The side that a run works for.
+//! The counterpart of a run: it receives results and gives history and answers.
 
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::AgentRunResult;
@@ -8,23 +8,24 @@ use crate::upstream::failure::ConnectorFailure;
 
 /// A gateway, or a terminal.
 pub trait RunHost: Send {
-    /// Takes a result. Waits while its reader does not read.
+    /// Receives a result. Waits while its reader is slow (backpressure).
     fn tell(&mut self, result: AgentRunResult) -> impl Future<Output = ()> + Send;
 
-    /// So many messages before the current one, oldest first. Empty where the history is closed to the run.
+    /// Returns up to `messages` messages before the current one, oldest first; none if the run may not read the
+    /// history.
     fn history(&mut self, messages: u32) -> impl Future<Output = Vec<HistoryMessage>> + Send;
 
-    /// Waits for the answer to a question that was told.
+    /// Waits for the answer to a question that was sent before.
     fn answer(
         &mut self,
         question: &InteractionRequest,
     ) -> impl Future<Output = Result<AwaitedInteraction, ConnectorFailure>> + Send;
 
-    /// Keeps a file. Its id, or the reason why it is not kept.
+    /// Stores a file and returns its id, or the reason that it cannot be stored.
     fn save(&mut self, file: NewFile) -> impl Future<Output = Result<String, String>> + Send;
 }
 
-/// A file of the platform with its bytes.
+/// A file of the platform, with its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFile {
     pub name: String,

@@ -4,6 +4,7 @@ use crate::request::FilePart;
 
 /// The content type with its boundary, and the body.
 pub(super) fn encode(fields: &[(&'static str, String)], file: &FilePart) -> (String, Vec<u8>) {
+    // A random boundary, so that no file can contain it on purpose.
     let boundary = format!("runnel-{}", uuid::Uuid::new_v4().simple());
     let body = body(&boundary, fields, file);
     (format!("multipart/form-data; boundary={boundary}"), body)
@@ -22,6 +23,7 @@ fn body(boundary: &str, fields: &[(&'static str, String)], file: &FilePart) -> V
         "--{boundary}\r\ncontent-disposition: form-data; name=\"{}\"; filename=\"{}\"\r\ncontent-type: {}\r\n\r\n",
         quoted(file.field),
         quoted(&file.name),
+        // A line break in the type would add a header or end the part.
         without_controls(&file.mime_type),
     );
     body.extend_from_slice(head.as_bytes());
@@ -30,7 +32,7 @@ fn body(boundary: &str, fields: &[(&'static str, String)], file: &FilePart) -> V
     body
 }
 
-/// As browsers escape names.
+/// Escapes names as browsers do (WHATWG form encoding).
 fn quoted(name: &str) -> String {
     let escaped = name.chars().map(|letter| match letter {
         '"' => "%22".to_owned(),

@@ -1,4 +1,4 @@
-//! A session of a gateway's run, with the bytes of its files.
+//! Opens the session of a gateway's run and reads the files of its event.
 
 use runner_kit::{Host, RunHandle};
 use secrecy::SecretString;
@@ -9,10 +9,10 @@ use crate::turn::{ConnectorTurn, FILE_BYTES, FileContent};
 use crate::upstream::config::SecretSource;
 use crate::upstream::failure::ConnectorFailure;
 
-/// Bytes of all artifacts of one event.
+/// Maximum bytes of all artifacts of one event.
 const EVENT_BYTES: usize = 32 * 1024 * 1024;
 
-/// Makes the session of a run. A configuration that is invalid fails before anything is read.
+/// Opens the session of a run.
 pub async fn open(
     platform: &Platform,
     run: &RunHandle,
@@ -25,9 +25,11 @@ pub async fn open(
         .iter()
         .any(|file| matches!(file.content, FileContent::Artifact(_)));
     if has_artifacts {
+        // Validate the configuration first, so that an invalid one fails before any file is read.
         MachineSession::new(platform, turn.clone(), config, source)?;
         read_artifacts(&mut turn, &run.host).await?;
     }
+    // The reads above may renew the token, so take it after them.
     turn.run_token = Some(SecretString::from(run.host.token().await));
     MachineSession::new(platform, turn, config, source)
 }
@@ -43,7 +45,7 @@ async fn read_artifacts(turn: &mut ConnectorTurn, host: &Host) -> Result<(), Con
         let bytes = bytes.map_err(|error| {
             ConnectorFailure::upload(&file.name, &format!("cannot be read ({})", error.code))
         })?;
-        // A longer file is cut by the call.
+        // The call cuts a longer file at `last`, so a full range means a larger file.
         if bytes.len() >= FILE_BYTES {
             let fault = format!("is larger than {FILE_BYTES} bytes");
             return Err(ConnectorFailure::upload(&file.name, &fault));

@@ -1,4 +1,4 @@
-//! Results as people read them.
+//! Results in a form for people.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,15 +11,15 @@ use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::{AgentRunResult, ResultType};
 use serde_json::{Value, json};
 
-/// Characters of a value in one line.
+/// Maximum characters of a value in one line.
 const SHOWN: usize = 200;
 
 /// Prints the results of one run to standard output.
 #[derive(Debug, Default)]
 pub(crate) struct Terminal {
-    /// The state of the conversation, as far as it was changed.
+    /// The conversation's state, as far as the run changed it.
     state: JsonObject,
-    /// The text of deltas stands in the current line.
+    /// The current line holds the text of deltas.
     is_in_text: bool,
     has_told_text: bool,
     has_failed: bool,
@@ -34,7 +34,7 @@ impl Terminal {
         out.flush()
     }
 
-    /// The code of the process, once the run is over.
+    /// The exit code of the process after the end of the run.
     pub(crate) fn end(self) -> anyhow::Result<ExitCode> {
         match self.broken {
             Some(error) => Err(error.into()),
@@ -54,11 +54,13 @@ impl Terminal {
         if kind == Some(ResultType::MessageDelta) {
             return self.print_delta(text("/chunk/content"), text("/chunk/all_content"), out);
         }
+        // Deltas print without a line break, so end their line before any other result.
         if std::mem::take(&mut self.is_in_text) {
             writeln!(out)?;
         }
         match kind {
             Some(ResultType::MessageCompleted) => {
+                // The deltas printed this text already.
                 if !self.has_told_text {
                     writeln!(out, "{}", text("/message/content"))?;
                 }
@@ -104,6 +106,7 @@ impl Terminal {
         self.is_in_text = true;
         self.has_told_text = true;
         if piece.is_empty() {
+            // A terminal cannot take back printed text, so mark the replacement.
             return write!(out, "\n[replaced]\n{all}");
         }
         write!(out, "{piece}")
@@ -141,12 +144,12 @@ impl Terminal {
         self.print_state(out)
     }
 
-    /// The argument that goes on with the conversation.
+    /// Prints the argument that continues the conversation.
     fn print_state(&self, out: &mut impl Write) -> io::Result<()> {
         if self.state.is_empty() {
             return Ok(());
         }
-        writeln!(out, "to go on: --state '{}'", json!(self.state))
+        writeln!(out, "to continue: --state '{}'", json!(self.state))
     }
 }
 
@@ -159,6 +162,7 @@ fn short(value: &Value) -> String {
 
 impl RunHost for Terminal {
     async fn tell(&mut self, result: AgentRunResult) {
+        // The driver cannot fail on a broken pipe, so report the error at the end.
         if let Err(error) = self.show(&result) {
             self.broken = Some(error);
         }
@@ -168,7 +172,7 @@ impl RunHost for Terminal {
         Vec::new()
     }
 
-    /// Questions get no answer here.
+    /// Always expired: the terminal has no input for answers.
     async fn answer(
         &mut self,
         _question: &InteractionRequest,
@@ -215,7 +219,7 @@ mod tests {
         assert_eq!(
             text,
             "Hello\n[tool] find {\"q\":1}\n[warning] slow\n[state] k = v\n\
-             [usage] {\"total_tokens\":3}\n[completed] stop\nto go on: --state '{\"k\":\"v\"}'\n"
+             [usage] {\"total_tokens\":3}\n[completed] stop\nto continue: --state '{\"k\":\"v\"}'\n"
         );
     }
 

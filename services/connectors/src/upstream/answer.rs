@@ -6,22 +6,23 @@ use crate::machine::OutputQueue;
 use crate::turn::ConnectorTurn;
 use crate::upstream::results::{self, cut};
 
-/// A delta repeats the whole text once that much of it, as a part, is new: else long answers cost quadratic bytes.
+/// Ratio for repeats: a delta repeats the full text only if at least 1/64 of it is new. Otherwise a long answer would
+/// need bytes quadratic in its length.
 const REPEATS: usize = 64;
 
-/// The text of one run.
+/// The answer text of one run.
 #[derive(Debug)]
 pub struct AnswerText {
     streams: bool,
     shows_thoughts: bool,
-    /// Bytes that the data of one result may take.
+    /// Maximum bytes of one result's data.
     most: usize,
     filter: ThinkFilter,
     thoughts: MarkedThoughts,
     text: String,
-    /// The last snapshot, thoughts included.
+    /// The last snapshot, reasoning included.
     snapshot: String,
-    /// Bytes of the text that the last delta with the whole text had.
+    /// Length in bytes of the text at the last delta that repeated it.
     repeated: usize,
     sequence: i64,
     has_begun: bool,
@@ -33,6 +34,7 @@ impl AnswerText {
         Self {
             streams: turn.streams,
             shows_thoughts: turn.shows_thoughts,
+            // Leave an eighth of the limit for the envelope around the data.
             most: turn.result_bytes - turn.result_bytes / 8,
             filter: ThinkFilter::default(),
             thoughts: MarkedThoughts::default(),
@@ -51,6 +53,7 @@ impl AnswerText {
         }
         self.has_begun = true;
         let filtered = self.filter.push(piece);
+        // A restarted text repeats its reasoning, so emit only the new part.
         let thoughts = self.thoughts.new_of(&filtered.thoughts);
         self.think(&thoughts, out);
         if filtered.starts_over {
@@ -61,7 +64,7 @@ impl AnswerText {
         }
     }
 
-    /// The whole text so far, for platforms that repeat it: tells what is new, or replaces the text.
+    /// The full text so far, for platforms that repeat it: emits the new part, or replaces the text.
     pub fn snapshot(&mut self, whole: &str, out: &mut OutputQueue) {
         let last = std::mem::replace(&mut self.snapshot, whole.to_owned());
         match whole.strip_prefix(last.as_str()) {
@@ -70,10 +73,10 @@ impl AnswerText {
         }
     }
 
-    /// Another text in the place of the text so far.
+    /// Replaces the text so far by another one.
     pub fn replace(&mut self, whole: &str, out: &mut OutputQueue) {
         self.has_begun = true;
-        // Pieces behind it may go on within its marks.
+        // The new text may end within a reasoning mark, which later pieces continue.
         self.filter = ThinkFilter::default();
         let FilteredText { text, thoughts, .. } = self.filter.push(whole);
         self.thoughts.start_over();
@@ -85,9 +88,10 @@ impl AnswerText {
         }
     }
 
-    /// The complete text, for platforms that state it at the end of an answer whose pieces may lack a part. Tells what no piece
-    /// has told. A text that differs from the pieces is not used; white space does not count.
+    /// The complete text, for platforms that send it at the end of an answer whose pieces may lack a part. Emits the
+    /// missing part. A text that differs from the pieces is ignored; white space is not compared.
     pub fn add_missing(&mut self, whole: &str, out: &mut OutputQueue) {
+        // A held part of a mark belongs to the text, so release it before the comparison.
         let rest = self.filter.finish();
         self.say(&rest, out);
         if self.is_empty() {
@@ -99,54 +103,56 @@ impl AnswerText {
                 self.filter = ThinkFilter::default();
                 self.append(&whole[end..], out);
             }
+            // The pieces are a later part of the text, so the beginning is missing: replace it all.
             None if squeezed(&whole).contains(&squeezed(&self.text)) => self.replace(&whole, out),
             Some(_) | None => {}
         }
     }
 
-    /// A piece of the thoughts, from a channel of their own.
+    /// A piece of reasoning from a channel of its own.
     pub fn think(&mut self, piece: &str, out: &mut OutputQueue) {
         if piece.is_empty() {
             return;
         }
         self.has_begun = true;
         if self.shows_thoughts {
+            // A quarter of the limit per piece: JSON escapes can double it.
             for piece in pieces(piece, self.most / 4) {
                 out.tell(results::thought(piece));
             }
         }
     }
 
-    /// True once the platform sent text or thoughts.
+    /// True once the platform sent text or reasoning.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// True without text, thoughts aside.
+    /// True without text; reasoning does not count.
     pub fn is_empty(&self) -> bool {
         self.text.trim().is_empty()
     }
 
-    /// True where the text has this one in it.
+    /// True if the text contains this one, without white space around it.
     pub fn has(&self, text: &str) -> bool {
         self.text.contains(text.trim())
     }
 
-    /// Completes the message. False: it has no text, and nothing is told.
+    /// Completes the message. Returns false if it has no text; then nothing is sent.
     pub fn complete(&mut self, out: &mut OutputQueue) -> bool {
         let rest = self.filter.finish();
         self.say(&rest, out);
         if self.is_empty() {
             return false;
         }
-        // The gateway makes a longer message out of the deltas.
+        // The gateway assembles a longer message from the deltas.
         if self.text.len() <= self.most / 2 || !self.streams {
             out.tell(results::completed(&cut(&self.text, self.most / 2)));
         }
         true
     }
 
-    /// Completes the message, also one of files alone.
+    /// Completes the message. A message with files needs no text.
     pub fn complete_with_files(&mut self, has_files: bool, out: &mut OutputQueue) -> bool {
         let is_told = self.complete(out);
         if !is_told && has_files {
@@ -162,6 +168,7 @@ impl AnswerText {
             if !self.streams {
                 continue;
             }
+            // Integer form of the ratio: new bytes / all bytes >= 1 / `REPEATS`.
             let is_much_new = (self.text.len() - self.repeated) * REPEATS >= self.text.len();
             let repeats = is_much_new && self.text.len() <= self.most / 4;
             if repeats {
@@ -172,12 +179,13 @@ impl AnswerText {
         }
     }
 
-    /// Begins the text anew: a delta with the whole text wins over those before it.
+    /// Restarts the text: a delta with the full text replaces the earlier ones.
     fn restate(&mut self, text: &str, out: &mut OutputQueue) {
         let first = pieces(text, self.most / 4).next().unwrap_or_default();
         first.clone_into(&mut self.text);
         self.repeated = first.len();
         self.sequence += 1;
+        // The rest follows as deltas, because the full text may exceed the limit of one result.
         if self.streams {
             out.tell(results::delta("", Some(first), self.sequence));
         }
@@ -185,7 +193,7 @@ impl AnswerText {
     }
 }
 
-/// The end of `text` at the beginning of `whole`, white space aside.
+/// The end of `text` within the beginning of `whole`, ignoring white space.
 fn end_of(text: &str, whole: &str) -> Option<usize> {
     let mut letters = whole
         .char_indices()
@@ -205,11 +213,11 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-/// Thoughts between marks of the text. A text that is stated again repeats them.
+/// Reasoning between marks of the text. A text that is sent again repeats it.
 #[derive(Debug, Default)]
 struct MarkedThoughts {
     told: String,
-    /// Those since the text began anew.
+    /// Reasoning since the last restart of the text.
     current: String,
 }
 
@@ -218,9 +226,10 @@ impl MarkedThoughts {
         self.current.clear();
     }
 
-    /// The part of a piece that was not told.
+    /// The part of a piece that was not sent before.
     fn new_of(&mut self, piece: &str) -> String {
         self.current.push_str(piece);
+        // The repetition has not reached new reasoning yet.
         if self.told.starts_with(&self.current) {
             return String::new();
         }
@@ -234,13 +243,14 @@ impl MarkedThoughts {
     }
 }
 
-/// A text in pieces of at most so many bytes, cut between characters.
+/// A text in pieces of at most this many bytes, cut between characters.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
+        // At least 4 bytes, the longest character: otherwise the loop would make no progress.
         let (piece, behind) = rest.split_at(rest.floor_char_boundary(bytes.max(4)));
         rest = behind;
         Some(piece)

@@ -1,4 +1,4 @@
-//! Reads an agent's configuration: keys as in the forms, each checked, unknown ones refused.
+//! Reads an agent's configuration: checks each key of the form and rejects unknown ones.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::upstream::secret_hosts::check_hosts;
 
 pub use crate::upstream::secret_hosts::SecretHosts;
 
-/// The idle limit where the configuration states none, in seconds.
+/// Default idle timeout in seconds.
 pub const IDLE_SECONDS: u64 = 120;
 const DAY_SECONDS: u64 = 86_400;
 const ENV: &str = "env:";
 
-/// Keys of migrated configurations that have no effect here.
+/// Keys of migrated configurations without effect here.
 pub const LEGACY_KEYS: &[&str] = &[
     "enable-all-tools",
     "tools",
@@ -35,25 +35,24 @@ pub const LEGACY_KEYS: &[&str] = &[
     "user-id-source",
 ];
 
-/// Gives the value of an environment variable.
+/// Looks up an environment variable.
 pub type EnvLookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// The source of `env:NAME` values.
 #[derive(Clone)]
 pub struct SecretSource {
-    /// Only names that begin with it are read.
+    /// Only variables with this prefix are readable.
     pub prefix: String,
     pub hosts: SecretHosts,
-    /// The value of a variable.
     pub lookup: Arc<EnvLookup>,
 }
 
 /// The time limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTimeouts {
-    /// Silence of content upstream.
+    /// Maximum time without content from the platform.
     pub idle: Duration,
-    /// The whole run; `None`: the gateway's deadline alone.
+    /// Maximum time of the run; `None`: only the gateway's deadline applies.
     pub total: Option<Duration>,
 }
 
@@ -63,14 +62,13 @@ pub struct ConfigReader<'a> {
     source: &'a SecretSource,
     known: Vec<&'static str>,
     secrets: Vec<SecretString>,
-    /// Names of variables that were read, each with its key.
+    /// Names of the variables that were read, each with its key.
     variables: Vec<(String, String)>,
-    /// Addresses that were read: requests go there.
+    /// Addresses that were read: the targets of requests.
     urls: Vec<Url>,
 }
 
 impl<'a> ConfigReader<'a> {
-    /// A reader that has read nothing.
     pub fn new(config: &'a JsonObject, source: &'a SecretSource) -> Self {
         Self {
             config,
@@ -82,7 +80,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A text, trimmed; empty where it is absent.
+    /// A trimmed text; empty if it is absent.
     pub fn text(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
         match self.value(key) {
             None => Ok(String::new()),
@@ -91,7 +89,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A text, or the default where it is absent or empty.
+    /// A text, or the default if it is absent or empty.
     pub fn text_or(
         &mut self,
         key: &'static str,
@@ -105,7 +103,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// A text that must be there.
+    /// A text that must not be empty.
     pub fn required(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
         let text = self.text(key)?;
         if text.is_empty() {
@@ -114,7 +112,7 @@ impl<'a> ConfigReader<'a> {
         Ok(text)
     }
 
-    /// A literal secret, or `env:NAME` of the connectors' environment. Its value is redacted everywhere.
+    /// A literal secret, or `env:NAME` of the connectors' environment. Its value is redacted in failures and logs.
     pub fn secret(&mut self, key: &'static str) -> Result<Option<SecretString>, ConnectorFailure> {
         let text = self.text(key)?;
         let value = match text.strip_prefix(ENV) {
@@ -124,15 +122,17 @@ impl<'a> ConfigReader<'a> {
         if value.is_empty() {
             return Ok(None);
         }
+        // A line break in a header value would end the header.
         if value.contains(|letter: char| letter.is_control()) {
             return Err(ConnectorFailure::config(key, "holds control characters"));
         }
+        // Register the secret before any use, so that each later failure redacts it.
         let secret = SecretString::from(value);
         self.secrets.push(secret.clone());
         Ok(Some(secret))
     }
 
-    /// `api-key` as a header: its name, of those that `api-key-header` may choose, and its whole value.
+    /// `api-key` as a header: its name, chosen by `api-key-header`, and its complete value.
     pub fn credential(
         &mut self,
         headers: &[(&'static str, &'static str)],
@@ -146,7 +146,7 @@ impl<'a> ConfigReader<'a> {
         Ok(value.map(|value| (header, value)))
     }
 
-    /// A secret that must be there.
+    /// A secret that must not be empty.
     pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, ConnectorFailure> {
         let secret = self.secret(key)?;
         secret.ok_or_else(|| ConnectorFailure::config(key, "is required"))
@@ -154,6 +154,7 @@ impl<'a> ConfigReader<'a> {
 
     fn variable(&mut self, key: &str, name: &str) -> Result<String, ConnectorFailure> {
         let prefix = &self.source.prefix;
+        // Without the prefix an agent could read any variable of the process.
         if !name.starts_with(prefix.as_str()) {
             let fault = format!("may only name variables that begin with {prefix}");
             return Err(ConnectorFailure::config(key, &fault));
@@ -177,13 +178,14 @@ impl<'a> ConfigReader<'a> {
         Ok(url)
     }
 
-    /// As [`ConfigReader::base_url`], also with a query.
+    /// As [`ConfigReader::base_url`], but may have a query.
     pub fn url(&mut self, key: &'static str, default: &str) -> Result<Url, ConnectorFailure> {
         let text = self.text_or(key, default)?;
         if text.is_empty() {
             return Err(ConnectorFailure::config(key, "is required"));
         }
         let url = Url::parse(&text).map_err(|_| ConnectorFailure::config(key, "must be a URL"))?;
+        // Credentials in a URL would appear in logs.
         let is_plain =
             url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_plain {
@@ -196,7 +198,7 @@ impl<'a> ConfigReader<'a> {
         Ok(url)
     }
 
-    /// One of these words, the first where it is absent.
+    /// One of these values; the first one if it is absent.
     pub fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -215,7 +217,6 @@ impl<'a> ConfigReader<'a> {
         found.ok_or_else(|| ConnectorFailure::config(key, &format!("must be one of: {}", names())))
     }
 
-    /// True or false.
     pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ConnectorFailure> {
         match self.value(key) {
             None => Ok(default),
@@ -224,7 +225,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// A whole number within a range.
+    /// An integer within a range.
     pub fn integer(
         &mut self,
         key: &'static str,
@@ -244,7 +245,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// A JSON object, also as a text of JSON; empty where it is absent.
+    /// A JSON object, or a text of JSON; empty if it is absent.
     pub fn object(&mut self, key: &'static str) -> Result<JsonObject, ConnectorFailure> {
         let wrong = || ConnectorFailure::config(key, "must be a JSON object");
         match self.value(key) {
@@ -256,7 +257,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// As [`ConfigReader::object`]; texts `env:NAME` within it are secrets.
+    /// As [`ConfigReader::object`]; texts `env:NAME` within it are replaced by secrets.
     pub fn object_with_secrets(
         &mut self,
         key: &'static str,
@@ -286,12 +287,12 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Takes a value out of messages and logs as well.
+    /// Redacts a further value in messages and logs.
     pub fn hide(&mut self, value: &str) {
         self.secrets.push(SecretString::from(value.to_owned()));
     }
 
-    /// A list of texts; empty where it is absent.
+    /// A list of texts; empty if it is absent.
     pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ConnectorFailure> {
         let Some(value) = self.value(key) else {
             return Ok(Vec::new());
@@ -300,14 +301,15 @@ impl<'a> ConfigReader<'a> {
         texts.map_err(|_| ConnectorFailure::config(key, "must be a list of texts"))
     }
 
-    /// Accepts keys that have no effect.
+    /// Accepts keys without effect.
     pub fn ignore(&mut self, keys: &[&'static str]) {
         self.known.extend_from_slice(keys);
     }
 
-    /// `host-tools`, or the option of migrated configurations: the name of the input variable that gets the run token.
+    /// `host-tools`, or the option of migrated configurations: the name of the input variable for the run token.
     pub fn host_tools(&mut self) -> Result<Option<String>, ConnectorFailure> {
         let name = self.text("host-tools")?;
+        // Read all three keys in any case: an unread key counts as unknown.
         let is_on = self.flag("langbot-assets-enabled", false)?;
         let legacy = self.text_or("langbot-assets-input-name", "langbot_asset_run_token")?;
         Ok(match name {
@@ -328,9 +330,10 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Refuses keys that were not read, and variables that must not go to the configured addresses. The secrets that
-    /// were read.
+    /// Rejects keys that were not read, and variables that must not be sent to the configured addresses. Returns the
+    /// secrets that were read.
     pub(crate) fn finish(self) -> Result<Vec<SecretString>, ConnectorFailure> {
+        // Check the hosts at the end, because addresses may be read after the secrets.
         check_hosts(self.source, &self.variables, &self.urls)?;
         let unknown = self
             .config

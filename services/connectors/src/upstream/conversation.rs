@@ -1,4 +1,4 @@
-//! The platform's conversation behind ours, and the one retry with a new one.
+//! The platform's conversation id that belongs to a Runnel conversation, and the single retry with a new one.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::upstream::results::cut;
 /// Bytes of one earlier message that is sent again.
 const MESSAGE_BYTES: usize = 4_000;
 
-/// The id of the platform's conversation, kept in the conversation's state.
+/// The id of the platform's conversation, stored in the conversation's state.
 #[derive(Debug)]
 pub struct PlatformConversation {
     key: &'static str,
@@ -32,7 +32,6 @@ impl PlatformConversation {
         }
     }
 
-    /// The id, if there is one.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
@@ -48,6 +47,7 @@ impl PlatformConversation {
     }
 
     /// Takes an id that the platform stated, and stores it unless it is the same.
+    // An echo of the stored id confirms it, and no state update is written.
     pub fn learn(&mut self, id: &str, out: &mut OutputQueue) {
         self.is_unconfirmed = false;
         if !id.is_empty() && self.id() != Some(id) {
@@ -56,9 +56,10 @@ impl PlatformConversation {
         }
     }
 
-    /// Gives up a stored conversation and logs the reason. False where the call must not be repeated: no stored id was
+    /// Discards a stored conversation id and logs the reason. False if the call must not be repeated: no stored id was
     /// sent, the platform confirmed it, or results of the run exist (`has_begun`).
     pub fn start_over(&mut self, has_begun: bool, reason: &str, out: &mut OutputQueue) -> bool {
+        // A repeated call after first results would duplicate them for the client.
         if has_begun || !self.is_unconfirmed {
             return false;
         }
@@ -71,7 +72,7 @@ impl PlatformConversation {
     }
 }
 
-/// A text with the messages before it, for platforms that take one text alone.
+/// A text with the earlier messages before it, for platforms that accept a single text only.
 pub fn with_history(history: &[HistoryMessage], text: &str) -> String {
     if history.is_empty() {
         return text.to_owned();

@@ -9,14 +9,14 @@ use crate::upstream::json::{self, filled};
 use crate::upstream::redact::SecretRedactor;
 use crate::upstream::results::{self, cut};
 
-/// Characters of a response in the details.
+/// Maximum characters of a response in the details.
 const EXCERPT_CHARS: usize = 200;
-/// Bytes of a response that are kept until secrets are taken out.
+/// Maximum bytes of a response that are stored before redaction.
 const KEPT_BYTES: usize = 8 * 1024;
-/// Bytes of a message.
+/// Maximum bytes of a message.
 const MESSAGE_BYTES: usize = 2_000;
 
-/// The last part of an error code.
+/// The suffix of an error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// The agent's configuration cannot be run.
@@ -25,9 +25,9 @@ pub enum FailureKind {
     HttpError,
     /// The platform refuses the credentials.
     AuthError,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
-    /// The platform wants fewer requests.
+    /// The platform's rate limit is reached.
     RateLimited,
     /// The response breaks the platform's protocol, or ends too early.
     ResponseInvalid,
@@ -35,7 +35,7 @@ pub enum FailureKind {
     EmptyResponse,
     /// The platform reports an error.
     ApiError,
-    /// A file cannot be handed over.
+    /// A file cannot be uploaded.
     UploadError,
     /// The run was cancelled.
     Cancelled,
@@ -44,6 +44,7 @@ pub enum FailureKind {
 impl FailureKind {
     /// The code for runners whose codes begin with `prefix`.
     pub fn code(self, prefix: &str) -> String {
+        // This code has no prefix, so that a client handles it equally for all runners.
         let suffix = match self {
             Self::Cancelled => return "cancelled".to_owned(),
             Self::ConfigInvalid => "config_invalid",
@@ -60,7 +61,7 @@ impl FailureKind {
     }
 }
 
-/// The reason for which a run fails.
+/// Failure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectorFailure {
     pub kind: FailureKind,
@@ -68,7 +69,7 @@ pub struct ConnectorFailure {
     pub message: String,
     /// True where the same event may succeed a second time.
     pub retryable: bool,
-    /// `status`, `code`, `excerpt`, `retry_after_seconds`, as far as known.
+    /// `status`, `code`, `excerpt`, `retry_after_seconds`, as far as the response has them.
     pub details: JsonObject,
 }
 
@@ -76,24 +77,24 @@ pub struct ConnectorFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorStatus {
     pub head: PlatformResponseHead,
-    /// The body, 64 KiB at most.
+    /// The body, cut to 64 KiB.
     pub text: String,
 }
 
-/// The failure of a call beneath its status.
+/// Failure of a call before a status, or while its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportError {
     /// The address is not allowed.
     NotAllowed,
-    /// No connection.
+    /// No connection could be opened.
     Connect,
-    /// No connection, or no response, in time.
+    /// Timeout of the connection or of the response.
     Timeout,
-    /// The connection broke within the response.
+    /// The connection broke during the response.
     Broken,
-    /// No content for the idle limit.
+    /// No content within the idle timeout.
     Idle,
-    /// An event or the response is larger than its bound.
+    /// An event or the response exceeds its size limit.
     TooLarge,
 }
 
@@ -108,7 +109,7 @@ impl ConnectorFailure {
         }
     }
 
-    /// The same failure, worth another try.
+    /// Marks the failure as retryable.
     #[must_use]
     pub fn retryable(self) -> Self {
         Self {
@@ -117,7 +118,7 @@ impl ConnectorFailure {
         }
     }
 
-    /// With one detail.
+    /// Adds one detail.
     #[must_use]
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
@@ -126,13 +127,15 @@ impl ConnectorFailure {
 
     /// A value of the configuration that cannot be used.
     pub fn config(key: &str, fault: &str) -> Self {
+        // RFC 6901: escape `~` first, else the `~1` of a slash would be escaped again.
         let pointer = format!("/{}", key.replace('~', "~0").replace('/', "~1"));
         Self::new(FailureKind::ConfigInvalid, format!("{pointer} {fault}"))
             .detail("pointer", pointer)
     }
 
-    /// A text of the platform that is not what its protocol says.
+    /// A platform text that does not match its protocol.
     pub fn unreadable(text: &str) -> Self {
+        // The message stays fixed and the platform's text goes into `excerpt`, which is redacted and cut.
         let message = "the platform sent a response that cannot be read";
         Self::new(FailureKind::ResponseInvalid, message).excerpt(text)
     }
@@ -149,7 +152,7 @@ impl ConnectorFailure {
         Self::new(FailureKind::EmptyResponse, message)
     }
 
-    /// A file that cannot be handed over.
+    /// A file that the platform cannot accept.
     pub fn upload(name: &str, fault: &str) -> Self {
         Self::new(FailureKind::UploadError, format!("the file {name} {fault}"))
     }
@@ -158,6 +161,7 @@ impl ConnectorFailure {
     #[must_use]
     pub fn of_upload(self, name: &str) -> Self {
         match self.kind {
+            // Credentials, rate limits and timeouts keep their kind: they do not depend on the file.
             FailureKind::HttpError | FailureKind::ApiError | FailureKind::ResponseInvalid => Self {
                 kind: FailureKind::UploadError,
                 message: format!("the file {name} was not taken: {}", self.message),
@@ -167,7 +171,7 @@ impl ConnectorFailure {
         }
     }
 
-    /// An error that the platform reports in a response.
+    /// An error that the platform reports within a response.
     pub fn reported(status: Option<u16>, code: Option<&str>, message: &str) -> Self {
         let kind = match status {
             Some(401 | 403) => FailureKind::AuthError,
@@ -181,6 +185,7 @@ impl ConnectorFailure {
             message
         };
         let mut failure = Self::new(kind, format!("the platform reported an error: {message}"));
+        // Only statuses that promise a later success: a repeated 400 or 500 would fail again.
         failure.retryable = matches!(status, Some(408 | 429 | 503 | 504));
         if let Some(status) = status {
             failure = failure.detail("status", status);
@@ -198,6 +203,7 @@ impl ConnectorFailure {
     /// Without secrets, and with texts cut to their bounds.
     #[must_use]
     pub(crate) fn redacted(mut self, redactor: &SecretRedactor) -> Self {
+        // Redact before the cut: a secret that is cut in two no longer matches.
         self.message = cut(&redactor.redact(&self.message), MESSAGE_BYTES);
         for value in self.details.values_mut() {
             if let Value::String(text) = value {
@@ -207,9 +213,10 @@ impl ConnectorFailure {
         self
     }
 
-    /// `run.failed` with the details beside its payload.
+    /// `run.failed`, with the details next to its payload.
     pub fn into_result(self, prefix: &str) -> AgentRunResult {
         let mut data = json::object(json!({
+            // As in the gateway's own failures, both members hold the same text.
             "code": self.kind.code(prefix),
             "message": self.message,
             "error": self.message,
@@ -279,6 +286,7 @@ impl From<ErrorStatus> for ConnectorFailure {
                 format!("the platform timed out ({status}){told}"),
             ),
             300..=399 => (
+                // Redirects are not followed: the credential would go to an address that was not configured.
                 FailureKind::HttpError,
                 format!("the platform redirects ({status}), configure its final address"),
             ),
@@ -291,6 +299,7 @@ impl From<ErrorStatus> for ConnectorFailure {
             .detail("status", status)
             .excerpt(&refusal.text);
         failure.retryable = matches!(status, 408 | 429 | 503 | 504);
+        // An HTTP date in this header is ignored: only seconds are supported.
         let wait = refusal.head.header("retry-after");
         if let Some(wait) = wait.and_then(|wait| wait.trim().parse::<u64>().ok()) {
             failure = failure.detail("retry_after_seconds", wait);

@@ -1,9 +1,10 @@
-//! JSON of platforms.
+//! JSON helpers for platform responses.
 
 use serde_json::Value;
 
-/// A text as JSON. Escapes of lone surrogates, which no Rust text can hold, become U+FFFD.
+/// Parses a text as JSON. Escapes of unpaired surrogates, which no Rust text can hold, become U+FFFD.
 pub fn parse(text: &str) -> Option<Value> {
+    // Scan for surrogates only after a failed parse: valid texts cost one pass.
     let parsed = serde_json::from_str(text).ok();
     parsed.or_else(|| serde_json::from_str(&without_lone_surrogates(text)?).ok())
 }
@@ -15,7 +16,7 @@ fn without_lone_surrogates(text: &str) -> Option<String> {
         let (before, escape) = rest.split_at(at);
         repaired.push_str(before);
         let length = match unit(escape) {
-            // A pair stays.
+            // A high surrogate followed by a low one is valid and is copied as it is.
             Some(0xD800..=0xDBFF)
                 if matches!(escape.get(6..).and_then(unit), Some(0xDC00..=0xDFFF)) =>
             {
@@ -28,6 +29,7 @@ fn without_lone_surrogates(text: &str) -> Option<String> {
                 continue;
             }
             Some(_) => 6,
+            // Skip the escaped character too, so that the second backslash of `\\\\` starts no escape.
             None => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
         };
         let (kept, behind) = escape.split_at(length);
@@ -35,6 +37,7 @@ fn without_lone_surrogates(text: &str) -> Option<String> {
         rest = behind;
     }
     repaired.push_str(rest);
+    // Without a replacement a second parse would fail in the same way.
     found.then_some(repaired)
 }
 
@@ -44,7 +47,7 @@ fn unit(text: &str) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// A text, or the JSON of another value; `null` has none.
+/// A text, or the JSON of another value; `None` for `null`.
 pub fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -58,7 +61,7 @@ pub fn filled(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !text.trim().is_empty())
 }
 
-/// A value as an object; others stand under `value`.
+/// A value as an object; a value that is no object is stored under `value`.
 pub fn object(value: Value) -> protocol::JsonObject {
     match value {
         Value::Object(object) => object,

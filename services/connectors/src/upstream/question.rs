@@ -14,7 +14,7 @@ use crate::upstream::results::cut;
 pub const ANSWER: &str = "answer";
 const MOST_FIELDS: usize = 50;
 const MOST_OPTIONS: usize = 100;
-/// Buttons of one question.
+/// Maximum buttons of one question.
 pub const MOST_ACTIONS: usize = 20;
 
 /// A question that the run waits for.
@@ -24,9 +24,11 @@ pub fn question(
     fields: Vec<InteractionField>,
     actions: Vec<InteractionAction>,
 ) -> InteractionRequest {
+    // The protocol refuses an empty title, so a question without text gets a fixed one.
     let text = filled(&json!(text)).unwrap_or("Question").to_owned();
     let labels: Vec<_> = actions.iter().map(|action| action.label.as_str()).collect();
     let fallback = if labels.is_empty() {
+        // Surfaces without buttons show only this text: it lists the labels that a person can type.
         text.clone()
     } else {
         format!("{text}\n{}", labels.join(" / "))
@@ -61,7 +63,9 @@ pub fn action(id: &str, label: &str, is_primary: bool) -> InteractionAction {
     }
 }
 
-/// The fields of a schema: one of each property of an object, else one alone, a text without a schema.
+/// One field for each property of an object schema; any other schema gives one field named [`ANSWER`], a textarea if
+/// it
+/// is a text.
 pub fn fields_of(schema: &Value) -> Vec<InteractionField> {
     let Some(properties) = properties_of(schema) else {
         let mut field = field(ANSWER, schema, true);
@@ -86,6 +90,7 @@ pub fn value_of(schema: &Value, values: &JsonObject) -> Value {
         return typed(schema, values.get(ANSWER).unwrap_or(&Value::Null));
     };
     let members = properties.iter().filter_map(|(name, schema)| {
+        // Field ids are cut to 128 bytes, so look the value up under the cut name.
         let value = values.get(&cut(name, 128)).unwrap_or(&schema["default"]);
         (!value.is_null()).then(|| (name.clone(), typed(schema, value)))
     });
@@ -148,7 +153,7 @@ fn options_of(schema: &Value) -> Vec<InteractionOption> {
     options
 }
 
-/// A value as the schema's type: surfaces give options and numbers as texts.
+/// Converts a value to the schema's type: surfaces send options and numbers as texts.
 fn typed(schema: &Value, value: &Value) -> Value {
     let chosen = |value: &Value| {
         let text = json::text_of(value)?;
@@ -157,6 +162,7 @@ fn typed(schema: &Value, value: &Value) -> Value {
     };
     match (schema["type"].as_str(), value) {
         (Some("array"), Value::Array(values)) => values
+            // Return the schema's own element: an option `2` of a number enum comes back as the text `"2"`.
             .iter()
             .map(|value| chosen(value).unwrap_or(value).clone())
             .collect(),

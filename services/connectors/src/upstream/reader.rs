@@ -1,4 +1,6 @@
-//! Response bytes as events: server-sent events, lines, concatenated JSON, or one document. Cuts do not matter.
+//! Splits response bytes into events: server-sent events, lines, concatenated JSON, or one document. Chunk borders do
+//! not
+//! matter.
 
 use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::Value;
@@ -7,11 +9,11 @@ use crate::request::ResponseFraming;
 use crate::upstream::failure::{ConnectorFailure, TransportError};
 use crate::upstream::json;
 
-/// Bytes of one event.
+/// Maximum bytes of one event.
 pub const EVENT_BYTES: usize = 1024 * 1024;
-/// Bytes of one response.
+/// Maximum bytes of one response.
 pub const RESPONSE_BYTES: usize = 32 * 1024 * 1024;
-/// Bytes of a document.
+/// Maximum bytes of a document.
 pub const DOCUMENT_BYTES: usize = 8 * 1024 * 1024;
 
 /// One event of a response.
@@ -21,7 +23,7 @@ pub struct UpstreamEvent {
     pub name: Option<String>,
     /// Its data, a line, a JSON text, or the document. Invalid UTF-8 is replaced.
     pub text: String,
-    /// True for the whole body.
+    /// True if the text is the complete body.
     pub is_document: bool,
 }
 
@@ -31,7 +33,7 @@ impl UpstreamEvent {
         json::parse(&self.text).ok_or_else(|| ConnectorFailure::unreadable(&self.text))
     }
 
-    /// The JSON behind `data:` where the text has it, else the text's own.
+    /// The JSON after `data:` if the text has this prefix, else the text itself.
     pub fn data_line(&self) -> &str {
         let text = self.text.trim();
         text.strip_prefix("data:").unwrap_or(text).trim_start()
@@ -47,7 +49,7 @@ pub struct UpstreamReader {
 
 #[derive(Debug)]
 enum Framer {
-    /// Server-sent events whose first byte has not come.
+    /// A server-sent stream before its first byte.
     Unknown,
     Sse(Box<Decoder>),
     Lines(Vec<u8>),
@@ -75,11 +77,13 @@ impl UpstreamReader {
         events: &mut Vec<UpstreamEvent>,
     ) -> Result<(), TransportError> {
         let left = self.left.checked_sub(bytes.len());
+        // Count before parsing, so that skipped bytes such as comments also spend the limit.
         self.left = left.ok_or(TransportError::TooLarge)?;
         if matches!(self.framer, Framer::Unknown) {
             bytes = bytes.trim_ascii_start();
             match bytes.first() {
                 None => return Ok(()),
+                // Platforms answer a stream request with a JSON or HTML error page under status 200.
                 Some(b'{' | b'[' | b'<') => self.framer = Framer::Document(Vec::new()),
                 Some(_) => self.framer = Framer::Sse(Box::new(decoder())),
             }
@@ -98,7 +102,7 @@ impl UpstreamReader {
         }
     }
 
-    /// The end of the response: appends the events that have no end of their own.
+    /// The end of the response: appends the events without an end mark of their own.
     pub fn finish(self, events: &mut Vec<UpstreamEvent>) -> Result<(), TransportError> {
         match self.framer {
             Framer::Unknown => {}
@@ -109,6 +113,7 @@ impl UpstreamReader {
                 read.map_err(|_| TransportError::TooLarge)?;
             }
             Framer::Lines(line) => events.extend(line_event(&line)),
+            // An incomplete JSON text is an event as well: the machine reports it as unreadable.
             Framer::Json(scan) => events.extend(document(&scan.buffer)),
             Framer::Document(body) => events.extend(document(&body)),
         }
@@ -117,7 +122,7 @@ impl UpstreamReader {
 }
 
 fn decoder() -> Decoder {
-    // A line holds the field's name beside the data.
+    // A line holds the field's name in addition to the data.
     let limits = SseLimits {
         line_bytes: EVENT_BYTES + 64,
         event_bytes: EVENT_BYTES,
@@ -176,14 +181,14 @@ fn extend(buffer: &mut Vec<u8>, bytes: &[u8], most: usize) -> Result<(), Transpo
     Ok(())
 }
 
-/// Finds the ends of JSON objects and arrays one behind the other.
+/// Finds the ends of concatenated JSON objects and arrays.
 #[derive(Debug, Default)]
 struct JsonScan {
     buffer: Vec<u8>,
     depth: usize,
     is_in_string: bool,
     is_escaped: bool,
-    /// The body is other text from here on.
+    /// True from the first byte that cannot begin an object or array.
     is_text: bool,
 }
 
@@ -194,10 +199,12 @@ impl JsonScan {
         events: &mut Vec<UpstreamEvent>,
     ) -> Result<(), TransportError> {
         for &byte in bytes {
+            // White space between two texts belongs to neither.
             if self.buffer.is_empty() && byte.is_ascii_whitespace() {
                 continue;
             }
             if self.buffer.is_empty() && !matches!(byte, b'{' | b'[') {
+                // Other text has no recognizable end, so the rest of the body becomes one document.
                 self.is_text = true;
             }
             extend(&mut self.buffer, &[byte], EVENT_BYTES)?;
@@ -213,6 +220,7 @@ impl JsonScan {
     }
 
     fn ends_at(&mut self, byte: u8) -> bool {
+        // Brackets within a string do not count, and an escaped quote does not end it.
         if self.is_in_string {
             match byte {
                 _ if self.is_escaped => self.is_escaped = false,
@@ -225,6 +233,7 @@ impl JsonScan {
         match byte {
             b'"' => self.is_in_string = true,
             b'{' | b'[' => self.depth += 1,
+            // A surplus closing bracket must not underflow; the parser reports it.
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Secrets taken out of messages, excerpts and logs.
+//! Redaction of secrets in messages, excerpts and logs.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use regex::Regex;
 use secrecy::{ExposeSecret as _, SecretString};
 
 const REDACTED: &str = "[redacted]";
-/// Shorter values stand in too many texts that are no secrets.
+/// Minimum length in bytes. Shorter values occur in too many harmless texts.
 const SHORTEST: usize = 6;
 
 /// Texts that look like a secret.
@@ -21,14 +21,14 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&patterns.join("|")).expect("the patterns are fixed")
 });
 
-/// Takes out the secrets of one run, and texts that look like secrets.
+/// Redacts the secrets of one run, and texts that look like secrets.
 #[derive(Debug, Default)]
 pub struct SecretRedactor {
     known: Vec<SecretString>,
 }
 
 impl SecretRedactor {
-    /// A redactor that knows these secrets.
+    /// A redactor for these secrets.
     pub fn new(mut known: Vec<SecretString>) -> Self {
         known.retain(|secret| secret.expose_secret().len() >= SHORTEST);
         Self { known }
@@ -42,6 +42,7 @@ impl SecretRedactor {
                 text = text.replace(secret.expose_secret(), REDACTED);
             }
         }
+        // A platform may echo credentials that are not of this run, such as those of its own providers.
         PATTERN.replace_all(&text, REDACTED).into_owned()
     }
 }

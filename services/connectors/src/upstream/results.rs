@@ -1,4 +1,4 @@
-//! Results for the gateway. The kit fills in run id and sequence.
+//! Results for the gateway. The kit sets run id and sequence.
 
 use protocol::JsonObject;
 use protocol::interaction::{INTERACTION_REQUESTED, InteractionRequest};
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::upstream::json::object;
 
-/// Bytes of one value of a tool call.
+/// Maximum bytes of one value of a tool call.
 const TOOL_BYTES: usize = 16 * 1024;
-/// Bytes of a log line.
+/// Maximum bytes of a log line.
 const LOG_BYTES: usize = 4_000;
-/// The type of a told thought.
+/// Result type of a model's reasoning.
 pub const THOUGHT: &str = "x.connectors.thought";
 
 /// A result of any type.
@@ -34,7 +34,7 @@ fn known(kind: ResultType, payload: Value) -> AgentRunResult {
     custom(kind.as_str(), object(payload))
 }
 
-/// `message.delta`: the next text, and the whole text so far where it is given.
+/// `message.delta`: the next text, and optionally the full text so far.
 pub fn delta(text: &str, all: Option<&str>, sequence: i64) -> AgentRunResult {
     let chunk = MessageChunk {
         role: "assistant".to_owned(),
@@ -107,16 +107,18 @@ pub fn ask(request: &InteractionRequest) -> AgentRunResult {
 fn bounded(value: Value) -> Value {
     let text = value.to_string();
     if text.len() <= TOOL_BYTES {
+        // A JSON value cannot be cut and stay valid, so the preview is a text.
         return value;
     }
     json!({"truncated": true, "bytes": text.len(), "preview": cut(&text, TOOL_BYTES / 2)})
 }
 
-/// At most so many bytes of a text, which must be 3 or more, cut between characters.
+/// Cuts a text to at most `bytes` (3 or more), between characters.
 pub fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
+    // Reserve the bytes of the ellipsis, so that the result never exceeds the limit.
     let end = text.floor_char_boundary(bytes.saturating_sub('…'.len_utf8()));
     format!("{}…", &text[..end])
 }

@@ -1,24 +1,24 @@
-//! The hosts that a variable with a secret may be sent to. Else the author of one agent could send the key of another one
-//! to an address of his own.
+//! Hosts that a variable with a secret may be sent to. Without them, the author of one agent could send the key of
+//! another agent to an own address.
 
 use url::Url;
 
 use crate::upstream::config::SecretSource;
 use crate::upstream::failure::ConnectorFailure;
 
-/// Behind a variable's name: the variable with its hosts.
+/// Suffix of the variable that lists the hosts of a variable.
 const HOSTS: &str = "_HOSTS";
 
 /// The hosts that a variable may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretHosts {
-    /// Those that the variable `{NAME}_HOSTS` lists: agents come from several authors.
+    /// The hosts listed in the variable `{NAME}_HOSTS`: agents come from several authors.
     Listed,
-    /// Any: the environment and the agents' files have one owner.
+    /// Any host: the environment and the agents' files have one owner.
     Any,
 }
 
-/// Refuses variables, each with its key, that must not go to one of the addresses.
+/// Rejects variables, each with its key, that must not be sent to one of the addresses.
 pub(super) fn check_hosts(
     source: &SecretSource,
     variables: &[(String, String)],
@@ -30,6 +30,7 @@ pub(super) fn check_hosts(
     for (key, name) in variables {
         let list = format!("{name}{HOSTS}");
         let listed = (source.lookup)(&list).unwrap_or_default();
+        // An unset list allows no host.
         if let Some(url) = urls.iter().find(|url| !is_listed(&listed, url)) {
             let host = authority(url);
             let fault = format!(
@@ -50,12 +51,13 @@ fn authority(url: &Url) -> String {
     }
 }
 
-/// True where a list with commas has the URL's host and port. A host without a port stands for HTTPS.
+/// True if a comma-separated list has the URL's host and port. A host without a port means HTTPS.
 fn is_listed(list: &str, url: &Url) -> bool {
     let host = authority(url);
     let mut listed = list
         .split(',')
         .map(|listed| listed.trim().to_ascii_lowercase());
     listed
+        // The `url` crate drops the default port, so accept it in the list as well.
         .any(|listed| listed == host || url.scheme() == "https" && listed == format!("{host}:443"))
 }

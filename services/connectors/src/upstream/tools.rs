@@ -1,14 +1,14 @@
-//! Calls of tools that the platform runs itself.
+//! Tool calls that the platform runs itself.
 
 use serde_json::Value;
 
 use crate::machine::OutputQueue;
 use crate::upstream::results;
 
-/// Tool calls of one run that are told; further ones are not.
+/// Maximum tool calls reported per run; further ones are dropped.
 const MOST_CALLS: usize = 256;
 
-/// Tells each call's start and end once.
+/// Emits the start and the end of each call once.
 #[derive(Debug, Default)]
 pub struct ToolEvents(Vec<TrackedCall>);
 
@@ -20,9 +20,10 @@ struct TrackedCall {
 }
 
 impl ToolEvents {
-    /// A call began.
+    /// Emits the start of a call, unless the id was reported before.
     pub fn start(&mut self, id: &str, name: &str, parameters: Value, out: &mut OutputQueue) {
         if self.0.len() >= MOST_CALLS || self.0.iter().any(|call| call.id == id) {
+            // Platforms repeat a call's start with each snapshot: one id is one call.
             return;
         }
         out.tell(results::tool_started(id, name, parameters));
@@ -33,7 +34,7 @@ impl ToolEvents {
         });
     }
 
-    /// A call that was started ended.
+    /// Emits the end of a started call. Ends of unknown or ended calls are dropped.
     pub fn complete(
         &mut self,
         id: &str,
@@ -51,7 +52,7 @@ impl ToolEvents {
         }
     }
 
-    /// True once a call was told.
+    /// True after the first reported call.
     pub fn has_told(&self) -> bool {
         !self.0.is_empty()
     }

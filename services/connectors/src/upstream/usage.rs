@@ -1,4 +1,4 @@
-//! Token usage, under the names and in the places that platforms use.
+//! Token usage, under the names and pointers that platforms use.
 
 use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
@@ -25,10 +25,11 @@ const TOTAL: [&str; 5] = [
     "totalTokenCount",
     "totalTokens",
 ];
-/// Further members that are kept.
+/// Maximum further members that are stored.
 const MOST_FURTHER: usize = 32;
 
-/// The usage in a payload: `usage`, `metadata.usage`, `data.usage`, `data`, or the payload itself. `None` without counts.
+/// The usage in a payload: `usage`, `metadata.usage`, `data.usage`, `data`, or the payload itself. `None` without
+/// counts.
 pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
     let data = &payload["data"];
     let stated = [
@@ -37,7 +38,7 @@ pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
         &data["usage"],
     ];
     let stated = stated.into_iter().find_map(usage_of);
-    // Other members of these are no usage.
+    // The other members of these objects are not usage, so keep the counts only.
     let counts_in = |place| {
         usage_of(place).map(|usage| LlmTokenUsage {
             further: JsonObject::new(),
@@ -47,13 +48,14 @@ pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
     stated.or_else(|| [data, payload].into_iter().find_map(counts_in))
 }
 
-/// The usage that an object states. `None` without counts.
+/// The usage in an object. `None` without counts.
 pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
     let told = usage.as_object()?;
     let of = |names: [&str; 5]| names.iter().find_map(|name| count(told.get(*name)?));
     let (prompt_tokens, completion_tokens) = (of(PROMPT), of(COMPLETION));
     let sum = || Some(prompt_tokens?.saturating_add(completion_tokens?));
     let total_tokens = of(TOTAL).or_else(sum);
+    // An object without any count is no usage at all.
     prompt_tokens.or(completion_tokens).or(total_tokens)?;
     Some(LlmTokenUsage {
         prompt_tokens,
@@ -63,7 +65,7 @@ pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
     })
 }
 
-/// The usage of several calls together. Further members stay where one call alone states its usage.
+/// The sum of several usages. Further members remain only if there is one usage.
 pub fn sum(usages: impl IntoIterator<Item = LlmTokenUsage>) -> Option<LlmTokenUsage> {
     let add = |a: Option<i64>, b: Option<i64>| match (a, b) {
         (Some(a), Some(b)) => Some(a.saturating_add(b)),
@@ -73,11 +75,12 @@ pub fn sum(usages: impl IntoIterator<Item = LlmTokenUsage>) -> Option<LlmTokenUs
         prompt_tokens: add(all.prompt_tokens, one.prompt_tokens),
         completion_tokens: add(all.completion_tokens, one.completion_tokens),
         total_tokens: add(all.total_tokens, one.total_tokens),
+        // Prices and latencies have no defined sum.
         further: JsonObject::new(),
     })
 }
 
-/// Counts and other short facts, without the texts of an answer.
+/// Counts and other short facts, without texts of an answer.
 fn further(told: &JsonObject) -> JsonObject {
     let is_named = |name: &str| [PROMPT, COMPLETION, TOTAL].concat().contains(&name);
     let is_short = |value: &Value| match value {
@@ -93,13 +96,14 @@ fn further(told: &JsonObject) -> JsonObject {
     kept.take(MOST_FURTHER).collect()
 }
 
-/// A count: a whole number of at least 0, also as text.
+/// A count: an integer of at least 0, or a text of one.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "checked to be whole and small"
+    reason = "checked for a zero fraction and a small size"
 )]
 fn count(value: &Value) -> Option<i64> {
     let whole =
+        // Some platforms send counts as floats such as `12.0`.
         |number: f64| (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
     let number = value.as_i64().or_else(|| whole(value.as_f64()?));
     let number = number.or_else(|| value.as_str()?.trim().parse().ok());
