@@ -38,11 +38,11 @@ pub(crate) const PLATFORM: Platform = Platform {
 };
 
 const CONTEXT: &str = "external.conversation_id";
-/// The interface of the agent's card.
+/// The cached interface of the agent's card.
 const INTERFACE: &str = "external.a2a_interface";
-/// The task that waits for input, should the run end before it.
+/// The task that waits for input, for the case that the run ends first.
 const PENDING: &str = "external.pending_task";
-/// Times that a task is asked whose stream ended early.
+/// Maximum reads of a task after its stream ended early.
 const MOST_CHECKS: u32 = 3;
 
 fn start(
@@ -75,32 +75,32 @@ struct A2a {
     config: Config,
     turn: ConnectorTurn,
     interface: Option<Interface>,
-    /// The interface comes from the state: the agent may have moved since.
+    /// The interface comes from the state: the agent may have moved since then.
     is_cached: bool,
     context: PlatformConversation,
-    /// The task that the next message goes on with.
+    /// The task that the next message continues.
     task: Option<String>,
     text: String,
     history: Vec<HistoryMessage>,
     progress: A2aProgress,
     stage: A2aStage,
-    /// The text answers a question.
+    /// The text is the answer to a question.
     is_answer: bool,
     messages: u32,
     checks: u32,
-    /// The task is complete without a text: its artifacts may follow, or are read.
+    /// The task is complete without a text: its artifacts may follow, or must be read.
     is_completed: bool,
 }
 
-/// The call that is open, or the answer that is awaited.
+/// The open call, or the awaited answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum A2aStage {
     Card,
     Sending,
     Asking,
-    /// The stream ended without a final state: the task is read.
+    /// The stream ended without a final state, so the task is read.
     Checking,
-    /// The task goes on, and its stream is opened again.
+    /// The task is still running, and its stream is open again.
     Subscribed,
 }
 
@@ -130,6 +130,7 @@ impl Machine for A2a {
         let interface = self
             .interface
             .as_ref()
+            // A task that waits for input stays: a later run may answer it.
             .filter(|_| self.stage != A2aStage::Asking)?;
         Some(request::cancel(&self.config, interface, task))
     }
@@ -139,6 +140,7 @@ impl A2a {
     fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if let Some(answer) = &self.turn.submission {
             let pending = self.turn.state.get(PENDING).cloned().unwrap_or_default();
+            // The answer may belong to an older question: another task must not receive it.
             if pending["interaction_id"] != answer.interaction_id.as_str() {
                 let message =
                     "the question that was answered is not known any more: send the message again";
@@ -147,6 +149,7 @@ impl A2a {
             self.text = request::answer_of(&answer.values);
         }
         if self.task.is_some() {
+            // Clear the task before the message: an answer must not reach it twice.
             out.remember(PENDING, Value::Null);
         }
         self.open(out)
@@ -172,6 +175,7 @@ impl A2a {
         self.stage = A2aStage::Sending;
         let text = with_history(&self.history, &self.text);
         let said = request::A2aMessage {
+            // A distinct id per message: agents may drop a repeated one as a duplicate.
             id: format!("{}_{}", self.turn.run_id, self.messages),
             text: &text,
             context: self.context.id(),
@@ -198,6 +202,7 @@ impl A2a {
             let (fault, failure) = faults::of_rpc(&told["error"]);
             return self.fault(fault, failure, out);
         }
+        // HTTP+JSON sends the payload itself, JSON-RPC wraps it.
         let told = if told["result"].is_object() {
             &told["result"]
         } else {
@@ -214,10 +219,11 @@ impl A2a {
         }
     }
 
-    /// The final state. Agents send it before the artifact, or leave the artifact out of the stream.
+    /// Handles the final state. Agents send it before the artifact, or leave the artifact out of the stream.
     fn over(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let is_stream = matches!(self.stage, A2aStage::Sending | A2aStage::Subscribed);
         if is_stream && self.progress.is_empty() && self.progress.task_id.is_some() {
+            // Wait for late artifacts; the stream's end or the usage timeout reads the task.
             self.is_completed = true;
         }
         if is_stream && self.is_completed {
@@ -239,6 +245,7 @@ impl A2a {
         self.task = self.progress.task_id.clone();
         let task = self.task.as_deref().unwrap_or_default();
         let id = cut(&format!("a2a_{task}_{}", self.messages), 255);
+        // Store the task before the question: this run may end while the person thinks.
         out.remember(PENDING, json!({"task_id": task, "interaction_id": id}));
         let asked = question(&id, text, fields_of(&Value::Null), Vec::new());
         out.push(MachineOutput::Ask(Box::new(asked)));
@@ -253,11 +260,12 @@ impl A2a {
             AwaitedInteraction::Submitted { values, .. } => {
                 self.text = request::answer_of(&values);
                 self.is_answer = true;
+                // The task has the context already, so do not send the history again.
                 self.history.clear();
                 out.remember(PENDING, Value::Null);
                 self.send(out)
             }
-            // The task stays: the next message goes on with it.
+            // The task stays: the next message continues it.
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
                 let message =
                     "the agent's question was not answered in time: send the answer as a message";
@@ -273,6 +281,7 @@ impl A2a {
     fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
             A2aStage::Sending | A2aStage::Subscribed => self.check(out),
+            // The task itself has no text either: complete with its files or fail as empty.
             A2aStage::Checking if self.is_completed => self.progress.complete(out),
             A2aStage::Checking => self.subscribe(out),
             A2aStage::Card | A2aStage::Asking => Err(ConnectorFailure::ended_early()),
@@ -283,6 +292,7 @@ impl A2a {
         let (Some(task), Some(interface)) = (&self.progress.task_id, &self.interface) else {
             return Err(ConnectorFailure::ended_early());
         };
+        // A bound, because an agent may close each stream at once.
         if self.checks >= MOST_CHECKS {
             return Err(ConnectorFailure::ended_early());
         }
@@ -313,6 +323,7 @@ impl A2a {
                 self.check(out)
             }
             (A2aStage::Checking, _) if self.is_completed => self.progress.complete(out),
+            // The cached address is out of date, so read the card again.
             (A2aStage::Sending, TransportError::Connect) if self.is_cached => {
                 self.read_card_again(out)
             }
@@ -325,6 +336,7 @@ impl A2a {
         refusal: ErrorStatus,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
+        // Servers answer these for an endpoint that no longer exists.
         let has_moved = matches!(refusal.head.status, 404 | 405 | 410);
         let (fault, failure) = faults::of_refusal(refusal);
         if has_moved
@@ -349,7 +361,7 @@ impl A2a {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         match self.stage {
-            // A task that ended meanwhile takes no subscription.
+            // A task that ended in the meantime accepts no subscription.
             A2aStage::Subscribed => self.check(out),
             A2aStage::Checking if self.is_completed => self.progress.complete(out),
             A2aStage::Sending if !self.progress.has_begun() => self.unsent(fault, failure, out),
@@ -357,7 +369,7 @@ impl A2a {
         }
     }
 
-    /// The message was refused: it may be sent once more in another way.
+    /// Handles a refused message: it may be sent once more in another form.
     fn unsent(
         &mut self,
         fault: A2aFault,
@@ -365,6 +377,7 @@ impl A2a {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let is_old = matches!(fault, A2aFault::TaskUnknown | A2aFault::Unsupported);
+        // A stored task may be final or expired; its context remains.
         if is_old && self.turn.submission.is_none() && self.task.take().is_some() {
             out.log(
                 "warning",
@@ -386,6 +399,7 @@ impl A2a {
             return Err(failure.of_upload(&file.name));
         }
         match &mut self.interface {
+            // Agents may announce streaming in their card and then refuse it.
             Some(interface) if fault == A2aFault::Unsupported && interface.streams => {
                 interface.streams = false;
                 self.send(out)

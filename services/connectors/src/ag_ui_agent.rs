@@ -35,7 +35,7 @@ pub(crate) const PLATFORM: Platform = Platform {
 };
 
 const THREAD: &str = "external.thread_id";
-/// Bytes of an event that may be a keep-alive.
+/// Maximum bytes of an event that may be a keep-alive.
 const PING_BYTES: usize = 1_024;
 
 fn start(
@@ -61,7 +61,7 @@ struct AgUi {
     thread: PlatformConversation,
     progress: AgUiProgress,
     questions: AgUiQuestions,
-    /// The answers that the next run resumes with.
+    /// The answers with which the next run resumes.
     resume: Option<Value>,
     history: Vec<HistoryMessage>,
     runs: u32,
@@ -84,8 +84,9 @@ impl Machine for AgUi {
         }
     }
 
-    /// Agents send empty pieces of text as keep-alives.
+    /// Agents send empty text deltas as keep-alives.
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
+        // Check the size and the name first: parsing each event twice would be expensive.
         event.text.len() <= PING_BYTES
             && event.text.contains("_CONTENT")
             && event.json().is_ok_and(|told| told["delta"] == "")
@@ -98,6 +99,7 @@ impl AgUi {
             return self.open(out);
         };
         let questions = AgUiQuestions::restore(&self.turn.state, &answer);
+        // Without a stored thread the agent cannot match the answer to its interrupt.
         let Some(questions) = questions.filter(|_| self.thread.id().is_some()) else {
             let message =
                 "the question that was answered is not known any more: send the message again";
@@ -107,7 +109,7 @@ impl AgUi {
         self.answer(answer.action_id.as_deref(), &answer.values, out)
     }
 
-    /// Agents get the conversation with each run.
+    /// Reads the history first: agents are stateless and receive the conversation with each run.
     fn open(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.config.history == 0 || !self.history.is_empty() {
             return self.run(out);
@@ -122,6 +124,7 @@ impl AgUi {
                 .learn(&format!("runnel_{}", self.turn.run_id), out);
         }
         self.runs += 1;
+        // A protocol run has one outcome, so a resumed one needs another id.
         let id = match self.runs {
             1 => self.turn.run_id.clone(),
             run => format!("{}_{run}", self.turn.run_id),
@@ -143,6 +146,7 @@ impl AgUi {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
+        // An error page in JSON has no event type.
         if event.is_document && told["type"].as_str().is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
@@ -154,6 +158,7 @@ impl AgUi {
         match self.progress.event(&told, out)? {
             AgUiStep::Next => Ok(()),
             AgUiStep::Over => {
+                // Store the state before the completion: nothing may follow the terminal event.
                 self.progress.keep_state(out);
                 self.progress.complete(out)
             }
@@ -162,6 +167,7 @@ impl AgUi {
     }
 
     fn ask(&mut self, interrupts: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        // A paused agent resumes from this state, perhaps in another run.
         self.progress.keep_state(out);
         let Some(questions) = AgUiQuestions::of(interrupts, self.questions.asked()) else {
             let message = "the agent waits for an answer that it does not name: update the agent";
@@ -182,6 +188,7 @@ impl AgUi {
                 action_id, values, ..
             } => self.answer(action_id.as_deref(), &values, out),
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
+                // An expired question cannot be answered, so drop its stored form.
                 AgUiQuestions::forget(out);
                 let message =
                     "the agent's question was not answered in time: send the message again";
@@ -217,6 +224,7 @@ impl AgUi {
         let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
         let is_lost = refusal.head.status == 404 && told.contains("thread");
         let reason = "the agent does not know the stored thread";
+        // A resumed run depends on its thread, so a new thread cannot continue it.
         let may_retry = is_lost && self.resume.is_none();
         if may_retry
             && self

@@ -56,13 +56,13 @@ struct Coze {
     turn: ConnectorTurn,
     conversation: PlatformConversation,
     progress: CozeProgress,
-    /// Files of the turn as parts of its message.
+    /// The turn's files as parts of its message.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
     stage: CozeStage,
 }
 
-/// The call that is open.
+/// The open call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CozeStage {
     Uploading,
@@ -100,7 +100,7 @@ impl Machine for Coze {
 }
 
 impl Coze {
-    /// Uploads the next file, or begins the chat.
+    /// Uploads the next file, or begins the chat if none is left.
     fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         while let Some(file) = self.turn.files.get(self.files.len()) {
             let Some(part) = request::remote_part(file) else {
@@ -148,10 +148,12 @@ impl Coze {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let name = event.name.as_deref().unwrap_or_default();
+        // This event has no JSON data.
         if name == "done" {
             return self.progress.complete(out);
         }
         let told = event.json()?;
+        // Coze reports early errors as a JSON document under status 200.
         if event.is_document {
             let failure =
                 failure_of(&told).unwrap_or_else(|| ConnectorFailure::unreadable(&event.text));
@@ -160,6 +162,7 @@ impl Coze {
         if let Err(failure) = self.progress.event(name, &told, out) {
             return self.lost(failure, out);
         }
+        // Learn the id after the event was read: a failed chat must not confirm the conversation.
         if let Some(id) = filled(&told["conversation_id"]) {
             self.conversation.learn(id, out);
         }
@@ -192,6 +195,7 @@ impl Coze {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let failure = self.of_stage(error.into());
+        // Coze hangs for some lost conversations, so a retry with a new one may succeed.
         if self.stage == CozeStage::Streaming && error == TransportError::Idle {
             let reason = "Coze was silent about a stored conversation";
             return self.start_over(failure, reason, out);
@@ -199,7 +203,7 @@ impl Coze {
         Err(failure)
     }
 
-    /// A failure, which names the file where an upload failed.
+    /// Adds the file's name to the failure of an upload.
     fn of_stage(&self, failure: ConnectorFailure) -> ConnectorFailure {
         match self.turn.files.get(self.files.len()) {
             Some(file) if self.stage == CozeStage::Uploading => failure.of_upload(&file.name),
@@ -207,7 +211,7 @@ impl Coze {
         }
     }
 
-    /// A failure, unless it is about a stored conversation that Coze lost.
+    /// Starts over if Coze lost the stored conversation; otherwise returns the failure.
     fn lost(
         &mut self,
         failure: ConnectorFailure,
@@ -230,6 +234,7 @@ impl Coze {
         if !self.conversation.start_over(has_begun, reason, out) {
             return Err(failure);
         }
+        // Remains of the failed stream must not reach the new answer.
         self.progress = CozeProgress::new(&self.turn);
         match self.config.resend_history {
             0 => self.chat(out),

@@ -51,7 +51,7 @@ fn start(
 struct DashScope {
     config: Config,
     turn: ConnectorTurn,
-    /// The session, which Model Studio forgets after an hour.
+    /// The session. Model Studio deletes it after an hour.
     session: PlatformConversation,
     progress: DashScopeProgress,
     history: Vec<HistoryMessage>,
@@ -100,15 +100,17 @@ impl DashScope {
     ) -> Result<(), ConnectorFailure> {
         let told = event.json()?;
         if let Some(failure) = failure_of(event.name.as_deref(), &told) {
+            // Model Studio reports errors within the stream too.
             return self.lost(failure, out);
         }
         let output = &told["output"];
         if event.is_document && !output.is_object() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
+        // Compare before learning: after that the stored id is replaced.
         if let Some(id) = filled(&output["session_id"]) {
             if self.is_forgotten(id) {
-                let reason = "DashScope began a new session in the place of the stored one";
+                let reason = "DashScope began a new session instead of the stored one";
                 return self.start_over(ConnectorFailure::ended_early(), reason, out);
             }
             self.session.learn(id, out);
@@ -120,7 +122,7 @@ impl DashScope {
         Ok(())
     }
 
-    /// True when the response names another session than the request: that session has no history.
+    /// True if the response names another session than the request: that session has no history.
     fn is_forgotten(&self, id: &str) -> bool {
         let is_other = self.session.id().is_some_and(|sent| sent != id);
         let can_start_over = self.session.is_unconfirmed() && !self.progress.has_begun();
@@ -141,7 +143,7 @@ impl DashScope {
         self.lost(failure, out)
     }
 
-    /// A failure, unless it is about a stored session that Model Studio lost.
+    /// Starts over if Model Studio lost the stored session; otherwise returns the failure.
     fn lost(
         &mut self,
         failure: ConnectorFailure,
@@ -164,6 +166,7 @@ impl DashScope {
         if !self.session.start_over(has_begun, reason, out) {
             return Err(failure);
         }
+        // Remains of the failed stream must not reach the new answer.
         self.progress = DashScopeProgress::new(&self.turn, &self.config);
         match self.config.resend_history {
             0 => self.call(out),

@@ -38,9 +38,9 @@ pub(crate) const PLATFORM: Platform = Platform {
 };
 
 const CONVERSATION: &str = "external.conversation_id";
-/// The form that waits for its answer, should the run end before it.
+/// The form that waits for its answer, for the case that the run ends first.
 const PENDING_FORM: &str = "external.pending_form";
-/// Streams that are opened again for one form.
+/// Maximum times that the stream is opened again for one form.
 const MOST_REOPENED: u32 = 3;
 
 fn start(
@@ -48,7 +48,7 @@ fn start(
     reader: &mut ConfigReader<'_>,
 ) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
-    // Dify hangs for ids that are no UUIDs.
+    // Dify hangs for ids that are not UUIDs.
     let is_valid = |id: &str| config.app != DifyAppType::Workflow && is_uuid(id);
     Ok(Box::new(Dify {
         conversation: PlatformConversation::of(&turn, CONVERSATION, is_valid),
@@ -75,22 +75,22 @@ struct Dify {
     turn: ConnectorTurn,
     conversation: PlatformConversation,
     progress: DifyProgress,
-    /// Files of the turn as Dify refers to them.
+    /// The turn's files in Dify's form.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
     stage: DifyStage,
     reopened: u32,
 }
 
-/// The call that is open, or the answer that is awaited.
+/// The open call, or the awaited answer.
 enum DifyStage {
     Uploading,
     Streaming,
     /// A person has the form.
     Asking(DifyForm),
-    /// The form's answer is posted.
+    /// The answer to the form is being posted.
     Submitting,
-    /// The second stream, behind a form.
+    /// The second stream, after a form.
     Resumed,
 }
 
@@ -114,6 +114,7 @@ impl Machine for Dify {
 
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
         event.name.as_deref() == Some("ping")
+            // Older versions send pings as data; test the text before parsing each event twice.
             || event.text.contains("\"ping\"")
                 && event.json().is_ok_and(|told| told["event"] == "ping")
     }
@@ -147,7 +148,7 @@ impl Dify {
         self.submit(&form, answer.action_id.as_deref(), &answer.values, out)
     }
 
-    /// Uploads the next file, or starts the application.
+    /// Uploads the next file, or starts the application if none is left.
     fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         while let Some(file) = self.turn.files.get(self.files.len()) {
             let Some(entry) = request::remote_file(file) else {
@@ -208,6 +209,7 @@ impl Dify {
         if event.is_document && told.get("event").is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
+        // A workflow's id names a run, not a conversation.
         if let Some(id) =
             filled(&told["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
         {
@@ -237,7 +239,7 @@ impl Dify {
             }
             _ if self.progress.is_whole() => self.progress.complete(out),
             _ if self.progress.has_form() => self.ask(out),
-            // The pause of the answered form may end the second stream once more.
+            // The pause of the answered form may end the second stream again.
             DifyStage::Resumed if self.reopened < MOST_REOPENED => {
                 self.reopen(out);
                 Ok(())
@@ -246,9 +248,10 @@ impl Dify {
         }
     }
 
-    /// Asks the next form. The stream is closed meanwhile.
+    /// Asks the next form. The stream is closed during the wait.
     fn ask(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
+        // Store the form before the question: this run may end while the person thinks.
         out.remember(PENDING_FORM, form.kept());
         out.push(MachineOutput::Ask(Box::new(form.question())));
         self.stage = DifyStage::Asking(form);
@@ -268,7 +271,7 @@ impl Dify {
             AwaitedInteraction::Submitted {
                 action_id, values, ..
             } => self.submit(&form, action_id.as_deref(), &values, out),
-            // Dify goes on along the form's branch for timeouts.
+            // Dify continues along the form's branch for timeouts.
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
                 self.progress.resume(&form);
                 self.reopen(out);
@@ -291,6 +294,7 @@ impl Dify {
         let body = form.submission(action, values, &self.turn.user)?;
         self.progress.resume(form);
         self.stage = DifyStage::Submitting;
+        // Clear the form first: a second answer would be refused by Dify.
         out.remember(PENDING_FORM, Value::Null);
         out.call(request::submit(&self.config, form.token(), body));
         Ok(())
@@ -325,16 +329,16 @@ impl Dify {
                 Err(failure.of_upload(name))
             }
             DifyStage::Streaming => self.lost(failure, out),
-            // The form was answered elsewhere, or has expired: the workflow goes on without this answer.
+            // The form was answered elsewhere, or has expired: the workflow continues without this answer.
             DifyStage::Submitting if failure.details.get("status") == Some(&json!(412)) => {
                 out.log(
                     "warning",
-                    "the form takes no answer any more; the workflow goes on without this one",
+                    "the form takes no answer any more; the workflow continues without this one",
                 );
                 self.reopen(out);
                 Ok(())
             }
-            // A paused workflow stays: its form can be answered on Dify.
+            // Send no stop call for a paused workflow: its form can still be answered on Dify.
             DifyStage::Submitting => {
                 self.progress.task_id = None;
                 Err(failure)
@@ -352,6 +356,7 @@ impl Dify {
             DifyStage::Streaming | DifyStage::Resumed if self.progress.is_whole() => {
                 self.progress.complete(out)
             }
+            // Dify hangs for some lost conversations, so a retry with a new one may succeed.
             DifyStage::Streaming if error == TransportError::Idle => self.start_over(
                 error.into(),
                 "Dify was silent about a stored conversation",
@@ -361,7 +366,7 @@ impl Dify {
         }
     }
 
-    /// A failure, unless it is about a stored conversation that Dify lost.
+    /// Starts over if Dify lost the stored conversation; otherwise returns the failure.
     fn lost(
         &mut self,
         failure: ConnectorFailure,

@@ -1,4 +1,4 @@
-//! Any agent over HTTP: a mapping of the operator says what is sent and what the answer means.
+//! Any agent over HTTP: the operator maps the request and the answer by filters.
 
 mod config;
 mod events;
@@ -52,7 +52,7 @@ struct HttpAgent {
     session: PlatformConversation,
     history: Vec<HistoryMessage>,
     reply: HttpReply,
-    /// The meaning of the event that comes next: it is found once, by the question whether it is a ping.
+    /// The meaning of the next event. `is_ping` maps it, and `event` uses it: filters are expensive.
     mapped: RefCell<Option<Result<EventMeaning, ConnectorFailure>>>,
 }
 
@@ -65,7 +65,7 @@ impl Machine for HttpAgent {
                 self.call(out)
             }
             MachineInput::Event(event) => self.event(&event, out),
-            // Nothing behind the end of an answer can fail it.
+            // The answer is complete, so a later failure does not matter.
             MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_final => {
                 self.reply.complete(out)
             }
@@ -87,10 +87,11 @@ impl Machine for HttpAgent {
         }
     }
 
-    /// An event that means nothing.
+    /// True for an event without meaning.
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
         let mapped = events::map(&self.config, event);
         let is_ping = !event.is_document && mapped.as_ref().is_ok_and(EventMeaning::is_nothing);
+        // The session asks for the ping first, then passes the same event.
         self.mapped.replace(Some(mapped));
         is_ping
     }
@@ -138,7 +139,7 @@ impl HttpAgent {
         self.reply.tell(told, out)
     }
 
-    /// The same call once more without the stored session, unless something was told.
+    /// Repeats the call without the stored session, unless results exist.
     fn lost(
         &mut self,
         failure: ConnectorFailure,

@@ -1,4 +1,4 @@
-//! Flows on Langflow. Streamed runs have no stop call: closing the connection stops them.
+//! Flows on Langflow. Streamed runs have no stop call: a closed connection stops them.
 
 mod config;
 mod events;
@@ -41,7 +41,7 @@ fn start(
         return Err(ConnectorFailure::upload(&file.name, fault));
     }
     let is_chat = config.input_type == "chat" && config.output_type == "chat";
-    // The new API takes ids alone, and messages alone.
+    // The new API accepts flow ids only, no names, and chat messages only.
     let fits = is_chat && is_uuid(&config.flow);
     let api = config.api.unwrap_or(if fits {
         LangflowApi::V2
@@ -88,7 +88,7 @@ impl Machine for LangflowAgent {
         }
     }
 
-    /// Lines of comments and ids.
+    /// True for comment lines and event ids.
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
         !event.is_document && !event.data_line().starts_with('{')
     }
@@ -113,6 +113,7 @@ impl LangflowAgent {
         let told = crate::upstream::json::parse(event.data_line()).ok_or_else(unreadable)?;
         let is_over = self.progress.event(&told, out)?;
         if is_over {
+            // Learn the id at the end only: a failed flow must not confirm the session.
             if let Some(id) = self.progress.session.take() {
                 self.session.learn(&id, out);
             }
@@ -129,6 +130,7 @@ impl LangflowAgent {
         refusal: ErrorStatus,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
+        // With a configured API the operator's choice is final.
         let may_fall_back = self.api == LangflowApi::V2 && self.config.api.is_none();
         if may_fall_back && is_missing(&refusal) {
             self.api = LangflowApi::V1;
@@ -139,7 +141,7 @@ impl LangflowAgent {
     }
 }
 
-/// True for servers without the new API, with it switched off, or with an earlier form of it.
+/// True for servers without the new API, with it disabled, or with an earlier form of it.
 fn is_missing(refusal: &ErrorStatus) -> bool {
     let code = refusal.json()["detail"]["code"].as_str().map(str::to_owned);
     match refusal.head.status {

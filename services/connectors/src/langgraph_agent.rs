@@ -53,7 +53,7 @@ pub(crate) const DEERFLOW: Platform = Platform {
 };
 
 const THREAD: &str = "external.thread_id";
-/// Times that a run is waited for whose stream ended early.
+/// Maximum times that a run is joined after its stream ended early.
 const MOST_JOINED: u32 = 2;
 
 fn start(turn: ConnectorTurn, config: Config) -> Box<dyn Machine> {
@@ -83,15 +83,15 @@ struct LangGraph {
     joined: u32,
 }
 
-/// The call that is open, or the answer that is awaited.
+/// The open call, or the awaited answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LangGraphStage {
     Creating,
     Running,
     Asking,
-    /// The stream ended without an end mark: the thread's state is read.
+    /// The stream ended without an end mark, so the thread's state is read.
     Checking,
-    /// The run goes on without a stream.
+    /// The run continues without a stream.
     Joining,
 }
 
@@ -124,7 +124,7 @@ impl Machine for LangGraph {
 
 impl LangGraph {
     fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        // Files that cannot be handed over fail before a thread is made for them.
+        // Fail for unsupported files before a thread is created for them.
         request::input(&self.config, &self.turn, &[])?;
         match self.turn.submission.clone() {
             Some(answer) => self.submitted(&answer, out),
@@ -162,6 +162,7 @@ impl LangGraph {
         if self.stage != LangGraphStage::Running {
             return;
         }
+        // The accepted run confirms the stored thread.
         if let Some(id) = self.thread.id().map(str::to_owned) {
             self.thread.learn(&id, out);
         }
@@ -195,7 +196,7 @@ impl LangGraph {
                     }
                 }
             }
-            // The state says how the run ended.
+            // The state reports the run's end, so the joined values are not needed.
             LangGraphStage::Joining | LangGraphStage::Asking => Ok(()),
         }
     }
@@ -216,13 +217,13 @@ impl LangGraph {
         };
         let read = self.progress.event(name, &told, out);
         if read.is_err() {
-            // A run that failed by itself needs no stop.
+            // A failed run needs no stop call.
             self.progress.run_id = None;
         }
         if read? { self.finish(out) } else { Ok(()) }
     }
 
-    /// The run is over, or stopped at a question.
+    /// Completes the run, or asks the questions at which it stopped.
     fn finish(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.progress.interrupts.is_empty() {
             return self.progress.complete(out);
@@ -245,7 +246,8 @@ impl LangGraph {
         }
     }
 
-    /// Servers end streams without a mark, also those of runs that were cancelled: the state tells them apart.
+    /// Reads the thread's state. Servers end streams without a mark, also those of cancelled runs; the state has the
+    /// difference.
     fn check(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.progress.run_id.is_none() {
             return Err(ConnectorFailure::ended_early());
@@ -310,6 +312,7 @@ impl LangGraph {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let reason = "the server does not know the stored thread";
+        // A resumed run depends on its thread, so a new thread cannot continue it.
         let may_retry = self.work.is_none();
         if !may_retry
             || !self
@@ -336,6 +339,7 @@ impl LangGraph {
                 action_id, values, ..
             } => self.answer(action_id.as_deref(), &values, out),
             AwaitedInteraction::Expired | AwaitedInteraction::Open => {
+                // An expired question cannot be answered, so drop its stored form.
                 LangGraphQuestions::forget(out);
                 let message =
                     "the agent's question was not answered in time: send the message again";
@@ -348,7 +352,7 @@ impl LangGraph {
         }
     }
 
-    /// The answer to a question of an earlier run.
+    /// Handles the answer to a question of an earlier run.
     fn submitted(
         &mut self,
         answer: &InteractionSubmission,

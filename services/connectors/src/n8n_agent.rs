@@ -1,4 +1,4 @@
-//! Workflows on n8n behind a webhook or a chat trigger.
+//! Workflows on n8n, called by a webhook or a chat trigger.
 
 mod config;
 mod events;

@@ -1,4 +1,4 @@
-//! Agents behind the APIs of OpenAI: Chat Completions and Responses.
+//! Agents with an API of OpenAI: Chat Completions or Responses.
 
 mod chat;
 mod config;
@@ -64,7 +64,7 @@ impl Machine for OpenAiAgent {
                 self.call(out)
             }
             MachineInput::Event(event) => self.event(&event, out),
-            // Nothing behind the end of an answer can fail it.
+            // The answer is complete, so a later failure does not matter.
             MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_whole() => {
                 self.complete(out)
             }
@@ -77,7 +77,7 @@ impl Machine for OpenAiAgent {
 }
 
 impl OpenAiAgent {
-    /// The server keeps the conversation, or gets the last messages with each call.
+    /// Reads the history first, unless the server stores the conversation.
     fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.config.keeps_conversation() || self.config.history == 0 {
             return self.call(out);
@@ -130,7 +130,7 @@ impl OpenAiAgent {
         Ok(())
     }
 
-    /// Takes the conversation's id where the server states it under the configured name.
+    /// Learns the conversation's id from the configured member.
     fn learn(&mut self, told: &serde_json::Value, out: &mut OutputQueue) {
         let field = self.config.conversation.as_ref();
         if let Some(id) = field.and_then(|field| filled(&told[field.name.as_str()])) {
@@ -143,6 +143,7 @@ impl OpenAiAgent {
             .reply
             .response_id
             .take()
+            // Only a complete response can be continued.
             .filter(|_| self.config.chains_responses)
         {
             self.conversation.learn(&id, out);
@@ -183,7 +184,7 @@ impl OpenAiAgent {
         Err(error.into())
     }
 
-    /// A failure, unless it is about a stored conversation that the server lost.
+    /// Starts over if the server lost the stored conversation; otherwise returns the failure.
     fn lost(
         &mut self,
         failure: ConnectorFailure,
@@ -209,7 +210,7 @@ impl OpenAiAgent {
         Err(failure)
     }
 
-    /// The call once more in a new conversation, with the last messages.
+    /// Repeats the call in a new conversation, with the last messages.
     fn restart(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         self.reply = OpenAiReply::new(&self.turn);
         if self.config.history == 0 {

@@ -222,8 +222,7 @@ impl MachineSession {
     fn deliver(&mut self, events: Vec<UpstreamEvent>) -> Vec<MachineOutput> {
         let mut outputs = Vec::new();
         for event in events {
-            // A machine may have finished, asked or called within this chunk; the remaining events belong to the old
-            // response.
+            // The machine may have left this response within the chunk: drop the remaining events.
             if !matches!(self.phase, SessionPhase::Reading(_)) {
                 break;
             }

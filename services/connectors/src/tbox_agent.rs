@@ -55,13 +55,13 @@ struct Tbox {
     turn: ConnectorTurn,
     conversation: PlatformConversation,
     progress: TboxProgress,
-    /// Files of the turn as Tbox refers to them.
+    /// The turn's files in Tbox's form.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
     stage: TboxStage,
 }
 
-/// The call that is open.
+/// The open call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TboxStage {
     Uploading,
@@ -95,7 +95,7 @@ impl Machine for Tbox {
 }
 
 impl Tbox {
-    /// Uploads the next file, or begins the chat.
+    /// Uploads the next file, or begins the chat if none is left.
     fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.turn.files.get(self.files.len()) {
             Some(file) => out.call(request::upload(&self.config, file)?),
@@ -182,6 +182,7 @@ impl Tbox {
         error: TransportError,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
+        // The answer is complete, so a later failure does not matter.
         if self.progress.is_done() {
             return self.progress.complete(out);
         }
@@ -193,7 +194,7 @@ impl Tbox {
         Err(failure)
     }
 
-    /// A failure, which names the file where an upload failed.
+    /// Adds the file's name to the failure of an upload.
     fn of_stage(&self, failure: ConnectorFailure) -> ConnectorFailure {
         match self.turn.files.get(self.files.len()) {
             Some(file) if self.stage == TboxStage::Uploading => failure.of_upload(&file.name),
@@ -201,7 +202,7 @@ impl Tbox {
         }
     }
 
-    /// A failure, unless it is about a stored conversation that Tbox lost.
+    /// Starts over if Tbox lost the stored conversation; otherwise returns the failure.
     fn lost(
         &mut self,
         failure: ConnectorFailure,
@@ -224,6 +225,7 @@ impl Tbox {
         if !self.conversation.start_over(has_begun, reason, out) {
             return Err(failure);
         }
+        // Remains of the failed stream must not reach the new answer.
         self.progress = TboxProgress::new(&self.turn);
         match self.config.resend_history {
             0 => self.chat(out),

@@ -38,7 +38,7 @@ fn start(
     reader: &mut ConfigReader<'_>,
 ) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
-    // Files that cannot be handed over fail before a session is made for them.
+    // Fail for unsupported files before a session is created for them.
     request::images(&turn)?;
     Ok(Box::new(WeKnora {
         session: PlatformConversation::of(&turn, SESSION, |_| true),
@@ -56,7 +56,7 @@ struct WeKnora {
     session: PlatformConversation,
     history: Vec<HistoryMessage>,
     progress: WeKnoraProgress,
-    /// The open call makes a session.
+    /// The open call creates a session.
     is_creating: bool,
 }
 
@@ -78,7 +78,7 @@ impl Machine for WeKnora {
                 Ok(())
             }
             MachineInput::Event(event) => self.event(&event, out),
-            // Servers leave out the end mark of the run, or send it late.
+            // Servers omit the end mark of the run, or send it late.
             MachineInput::Ended | MachineInput::Failed(_) if self.progress.is_done => {
                 self.progress.complete(out)
             }
@@ -114,6 +114,7 @@ impl WeKnora {
     }
 
     fn opened(&mut self, out: &mut OutputQueue) {
+        // The accepted chat confirms the stored session.
         if let Some(id) = self.session.id().map(str::to_owned) {
             self.session.learn(&id, out);
         }

@@ -1,5 +1,5 @@
-//! The binary: started, asked, stopped, and tried against a platform.
-#![expect(clippy::unwrap_used, reason = "a test says what it needs")]
+//! The binary: start, health check, stop, and a trial against a platform.
+#![expect(clippy::unwrap_used, reason = "a test states its precondition")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -79,7 +79,7 @@ fn rejects_options_that_expose_secrets() {
     }
 }
 
-/// Runs an HTTP agent whose platform answers once with that body.
+/// Runs an HTTP agent against a platform that sends this body once.
 fn try_against(body: &'static str, events: &str) -> Output {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

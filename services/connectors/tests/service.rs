@@ -1,5 +1,5 @@
 //! The service over real sockets: platforms that misbehave, persons, files, and many runs at once.
-#![expect(clippy::unwrap_used, reason = "a test says what it needs")]
+#![expect(clippy::unwrap_used, reason = "a test states its precondition")]
 
 #[path = "service/client.rs"]
 mod client;
@@ -20,7 +20,7 @@ use client::{ConnectorsProcess, KEY, ending, of};
 use transcripts::CompletedTranscript;
 use upstream::{Act, FakePlatform, stream, whole};
 
-/// Runs at once.
+/// Number of concurrent runs.
 const RUNS: usize = 200;
 /// Growth of the process between the first and the last of equal loads.
 const GROWTH_BYTES: usize = 48 * 1024 * 1024;
@@ -319,7 +319,7 @@ async fn files_go_both_ways() {
     );
 }
 
-/// No platform answers before all of its runs have asked.
+/// No platform answers before it has received the requests of all its runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_platforms_keep_200_runs_apart() {
     let connectors = ConnectorsProcess::start().await;
@@ -345,7 +345,7 @@ async fn all_platforms_keep_200_runs_apart() {
     }
 }
 
-/// A platform that plays a transcript once `together` of its kind were asked.
+/// A platform that plays a transcript after `together` requests to its kind.
 async fn feed(
     transcript: &Arc<CompletedTranscript>,
     gate: &watch::Sender<usize>,

@@ -1,15 +1,15 @@
-//! Plays transcripts of platforms against their machines: whole, cut at every byte, and ended at every byte.
+//! Plays transcripts of platforms against their machines: complete, cut at every byte, and ended at every byte.
 //!
 //! A transcript `transcripts/{platform}/{name}.json` has these members, all but `config` optional:
 //!
-//! - `config`: the agent's configuration. `secret-of-test` stands for its secrets: no failure and no log may hold it.
+//! - `config`: the agent's configuration. `secret-of-test` marks its secrets: no failure and no log may contain it.
 //! - `turn`: `text`, `state`, `params`, `submission`, `run_token`, `deadline`, `streams`, `files` (`name`, `mime_type`,
 //!   and `text` or `url`), `history` (`role`, `text`).
 //! - `responses`: one of each call, in order. A file of raw HTTP, `{"file": …, "end": "idle"}`, or `{"failed": "idle"}`
-//!   (`connect`, `timeout`, `broken`, `idle`). By default `{name}.http` alone. Further calls find no connection.
+//!   (`connect`, `timeout`, `broken`, `idle`). By default only `{name}.http`. Further calls find no connection.
 //! - `answers`: one `AwaitedInteraction` of each question, in order. Further questions expire.
-//! - `is_delimited`: false where a body that ends early looks whole, such as plain text.
-//! - `fails_late`: true where a failure follows the first of two end marks: an end between them completes the answer.
+//! - `is_delimited`: false if a body that ends early looks complete, such as plain text.
+//! - `fails_late`: true if a failure follows the first of two end marks: an end between them completes the answer.
 //! - `results`: the outputs in short. `CONNECTORS_BLESS=1 cargo test -p connectors --test transcripts` writes them:
 //!   review the difference.
 
@@ -50,7 +50,7 @@ enum Response {
     Failed(TransportError),
 }
 
-/// The way in which the bodies are handed over.
+/// The way in which the bodies are passed on.
 #[derive(Clone, Copy, Debug)]
 enum Delivery {
     Whole,
@@ -60,7 +60,7 @@ enum Delivery {
         response: usize,
         at: usize,
     },
-    /// One body without its rest. `is_broken`: by a broken connection, else by an end that looks clean.
+    /// One body without its rest. `is_broken`: the connection breaks; otherwise the end looks clean.
     Ended {
         response: usize,
         at: usize,
@@ -237,7 +237,7 @@ impl PlatformTranscript {
         Response::Http { head, body, end }
     }
 
-    /// Each place within the body of each response.
+    /// Each cut within the body of each response.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         let bodies = self
             .responses
@@ -336,7 +336,7 @@ impl PlatformTranscript {
         stem(&self.path)
     }
 
-    /// Hands over one response, up to the next step of the machine.
+    /// Passes one response to the machine, up to its next step.
     fn respond(
         &self,
         session: &mut MachineSession,
@@ -432,7 +432,7 @@ impl PlatformTranscript {
         let (told, expected) = (pretty_list(&results), pretty_list(&expected));
         assert!(
             told == expected,
-            "{}: results differ\n--- told\n{told}\n--- expected\n{expected}",
+            "{}: results differ\n--- received\n{told}\n--- expected\n{expected}",
             self.name
         );
     }
@@ -509,7 +509,7 @@ fn parse_http(bytes: &[u8]) -> (PlatformResponseHead, Vec<u8>) {
     let end = bytes
         .windows(2)
         .position(|pair| pair == b"\n\n")
-        .expect("an empty line behind the headers");
+        .expect("an empty line after the headers");
     let head = std::str::from_utf8(&bytes[..end]).expect("headers of text");
     let mut lines = head.lines();
     let status = lines
@@ -526,7 +526,7 @@ fn parse_http(bytes: &[u8]) -> (PlatformResponseHead, Vec<u8>) {
     (head, bytes[end + 2..].to_vec())
 }
 
-/// True for outputs that the run goes on, or ends, with.
+/// True for outputs that continue or end the run.
 fn is_step(output: &MachineOutput) -> bool {
     matches!(
         output,
@@ -594,7 +594,7 @@ fn short_request(request: &PlatformRequest) -> Value {
 fn short_result(kind: &str, data: &JsonObject) -> Value {
     let chunk = &data.get("chunk").cloned().unwrap_or_default();
     match kind {
-        // The whole text beside an increment follows from the increments.
+        // The full text next to an increment follows from the increments.
         "message.delta" if chunk["content"] == "" => json!({"replace": chunk["all_content"]}),
         "message.delta" => json!({"delta": chunk["content"]}),
         "message.completed" => json!({"completed": data["message"]["content"]}),

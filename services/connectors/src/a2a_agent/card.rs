@@ -8,7 +8,6 @@ use crate::request::{PlatformRequest, below};
 use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 
-/// An interface of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Interface {
     pub(super) url: Url,
@@ -18,7 +17,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// The configured one.
+    /// The interface from the configuration.
     pub(super) fn configured(config: &Config) -> Option<Self> {
         Some(Self {
             url: config.endpoint.clone()?,
@@ -28,15 +27,16 @@ impl Interface {
         })
     }
 
-    /// The interface that the state keeps, if it is of this configuration.
+    /// The interface stored in the state, if it belongs to this configuration.
     pub(super) fn restore(config: &Config, kept: &Value) -> Option<Self> {
+        // The operator may have changed the address since the interface was stored.
         if kept["base"] != config.base.as_str() {
             return None;
         }
         Self::of(config, &kept["interface"], kept["streams"] == true).ok()?
     }
 
-    /// The interface of a card, and what the state keeps of it.
+    /// The interface of a card, and its form for the state.
     pub(super) fn of_card(
         config: &Config,
         card: &Value,
@@ -57,7 +57,7 @@ impl Interface {
         Err(ConnectorFailure::new(FailureKind::ApiError, message))
     }
 
-    /// One interface of a card. `None`: of another protocol or version.
+    /// Reads one interface of a card. `None` for another protocol or version.
     fn of(config: &Config, told: &Value, streams: bool) -> Result<Option<Self>, ConnectorFailure> {
         let binding = match told["protocolBinding"].as_str() {
             Some("JSONRPC") => Binding::JsonRpc,
@@ -71,7 +71,7 @@ impl Interface {
             return Ok(None);
         };
         let url = config.base.join(url).ok();
-        // The credential goes to the configured host alone.
+        // The credential must only reach the configured host.
         let url = url.filter(|url| url.origin() == config.base.origin());
         let Some(url) = url else {
             let fault = "is needed: the agent's card names an interface on another host";
@@ -86,8 +86,9 @@ impl Interface {
     }
 }
 
-/// The call that reads the card.
+/// The request for the card.
 pub(super) fn request(config: &Config) -> PlatformRequest {
+    // A base URL of a JSON file is the address of the card itself.
     let path = std::path::Path::new(config.base.path());
     if path
         .extension()

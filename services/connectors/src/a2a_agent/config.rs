@@ -16,15 +16,15 @@ pub(super) enum Binding {
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) base: Url,
-    /// Calls go there, and no card is read.
+    /// Target of the calls; then no card is read.
     pub(super) endpoint: Option<Url>,
-    /// Absent: the first one of the card.
+    /// Absent: the first supported one of the card.
     pub(super) binding: Option<Binding>,
     pub(super) tenant: String,
-    /// The header with the credential, and its whole value.
+    /// The header with the credential, and its complete value.
     pub(super) credential: Option<(&'static str, SecretString)>,
     pub(super) resend_history: u32,
-    /// The member of the request's metadata that gets the run token.
+    /// The member of the request's metadata for the run token.
     pub(super) host_tools: Option<String>,
 }
 
@@ -40,6 +40,7 @@ impl Config {
             ("x-api-key", "x-api-key"),
             ("api-key", "api-key"),
         ];
+        // `url` requires a value, and the key is optional.
         let has_endpoint = !reader.text("endpoint")?.is_empty();
         let endpoint = has_endpoint
             .then(|| reader.url("endpoint", ""))

@@ -1,4 +1,4 @@
-//! Messages, tasks and updates of an agent: one in, results out.
+//! Reads messages, tasks and updates of an agent, and emits results.
 
 use std::collections::BTreeSet;
 
@@ -12,34 +12,34 @@ use crate::upstream::answer::AnswerText;
 use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 
-/// Artifacts of one task.
+/// Maximum artifacts of one task.
 const MOST_ARTIFACTS: usize = 200;
-/// Files of one answer; further ones are named in the log.
+/// Maximum files of one answer; further ones are logged.
 const MOST_FILES: usize = 50;
 
 /// The next step of the machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum A2aStep {
     Next,
-    /// The answer is whole.
+    /// The answer is complete.
     Over,
-    /// The agent asks.
+    /// The agent asks a question.
     Ask(String),
 }
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct A2aProgress {
     answer: AnswerText,
     pub(super) task_id: Option<String>,
     artifacts: Vec<Artifact>,
-    /// The text of all artifacts as it was told.
+    /// The text of all artifacts as it was sent.
     told: String,
-    /// The last status message that was read.
+    /// Id of the last status message that was read.
     status_message: String,
     files: BTreeSet<String>,
 }
 
-/// The text of an artifact, and its data where it has no text.
+/// The text of an artifact, and its data in case it has no text.
 #[derive(Debug)]
 struct Artifact {
     id: String,
@@ -77,6 +77,7 @@ impl A2aProgress {
     ) -> Result<A2aStep, ConnectorFailure> {
         let (task, status) = (&told["task"], &told["statusUpdate"]);
         let (message, artifact) = (&told["message"], &told["artifactUpdate"]);
+        // An agent may answer with a message and without a task.
         if message.is_object() {
             self.artifact("message", &message["parts"], false, out);
             return Ok(A2aStep::Over);
@@ -101,6 +102,7 @@ impl A2aProgress {
             return Ok(A2aStep::Next);
         }
         self.know(&task["id"]);
+        // A task repeats its artifacts in full, so they replace the earlier ones.
         for artifact in task["artifacts"].as_array().into_iter().flatten() {
             let id = artifact["artifactId"].as_str().unwrap_or_default();
             self.artifact(id, &artifact["parts"], false, out);
@@ -110,6 +112,7 @@ impl A2aProgress {
 
     /// Completes the message and the run.
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        // Without a task id no stop call is sent for a finished task.
         self.task_id = None;
         if !self.answer.complete_with_files(!self.files.is_empty(), out) {
             return Err(ConnectorFailure::empty());
@@ -132,10 +135,11 @@ impl A2aProgress {
         let message = &status["message"];
         let text = text_of(&message["parts"]);
         let state = status["state"].as_str().unwrap_or_default();
+        // Version 0.x uses the lower-case names without a prefix.
         let state = state.trim_start_matches("TASK_STATE_").to_ascii_lowercase();
         match state.as_str() {
             "completed" => {
-                // Agents without artifacts answer by their last status.
+                // Agents without artifacts answer with their last status.
                 if self.told.is_empty() {
                     self.artifact("status", &message["parts"], false, out);
                 }
@@ -188,7 +192,7 @@ impl A2aProgress {
             artifact.data.clear();
         }
         let piece = text_of(parts);
-        // Pieces of the last artifact cost no comparison of the whole text.
+        // A piece of the last artifact extends the text and needs no comparison of the complete text.
         let goes_on = appends && is_last && !artifact.text.is_empty();
         artifact.text.push_str(&piece);
         for part in parts.as_array().into_iter().flatten() {
@@ -207,7 +211,7 @@ impl A2aProgress {
         }
     }
 
-    /// Tells the text of all artifacts as far as it is new.
+    /// Emits the new part of the text of all artifacts.
     fn say(&mut self, out: &mut OutputQueue) {
         let texts = self
             .artifacts
@@ -227,6 +231,7 @@ impl A2aProgress {
 
     fn file(&mut self, artifact: &str, part: &Value, out: &mut OutputQueue) {
         let content = match (part["raw"].as_str(), filled(&part["url"])) {
+            // Compare the encoded length, so that no larger buffer is allocated.
             (Some(raw), _) if raw.len() / 4 * 3 <= FILE_BYTES => STANDARD
                 .decode(raw)
                 .ok()

@@ -1,14 +1,13 @@
-//! Errors of A2A, over JSON-RPC and over HTTP alike.
+//! Errors of A2A, over JSON-RPC and HTTP.
 
 use serde_json::Value;
 
 use crate::upstream::failure::{ConnectorFailure, ErrorStatus, message_of};
 
-/// The errors that the machine handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum A2aFault {
     TaskUnknown,
-    /// The operation, or the method.
+    /// The operation or the method is unsupported.
     Unsupported,
     ContentType,
     Other,
@@ -28,7 +27,7 @@ pub(super) fn of_rpc(error: &Value) -> (A2aFault, ConnectorFailure) {
     (fault, failure)
 }
 
-/// The fault and the failure of another status.
+/// The fault and the failure of an HTTP error response.
 pub(super) fn of_refusal(refusal: ErrorStatus) -> (A2aFault, ConnectorFailure) {
     let told = refusal.json();
     let mut details = told["error"]["details"].as_array().into_iter().flatten();

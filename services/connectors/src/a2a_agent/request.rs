@@ -15,7 +15,7 @@ use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 use crate::upstream::question::ANSWER;
 
-/// The text, the context, and the task that goes on.
+/// The parameters of one message.
 pub(super) struct A2aMessage<'a> {
     pub(super) id: String,
     pub(super) text: &'a str,
@@ -34,6 +34,7 @@ pub(super) fn send(
 ) -> Result<PlatformRequest, ConnectorFailure> {
     let has_files = said.with_files && !turn.files.is_empty();
     let text = (!said.text.is_empty() || !has_files).then(|| json!({"text": said.text}));
+    // An event of files only needs no empty text part.
     let files = turn.files.iter().filter(|_| said.with_files).map(part);
     let parts: Vec<_> = text
         .into_iter()
@@ -81,6 +82,7 @@ pub(super) fn task(config: &Config, to: &Interface, id: &str) -> PlatformRequest
 pub(super) fn subscribe(config: &Config, to: &Interface, id: &str) -> PlatformRequest {
     let request = match to.binding {
         Binding::JsonRpc => rpc(to, "SubscribeToTask", id_of(id)),
+        // `below` escapes each segment, and a colon stays as it is.
         Binding::HttpJson => PlatformRequest::get(at(to, &["tasks", &format!("{id}:subscribe")])),
     };
     authorized(config, request).framed(ResponseFraming::Sse)
@@ -98,7 +100,7 @@ pub(super) fn cancel(config: &Config, to: &Interface, id: &str) -> PlatformReque
     authorized(config, request)
 }
 
-/// With the credential and the version of the protocol.
+/// Adds the credential and the protocol version.
 pub(super) fn authorized(config: &Config, request: PlatformRequest) -> PlatformRequest {
     let request = request.header("a2a-version", "1.0");
     match &config.credential {
@@ -115,6 +117,7 @@ fn rpc(to: &Interface, method: &str, mut params: JsonObject) -> PlatformRequest 
     if !to.tenant.is_empty() {
         params.insert("tenant".to_owned(), json!(to.tenant));
     }
+    // Each call has a connection of its own, so one constant id is enough.
     let body = json!({"jsonrpc": "2.0", "id": "1", "method": method, "params": params});
     PlatformRequest::post(to.url.clone(), object(body))
 }
@@ -134,7 +137,7 @@ fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     Ok(part)
 }
 
-/// The text that answers a question.
+/// The text of the answer to a question.
 pub(super) fn answer_of(values: &JsonObject) -> String {
     let answer = values.get(ANSWER).and_then(Value::as_str);
     answer.unwrap_or_default().to_owned()

@@ -10,12 +10,12 @@ use crate::upstream::failure::ConnectorFailure;
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) url: Url,
-    /// The header with the credential, and its whole value.
+    /// The header with the credential, and its complete value.
     pub(super) credential: Option<(&'static str, SecretString)>,
-    /// Earlier messages that are sent.
+    /// Number of earlier messages to send.
     pub(super) history: u32,
     pub(super) forwarded: JsonObject,
-    /// The forwarded property that gets the run token.
+    /// The forwarded property for the run token.
     pub(super) host_tools: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The stream of a run: one event in, results out.
+//! Reads the events of a run, and emits results.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +14,15 @@ use crate::upstream::json::{self, filled};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
-/// Messages of one run that are told apart.
+/// Maximum messages of one run whose ids are tracked.
 const MOST_MESSAGES: usize = 256;
-/// Tool calls of one run that are open at once.
+/// Maximum open tool calls of one run.
 const MOST_CALLS: usize = 128;
-/// Bytes of the arguments of one call.
+/// Maximum bytes of the arguments of one call.
 const MOST_ARGUMENTS: usize = 64 * 1024;
-/// Bytes of the agent's state.
+/// Maximum bytes of the agent's state.
 const STATE_BYTES: usize = 64 * 1024;
-/// The agent's state, which the next run starts from.
+/// State key of the agent's state, from which the next run starts.
 pub(super) const STATE: &str = "x.ag_ui.state";
 
 /// The next step of the machine.
@@ -35,23 +35,23 @@ pub(super) enum AgUiStep {
     Paused(Value),
 }
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct AgUiProgress {
     answer: AnswerText,
     tools: ToolEvents,
     calls: Vec<AgUiCall>,
     usage: Vec<LlmTokenUsage>,
-    /// The message whose text came last.
+    /// Id of the last message with text.
     message: String,
-    /// Messages that are no answer: of other roles, or of subagents.
+    /// Ids of messages that are no answer: of other roles, or of subagents.
     others: BTreeSet<String>,
     pub(super) state: Value,
     has_new_state: bool,
-    /// The answer where no text was streamed.
+    /// The answer if no text was streamed.
     fallback: Option<String>,
 }
 
-/// A tool call whose result has not come.
+/// A tool call without a result so far.
 struct AgUiCall {
     id: String,
     name: String,
@@ -79,7 +79,6 @@ impl AgUiProgress {
         self.answer.has_begun() || self.tools.has_told()
     }
 
-    /// Reads one event.
     pub(super) fn event(
         &mut self,
         told: &Value,
@@ -93,7 +92,7 @@ impl AgUiProgress {
                 self.message_began(told);
                 self.text(told, delta, out);
             }
-            // The names before 1.0 stand behind them.
+            // The last one is the name before version 1.0.
             "REASONING_MESSAGE_CONTENT"
             | "REASONING_MESSAGE_CHUNK"
             | "THINKING_TEXT_MESSAGE_CONTENT" => {
@@ -147,10 +146,12 @@ impl AgUiProgress {
 
     /// Completes the message and the run.
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+        // Calls without an end event start here, so that clients see what the agent requested.
         for call in std::mem::take(&mut self.calls) {
             self.tell(&call, out);
             self.calls.push(call);
         }
+        // Agents without streaming send their text in the last snapshot or result only.
         if self.answer.is_empty()
             && let Some(text) = self.fallback.take()
         {
@@ -178,6 +179,7 @@ impl AgUiProgress {
         let usage = told["usage"].as_array().into_iter().flatten();
         self.usage.extend(usage.filter_map(usage_of));
         if let Some(result) = json::text_of(&told["result"]) {
+            // A snapshot is the conversation itself, so it has priority over the result.
             self.fallback.get_or_insert(result);
         }
         let outcome = &told["outcome"];
@@ -201,13 +203,14 @@ impl AgUiProgress {
     }
 
     fn text(&mut self, told: &Value, piece: &str, out: &mut OutputQueue) {
-        // Chunks without an id go on with the last message.
+        // Chunks without an id continue the last message.
         let id = filled(&told["messageId"])
             .unwrap_or(&self.message)
             .to_owned();
         if piece.is_empty() {
             return;
         }
+        // Text of a subagent is work for the agent, so report it as reasoning.
         if filled(&told["subagentRunId"]).is_some() {
             self.answer.think(piece, out);
             return;
@@ -216,6 +219,7 @@ impl AgUiProgress {
             self.message = id;
             return;
         }
+        // Each message of a run is a paragraph of the one answer.
         if id != self.message && !self.answer.is_empty() {
             self.answer.append("\n\n", out);
         }
@@ -238,13 +242,14 @@ impl AgUiProgress {
     }
 
     fn arguments(&mut self, told: &Value, piece: &str) {
-        // Chunks without an id go on with the last call.
+        // Chunks without an id continue the last call.
         let at = match filled(&told["toolCallId"]) {
             Some(id) => self.calls.iter().position(|call| call.id == id),
             None => self.calls.len().checked_sub(1),
         };
         let call = at.and_then(|at| self.calls.get_mut(at));
         if let Some(call) = call
+            // Oversized arguments stay cut and fail to parse, so the call has no parameters.
             && call.arguments.len() + piece.len() <= MOST_ARGUMENTS
         {
             call.arguments.push_str(piece);
@@ -271,6 +276,7 @@ impl AgUiProgress {
         self.calls.retain(|call| call.id != id);
         let content = &told["content"];
         let result = content.as_str().and_then(json::parse);
+        // Tool results are texts in the protocol, mostly of JSON.
         let result = result.unwrap_or_else(|| content.clone());
         self.tools.complete(id, result, filled(&told["error"]), out);
     }
@@ -286,7 +292,7 @@ impl AgUiProgress {
     }
 }
 
-/// The text of the last answer behind the person's last message.
+/// The text of the last answer after the user's last message.
 fn last_answer(messages: &Value) -> Option<String> {
     let messages = messages.as_array()?.iter().rev();
     let mut new = messages.take_while(|message| message["role"] != "user");
@@ -296,7 +302,7 @@ fn last_answer(messages: &Value) -> Option<String> {
     })
 }
 
-/// A content: a text, or parts of which those of text count.
+/// The text of a content: a text, or the text parts of a list.
 fn text_of(content: &Value) -> Option<String> {
     let parts = content.as_array().into_iter().flatten();
     let parts = parts.filter_map(|part| part["text"].as_str().or_else(|| part.as_str()));

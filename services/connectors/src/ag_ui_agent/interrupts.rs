@@ -1,4 +1,4 @@
-//! Interrupts of a run as questions, asked one behind the other, and their answers.
+//! Interrupts of a run as consecutive questions, and the answers to them.
 
 use protocol::JsonObject;
 use protocol::interaction::{InteractionRequest, InteractionSubmission};
@@ -8,13 +8,13 @@ use crate::machine::{MachineOutput, OutputQueue};
 use crate::upstream::json::filled;
 use crate::upstream::question::{action, fields_of, question, value_of};
 
-/// The questions that wait for their answers, should the run end before them.
+/// The open questions, for the case that the run ends before their answers.
 const PENDING: &str = "external.pending_interrupts";
-/// Bytes of the questions that the state keeps.
+/// Maximum bytes of the questions in the state.
 const MOST_PENDING: usize = 32 * 1024;
-/// Interrupts of one run; further ones are ignored.
+/// Maximum interrupts of one run; further ones are ignored.
 const MOST_INTERRUPTS: usize = 20;
-/// The members of an interrupt that are needed for its question and its answer.
+/// The members of an interrupt that its question and its answer need.
 const KEPT: [&str; 5] = ["id", "reason", "message", "toolCallId", "responseSchema"];
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct AgUiQuestions {
 }
 
 impl AgUiQuestions {
-    /// The interrupts of an outcome. `None` where none has an id.
+    /// The questions of an outcome. `None` if no interrupt has an id.
     pub(super) fn of(interrupts: &Value, asked: u32) -> Option<Self> {
         let list = interrupts.as_array()?.iter();
         let list = list.filter(|interrupt| filled(&interrupt["id"]).is_some());
@@ -56,12 +56,12 @@ impl AgUiQuestions {
         })
     }
 
-    /// The number of questions that were asked: an id is used once in a run.
+    /// Number of questions so far. It makes ids unique within a run.
     pub(super) fn asked(&self) -> u32 {
         self.asked
     }
 
-    /// Asks the first open question, and keeps all for an answer behind the end of the run.
+    /// Asks the first open question, and stores all for an answer after the end of the run.
     pub(super) fn ask(&mut self, out: &mut OutputQueue) {
         let Some(interrupt) = self.open.first() else {
             return;
@@ -70,12 +70,13 @@ impl AgUiQuestions {
         let id = interrupt["id"].as_str().unwrap_or_default();
         let asked = question_of(interrupt, &format!("ag_ui_{id}_{}", self.asked));
         let kept = json!({"interaction_id": asked.interaction_id, "open": self.open, "answers": self.answers});
+        // Questions beyond the limit are answered within this run or not at all.
         let is_small = kept.to_string().len() <= MOST_PENDING;
         out.remember(PENDING, if is_small { kept } else { Value::Null });
         out.push(MachineOutput::Ask(Box::new(asked)));
     }
 
-    /// Answers the first open question, and asks the next one or gives the entries that resume the agent.
+    /// Records the answer to the first open question. Asks the next one, or returns the entries that resume the agent.
     pub(super) fn answer(
         &mut self,
         taken: Option<&str>,
@@ -94,13 +95,13 @@ impl AgUiQuestions {
         Some(Value::Array(std::mem::take(&mut self.answers)))
     }
 
-    /// Drops the kept questions.
+    /// Removes the stored questions.
     pub(super) fn forget(out: &mut OutputQueue) {
         out.remember(PENDING, Value::Null);
     }
 }
 
-/// An approval of a tool call, whose answer has no form of its own.
+/// True for the approval of a tool call, whose answer has no form.
 fn is_approval(interrupt: &Value) -> bool {
     !interrupt["responseSchema"].is_object() && filled(&interrupt["toolCallId"]).is_some()
 }
@@ -120,7 +121,7 @@ fn question_of(interrupt: &Value, id: &str) -> InteractionRequest {
         action("cancel", "Cancel", false),
     ];
     let mut fields = fields_of(&interrupt["responseSchema"]);
-    // A question that is cancelled has no values.
+    // A cancelled question has no values, so no field may be required.
     for field in &mut fields {
         field.required = false;
     }

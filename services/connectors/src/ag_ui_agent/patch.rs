@@ -1,18 +1,19 @@
-//! JSON Patch (RFC 6902) of the agent's state, within bounds.
+//! JSON Patch (RFC 6902) for the agent's state, within bounds.
 
 use serde_json::Value;
 
-/// Operations of one patch.
+/// Maximum operations of one patch.
 const MOST_OPERATIONS: usize = 200;
-/// Bytes of one value that is copied: repeated copies else grow without bound.
+/// Maximum bytes of one copied value: repeated copies would grow exponentially.
 const MOST_COPIED: usize = 64 * 1024;
 
-/// Applies a patch. `None`: it does not fit, and the document is as it was.
+/// Applies a patch. `None` if an operation fails; then the document is unchanged.
 pub(super) fn apply(document: &mut Value, patch: &Value) -> Option<()> {
     let operations = patch.as_array()?;
     if operations.len() > MOST_OPERATIONS {
         return None;
     }
+    // Work on a copy: RFC 6902 applies all operations or none.
     let mut changed = document.clone();
     for operation in operations {
         step(&mut changed, operation)?;
@@ -33,7 +34,7 @@ fn step(document: &mut Value, operation: &Value) -> Option<()> {
         }
         "move" => {
             let from = operation["from"].as_str()?;
-            // A value cannot move into itself.
+            // RFC 6902 forbids a move into the value's own child.
             if path
                 .strip_prefix(from)
                 .is_some_and(|rest| rest.starts_with('/'))
@@ -59,9 +60,10 @@ fn at<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
     document.pointer_mut(path)
 }
 
-/// The value that holds the last part of a path, and that part.
+/// The parent of the last part of a path, and that part.
 fn holder<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let (parent, last) = path.rsplit_once('/')?;
+    // RFC 6901: unescape `~1` first, else `~01` would become a slash.
     let last = last.replace("~1", "/").replace("~0", "~");
     Some((at(document, parent)?, last))
 }
@@ -82,6 +84,7 @@ fn add(document: &mut Value, path: &str, value: Value) -> Option<()> {
             } else {
                 last.parse().ok()?
             };
+            // `insert` panics beyond the end.
             if index > items.len() {
                 return None;
             }

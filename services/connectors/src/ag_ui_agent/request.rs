@@ -10,7 +10,7 @@ use crate::turn::{ConnectorTurn, FileContent, TurnFile};
 use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
-/// The parts of an input that change from run to run.
+/// The parts of an input that change with each run.
 pub(super) struct AgUiRun<'a> {
     pub(super) thread: &'a str,
     pub(super) id: String,
@@ -30,7 +30,7 @@ pub(super) fn run(
         json!({"id": format!("earlier_{}", at + 1), "role": message.role, "content": message.text})
     });
     let mut messages: Vec<_> = earlier.collect();
-    // The answer of an earlier run's question is no message.
+    // The answer to an earlier run's question is not a new message.
     if turn.submission.is_none() {
         let id = format!("message_{}", turn.run_id);
         messages.push(json!({"id": id, "role": "user", "content": content(turn)?}));
@@ -60,7 +60,7 @@ pub(super) fn run(
     })
 }
 
-/// The text, or parts where there are files.
+/// The text, or parts if there are files.
 fn content(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         return Ok(json!(turn.text));

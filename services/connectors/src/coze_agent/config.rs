@@ -13,7 +13,7 @@ pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: SecretString,
     pub(super) bot: String,
-    /// Coze keeps the chat in the conversation.
+    /// Coze stores the chat in the conversation.
     pub(super) saves_history: bool,
     pub(super) resend_history: u32,
     /// The custom variable for the run token.

@@ -1,4 +1,4 @@
-//! Coze's stream: one event in, results out.
+//! Reads the events of Coze's stream, and emits results.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,19 +13,19 @@ use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
-/// Names of actions that a failure lists.
+/// Maximum names of actions in a failure.
 const MOST_NAMES: usize = 5;
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct CozeProgress {
     answer: AnswerText,
     tools: ToolEvents,
-    /// Calls of tools without a result, oldest first.
+    /// Ids of tool calls without a result, oldest first.
     open_calls: VecDeque<String>,
     usage: Option<LlmTokenUsage>,
-    /// The chat, while it can be cancelled.
+    /// The chat's id while the chat can be cancelled.
     pub(super) chat_id: Option<String>,
-    /// Messages whose text was streamed.
+    /// Ids of messages whose text was streamed.
     streamed: BTreeSet<String>,
     pub(super) is_done: bool,
 }
@@ -77,7 +77,7 @@ impl CozeProgress {
         Ok(())
     }
 
-    /// The failure of a chat that is over, and needs no stop.
+    /// Marks the chat as ended, so that no stop call is sent.
     fn over(&mut self, failure: ConnectorFailure) -> ConnectorFailure {
         self.chat_id = None;
         failure
@@ -109,6 +109,7 @@ impl CozeProgress {
             return;
         }
         let is_new = self.streamed.insert(message_id(told).to_owned());
+        // Each message is a paragraph of the one answer.
         if is_new && !self.answer.is_empty() {
             self.answer.append("\n\n", out);
         }
@@ -119,11 +120,13 @@ impl CozeProgress {
         match told["type"].as_str().unwrap_or_default() {
             "function_call" => self.call(told, out),
             "tool_output" | "tool_response" => {
+                // Tool outputs carry no call id, so match them in the order of the calls.
                 if let Some(id) = self.open_calls.pop_front() {
                     let result = result_of(&told["content"]);
                     self.tools.complete(&id, result, None, out);
                 }
             }
+            // The completed message repeats text that was streamed.
             _ if !is_answer(told) || self.streamed.contains(message_id(told)) => {}
             _ if told["content_type"] == "card" => {
                 out.log("warning", "Coze sent a card, which is not shown");
@@ -132,7 +135,7 @@ impl CozeProgress {
         }
     }
 
-    /// A call of a plugin or a workflow that Coze runs.
+    /// The call of a plugin or a workflow that runs on Coze.
     fn call(&mut self, told: &Value, out: &mut OutputQueue) {
         let call = result_of(&told["content"]);
         let name = filled(&call["name"]).unwrap_or("tool");
@@ -150,18 +153,18 @@ fn message_id(told: &Value) -> &str {
     told["id"].as_str().unwrap_or_default()
 }
 
-/// Follow-up questions, knowledge and verbose messages are no answers.
+/// True for an answer; follow-up questions, knowledge and verbose messages are none.
 fn is_answer(told: &Value) -> bool {
     matches!(told["type"].as_str(), None | Some("" | "answer"))
 }
 
-/// A text of JSON as its value.
+/// Parses a text of JSON; other values stay.
 fn result_of(content: &Value) -> Value {
     let parsed = content.as_str().and_then(json::parse);
     parsed.unwrap_or_else(|| content.clone())
 }
 
-/// The failure of a chat that waits for its client, with the names of what it wants.
+/// The failure of a chat that waits for its client, with the names of the requested actions.
 fn wanted(told: &Value) -> ConnectorFailure {
     let calls = told["required_action"]["submit_tool_outputs"]["tool_calls"].as_array();
     let names = calls
@@ -181,7 +184,7 @@ fn wanted(told: &Value) -> ConnectorFailure {
     ConnectorFailure::new(FailureKind::ApiError, message)
 }
 
-/// The failure in a document or an event, where its code is not 0.
+/// The failure in a document or an event: a code other than 0.
 pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
     let code = told["code"].as_i64()?;
     (code != 0).then(|| error_of(told))
@@ -194,19 +197,19 @@ fn error_of(error: &Value) -> ConnectorFailure {
     ConnectorFailure::reported(status.and_then(status_of), code.as_deref(), message)
 }
 
-/// The HTTP status that says what a code says.
+/// The HTTP status with the meaning of a code.
 fn status_of(code: i64) -> Option<u16> {
     match code {
-        // The token is wrong, without a permission, or out of date.
+        // The token is wrong, expired, or lacks a permission.
         4100 | 4101 | 700_012_006 => Some(401),
-        // A bound of requests, or a chat that still runs in the conversation.
+        // A rate limit, or a chat of the conversation is still running.
         4008 | 4009 | 4016 | 4020 => Some(429),
         4013 | 5000 => Some(503),
         _ => None,
     }
 }
 
-/// True for failures about the conversation's id. Code 4000 is for wrong parameters of any kind.
+/// True for failures about the conversation's id. Code 4000 is used for wrong parameters of any kind.
 pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
     let is = |key: &str, value: &str| {
         let detail = failure.details.get(key).and_then(text_of);

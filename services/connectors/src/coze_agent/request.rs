@@ -10,7 +10,7 @@ use crate::turn::{ConnectorTurn, FileContent, TurnFile};
 use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
-/// Messages of one chat, by Coze's bound.
+/// Maximum messages of one chat, a limit of Coze.
 const MOST_MESSAGES: usize = 100;
 
 /// `POST /v3/chat`, within a conversation or with a new one.
@@ -31,6 +31,7 @@ pub(super) fn chat(
         "stream": true,
         "auto_save_history": config.saves_history,
     }));
+    // Drop the oldest, and leave space for the current message.
     let skipped = history.len().saturating_sub(MOST_MESSAGES - 1);
     let history = history.iter().skip(skipped).map(earlier);
     let messages: Vec<_> = history.chain(message(turn, files)).collect();
@@ -54,7 +55,7 @@ fn earlier(message: &HistoryMessage) -> Value {
     json!({"role": message.role, "type": kind, "content": message.text, "content_type": "text"})
 }
 
-/// The user's message; none without text and files.
+/// The user's message; `None` without text and files.
 fn message(turn: &ConnectorTurn, files: &[Value]) -> Option<Value> {
     let has_text = !turn.text.trim().is_empty();
     if files.is_empty() {
@@ -63,6 +64,7 @@ fn message(turn: &ConnectorTurn, files: &[Value]) -> Option<Value> {
     }
     let text = has_text.then(|| json!({"type": "text", "text": turn.text}));
     let parts: Vec<_> = text.into_iter().chain(files.iter().cloned()).collect();
+    // Coze expects the parts as a text of JSON.
     let content = json!(parts).to_string();
     Some(json!({"role": "user", "content": content, "content_type": "object_string"}))
 }
@@ -83,7 +85,7 @@ pub(super) fn upload(
     Ok(request.bearer(Some(&config.key)))
 }
 
-/// A file of the message, under its id or its address.
+/// A part of the message: a file by its id or its address.
 pub(super) fn part(file: &TurnFile, key: &str, value: &str) -> Value {
     let kind = match file.mime_type.split('/').next() {
         Some("image") => "image",
@@ -93,7 +95,7 @@ pub(super) fn part(file: &TurnFile, key: &str, value: &str) -> Value {
     json!({"type": kind, key: value})
 }
 
-/// A file that Coze fetches itself, where only its address is known.
+/// A file that Coze fetches itself, if only its address is available.
 pub(super) fn remote_part(file: &TurnFile) -> Option<Value> {
     match &file.content {
         FileContent::Url(url) => Some(part(file, "file_url", url)),

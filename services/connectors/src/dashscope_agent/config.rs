@@ -23,7 +23,7 @@ pub(super) struct Config {
     pub(super) key: SecretString,
     pub(super) app_id: String,
     pub(super) app: DashScopeAppType,
-    /// The line above the citations.
+    /// The heading of the citations.
     pub(super) references: String,
     pub(super) resend_history: u32,
     /// The parameter for the run token.

@@ -1,4 +1,4 @@
-//! The stream of Model Studio: one event in, results out.
+//! Reads the events of Model Studio's stream, and emits results.
 
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct DashScopeProgress {
     answer: AnswerText,
     tools: ToolEvents,
     references: CitationFilter,
-    /// The line above the citations.
+    /// The heading of the citations.
     line: String,
     usage: Option<LlmTokenUsage>,
     /// A node of a workflow streamed its text; the last event repeats it.
@@ -50,6 +50,7 @@ impl DashScopeProgress {
 
     pub(super) fn event(&mut self, told: &Value, out: &mut OutputQueue) {
         let output = &told["output"];
+        // Later events repeat the counts, so the last usage wins.
         self.usage = usage(told).or(self.usage.take());
         for (number, thought) in list(&output["thoughts"]).iter().enumerate() {
             self.thought(number, thought, out);
@@ -63,6 +64,7 @@ impl DashScopeProgress {
             self.say(output["text"].as_str().unwrap_or_default(), out);
         }
         let reason = output["finish_reason"].as_str();
+        // Running answers have the text `null` here.
         let reason = reason.filter(|reason| !matches!(*reason, "" | "null"));
         self.reason = reason.map(str::to_owned).or(self.reason.take());
     }
@@ -72,11 +74,12 @@ impl DashScopeProgress {
         self.answer.append(&piece, out);
     }
 
-    /// A thought of the model, or a call that the application runs, such as a search in its knowledge.
+    /// A piece of reasoning, or a call that the application runs, such as a search in its knowledge.
     fn thought(&mut self, number: usize, told: &Value, out: &mut OutputQueue) {
         let thought = told["thought"].as_str();
         self.answer.think(thought.unwrap_or_default(), out);
         let kind = told["action_type"].as_str().unwrap_or_default();
+        // These entries are reasoning without a call.
         if matches!(kind, "" | "reasoning" | "response") {
             return;
         }
@@ -96,6 +99,7 @@ impl DashScopeProgress {
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let has_text = !self.answer.is_empty();
         let rest = self.references.finish(&self.line);
+        // A list of documents is no answer without text before it.
         if has_text || !rest.starts_with("\n\n") {
             self.answer.append(&rest, out);
         }
@@ -111,7 +115,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The usage, which stands under each model that the application asked.
+/// The usage, summed over the models that the application used.
 fn usage(told: &Value) -> Option<LlmTokenUsage> {
     let models = list(&told["usage"]["models"]);
     if models.is_empty() {
@@ -124,12 +128,13 @@ fn usage(told: &Value) -> Option<LlmTokenUsage> {
     usage_of(&json!({"input_tokens": sum("input_tokens"), "output_tokens": sum("output_tokens")}))
 }
 
-/// The failure that an event or a document states.
+/// The failure in an event or a document.
 pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
     let code = text_of(&told["code"]).filter(|code| !code.is_empty());
     let status = told["status_code"].as_u64();
     let status = status.and_then(|status| u16::try_from(status).ok());
     let is_failed = status.is_some_and(|status| status != 200);
+    // Successful events may have a code as well; their output decides.
     if name != Some("error") && !is_failed && (code.is_none() || told["output"].is_object()) {
         return None;
     }
@@ -138,7 +143,7 @@ pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<ConnectorFa
     Some(ConnectorFailure::reported(status, code.as_deref(), message))
 }
 
-/// The HTTP status that says what a code says.
+/// The HTTP status with the meaning of a code.
 fn status_of(code: &str) -> Option<u16> {
     match code {
         "InvalidApiKey" => Some(401),

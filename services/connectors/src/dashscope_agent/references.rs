@@ -1,4 +1,4 @@
-//! Marks of documents within the text: `<ref>[1]</ref>` becomes `[1]`, and the documents stand at the end.
+//! Citation marks within the text: `<ref>[1]</ref>` becomes `[1]`, and a list of the documents follows the text.
 
 use serde_json::Value;
 
@@ -6,18 +6,18 @@ use crate::upstream::json::{filled, text_of};
 
 const OPEN: &str = "<ref>";
 const CLOSE: &str = "</ref>";
-/// Documents that one answer names.
+/// Maximum documents that one answer lists.
 const MOST_DOCUMENTS: usize = 50;
 
-/// Takes the marks out of a text that comes in pieces.
+/// Removes the marks from a text that arrives in pieces.
 #[derive(Debug, Default)]
 pub(super) struct CitationFilter {
     is_inside: bool,
-    /// The end of the text so far, where it may be the beginning of a mark.
+    /// The end of the text so far, if it may be the beginning of a mark.
     held: String,
     /// The text within marks.
     cited: String,
-    /// Names of documents by their id, in the order of first sight.
+    /// Names of documents by their id, in the order of their first occurrence.
     documents: Vec<(String, String)>,
 }
 
@@ -29,6 +29,7 @@ impl CitationFilter {
         loop {
             let mark = if self.is_inside { CLOSE } else { OPEN };
             let found = rest.find(mark);
+            // Hold the beginning of a mark until the next piece decides.
             let end = found.unwrap_or_else(|| rest.len() - begun(rest, mark));
             said.push_str(&rest[..end]);
             if self.is_inside {
@@ -43,7 +44,7 @@ impl CitationFilter {
         }
     }
 
-    /// Takes the documents that an event names.
+    /// Stores the documents that an event names.
     pub(super) fn learn(&mut self, documents: &Value) {
         for document in documents.as_array().into_iter().flatten() {
             let name = filled(&document["doc_name"]).or_else(|| filled(&document["title"]));
@@ -57,7 +58,7 @@ impl CitationFilter {
         }
     }
 
-    /// The rest of the text, and the list of the cited documents below a line.
+    /// The rest of the text, and the list of the cited documents below a heading.
     pub(super) fn finish(&mut self, line: &str) -> String {
         let mut text = std::mem::take(&mut self.held);
         let is_cited = |id: &str| self.cited.contains(&format!("[{id}]"));
@@ -65,8 +66,9 @@ impl CitationFilter {
         let listed = self
             .documents
             .iter()
+            // Without any citation list all documents.
             .filter(|(id, _)| !has_cited || is_cited(id));
-        // Several parts of one document have an id each.
+        // Parts of one document have an id each, so merge them by name.
         let mut lines: Vec<(&str, String)> = Vec::new();
         for (id, name) in listed {
             match lines.iter_mut().find(|(known, _)| known == name) {
@@ -84,7 +86,7 @@ impl CitationFilter {
     }
 }
 
-/// Bytes at the end of a text that begin a mark.
+/// Length in bytes of the longest end of a text that begins a mark.
 fn begun(text: &str, mark: &str) -> usize {
     let lengths = (1..mark.len()).rev();
     lengths

@@ -1,4 +1,4 @@
-//! Dify's stream: one event in, results out.
+//! Reads the events of Dify's stream, and emits results.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ use crate::upstream::json::{self, filled};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
-/// Files of one answer; further ones are named in the log.
+/// Maximum files of one answer; further ones are logged.
 const MOST_FILES: usize = 50;
 
 /// The next step of the machine.
 pub(super) enum DifyStep {
     Next,
-    /// The answer is whole.
+    /// The answer is complete.
     Over,
     /// The workflow waits for a form.
     Paused,
 }
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct DifyProgress {
     base: Url,
     app: DifyAppType,
@@ -38,14 +38,14 @@ pub(super) struct DifyProgress {
     usage: Option<LlmTokenUsage>,
     pub(super) task_id: Option<String>,
     pub(super) run_id: Option<String>,
-    /// A chatflow or a workflow.
+    /// The application is a chatflow or a workflow.
     is_workflow: bool,
     has_message_end: bool,
     has_finished: bool,
     outputs: DifyOutputs,
     files: BTreeSet<String>,
     forms: Vec<DifyForm>,
-    /// Tokens of forms that were asked; replayed events name them again.
+    /// Tokens of the forms of this run; replayed events repeat them.
     asked: BTreeSet<String>,
 }
 
@@ -77,7 +77,7 @@ impl DifyProgress {
             || !self.asked.is_empty()
     }
 
-    /// True once nothing of the answer can follow. Versions leave out either mark.
+    /// True if the answer is complete. Some versions omit one of the two end marks.
     pub(super) fn is_whole(&self) -> bool {
         (self.has_message_end || self.has_finished) && !self.has_form()
     }
@@ -91,7 +91,7 @@ impl DifyProgress {
         (!self.forms.is_empty()).then(|| self.forms.remove(0))
     }
 
-    /// Goes on behind a form, in this run or a later one.
+    /// Continues after a form, in this run or a later one.
     pub(super) fn resume(&mut self, form: &DifyForm) {
         self.asked.insert(form.token().to_owned());
         self.run_id = Some(form.run_id.clone());
@@ -114,7 +114,7 @@ impl DifyProgress {
         }
         let step = self.read(told, out);
         if step.is_err() {
-            // A task that failed by itself needs no stop.
+            // A failed task needs no stop call.
             self.task_id = None;
         }
         step
@@ -162,6 +162,7 @@ impl DifyProgress {
         self.has_message_end = true;
         self.usage = usage_in(&told["metadata"]).or(self.usage.take());
         self.all_files(&told["files"], out);
+        // A chatflow's outputs follow its message, and may hold text that was not streamed.
         if self.is_workflow && !self.has_finished {
             DifyStep::Next
         } else {
@@ -175,6 +176,7 @@ impl DifyProgress {
         out: &mut OutputQueue,
     ) -> Result<DifyStep, ConnectorFailure> {
         let status = data["status"].as_str().unwrap_or_default();
+        // A partial success has an answer, and its error belongs to a single node.
         if let Some(message) = filled(&data["error"]).filter(|_| status != "partial-succeeded") {
             return Err(ConnectorFailure::reported(None, None, message));
         }
@@ -185,10 +187,11 @@ impl DifyProgress {
             ));
         }
         self.has_finished = true;
+        // The usage of the message has more detail, so it has priority.
         self.usage = self.usage.take().or_else(|| usage_in(data));
         self.outputs.finished(self.app, &data["outputs"]);
         self.all_files(&data["files"], out);
-        // Older chatflows end their message behind the workflow; its tokens stand there.
+        // Older chatflows end their message after the workflow, and that event has the tokens.
         let is_over = self.app == DifyAppType::Workflow || self.has_message_end || self.asked_any();
         Ok(if is_over {
             DifyStep::Over
@@ -205,7 +208,7 @@ impl DifyProgress {
         if self.has_form() {
             return Ok(DifyStep::Paused);
         }
-        // The snapshot of a run that goes on repeats the pause of its answered form.
+        // The snapshot of a resumed run repeats the pause of its answered form.
         if self.asked_any() {
             Ok(DifyStep::Next)
         } else {
@@ -221,7 +224,7 @@ impl DifyProgress {
         }
     }
 
-    /// A tool of an agent application: told twice, the second time with what it observed.
+    /// A tool of an agent application. Dify sends it twice, the second time with its result.
     fn thought(&mut self, told: &Value, out: &mut OutputQueue) {
         let (Some(tool), Some(id)) = (filled(&told["tool"]), filled(&told["id"])) else {
             return;
@@ -251,6 +254,7 @@ impl DifyProgress {
     }
 
     fn node_finished(&mut self, data: &Value, out: &mut OutputQueue) {
+        // The output of an answer node is the text that streaming may have lost.
         match data["node_type"].as_str() {
             Some("answer") => self.outputs.node_finished(data),
             Some("tool") => {
@@ -271,11 +275,12 @@ impl DifyProgress {
         }
     }
 
-    /// A file of the answer; several events name the same one.
+    /// Saves a file of the answer once; several events name the same file.
     fn file(&mut self, file: &Value, out: &mut OutputQueue) {
         let Some(url) = filled(&file["url"]).or_else(|| filled(&file["remote_url"])) else {
             return;
         };
+        // Dify sends addresses relative to itself, and the answer must not reach other schemes.
         let Some(url) = self
             .base
             .join(url)
@@ -284,7 +289,7 @@ impl DifyProgress {
         else {
             return;
         };
-        // Signatures differ from event to event; the path names the file.
+        // Signatures differ between events, so compare the path.
         if self.files.contains(url.path()) {
             return;
         }
@@ -298,7 +303,7 @@ impl DifyProgress {
         if self.files.len() >= MOST_FILES {
             out.log(
                 "warning",
-                &format!("the file {name} is beyond the bound of {MOST_FILES} files, and not kept"),
+                &format!("the file {name} exceeds the limit of {MOST_FILES} files, and is not stored"),
             );
             return;
         }

@@ -15,7 +15,7 @@ const MOST_FIELDS: usize = 50;
 const MOST_ACTIONS: usize = 20;
 const MOST_OPTIONS: usize = 100;
 
-/// The members of a form that are needed for its question and its answer.
+/// The members of a form that its question and its answer need.
 const KEPT: [&str; 8] = [
     "form_id",
     "form_token",
@@ -35,7 +35,7 @@ pub(super) struct DifyForm {
     data: Value,
 }
 
-/// The failure of a pause that no form explains.
+/// The failure of a pause without an answerable form.
 pub(super) fn unanswerable() -> ConnectorFailure {
     let message = "the workflow waits for a form that cannot be answered here: deliver it as a web app, and update Dify if it already is";
     ConnectorFailure::new(FailureKind::ApiError, message)
@@ -55,12 +55,12 @@ impl DifyForm {
         })
     }
 
-    /// The form as the state keeps it.
+    /// The form as stored in the state.
     pub(super) fn kept(&self) -> Value {
         json!({"workflow_run_id": self.run_id, "data": self.data})
     }
 
-    /// The form that [`DifyForm::kept`] gave.
+    /// The form of a value from [`DifyForm::kept`].
     pub(super) fn restore(kept: &Value) -> Option<Self> {
         Self::read(kept)
     }
@@ -69,7 +69,7 @@ impl DifyForm {
         &self.token
     }
 
-    /// The id of its question: the form's own, since the token is a credential.
+    /// The id of the question: the form's id, because the token is a credential.
     pub(super) fn interaction_id(&self) -> String {
         let id = filled(&self.data["form_id"]).unwrap_or(&self.run_id);
         cut(&format!("dify_{id}"), 255)
@@ -88,7 +88,7 @@ impl DifyForm {
         actions.take(MOST_ACTIONS)
     }
 
-    /// The question that the run waits for.
+    /// The question for the person.
     pub(super) fn question(&self) -> InteractionRequest {
         let fields: Vec<_> = self
             .inputs()
@@ -141,6 +141,7 @@ impl DifyForm {
         InteractionField {
             id: cut(name, 128),
             label: cut(name, 512),
+            // An input with a default may stay empty.
             required: default.is_null(),
             options: if kind == InteractionFieldType::Select {
                 options
@@ -172,6 +173,7 @@ impl DifyForm {
     ) -> Result<JsonObject, ConnectorFailure> {
         let mut inputs = JsonObject::new();
         for (name, input) in self.inputs() {
+            // Field ids are cut to 128 bytes, so look the value up under the cut name.
             let value = values.get(&cut(name, 128)).filter(|value| !value.is_null());
             let value = value
                 .cloned()
@@ -185,13 +187,14 @@ impl DifyForm {
                 inputs.insert(name.to_owned(), value);
             }
         }
+        // Surfaces without buttons send no action: use the first one.
         let action = action.or_else(|| self.actions().next().map(|(id, _)| id));
         let body = json!({"inputs": inputs, "action": action.unwrap_or_default(), "user": user});
         Ok(crate::upstream::json::object(body))
     }
 }
 
-/// A file of an answer: surfaces refer to it by a public address.
+/// A file of an answer, by its public address.
 fn file(name: &str, value: &Value) -> Result<Value, ConnectorFailure> {
     let url = value.as_str().or_else(|| value["url"].as_str());
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
@@ -212,7 +215,7 @@ fn action(id: &str, told: &Value) -> InteractionAction {
     }
 }
 
-/// A form's text with `[name]` in the place of `{{#$output.name#}}`.
+/// A form's text with `[name]` instead of `{{#$output.name#}}`.
 fn without_marks(content: &str) -> String {
     let mut parts = content.split("{{#$output.");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The outputs of a workflow and of its answer nodes: the text that no event streamed.
+//! The outputs of a workflow and of its answer nodes: text that was not streamed.
 
 use serde_json::Value;
 
@@ -7,23 +7,23 @@ use crate::machine::OutputQueue;
 use crate::upstream::answer::AnswerText;
 use crate::upstream::json::{self, filled};
 
-/// Outputs of a workflow that are its answer, the first that is there.
+/// Outputs of a workflow that may be its answer, in order of priority.
 const OUTPUTS: [&str; 5] = ["summary", "answer", "text", "result", "output"];
 
 #[derive(Debug, Default)]
 pub(super) struct DifyOutputs {
-    /// Texts of the answer nodes by their ids.
+    /// Texts of the answer nodes, with their ids.
     nodes: Vec<(String, String)>,
-    /// The answer as the end of a chatflow states it.
+    /// The answer at the end of a chatflow.
     stated: Option<String>,
-    /// The answer where no text was streamed, and no answer node ended.
+    /// The answer if no text was streamed and no answer node ended.
     outputs: Option<String>,
-    /// Moderation put another text in the place of the answer.
+    /// Moderation replaced the answer.
     pub(super) is_replaced: bool,
 }
 
 impl DifyOutputs {
-    /// An answer node ended. Streams that are opened again repeat their nodes.
+    /// Stores the text of an answer node. Reopened streams repeat their nodes.
     pub(super) fn node_finished(&mut self, data: &Value) {
         let id = data["id"].as_str().unwrap_or_default();
         self.nodes.retain(|(known, _)| id.is_empty() || known != id);
@@ -31,7 +31,7 @@ impl DifyOutputs {
         self.nodes.extend(text.map(|text| (id.to_owned(), text)));
     }
 
-    /// The workflow ended.
+    /// Stores the outputs of the workflow.
     pub(super) fn finished(&mut self, app: DifyAppType, outputs: &Value) {
         if app != DifyAppType::Workflow {
             self.stated = output_text(&outputs["answer"]);
@@ -39,8 +39,9 @@ impl DifyOutputs {
         self.outputs = output_in(outputs);
     }
 
-    /// Adds the text that no event streamed.
+    /// Adds the text that was not streamed.
     pub(super) fn add_missing(&mut self, answer: &mut AnswerText, out: &mut OutputQueue) {
+        // The outputs still hold the text that moderation removed.
         if self.is_replaced {
             return;
         }
@@ -54,7 +55,7 @@ impl DifyOutputs {
     }
 }
 
-/// The answer among the outputs of a workflow: the one of a usual name, the only one, or all as JSON.
+/// The answer among the outputs of a workflow: a usual name, the only output, or all as JSON.
 fn output_in(outputs: &Value) -> Option<String> {
     let members = outputs.as_object().filter(|members| !members.is_empty())?;
     let usual = OUTPUTS
@@ -66,7 +67,7 @@ fn output_in(outputs: &Value) -> Option<String> {
     output_text(usual.or(only).unwrap_or(outputs))
 }
 
-/// A text; of an object, or the JSON of one, its `content`.
+/// A text; or `content` of an object, which may be JSON in a text.
 fn output_text(value: &Value) -> Option<String> {
     let content = |value: &Value| filled(&value["content"]).map(str::to_owned);
     let told = match value {

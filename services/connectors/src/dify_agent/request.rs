@@ -20,6 +20,7 @@ pub(super) fn chat(
     history: &[HistoryMessage],
     conversation: Option<&str>,
 ) -> PlatformRequest {
+    // Dify refuses an empty query, and a message of files only has no text.
     let text = if turn.text.trim().is_empty() {
         &config.base_prompt
     } else {
@@ -39,7 +40,7 @@ pub(super) fn chat(
     post(config, &["chat-messages"], body).framed(ResponseFraming::Sse)
 }
 
-/// `POST /workflows/run`. Workflows have no conversation of their own: they get two stable ids.
+/// `POST /workflows/run`. Workflows have no conversation of their own, so they get two stable ids as inputs.
 pub(super) fn workflow(
     config: &Config,
     turn: &ConnectorTurn,
@@ -79,7 +80,7 @@ pub(super) fn workflow(
     post(config, &["workflows", "run"], body).framed(ResponseFraming::Sse)
 }
 
-/// Later ones win: named inputs, fixed ones, parameters of the entry, the run token.
+/// The inputs, later ones taking precedence: named inputs, fixed ones, parameters of the entry, the run token.
 fn inputs(config: &Config, turn: &ConnectorTurn, mut inputs: JsonObject) -> JsonObject {
     let further = config.inputs.iter().chain(&turn.params);
     inputs.extend(further.map(|(name, value)| (name.clone(), value.clone())));
@@ -103,7 +104,7 @@ pub(super) fn submit(config: &Config, token: &str, body: JsonObject) -> Platform
     post(config, &["form", "human_input", token], Value::Object(body))
 }
 
-/// `GET /workflow/{run}/events`: what happened, then what happens.
+/// `GET /workflow/{run}/events`: replays past events and continues with new ones.
 pub(super) fn resume(config: &Config, user: &str, run: &str) -> PlatformRequest {
     let mut url = below(&config.base, &["workflow", run, "events"]);
     url.query_pairs_mut()
@@ -135,12 +136,12 @@ pub(super) fn upload(
     Ok(request.bearer(Some(&config.key)))
 }
 
-/// An uploaded file as requests name it.
+/// An uploaded file in Dify's form.
 pub(super) fn local_file(file: &TurnFile, id: &str) -> Value {
     json!({"type": kind_of(file), "transfer_method": "local_file", "upload_file_id": id})
 }
 
-/// A file that Dify fetches itself, where only its address is known.
+/// A file that Dify fetches itself, if only its address is available.
 pub(super) fn remote_file(file: &TurnFile) -> Option<Value> {
     let FileContent::Url(url) = &file.content else {
         return None;

@@ -9,11 +9,11 @@ use crate::request::{Method, ResponseFraming};
 use crate::upstream::config::ConfigReader;
 use crate::upstream::failure::{ConnectorFailure, FailureKind};
 
-/// Sent where the configuration has no `body`.
+/// Default of `body`.
 const BODY: &str = "{text: .input.text, user: .user, session: .session}";
-/// Headers of one request.
+/// Maximum headers of one request.
 const MOST_HEADERS: usize = 32;
-/// Headers that belong to the connection.
+/// Headers that the connection controls.
 const FORBIDDEN: [&str; 8] = [
     "connection",
     "content-length",
@@ -25,7 +25,7 @@ const FORBIDDEN: [&str; 8] = [
     "upgrade",
 ];
 
-/// The filters on one event, by their keys below `events`.
+/// The filters for one event, by their keys below `events`.
 pub(super) struct EventFilters {
     pub(super) delta: Option<Filter>,
     pub(super) snapshot: Option<Filter>,
@@ -45,9 +45,9 @@ pub(super) struct Config {
     pub(super) framing: ResponseFraming,
     pub(super) events: EventFilters,
     pub(super) takes_files: bool,
-    /// Earlier messages that the body may use.
+    /// Number of earlier messages for the body.
     pub(super) history: u32,
-    /// The name under which the body finds the run token.
+    /// The member of the body filter's input with the run token.
     pub(super) host_tools: Option<String>,
 }
 
@@ -93,6 +93,7 @@ impl Config {
                 &format!("is no event; events are: {known}"),
             ));
         }
+        // Without one of them no answer could have a text.
         if events.delta.is_none() && events.snapshot.is_none() && events.end.is_none() {
             return Err(wrong("/events", "needs delta, snapshot or final"));
         }
@@ -110,12 +111,12 @@ impl Config {
         })
     }
 
-    /// The agent keeps the session.
+    /// True if the agent stores the session.
     pub(super) fn keeps_session(&self) -> bool {
         self.events.session.is_some()
     }
 
-    /// No event marks the end of an answer.
+    /// True if the end of the body ends the answer: no event marks it.
     pub(super) fn ends_with_body(&self) -> bool {
         self.events.end.is_none() && self.events.done.is_none()
     }
@@ -132,6 +133,7 @@ fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, 
         let pointer = format!("/headers/{name}");
         let name = name.to_ascii_lowercase();
         let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+        // A second length or host header would allow request smuggling.
         if !is_name || FORBIDDEN.contains(&name.as_str()) {
             return Err(wrong(&pointer, "cannot be set"));
         }
@@ -141,6 +143,7 @@ fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, 
         if http::HeaderValue::from_bytes(value.as_bytes()).is_err() {
             return Err(wrong(&pointer, "holds control characters"));
         }
+        // Any other header may hold a credential.
         if !matches!(name.as_str(), "accept" | "content-type" | "user-agent") {
             reader.hide(&value);
         }

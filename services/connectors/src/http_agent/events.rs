@@ -13,16 +13,15 @@ use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::usage::usage_of;
 
-/// The end of many streams, which is no JSON.
+/// End mark of many streams; not JSON.
 const DONE: &str = "[DONE]";
 
-/// The meaning of one event.
 #[derive(Default)]
 pub(super) struct EventMeaning {
     pub(super) pieces: Vec<String>,
     pub(super) snapshot: Option<String>,
     pub(super) thoughts: Vec<String>,
-    /// The whole text.
+    /// The full text.
     pub(super) end: Option<String>,
     pub(super) is_done: bool,
     pub(super) error: Option<ConnectorFailure>,
@@ -43,7 +42,7 @@ impl EventMeaning {
     }
 }
 
-/// Runs the filters on one event. A text that is no JSON is a text to them.
+/// Runs the filters on one event. They get a text that is not JSON as a string.
 pub(super) fn map(
     config: &Config,
     event: &UpstreamEvent,
@@ -67,6 +66,7 @@ pub(super) fn map(
         };
         let values = filter.run(&input, event.name.as_deref());
         let values = values.map_err(|error| unmapped(key, &error))?;
+        // As in jq, `null` and `false` mean no value.
         let has_meaning = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
         Ok::<_, ConnectorFailure>(values.into_iter().filter(has_meaning).collect())
     };
@@ -90,7 +90,7 @@ fn unmapped(key: &str, error: &str) -> ConnectorFailure {
         .detail("pointer", format!("/events/{key}"))
 }
 
-/// An error as a text, or as an object with `message`, `code` and `status`.
+/// An error: a text, or an object with `message`, `code` and `status`.
 fn failure(error: &Value) -> ConnectorFailure {
     let message = error.as_str().or_else(|| message_of(error));
     let status = error["status"].as_u64().or_else(|| error["code"].as_u64());
@@ -99,11 +99,11 @@ fn failure(error: &Value) -> ConnectorFailure {
     ConnectorFailure::reported(status, code, message.unwrap_or_default())
 }
 
-/// A reply as far as it came.
+/// State of the reply so far.
 pub(super) struct HttpReply {
     answer: AnswerText,
     usage: Option<LlmTokenUsage>,
-    /// The whole text came.
+    /// The full text was received.
     pub(super) is_final: bool,
 }
 
@@ -120,7 +120,7 @@ impl HttpReply {
         self.answer.has_begun()
     }
 
-    /// Tells the text of an event. Completes the run behind the last one.
+    /// Emits the text of an event. Completes the run after the last one.
     pub(super) fn tell(
         &mut self,
         told: EventMeaning,
@@ -143,6 +143,7 @@ impl HttpReply {
             if self.answer.is_empty() {
                 self.answer.append(whole, out);
             } else {
+                // The final text may differ from the pieces, and it is authoritative.
                 self.answer.replace(whole, out);
             }
         }

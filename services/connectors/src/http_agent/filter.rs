@@ -1,7 +1,8 @@
-//! jq filters of a configuration, bounded: a filter cannot loop without end, nest without end, or grow without end.
+//! jq filters of a configuration, with bounds on loops, depth and size.
 //!
-//! A filter may call the names of [`grammar`] alone and defines none. Each step of it spends of a [`FilterBudget`], by the size
-//! of its value. Budgets, the time of a run and the number of its values are bounded, and so is the text of a filter.
+//! A filter may call only the names of [`grammar`] and cannot define any. Each step spends units of a [`FilterBudget`]
+//! by the size of its value. A run has limits of units, time and number of values; a filter's text has a limit of
+//! bytes.
 
 mod budget;
 mod functions;
@@ -21,27 +22,27 @@ use serde_json::Value;
 use crate::http_agent::filter::budget::FilterBudget;
 use crate::upstream::results::cut;
 
-/// Bytes of a filter's text.
+/// Maximum bytes of a filter's text.
 const TEXT_BYTES: usize = 4 * 1024;
-/// The stack on which texts are parsed: the parser recurses.
+/// Stack size in bytes of the parser thread: the parser recurses.
 const PARSER_STACK: usize = 32 * 1024 * 1024;
-/// Values of one run.
+/// Maximum values of one run.
 const MOST_VALUES: usize = 1_000;
-/// Bytes of an error of a run.
+/// Maximum bytes of a run's error.
 const ERROR_BYTES: usize = 200;
-/// The filter's name, which no filter can call.
+/// The name of the filter's definition. Filters cannot call it.
 const NAME: &str = "runnel_filter";
 const MAIN: &str = "runnel_filter($event)";
 
-/// Compiled filters that are kept: the runs of an agent have the same ones.
+/// Maximum compiled filters in the cache. All runs of an agent use the same ones.
 const MOST_KEPT: usize = 256;
 static KEPT: Mutex<VecDeque<(String, Filter)>> = Mutex::new(VecDeque::new());
 
-/// A compiled filter. Beside its input it knows `$event`.
+/// A compiled filter. Next to its input it has the variable `$event`.
 #[derive(Clone)]
 pub(super) struct Filter(Arc<jaq_core::Filter<Jq>>);
 
-/// The data of a filter's run.
+/// The context type of a filter's run.
 pub(super) struct Jq;
 
 impl DataT for Jq {
@@ -49,10 +50,10 @@ impl DataT for Jq {
     type Data<'a> = &'a FilterBudget<'a>;
 }
 
-/// The fault of a filter's text.
+/// A fault in a filter's text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FilterFault {
-    /// The byte at which the fault is, where it is known.
+    /// Offset of the fault in bytes, if it is known.
     position: Option<usize>,
     text: String,
 }
@@ -85,31 +86,35 @@ impl std::fmt::Display for FilterFault {
 }
 
 impl Filter {
-    /// Compiles a text.
+    /// Compiles a text, or takes the filter from the cache.
     pub(super) fn compile(code: &str) -> Result<Self, FilterFault> {
         if code.len() > TEXT_BYTES {
             return Err(FilterFault::of(format!(
                 "is longer than {TEXT_BYTES} bytes"
             )));
         }
+        // A panic cannot leave the queue half changed, so a poisoned lock is usable.
         let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, filter)) = kept().iter().find(|(text, _)| text == code) {
             return Ok(filter.clone());
         }
+        // A recursive parser would overflow a worker's stack with a deeply nested text.
         let compiled = thread::scope(|scope| {
             let builder = thread::Builder::new().stack_size(PARSER_STACK);
             let thread = builder.spawn_scoped(scope, || compile(code));
+            // `join` also catches a panic of the parser.
             thread.ok()?.join().ok()
         });
         let none = || FilterFault::of("cannot be compiled now: try again");
         let filter = Self(Arc::new(compiled.ok_or_else(none)??));
+        // Lock again only now: compilation must not block other runs.
         let mut kept = kept();
         kept.truncate(MOST_KEPT - 1);
         kept.push_front((code.to_owned(), filter.clone()));
         Ok(filter)
     }
 
-    /// The values for one input. `event`: the value of `$event`.
+    /// The values for one input. `event` is the value of `$event`.
     pub(super) fn run(&self, input: &Value, event: Option<&str>) -> Result<Vec<Value>, String> {
         let budget = FilterBudget::new(&self.0.lut, input);
         let event = event.map_or(Val::Null, |event| Val::from(event.to_owned()));
@@ -118,6 +123,7 @@ impl Filter {
         for value in self.0.id.run((context, value::of(input))) {
             let value = value.map_err(|exception| match exception.get_err() {
                 Ok(error) => cut(&error.to_string(), ERROR_BYTES),
+                // Only the budget raises this exception.
                 Err(_) => "it takes more than its steps, its time or its size".to_owned(),
             })?;
             if values.len() == MOST_VALUES {

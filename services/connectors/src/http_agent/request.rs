@@ -35,7 +35,6 @@ pub(super) fn request(
     Ok(request)
 }
 
-/// The input of the filter `body`.
 fn input(
     config: &Config,
     turn: &ConnectorTurn,
@@ -47,7 +46,7 @@ fn input(
         .iter()
         .map(|message| json!({"role": message.role, "text": message.text}));
     let mut state = turn.state.clone();
-    // The session that is sent, which is not always the stored one.
+    // Show the session of this request, which may differ from the stored one after a retry.
     match session {
         Some(session) => state.insert(super::SESSION.to_owned(), json!(session)),
         None => state.remove(super::SESSION),

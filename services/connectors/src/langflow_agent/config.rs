@@ -25,9 +25,9 @@ pub(super) struct Config {
     pub(super) input_type: String,
     pub(super) output_type: String,
     pub(super) tweaks: JsonObject,
-    /// Absent: the new one, then the old one.
+    /// Absent: the new API, then the old one.
     pub(super) api: Option<LangflowApi>,
-    /// The component whose input gets the run token.
+    /// The component with the input for the run token.
     pub(super) host_tools: Option<String>,
 }
 
@@ -40,8 +40,9 @@ impl Config {
             ("v1", Some(LangflowApi::V1)),
         ];
         let stated = Value::Object(reader.object("tweaks")?);
+        // Such a reference would be sent as text, and the flow would fail far away from the cause.
         if names_variable_within(&stated) {
-            let fault = "holds env:NAME within a longer text, or as a name: a variable must be a whole value";
+            let fault = "holds env:NAME within a longer text, or as a name: a variable must be a complete value";
             return Err(ConnectorFailure::config("tweaks", fault));
         }
         Ok(Self {
@@ -57,7 +58,7 @@ impl Config {
     }
 }
 
-/// True where a reference to a variable would be sent as text.
+/// True if a reference to a variable would be sent as text.
 fn names_variable_within(value: &Value) -> bool {
     match value {
         Value::String(text) => has_reference(text.strip_prefix("env:").unwrap_or(text)),

@@ -1,4 +1,4 @@
-//! Langflow's stream: one event in, results out. Both APIs have the same events.
+//! Reads the events of Langflow's stream, and emits results. Both APIs have the same events.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use crate::upstream::json::{self, filled};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
-/// Messages of one run.
+/// Maximum messages of one run.
 const MOST_MESSAGES: usize = 100;
-/// Levels of blocks within blocks.
+/// Maximum depth of nested blocks.
 const MOST_LEVELS: u32 = 8;
 
-/// The answer as far as it came: the messages of the flow's outputs.
+/// State of the answer so far: the messages of the flow's outputs.
 pub(super) struct LangflowProgress {
     answer: AnswerText,
     tools: ToolEvents,
     usage: BTreeMap<String, LlmTokenUsage>,
-    /// Ids and texts.
+    /// Ids and texts of messages.
     messages: Vec<(String, String)>,
-    /// The text of all messages as it was told.
+    /// The text of all messages as it was sent.
     told: String,
-    /// The answer as the flow's end states it.
+    /// The answer at the flow's end.
     outputs: Vec<String>,
-    /// The session that the flow ran in.
+    /// The session in which the flow ran.
     pub(super) session: Option<String>,
 }
 
@@ -61,6 +61,7 @@ impl LangflowProgress {
             "add_message" => self.message(data, out)?,
             "remove_message" => {
                 self.messages.retain(|(id, _)| id != id_of(data));
+                // The rest of the text moves up, so send it again.
                 self.say(out);
             }
             "output" => self.output(data)?,
@@ -74,6 +75,7 @@ impl LangflowProgress {
                 self.result(&data["result"]);
                 return Ok(true);
             }
+            // Servers without streaming answer with one document.
             "" if told["outputs"].is_array() || told["output"].is_object() => {
                 self.document(told)?;
                 return Ok(true);
@@ -98,7 +100,7 @@ impl LangflowProgress {
     }
 
     fn append(&mut self, id: &str, piece: &str, out: &mut OutputQueue) {
-        // Pieces of the last message cost no comparison of the whole text.
+        // A piece of the last message extends the text and needs no comparison of the complete text.
         if let Some((last, text)) = self.messages.last_mut()
             && last == id
             && !text.is_empty()
@@ -114,7 +116,7 @@ impl LangflowProgress {
         }
     }
 
-    /// A whole message, or one as far as it came.
+    /// A complete message, or its text so far.
     fn message(&mut self, data: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if data["sender"] == "User" {
             return Ok(());
@@ -147,7 +149,7 @@ impl LangflowProgress {
         self.messages.get_mut(at).map(|(_, text)| text)
     }
 
-    /// Tells the text of all messages as far as it is new.
+    /// Emits the new part of the text of all messages.
     fn say(&mut self, out: &mut OutputQueue) {
         let texts = self.messages.iter().map(|(_, text)| text.as_str());
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
@@ -159,7 +161,7 @@ impl LangflowProgress {
         self.told = whole;
     }
 
-    /// The tools that an agent called, and the blocks within its blocks.
+    /// Emits the tool calls of an agent, including those in nested blocks.
     fn blocks(
         &mut self,
         message: &str,
@@ -203,7 +205,7 @@ impl LangflowProgress {
         Ok(())
     }
 
-    /// The result of the old API.
+    /// Reads the result of the old API.
     fn result(&mut self, result: &Value) {
         if let Some(id) = filled(&result["session_id"]) {
             self.session = Some(id.to_owned());
@@ -219,6 +221,7 @@ impl LangflowProgress {
             ];
             self.outputs.extend(places.into_iter().find_map(text_in));
         }
+        // Flows without an output component have their answer in the messages.
         if self.outputs.is_empty() {
             self.outputs.extend(text_in(&result["messages"][0]));
         }
@@ -240,7 +243,7 @@ fn id_of(data: &Value) -> &str {
     data["id"].as_str().unwrap_or_default()
 }
 
-/// A text, or the one in a message.
+/// A text, or the text in a message.
 fn text_in(value: &Value) -> Option<String> {
     let message = &value["message"];
     let places = [value, message, &message["message"], &message["text"]];

@@ -36,7 +36,7 @@ fn v2(config: &Config, turn: &ConnectorTurn, session: &str) -> PlatformRequest {
     PlatformRequest::post(url, object(body)).framed(ResponseFraming::Sse)
 }
 
-/// `POST /api/v1/run/{flow}?stream=true`: JSON objects on lines of their own.
+/// `POST /api/v1/run/{flow}?stream=true`: one JSON object per line.
 fn v1(config: &Config, turn: &ConnectorTurn, session: &str) -> PlatformRequest {
     let mut body = json!({
         "input_value": turn.text,

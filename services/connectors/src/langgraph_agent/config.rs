@@ -12,7 +12,7 @@ use crate::upstream::failure::ConnectorFailure;
 const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
 const MOST_STEPS: u64 = 100_000;
 
-/// The server behind the API.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LangGraphServer {
     LangGraph,
@@ -23,15 +23,15 @@ pub(super) enum LangGraphServer {
 pub(super) struct Config {
     pub(super) server: LangGraphServer,
     pub(super) base: Url,
-    /// The header with the credential, and its whole value.
+    /// The header with the credential, and its complete value.
     pub(super) credential: Option<(&'static str, SecretString)>,
     pub(super) assistant: String,
     pub(super) context: JsonObject,
     pub(super) configurable: JsonObject,
-    /// Steps of one run; 0 for the server's default.
+    /// Maximum steps of one run; 0 for the server's default.
     pub(super) recursion_limit: u64,
     pub(super) resend_history: u32,
-    /// The member of the context that gets the run token.
+    /// The member of the context for the run token.
     pub(super) host_tools: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Config {
         })
     }
 
-    /// DeerFlow takes its settings as context and as configurable alike.
+    /// DeerFlow reads its settings from the context or from the configurable members, by version.
     pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
         reader.ignore(LEGACY_KEYS);
         let key = reader.secret("api-key")?;

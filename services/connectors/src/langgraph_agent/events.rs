@@ -1,4 +1,4 @@
-//! The stream of a run: one event in, results out.
+//! Reads the events of a run, and emits results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,32 +19,32 @@ use crate::upstream::results::cut;
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
-/// Failed subtasks that are named.
+/// Maximum failed subtasks in a failure.
 const MOST_FAILURES: usize = 5;
-/// Interrupts of one stop; further ones are ignored.
+/// Maximum interrupts of one stop; further ones are ignored.
 const MOST_INTERRUPTS: usize = 20;
 const CLARIFICATION: &str = "ask_clarification";
 
-/// The state of a run whose stream ended without an end mark.
+/// Status of a run whose stream ended without an end mark.
 #[derive(Debug)]
 pub(super) enum Settled {
     Over,
     Running,
 }
 
-/// The answer as far as it came: the last message of the agent.
+/// State of the answer so far: the last message of the agent.
 pub(super) struct LangGraphProgress {
     answer: AnswerText,
     tools: ToolEvents,
     server: LangGraphServer,
     usage: BTreeMap<String, LlmTokenUsage>,
-    /// Messages that the thread had before the run. Absent before the first state.
+    /// Keys of messages from before the run. Absent before the first state.
     earlier: Option<BTreeSet<String>>,
-    /// The run goes on behind a question of an earlier run: no message of its first state is new.
+    /// The run resumes after a question of an earlier run, so no message of its first state is new.
     goes_on: bool,
-    /// The message that is told, and its text so far.
+    /// Key and text of the current message.
     current: (String, String),
-    /// The last message in the state.
+    /// Key and text of the last message in the state.
     last: Option<(String, String)>,
     failures: Vec<String>,
     pub(super) interrupts: Vec<Interrupt>,
@@ -80,7 +80,7 @@ impl LangGraphProgress {
         told: &Value,
         out: &mut OutputQueue,
     ) -> Result<bool, ConnectorFailure> {
-        // Events of subgraphs name their path behind a bar.
+        // Events of subgraphs have their path after a bar.
         match name.split('|').next().unwrap_or_default() {
             "metadata" => {
                 let id = filled(&told["run_id"]).map(str::to_owned);
@@ -100,7 +100,7 @@ impl LangGraphProgress {
         Ok(false)
     }
 
-    /// The thread's state, asked where the stream had no end mark.
+    /// Reads the thread's state after a stream without an end mark.
     pub(super) fn state(
         &mut self,
         told: &Value,
@@ -108,6 +108,7 @@ impl LangGraphProgress {
     ) -> Result<Settled, ConnectorFailure> {
         let run = filled(&told["metadata"]["run_id"]);
         if let (Some(run), Some(own)) = (run, &self.run_id)
+            // The state belongs to another run of the thread, so this one has not written its own yet.
             && run != own
         {
             return Ok(Settled::Running);
@@ -129,7 +130,7 @@ impl LangGraphProgress {
         }
     }
 
-    /// Goes on behind a question.
+    /// Prepares for the run after a question.
     pub(super) fn resume(&mut self) {
         self.interrupts.clear();
         self.run_id = None;
@@ -161,7 +162,7 @@ impl LangGraphProgress {
         ConnectorFailure::new(FailureKind::ApiError, message)
     }
 
-    /// The state: what is new in it.
+    /// Reads the new messages of a state.
     fn values(&mut self, told: &Value, out: &mut OutputQueue) {
         self.interrupted(&told["__interrupt__"]);
         let places = [&told["messages"], &told["values"]["messages"]];
@@ -192,7 +193,7 @@ impl LangGraphProgress {
             }
         }
         self.earlier = Some(earlier);
-        // Servers without pieces tell their messages here alone.
+        // Servers without pieces send their messages only here.
         if self.current.0.is_empty()
             && let Some((key, text)) = self.last.clone()
         {
@@ -200,7 +201,7 @@ impl LangGraphProgress {
         }
     }
 
-    /// A message or a piece of one, with its metadata behind it.
+    /// Reads a message or a piece of one. Metadata may follow it in the list.
     fn messages(&mut self, told: &Value, out: &mut OutputQueue) {
         let message = match told {
             Value::Array(pair) => pair.first().unwrap_or(&Value::Null),
@@ -228,7 +229,7 @@ impl LangGraphProgress {
         }
     }
 
-    /// The pieces of one message add up.
+    /// Adds up the usage of the pieces of one message.
     fn count(&mut self, key: &str, usage: LlmTokenUsage, is_piece: bool) {
         let known = self.usage.remove(key).filter(|_| is_piece);
         if let Some(usage) = usage::sum(known.into_iter().chain([usage])) {
@@ -241,6 +242,7 @@ impl LangGraphProgress {
             return;
         }
         if self.current.0 != key {
+            // Only the last message of the agent is the answer, so drop the text before it.
             if self.answer.has_begun() {
                 self.answer.replace("", out);
             }
@@ -250,7 +252,7 @@ impl LangGraphProgress {
         self.answer.append(piece, out);
     }
 
-    /// A whole message.
+    /// Emits a complete message.
     fn tell(&mut self, key: &str, text: &str, out: &mut OutputQueue) {
         if text.is_empty() || (self.current.0 == key && self.current.1 == text) {
             return;
@@ -275,7 +277,7 @@ impl LangGraphProgress {
 
     fn tool_ended(&mut self, key: &str, message: &Value, out: &mut OutputQueue) {
         let text = text_of(message);
-        // DeerFlow asks its user by the result of a tool, and ends.
+        // DeerFlow asks its user by the result of this tool, and then ends.
         if self.server == LangGraphServer::DeerFlow && message["name"] == CLARIFICATION {
             self.last = Some((key.to_owned(), text.clone()));
         }
@@ -286,7 +288,7 @@ impl LangGraphProgress {
         }
     }
 
-    /// DeerFlow's subtasks.
+    /// Collects failures of DeerFlow's subtasks.
     fn custom(&mut self, told: &Value) {
         let is_failure = matches!(
             told["type"].as_str(),
@@ -312,7 +314,7 @@ impl LangGraphProgress {
     }
 }
 
-/// The messages of the first state that are not of this run: all up to the person's last one.
+/// Keys of the messages in the first state that precede this run: all up to the user's last message.
 fn earlier_of(messages: &[Value], goes_on: bool) -> BTreeSet<String> {
     let last = messages
         .iter()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::upstream::json::{self, filled};
 use crate::upstream::question::{ANSWER, MOST_ACTIONS, action, fields_of, question, value_of};
 
-/// Members of a value that hold its question.
+/// Members of a value that may hold the question, in order of priority.
 const TEXTS: [&str; 8] = [
     "question",
     "message",
@@ -28,17 +28,17 @@ pub(super) struct Interrupt {
     schema: Value,
 }
 
-/// The form of an answer, by the conventions of the LangChain libraries.
+/// Form of an answer, by the conventions of the LangChain libraries.
 enum Shape {
-    /// `HumanInTheLoopMiddleware`: one decision of each requested call, of these kinds.
+    /// `HumanInTheLoopMiddleware`: one decision per requested call, of these kinds.
     Decisions(usize, Vec<&'static str>),
-    /// The agent inbox: one response of each request, of these kinds; `false` without a list around it.
+    /// The agent inbox: one response per request, of these kinds; `false` if no list surrounds it.
     Inbox(usize, Vec<&'static str>, bool),
     Options(Vec<(String, String, Value)>),
     Free,
 }
 
-/// The interrupts of a list.
+/// Reads the interrupts of a list.
 pub(super) fn read(list: &Value) -> Vec<Interrupt> {
     let items = list.as_array().into_iter().flatten();
     let items = items.filter(|item| item.is_object());
@@ -54,12 +54,12 @@ pub(super) fn read(list: &Value) -> Vec<Interrupt> {
 }
 
 impl Interrupt {
-    /// The interrupt as the state keeps it; [`read`] takes it in a list.
+    /// The interrupt as stored in the state, in the form that [`read`] accepts.
     pub(super) fn kept(&self) -> Value {
         json!({"id": self.id, "value": self.value, "response_schema": self.schema})
     }
 
-    /// The question under that id.
+    /// The question under an id.
     pub(super) fn question(&self, id: &str) -> InteractionRequest {
         let text = self.text();
         match self.shape() {
@@ -103,6 +103,7 @@ impl Interrupt {
                     ("approve", _) | (_, None) => json!({"type": kind(&kinds)}),
                     (kind, Some(text)) => json!({"type": kind, "message": text}),
                 };
+                // The graph expects one decision per call, and the person answers all of them at once.
                 json!({"decisions": vec![decision; count]})
             }
             Shape::Inbox(count, kinds, is_list) => {
@@ -215,7 +216,7 @@ fn label_of(kind: &str) -> &'static str {
     }
 }
 
-/// Options as texts, or as objects with a value and a label. None where there are too many for buttons.
+/// Options: texts, or objects with a value and a label. Empty if there are too many for buttons.
 fn options_of(value: &Value) -> Vec<(String, String, Value)> {
     let list = ["options", "choices"]
         .iter()

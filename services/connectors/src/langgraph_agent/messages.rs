@@ -31,12 +31,12 @@ pub(super) fn is_chunk(message: &Value) -> bool {
     kind.ends_with("Chunk")
 }
 
-/// Its id, or its place in the thread.
+/// The message's id, or its index in the thread.
 pub(super) fn key_of(message: &Value, place: usize) -> String {
     filled(&message["id"]).map_or_else(|| format!("#{place}"), str::to_owned)
 }
 
-/// The text of a content: a text, or parts of which those of text count.
+/// The text of a content: a text, or the text parts of a list.
 pub(super) fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -52,7 +52,7 @@ pub(super) fn text_of(message: &Value) -> String {
     }
 }
 
-/// The thoughts of a message.
+/// The reasoning in a message.
 pub(super) fn thoughts_of(message: &Value) -> String {
     let further = &message["additional_kwargs"]["reasoning_content"];
     let parts = message["content"].as_array().into_iter().flatten();
@@ -64,7 +64,7 @@ pub(super) fn thoughts_of(message: &Value) -> String {
     further.as_str().into_iter().chain(parts).collect()
 }
 
-/// Messages for the model alone.
+/// True for messages that only the model should see.
 pub(super) fn is_hidden(message: &Value) -> bool {
     message["additional_kwargs"]["hide_from_ui"] == true
 }

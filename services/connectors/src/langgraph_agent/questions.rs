@@ -1,4 +1,4 @@
-//! The questions of one stop, asked one behind the other, and their answers as one value.
+//! The consecutive questions of one stop, and their answers as one value.
 
 use protocol::JsonObject;
 use protocol::interaction::InteractionSubmission;
@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use crate::langgraph_agent::interrupts::{self, Interrupt};
 use crate::machine::{MachineOutput, OutputQueue};
 
-/// The questions that wait for their answers, should the run end before them.
+/// The open questions, for the case that the run ends before their answers.
 const PENDING: &str = "external.pending_interrupts";
-/// Bytes of the questions that the state keeps.
+/// Maximum bytes of the questions in the state.
 const MOST_PENDING: usize = 32 * 1024;
 
 #[derive(Default)]
 pub(super) struct LangGraphQuestions {
     open: Vec<Interrupt>,
     answers: Vec<(Option<String>, Value)>,
-    /// Interrupts of one task have one id: their questions are numbered.
+    /// Number of questions so far. It makes ids unique: interrupts of one task share an id.
     asked: u32,
 }
 
@@ -32,12 +32,12 @@ impl LangGraphQuestions {
         })
     }
 
-    /// Takes the interrupts of a stop.
+    /// Sets the interrupts of a stop.
     pub(super) fn open(&mut self, interrupts: Vec<Interrupt>) {
         self.open = interrupts;
     }
 
-    /// Asks the first open question, and keeps all for an answer behind the end of the run.
+    /// Asks the first open question, and stores all for an answer after the end of the run.
     pub(super) fn ask(&mut self, out: &mut OutputQueue) {
         let Some(interrupt) = self.open.first() else {
             return;
@@ -48,11 +48,12 @@ impl LangGraphQuestions {
         let open: Vec<_> = self.open.iter().map(Interrupt::kept).collect();
         let kept = json!({"interaction_id": id, "open": open, "answers": self.answers});
         let is_small = kept.to_string().len() <= MOST_PENDING;
+        // Questions beyond the limit are answered within this run or not at all.
         out.remember(PENDING, if is_small { kept } else { Value::Null });
         out.push(MachineOutput::Ask(Box::new(interrupt.question(&id))));
     }
 
-    /// Answers the first open question, and asks the next one or gives the value that resumes the graph.
+    /// Records the answer to the first open question. Asks the next one, or returns the value that resumes the graph.
     pub(super) fn answer(
         &mut self,
         action: Option<&str>,
@@ -70,6 +71,7 @@ impl LangGraphQuestions {
         }
         Self::forget(out);
         let mut answers = std::mem::take(&mut self.answers);
+        // Servers accept a single value without an id, and older ones send no ids.
         if answers.len() < 2 {
             return Some(answers.pop().map(|(_, value)| value).unwrap_or_default());
         }
@@ -78,7 +80,7 @@ impl LangGraphQuestions {
         Some(Value::Object(named.collect()))
     }
 
-    /// Drops the kept questions.
+    /// Removes the stored questions.
     pub(super) fn forget(out: &mut OutputQueue) {
         out.remember(PENDING, Value::Null);
     }

@@ -57,7 +57,7 @@ pub(super) fn run(
         (kind.to_owned(), value),
         ("stream_mode".to_owned(), modes),
     ]);
-    // Newer servers refuse a context beside a configurable: members that are empty are not sent.
+    // Newer servers refuse a context next to configurable members, so send no empty ones.
     for (name, members) in [("config", settings), ("context", context)] {
         if !members.is_empty() {
             body.insert(name.to_owned(), json!(members));
@@ -67,7 +67,7 @@ pub(super) fn run(
     authorized(config, PlatformRequest::post(url, body)).framed(ResponseFraming::Sse)
 }
 
-/// The input of a run: the messages that the thread has not.
+/// The input of a run: the messages that the thread does not have.
 pub(super) fn input(
     config: &Config,
     turn: &ConnectorTurn,
@@ -84,6 +84,7 @@ pub(super) fn input(
 fn content(config: &Config, turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         let is_empty = turn.text.trim().is_empty();
+        // Models refuse an empty message.
         return Ok(json!(if is_empty { "continue" } else { &turn.text }));
     }
     let text = (!turn.text.is_empty()).then(|| Ok(json!({"type": "text", "text": turn.text})));
@@ -103,7 +104,7 @@ fn part(config: &Config, file: &TurnFile) -> Result<Value, ConnectorFailure> {
     if config.server == LangGraphServer::DeerFlow {
         return Err(ConnectorFailure::upload(
             &file.name,
-            "cannot be handed over: DeerFlow takes images alone",
+            "cannot be handed over: DeerFlow accepts images only",
         ));
     }
     let mut part = json!({"type": kind, "mime_type": file.mime_type, "filename": file.name});
@@ -121,7 +122,7 @@ pub(super) fn state(config: &Config, thread: &str) -> PlatformRequest {
     get(config, &["threads", thread, "state"])
 }
 
-/// `GET /threads/{thread}/runs/{run}/join`: answers at the end of the run.
+/// `GET /threads/{thread}/runs/{run}/join`: responds at the end of the run.
 pub(super) fn join(config: &Config, thread: &str, run: &str) -> PlatformRequest {
     get(config, &["threads", thread, "runs", run, "join"]).framed(ResponseFraming::Sse)
 }

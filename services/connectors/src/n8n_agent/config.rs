@@ -23,11 +23,11 @@ const DRIVERS: [&str; 6] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handling {
     Reply,
-    /// The workflow answers by itself: the run has no message.
+    /// The workflow answers by itself, and the run has no message.
     Ignore,
 }
 
-/// The authentication at the webhook.
+/// Authentication at the webhook.
 #[derive(Debug)]
 pub(super) enum Auth {
     None,
@@ -80,7 +80,7 @@ enum Encoding {
     Latin1,
 }
 
-/// Reads the keys of all kinds: a form keeps those of the kinds that are not chosen.
+/// Reads the authentication. All keys are read: a form also stores those of the kinds that are not chosen.
 fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, ConnectorFailure> {
     let kinds = [
         ("none", AuthKind::None),
@@ -133,6 +133,7 @@ fn basic(
     let text = format!("{user}:{}", password.expose_secret());
     let bytes = match encoding {
         Encoding::Utf8 => Some(text.into_bytes()),
+        // A character outside of Latin-1 has no byte there, so fail instead of sending another password.
         Encoding::Latin1 => text
             .chars()
             .map(|letter| u8::try_from(u32::from(letter)).ok())

@@ -12,19 +12,19 @@ use crate::upstream::reader::{DOCUMENT_BYTES, UpstreamEvent};
 /// The response of a webhook that does not wait for its workflow.
 const STARTED: &str = "Workflow was started";
 
-/// The reply as far as it came.
+/// State of the reply so far.
 pub(super) struct N8nReply {
     answer: AnswerText,
     output_key: String,
     streams: bool,
-    /// Blocks that have begun and not ended. Several nodes stream in one response.
+    /// Number of blocks without an end. Several nodes stream in one response.
     open_blocks: usize,
     has_items: bool,
-    /// The node, and its run, that the last text came from.
+    /// Node, run and item of the last text.
     source: Value,
-    /// The text of that node as far as it looks like a document, such as that of a node that responds to the webhook.
+    /// The text of that node while it may be a document, such as the output of a node that responds to the webhook.
     held: String,
-    /// All that is no chunk.
+    /// All text outside of chunks.
     rest: String,
     /// The body ended within an object.
     is_cut: bool,
@@ -51,6 +51,7 @@ impl N8nReply {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let told = json::parse(&event.text).unwrap_or_default();
+        // Chunks without content may pass: only stored text counts.
         if !told["content"].is_null() && self.held.len() + event.text.len() > DOCUMENT_BYTES {
             return Err(TransportError::TooLarge.into());
         }
@@ -77,7 +78,7 @@ impl N8nReply {
         Ok(())
     }
 
-    /// A piece of a node's text. The text of each run of a node is a paragraph.
+    /// Reads a piece of a node's text. The text of each run of a node is a paragraph.
     fn item(&mut self, told: &Value, out: &mut OutputQueue) {
         let piece = json::text_of(&told["content"]).unwrap_or_default();
         if piece.is_empty() {
@@ -91,6 +92,7 @@ impl N8nReply {
         }
         self.has_items = true;
         self.source = source;
+        // A document can only be read at its end, so hold its pieces.
         if !self.held.is_empty() || is_first && piece.trim_start().starts_with(['{', '[']) {
             self.held.push_str(&piece);
             return;
@@ -107,7 +109,7 @@ impl N8nReply {
         }
     }
 
-    /// Tells the text of a node that looked like a document. Text that another node streamed is not repeated.
+    /// Emits the text of a node that may be a document. Text that another node streamed is not repeated.
     fn end_document(&mut self, out: &mut OutputQueue) {
         let held = std::mem::take(&mut self.held);
         let text = self.text_in(&held);
@@ -117,7 +119,7 @@ impl N8nReply {
         }
     }
 
-    /// The end of the body is the end of the answer.
+    /// Completes the run at the end of the body.
     pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.open_blocks > 0 || self.is_cut {
             return Err(ConnectorFailure::ended_early());
@@ -126,7 +128,7 @@ impl N8nReply {
         if !self.has_items {
             let text = self.document()?;
             if self.streams && !text.trim().is_empty() {
-                out.log("info", "n8n answered as a whole: for streaming, set the trigger's response mode to streaming, and turn streaming on in the agent's node");
+                out.log("info", "n8n answered in one document: for streaming, set the trigger's response mode to streaming, and turn streaming on in the agent's node");
             }
             self.answer.append(&text, out);
         }
@@ -137,7 +139,7 @@ impl N8nReply {
         Ok(())
     }
 
-    /// The text of a body without chunks: the configured member, or the body as it is.
+    /// The text of a body without chunks: the configured member, or the complete body.
     fn document(&mut self) -> Result<String, ConnectorFailure> {
         let body = std::mem::take(&mut self.rest);
         let told = json::parse(&body).unwrap_or_default();
@@ -148,7 +150,7 @@ impl N8nReply {
         Ok(self.text_in(&body))
     }
 
-    /// The configured member of a document, or the text as it is.
+    /// The configured member of a document, or the complete text.
     fn text_in(&self, text: &str) -> String {
         let told = json::parse(text).unwrap_or_default();
         let item = match &told {

@@ -11,7 +11,7 @@ use crate::turn::ConnectorTurn;
 use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
-/// `POST` to the webhook. n8n keeps no conversations: workflows get two stable ids.
+/// `POST` to the webhook. n8n stores no conversations, so workflows get two stable ids.
 pub(super) fn call(
     config: &Config,
     turn: &ConnectorTurn,
@@ -23,10 +23,11 @@ pub(super) fn call(
         "chatInput": turn.text,
         "message": turn.text,
         "user_message_text": turn.text,
-        // Chat triggers hand this one to their memory nodes.
+        // Chat triggers pass this one to their memory nodes.
         "sessionId": session,
     }));
     let params = turn.params.iter();
+    // Ids after the parameters: a caller must not set the id of another session.
     body.extend(params.map(|(name, value)| (name.clone(), value.clone())));
     body.extend(object(json!({
         "conversation_id": conversation,
@@ -48,7 +49,7 @@ pub(super) fn call(
     })
 }
 
-/// An id in the conversation's state, made by its first run.
+/// An id in the conversation's state, created by its first run.
 fn stable_id(turn: &ConnectorTurn, kind: &str, out: &mut OutputQueue) -> String {
     let key = format!("external.{kind}_id");
     let stored = turn.state.get(&key).and_then(Value::as_str);
@@ -60,7 +61,7 @@ fn stable_id(turn: &ConnectorTurn, kind: &str, out: &mut OutputQueue) -> String 
     id
 }
 
-/// A token that expires with the run.
+/// A token that expires at the run's deadline.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "casts of floats saturate, and epoch seconds are far below the bound"

@@ -10,9 +10,9 @@ use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_of;
 
-/// Calls of one answer; further ones are ignored.
+/// Maximum calls of one answer; further ones are ignored.
 const MOST_CALLS: usize = 128;
-/// Bytes of the arguments of one call.
+/// Maximum bytes of the arguments of one call.
 const MOST_ARGUMENTS: usize = 64 * 1024;
 
 /// Reads one chunk, or the document of a server that does not stream.
@@ -28,6 +28,7 @@ pub(super) fn event(
         .find(|choice| choice["index"].as_u64().unwrap_or(0) == 0);
     let nowhere = Value::Null;
     let choice = choice.unwrap_or(&nowhere);
+    // Servers send usage on the chunk, on the choice, or under an extension of their own.
     for place in [&told["usage"], &choice["usage"], &told["x_groq"]["usage"]] {
         reply.usage = usage_of(place).or(reply.usage.take());
     }
@@ -54,7 +55,7 @@ pub(super) fn event(
     Ok(())
 }
 
-/// Thoughts and calls.
+/// Reads reasoning and tool calls.
 fn read(reply: &mut OpenAiReply, said: &Value, out: &mut OutputQueue) {
     let thought = ["reasoning_content", "reasoning"]
         .iter()
@@ -65,7 +66,7 @@ fn read(reply: &mut OpenAiReply, said: &Value, out: &mut OutputQueue) {
     }
 }
 
-/// A content: a text, or parts of which those of text count.
+/// The text of a content: a text, or the text parts of a list.
 fn text_in(content: &Value) -> String {
     let part = |part: &Value| {
         part["text"]
@@ -80,7 +81,7 @@ fn text_in(content: &Value) -> String {
     }
 }
 
-/// Tool calls in pieces. Servers number them, give them ids, do both, or do neither.
+/// Tool calls in pieces. Servers send an index, an id, both, or neither.
 #[derive(Debug, Default)]
 pub(super) struct CallDeltas(Vec<PartialCall>);
 
@@ -98,7 +99,7 @@ impl CallDeltas {
         self.0.first().map(|call| call.name.as_str())
     }
 
-    /// Keeps a call of a function that the client is to run, as the Responses API states it.
+    /// Stores a call of a function of the client, as the Responses API reports it.
     pub(super) fn want(&mut self, item: &Value) {
         if self.0.is_empty() {
             let name = item["name"].as_str().unwrap_or_default().to_owned();
@@ -115,6 +116,7 @@ impl CallDeltas {
         let function = &delta["function"];
         let name = function["name"].as_str().unwrap_or_default();
         let is_same = |call: &PartialCall| {
+            // Some servers give several calls one index, so a new name starts a new call.
             let is_named = name.is_empty() || call.name.is_empty() || call.name == name;
             let by_id = !id.is_empty() && !call.id.is_empty();
             is_named
@@ -143,12 +145,13 @@ impl CallDeltas {
             name.clone_into(&mut call.name);
         }
         let arguments = json::text_of(&function["arguments"]).unwrap_or_default();
+        // Oversized arguments stay cut and fail to parse, so the call has no parameters.
         if call.arguments.len() + arguments.len() <= MOST_ARGUMENTS {
             call.arguments.push_str(&arguments);
         }
     }
 
-    /// Tells the calls that the server ran itself.
+    /// Emits the calls that the server ran itself.
     pub(super) fn tell(&mut self, tools: &mut ToolEvents, out: &mut OutputQueue) {
         for (number, call) in std::mem::take(&mut self.0).into_iter().enumerate() {
             let id = if call.id.is_empty() {

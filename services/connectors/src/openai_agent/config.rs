@@ -7,14 +7,14 @@ use url::Url;
 use crate::upstream::config::ConfigReader;
 use crate::upstream::failure::ConnectorFailure;
 
-/// The API that is called.
+/// The API of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenAiApi {
     Chat,
     Responses,
 }
 
-/// The side that makes conversation ids.
+/// The side that creates conversation ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConversationOrigin {
     Ours,
@@ -31,16 +31,16 @@ pub(super) struct ConversationField {
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) base: Url,
-    /// The header with the credential, and its whole value.
+    /// The header with the credential, and its complete value.
     pub(super) credential: Option<(&'static str, SecretString)>,
     pub(super) api: OpenAiApi,
     pub(super) model: String,
     pub(super) instructions: String,
-    /// Earlier messages that are sent.
+    /// Number of earlier messages to send.
     pub(super) history: u32,
     pub(super) conversation: Option<ConversationField>,
     pub(super) user_field: String,
-    /// `previous_response_id` is sent.
+    /// Send `previous_response_id`.
     pub(super) chains_responses: bool,
     pub(super) extra: JsonObject,
 }
@@ -95,7 +95,7 @@ impl Config {
         })
     }
 
-    /// The server keeps the conversation.
+    /// True if the server stores the conversation.
     pub(super) fn keeps_conversation(&self) -> bool {
         self.conversation.is_some() || self.chains_responses
     }

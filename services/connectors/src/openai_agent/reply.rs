@@ -1,4 +1,4 @@
-//! The reply of either API as far as it came, and errors within it.
+//! State of a reply of either API, and errors within it.
 
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
@@ -10,14 +10,13 @@ use crate::upstream::answer::AnswerText;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::tools::ToolEvents;
 
-/// A reply.
 pub(super) struct OpenAiReply {
     pub(super) answer: AnswerText,
     pub(super) tools: ToolEvents,
     pub(super) calls: CallDeltas,
     pub(super) usage: Option<LlmTokenUsage>,
     pub(super) finish_reason: Option<String>,
-    /// The end mark came.
+    /// The end mark was received.
     pub(super) is_done: bool,
     pub(super) response_id: Option<String>,
 }
@@ -35,12 +34,12 @@ impl OpenAiReply {
         }
     }
 
-    /// True once content or a call of a tool came.
+    /// True after the first content or tool call.
     pub(super) fn has_begun(&self) -> bool {
         self.answer.has_begun() || self.tools.has_told()
     }
 
-    /// True once nothing of the answer can follow. Servers may leave out either mark.
+    /// True if the answer is complete. Servers may omit one of the two end marks.
     pub(super) fn is_whole(&self) -> bool {
         self.is_done || self.finish_reason.is_some()
     }
@@ -55,6 +54,7 @@ impl OpenAiReply {
             );
             return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         }
+        // Calls in a completed answer were run by the server.
         self.calls.tell(&mut self.tools, out);
         if !self.answer.complete(out) {
             return Err(ConnectorFailure::empty());
@@ -64,7 +64,7 @@ impl OpenAiReply {
     }
 }
 
-/// The error that an event or a document states.
+/// The error in an event or a document.
 pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
     let error = &told["error"];
     let has_error = match error {
@@ -75,7 +75,7 @@ pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<ConnectorFail
     let calls_itself_one = ["type", "object"].iter().any(|key| told[*key] == "error");
     let is_answer =
         told.get("choices").is_some() || told.get("output").is_some() || told.get("type").is_some();
-    // FastGPT and RAGFlow: a code and a message under 200.
+    // FastGPT and RAGFlow report errors by a code and a message under status 200.
     let has_code = !is_answer
         && told["code"]
             .as_i64()

@@ -10,7 +10,7 @@ use crate::request::{PlatformRequest, ResponseFraming, below};
 use crate::turn::{ConnectorTurn, FileContent, TurnFile};
 use crate::upstream::failure::ConnectorFailure;
 
-/// The call of a turn, in that conversation of the server.
+/// The call of a turn in a conversation of the server.
 pub(super) fn request(
     config: &Config,
     turn: &ConnectorTurn,
@@ -37,6 +37,7 @@ pub(super) fn request(
             json!(id),
         );
     }
+    // The operator's members replace ours; `null` removes one that a server refuses.
     for (name, value) in &config.extra {
         match value {
             Value::Null => body.remove(name),
@@ -104,7 +105,7 @@ fn members<const N: usize>(members: [(&str, Value); N]) -> JsonObject {
 
 type InputPart = fn(&TurnFile) -> Result<Value, ConnectorFailure>;
 
-/// The text, or parts where there are files.
+/// The text, or parts if there are files.
 fn content(turn: &ConnectorTurn, kind: &str, part: InputPart) -> Result<Value, ConnectorFailure> {
     if turn.files.is_empty() {
         return Ok(json!(turn.text));
@@ -124,6 +125,7 @@ fn chat_part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
         return Ok(json!({"type": "image_url", "image_url": {"url": file.url()?}}));
     }
     if let Some(format) = format {
+        // Audio and files must be sent as bytes: Chat Completions accepts no addresses for them.
         file.bytes()?;
         let url = file.url()?;
         let data = url.split_once(',').map_or("", |(_, data)| data);

@@ -42,7 +42,7 @@ pub(super) fn event(
     Ok(())
 }
 
-/// The whole response. Its output adds the text that was not streamed.
+/// Reads the complete response. Its output adds the text that was not streamed.
 fn finished(
     reply: &mut OpenAiReply,
     response: &Value,
@@ -70,6 +70,7 @@ fn finished(
     let texts = parts.filter(|part| part["type"] != "reasoning_text");
     let texts = texts.filter_map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str()));
     reply.answer.add_missing(&texts.collect::<String>(), out);
+    // The status of a response that waits for its client is `completed` as well.
     let wants_call = items.iter().any(|item| item["type"] == "function_call");
     let reason = match response["incomplete_details"]["reason"].as_str() {
         _ if wants_call => "tool_calls",
@@ -82,7 +83,7 @@ fn finished(
     Ok(())
 }
 
-/// The name of a tool that the server runs; functions are the client's.
+/// The name of a tool that the server runs. Functions belong to the client.
 fn tool_of(item: &Value) -> Option<&str> {
     let kind = item["type"].as_str()?.strip_suffix("_call")?;
     (kind != "function").then(|| filled(&item["name"]).unwrap_or(kind))

@@ -1,4 +1,4 @@
-//! Tbox's stream: one event in, results out. The payload of an event is JSON in a text.
+//! Reads the events of Tbox's stream, and emits results. The payload of an event is a text of JSON.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;
 
-/// Files of one answer; further ones are not kept.
+/// Maximum files of one answer; further ones are dropped.
 const MOST_FILES: usize = 50;
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct TboxProgress {
     answer: AnswerText,
     usage: Option<LlmTokenUsage>,
-    /// The conversation's id, where the last event named it.
+    /// The conversation's id, if the last event had one.
     pub(super) conversation: Option<String>,
     files: BTreeSet<String>,
     is_revoked: bool,
@@ -44,7 +44,7 @@ impl TboxProgress {
         self.answer.has_begun() || !self.files.is_empty()
     }
 
-    /// True once nothing but further lanes can follow.
+    /// True after the end mark; only further lanes can follow.
     pub(super) fn is_done(&self) -> bool {
         self.has_end
     }
@@ -76,13 +76,13 @@ impl TboxProgress {
                 self.answer.replace(text, out);
             }
             "end" => self.has_end = true,
-            // Envelopes of gateways: an error under 200.
+            // Gateways in front of Tbox report errors under status 200.
             _ => return failure_of(told).map_or(Ok(()), Err),
         }
         Ok(())
     }
 
-    /// The document of an application that does not stream.
+    /// Reads the document of an application that does not stream.
     pub(super) fn document(
         &mut self,
         told: &Value,
@@ -129,7 +129,7 @@ impl TboxProgress {
         }
     }
 
-    /// An image of the answer.
+    /// Saves an image of the answer once.
     fn file(&mut self, url: &str, out: &mut OutputQueue) {
         let is_public = |url: &Url| matches!(url.scheme(), "http" | "https");
         let Some(parsed) = Url::parse(url).ok().filter(is_public) else {
@@ -149,7 +149,7 @@ impl TboxProgress {
         }));
     }
 
-    /// The end of the body, which ends an answer also without a mark.
+    /// Handles the end of the body, which ends an answer even without a mark.
     pub(super) fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         if self.has_end || self.has_begun() {
             return self.complete(out);
@@ -183,7 +183,7 @@ fn payload(told: &Value) -> Value {
     parsed.unwrap_or_else(|| told.clone())
 }
 
-/// The failure in a document, where its code is not 0.
+/// The failure in a document: a code other than 0.
 pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
     let code = text_of(&told["errorCode"])?;
     (code != "0").then(|| error_of(told))
@@ -202,7 +202,7 @@ fn error_of(error: &Value) -> ConnectorFailure {
     ConnectorFailure::reported(status, code.as_deref(), message.unwrap_or_default())
 }
 
-/// True for failures about the conversation's id, whose code Tbox does not document.
+/// True for failures about the conversation's id. Tbox documents no code for them.
 pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
     let text = failure.message.to_ascii_lowercase();
     let is_named = text.contains("conversation") || text.contains("会话");

@@ -54,7 +54,7 @@ pub(super) fn upload(
     ))
 }
 
-/// An uploaded file as chats name it.
+/// An uploaded file in Tbox's form.
 pub(super) fn part(file: &TurnFile, id: &str) -> Value {
     let kind = match file.mime_type.split('/').next() {
         Some("image") => "IMAGE",
@@ -65,7 +65,7 @@ pub(super) fn part(file: &TurnFile, id: &str) -> Value {
     json!({"fileId": id, "type": kind})
 }
 
-/// The key stands alone, without a scheme.
+/// Adds the key, which Tbox expects without a scheme.
 fn signed(request: PlatformRequest, config: &Config) -> PlatformRequest {
     let request = request.header("authorization", config.key.expose_secret());
     request.header("source", "AGENT_SDK")

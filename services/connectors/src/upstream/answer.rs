@@ -116,7 +116,7 @@ impl AnswerText {
         }
         self.has_begun = true;
         if self.shows_thoughts {
-            // A quarter of the limit per piece: JSON escapes can double it.
+            // A quarter of the limit leaves space for JSON escapes.
             for piece in pieces(piece, self.most / 4) {
                 out.tell(results::thought(piece));
             }
@@ -193,7 +193,7 @@ impl AnswerText {
     }
 }
 
-/// The end of `text` within the beginning of `whole`, ignoring white space.
+/// The end of `text` within the beginning of `complete`, ignoring white space.
 fn end_of(text: &str, whole: &str) -> Option<usize> {
     let mut letters = whole
         .char_indices()

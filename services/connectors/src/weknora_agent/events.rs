@@ -1,4 +1,4 @@
-//! WeKnora's stream: one event in, results out.
+//! Reads the events of WeKnora's stream, and emits results.
 
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ use crate::upstream::results::{self, cut};
 use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
-/// References of one answer.
+/// Maximum references of one answer.
 const MOST_REFERENCES: usize = 50;
-/// Tool calls that are open at once.
+/// Maximum open tool calls.
 const MOST_OPEN: usize = 64;
-/// The type of the told references.
+/// Result type of the answer's references.
 const REFERENCES: &str = "x.weknora.references";
 
-/// The answer as far as it came.
+/// State of the answer so far.
 pub(super) struct WeKnoraProgress {
     answer: AnswerText,
     tools: ToolEvents,
@@ -28,11 +28,11 @@ pub(super) struct WeKnoraProgress {
     open: Vec<String>,
     calls: u32,
     references: Vec<Value>,
-    /// The text so far led to a tool call, and is not the answer.
+    /// The text so far preceded a tool call and is not the answer.
     is_superseded: bool,
-    /// The answer's own end mark came; the run's may follow.
+    /// The end mark of the answer was received; that of the run may follow.
     pub(super) is_done: bool,
-    /// The message that a stop names.
+    /// The message id for a stop call.
     pub(super) message_id: Option<String>,
 }
 
@@ -84,6 +84,7 @@ impl WeKnoraProgress {
             "tool_approval_required" | "mcp_oauth_required" => {
                 let tool = filled(&told["data"]["tool_name"]).or(filled(&told["content"]));
                 let tool = tool.unwrap_or("a tool");
+                // The run continues as soon as the person agrees on WeKnora, so it only warns.
                 let text = format!("the agent waits on WeKnora for a person's consent to {tool}");
                 out.log("warning", &text);
             }
@@ -154,7 +155,7 @@ impl WeKnoraProgress {
         }
     }
 
-    /// Older servers do not name the call: then it is the last one.
+    /// Handles a tool result. Older servers name no call; then it belongs to the last one.
     fn call_ended(&mut self, told: &Value, error: Option<&str>, out: &mut OutputQueue) {
         let data = &told["data"];
         let last = self.open.last().cloned();
@@ -168,7 +169,7 @@ impl WeKnoraProgress {
         self.tools.complete(&id, result.clone(), error, out);
     }
 
-    /// Each event repeats the references before it.
+    /// Stores the references. Each event repeats the earlier ones.
     fn refer(&mut self, told: &Value) {
         let places = [&told["knowledge_references"], &told["data"]["references"]];
         let Some(list) = places.into_iter().find_map(Value::as_array) else {
@@ -184,13 +185,13 @@ impl WeKnoraProgress {
     }
 }
 
-/// A tool that failed leaves the agent running.
+/// True for the error of a tool; the agent continues after it.
 fn is_of_tool(told: &Value) -> bool {
     let data = &told["data"];
     filled(&data["tool_call_id"]).is_some() || filled(&data["tool_name"]).is_some()
 }
 
-/// Files stay on WeKnora, since their addresses need its credential.
+/// Logs the names of files. They stay on WeKnora, because their addresses need its credential.
 fn tell_files(artifacts: &Value, out: &mut OutputQueue) {
     let files = artifacts.as_array().into_iter().flatten();
     let names = files.filter_map(|file| {

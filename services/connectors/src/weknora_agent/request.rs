@@ -52,14 +52,14 @@ pub(super) fn chat(
     Ok(post(config, &[path, session], body).framed(ResponseFraming::Sse))
 }
 
-/// The images of a message, which it takes by their bytes.
+/// The images of a message, by their bytes.
 pub(super) fn images(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
     turn.files.iter().map(image).collect()
 }
 
 fn image(file: &TurnFile) -> Result<Value, ConnectorFailure> {
     if !file.mime_type.starts_with("image/") {
-        let fault = "cannot be handed over: WeKnora takes images alone";
+        let fault = "cannot be handed over: WeKnora accepts images only";
         return Err(ConnectorFailure::upload(&file.name, fault));
     }
     file.bytes()?;

@@ -1,4 +1,4 @@
-//! The service, and a gateway that asks it.
+//! The service, and a gateway as its client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use url::Url;
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-/// Longer than anything here takes.
+/// Timeout of a test's step in seconds, longer than any step takes.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The value of each variable of the service's environment.
 pub(crate) const KEY: &str = "secret-of-test";
@@ -32,7 +32,7 @@ pub(crate) struct ConnectorsProcess {
     _server: JoinSet<std::io::Result<()>>,
 }
 
-/// The results of a run as they come.
+/// The results of a run in the order of their arrival.
 pub(crate) struct StreamedResults {
     response: Response,
     decoder: Decoder,
@@ -151,7 +151,7 @@ impl StreamedResults {
     /// The results up to the next one of a type.
     pub(crate) async fn until(&mut self, kind: &str) -> Value {
         loop {
-            let result = self.next().await.expect("the run goes on");
+            let result = self.next().await.expect("the run has a further result");
             if result["type"] == kind {
                 return result;
             }

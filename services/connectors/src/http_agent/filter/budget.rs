@@ -10,20 +10,20 @@ use serde_json::Value;
 
 use crate::http_agent::filter::{Jq, value};
 
-/// The units of a run beside those for its input.
+/// Units of a run, in addition to those for its input.
 const UNITS: usize = if cfg!(test) { 400_000 } else { 4_000_000 };
-/// Units of one step beside those for its value.
+/// Units of one step, in addition to those for its value.
 const STEP: usize = 8;
-/// Bytes of a text for one unit.
+/// Bytes of text per unit.
 const BYTES: usize = 16;
-/// The time of a run. Its units end sooner on most machines.
+/// Maximum time of a run. On most machines the units end first.
 const TIME: Duration = Duration::from_secs(2);
-/// Levels of a value.
+/// Maximum depth of a value.
 const MOST_LEVELS: usize = 200;
-/// The steps that an input's whole value may go through.
+/// Steps that may process the complete input.
 const INPUT_STEPS: usize = 8;
 
-/// The units that are left. Once none are, every further step fails.
+/// The remaining units. At 0, every further step fails.
 pub(in crate::http_agent) struct FilterBudget<'a> {
     lut: &'a Lut<Jq>,
     left: Cell<usize>,
@@ -40,11 +40,12 @@ impl<'a> FilterBudget<'a> {
         }
     }
 
-    /// Pays for one step with that value. False: the budget is used up.
+    /// Spends the units of one step with that value. False if the budget is exhausted.
     pub(super) fn spend(&self, value: &Val) -> bool {
         let left = self.left.get().checked_sub(STEP);
         let left = left.and_then(|left| after(value, MOST_LEVELS, left));
         let left = left.filter(|_| Instant::now() < self.until);
+        // Zero stays zero, so that no later step can succeed.
         self.left.set(left.unwrap_or(0));
         left.is_some()
     }
@@ -56,7 +57,7 @@ impl<'a> HasLut<'a, Jq> for &'a FilterBudget<'a> {
     }
 }
 
-/// The units left after a value of at most so many levels.
+/// The units left after a value of at most `levels` levels.
 fn after(value: &Val, levels: usize, left: usize) -> Option<usize> {
     let left = left.checked_sub(1)?;
     match value {

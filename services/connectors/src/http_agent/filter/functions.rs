@@ -1,4 +1,4 @@
-//! The functions of filters: those of jq that read one value, and no others.
+//! The functions of filters: those of jq that read a single value.
 
 use std::sync::LazyLock;
 
@@ -13,13 +13,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::http_agent::filter::{Jq, grammar, value};
 
-/// The function that pays for a step.
+/// The function that spends the units of a step.
 pub(super) const STEP: &str = "step";
-/// `-` and `*`, of numbers alone.
+/// `-` and `*`, for numbers only.
 pub(super) const MINUS: &str = "minus";
 pub(super) const TIMES: &str = "times";
 
-/// Definitions that those of [`grammar::CALLS`] need.
+/// Definitions that those of [`grammar::CALLS`] use.
 const NEEDED: &[&str] = &[
     "isboolean",
     "isnumber",
@@ -29,17 +29,17 @@ const NEEDED: &[&str] = &[
     "totype",
     "recurse",
 ];
-/// Natives that are made anew here.
+/// Native functions that this module replaces.
 const OWN: &[&str] = &["contains", "fromjson"];
 
-/// Letters that `@uri` leaves as they are.
+/// Characters that `@uri` does not escape.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b'~');
 
-/// The definitions of jq's library that are offered.
+/// Definitions of jq's library that filters may use.
 static DEFINITIONS: LazyLock<Vec<Def<&'static str>>> = LazyLock::new(|| {
     let all = jaq_core::defs()
         .chain(jaq_std::defs())
@@ -49,17 +49,17 @@ static DEFINITIONS: LazyLock<Vec<Def<&'static str>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The definitions, for the compiler of one filter.
+/// The definitions for the compiler of one filter.
 pub(super) fn definitions<'s>() -> impl Iterator<Item = Def<&'s str>> {
     DEFINITIONS.iter().cloned()
 }
 
-/// `split` of two arguments takes a regular expression.
+/// True for `split` with two arguments, which takes a regular expression.
 fn needs_patterns(definition: &Def<&str>) -> bool {
     definition.name == "split" && definition.args.len() > 1
 }
 
-/// The native functions, of which a filter reaches those of the grammar.
+/// The native functions. The grammar limits those that a filter can call.
 pub(super) fn natives() -> impl Iterator<Item = Fun<Jq>> {
     let library = jaq_core::funs::<Jq>()
         .chain(jaq_std::base_funs())
@@ -71,7 +71,7 @@ pub(super) fn natives() -> impl Iterator<Item = Fun<Jq>> {
 fn own() -> impl Iterator<Item = Fun<Jq>> {
     [
         run::<Jq>((STEP, v(0), |(context, value)| {
-            // No filter catches it.
+            // `try` cannot catch a halt, so a filter cannot survive its budget.
             box_once(if context.data().spend(&value) {
                 Ok(value)
             } else {
@@ -129,7 +129,7 @@ fn numbers(left: Val, right: Val, sign: &str, calculate: fn(Val, Val) -> ValR<Va
     }
 }
 
-/// A product that does not grow: a float where it is no machine integer.
+/// A product of bounded size: a float unless it fits a machine integer.
 fn times(left: &Val, right: &Val) -> Val {
     let whole = match (left, right) {
         (Val::Num(Num::Int(left)), Val::Num(Num::Int(right))) => left.checked_mul(*right),

@@ -1,4 +1,4 @@
-//! The part of jq that filters may use. Terms that make values pay for them.
+//! The subset of jq for filters. Terms that create values get a step that spends units.
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Pattern, Term};
@@ -7,7 +7,7 @@ use jaq_core::path::{Part, Path};
 
 use crate::http_agent::filter::{FilterFault, functions};
 
-/// The names that a filter may call.
+/// Names that a filter may call.
 pub(super) const CALLS: &[&str] = &[
     // Values and their kinds.
     "null",
@@ -87,10 +87,10 @@ pub(super) const CALLS: &[&str] = &[
     "@uri",
     "@base64",
 ];
-/// Levels of a term.
+/// Maximum depth of a term.
 const MOST_LEVELS: usize = 100;
 
-/// The term, with a step behind each part that makes a value. Fails for what filters may not use.
+/// Checks a term and adds a step after each part that creates a value. Fails for a term outside of the subset.
 pub(super) fn checked<'s>(
     code: &'s str,
     term: Term<&'s str>,
@@ -111,6 +111,7 @@ type Checked<T> = Result<T, FilterFault>;
 
 impl<'s> Checker<'s> {
     fn term(&self, term: Term<&'s str>, levels: usize) -> Checked<Term<&'s str>> {
+        // The compiler and each run recurse by this depth.
         let levels = levels
             .checked_sub(1)
             .ok_or_else(|| FilterFault::of(format!("has more than {MOST_LEVELS} levels")))?;
@@ -137,6 +138,7 @@ impl<'s> Checker<'s> {
             }
             Term::IfThenElse(cases, otherwise) => self.cases(cases, otherwise, levels)?,
             Term::Def(definitions, _) => {
+                // Definitions allow recursion, which the depth of a term does not bound.
                 let name = definitions.first().map_or("def", |def| def.name);
                 return Err(FilterFault::at(
                     self.code,
@@ -199,7 +201,7 @@ impl<'s> Checker<'s> {
         levels: usize,
     ) -> Checked<Term<&'s str>> {
         let member = |(key, value): (Term<&'s str>, Option<Term<&'s str>>)| {
-            // The keys of `{a}` and `{$a}` must keep their shape.
+            // The keys of `{a}` and `{$a}` must keep their shape, so wrap no step around them.
             let key = match key {
                 Term::Str(format, parts) => self.text(format, parts, levels)?,
                 key => self.term(key, levels)?,
@@ -221,6 +223,7 @@ impl<'s> Checker<'s> {
         let (left, right) = (self.boxed(left, levels)?, self.boxed(right, levels)?);
         let operator = match operator {
             BinaryOp::Pipe(Some(pattern)) => BinaryOp::Pipe(Some(self.pattern(pattern, levels)?)),
+            // The library subtracts arrays and multiplies texts, which can be slow or large.
             BinaryOp::Math(Math::Sub) => {
                 return Ok(step(Term::Call(functions::MINUS, vec![*left, *right])));
             }

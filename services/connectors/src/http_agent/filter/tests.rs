@@ -111,7 +111,7 @@ fn deep_texts_are_refused() {
         let fault = Filter::compile(&code).err();
         assert!(fault.is_some(), "{}", &code[..20]);
     }
-    // Parentheses alone are no levels.
+    // Parentheses do not count as levels.
     let code = "(".repeat(2_000) + "." + &")".repeat(2_000);
     assert_eq!(run(&code, &json!(1)), Ok(vec![json!(1)]));
 }

@@ -1,10 +1,10 @@
-//! JSON as values of filters, and back.
+//! Conversion between JSON and values of filters.
 
 use jaq_core::ValT as _;
 use jaq_json::Val;
 use serde_json::{Map, Number, Value};
 
-/// A value of a filter.
+/// The filter value of a JSON value.
 pub(super) fn of(value: &Value) -> Val {
     match value {
         Value::Null => Val::Null,
@@ -28,7 +28,7 @@ pub(super) fn of(value: &Value) -> Val {
     }
 }
 
-/// The JSON of a value. Keys that are no texts become ones; numbers that JSON does not have become `null`.
+/// The JSON of a filter value. Keys that are not texts are converted; `NaN` and infinities become `null`.
 pub(super) fn from(value: &Val) -> Value {
     match value {
         Val::Null => Value::Null,
@@ -54,7 +54,7 @@ pub(super) fn from(value: &Val) -> Value {
     }
 }
 
-/// The units that a value takes, with so many bytes of text for one.
+/// Size of a value in units, with `bytes` bytes of text per unit.
 pub(super) fn units(value: &Value, bytes: usize) -> usize {
     1 + match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
