@@ -37,6 +37,7 @@ impl Knowledge {
         top: usize,
         paid: &Payment,
     ) -> Result<Vec<RankedChunk>, KnowledgeError> {
+        // Read the version before the vectors: a version read later could label older vectors as new.
         let (corpus, version) = self.0.parts.store.knowledge().knowledge_corpus(key).await?;
         let by_words = self.by_words(key, text, filters, corpus).await?;
         let Some(model) = &base.embedding_model else {
@@ -62,6 +63,7 @@ impl Knowledge {
     ) -> Result<Vec<RankedChunk>, KnowledgeError> {
         let mut query = RankedQuery::parse(text);
         let store = &self.0.parts.store;
+        // A long query reads many postings, so keep only its rarest terms.
         if query.is_long() {
             let all = query.terms(&scope(key));
             let held = store.knowledge().knowledge_frequencies(&all).await?;
@@ -84,6 +86,7 @@ impl Knowledge {
         for (term, posting) in postings
             .iter()
             .enumerate()
+            // Common terms hardly change the order, but their lists are long.
             .filter(|(_, one)| !one.is_common)
         {
             for id in &posting.ids {
@@ -104,6 +107,7 @@ impl Knowledge {
                 worth.extend(all.await?.into_iter().map(|id| (id, 1.0)));
             }
         }
+        // Rank by postings first: only the best candidates are read as texts.
         let mut best = TopK::new(CANDIDATES);
         for (id, worth) in worth {
             best.offer(worth, id);
@@ -180,6 +184,7 @@ impl Knowledge {
         by_words: Vec<RankedChunk>,
         by_vectors: Vec<i64>,
         top: usize,
+    // Ranks are fused, because scores of words and of vectors have different scales.
     ) -> Result<Vec<RankedChunk>, KnowledgeError> {
         if by_vectors.is_empty() {
             return Ok(by_words.into_iter().take(top).collect());
@@ -218,6 +223,7 @@ impl Knowledge {
 /// Sorts by score, descending, then by position.
 fn sort(closest: &mut [RankedChunk]) {
     closest.sort_by(|one, other| {
+        // A stable order for equal scores, so that repeated queries agree.
         let place = |close: &RankedChunk| (close.chunk.document.document_id.clone(), close.chunk.n);
         other
             .score

@@ -63,7 +63,7 @@ async fn counted(
         };
         (tokens, price.cost(tokens))
     };
-    // The provider may bill a request even without a response.
+    // A provider may bill a request even without a response.
     let call = metrics::ModelCallCounter::begin(id, of(model.count.of_texts(texts.iter())));
     let before = prompt_of(paid);
     let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
@@ -75,6 +75,7 @@ async fn counted(
             Ok(vectors)
         }
         Err(error) => {
+            // In these cases the provider may have computed the vectors, so the estimate counts.
             let took_it = matches!(
                 error,
                 UpstreamError::Timeout

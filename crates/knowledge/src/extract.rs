@@ -40,6 +40,7 @@ pub async fn extract(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, St
 
 /// Extracts in a child process. Input is UTF-8, or a binary format.
 async fn read_outside(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
+    // The mark is random, so that no document can forge a response.
     let mark = Uuid::new_v4().to_string();
     let reading = async {
         let program =
@@ -67,6 +68,7 @@ async fn read_outside(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, S
         };
         let ((), told) = tokio::join!(sending, read_answer(stdout));
         let told = told?;
+        // Reap the child; its response decides, not its exit status.
         let _ = child.wait().await;
         answer_in(&told, &mark)
     };
@@ -76,6 +78,7 @@ async fn read_outside(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, S
 
 async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
     let mut told = Vec::new();
+    // JSON escapes can double the text.
     let most = MAX_TEXT_BYTES as u64 * 2;
     let read = stdout.take(most).read_to_end(&mut told).await;
     read.map_err(|error| format!("could not be read: {error}"))?;
@@ -86,11 +89,13 @@ async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
 fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
     let place = told
         .windows(mark.len())
+        // The last mark counts, because a parser may print the document.
         .rposition(|window| window == mark.as_bytes());
     let answer = place.and_then(|place| told.get(place + mark.len()..));
     let Some(answer) = answer else {
         return Err("cannot be read; it is damaged, or expands far beyond its size".to_owned());
     };
+    // A response cut at the limit does not parse.
     let answer: ExtractionResponse = serde_json::from_slice(answer)
         .map_err(|_| "holds more text than the gateway takes; cut it into several".to_owned())?;
     match answer.error {

@@ -82,6 +82,7 @@ impl Knowledge {
             document_id: document.document_id.clone(),
             facts: document.facts.clone(),
             recipe: base.recipe(),
+            // Identifies this attempt: a later upload of the document takes its place.
             attempt: Uuid::now_v7().to_string(),
             max_documents: MAX_DOCUMENTS,
             anew: match document.source {
@@ -97,8 +98,10 @@ impl Knowledge {
             IndexingBegun::Busy | IndexingBegun::Gone => return Err(KnowledgeError::DocumentBusy),
             IndexingBegun::Full => return Err(KnowledgeError::BaseFull),
         };
+        // A spawned task continues if the HTTP client disconnects, so the document does not stay in `indexing`.
         let knowledge = self.clone();
         let indexing = self.0.tasks.spawn(async move {
+            // Hold the slot until the end of the work, not of the request.
             let _room = indexing_slot;
             knowledge.carry_out(&base, document, content).await
         });
@@ -125,6 +128,7 @@ impl Knowledge {
         document: NewDocument,
         content: i64,
     ) -> Result<Indexed, KnowledgeError> {
+        // A parser panic must end in a failed document, and not in one that stays in `indexing`.
         let doing = AssertUnwindSafe(self.write_and_finish(base, document, content)).catch_unwind();
         let done = tokio::select! {
             done = doing => done.unwrap_or_else(|_| {
@@ -206,6 +210,7 @@ impl Knowledge {
             return Err(KnowledgeError::Unreadable("has no text".to_owned()));
         }
         let (mut units, all) = (0, chunks.len() as u64);
+        // One commit per batch: a long document must not block the writer.
         let mut first = 0;
         for batch in chunks.chunks(BATCH) {
             let (owner, batch) = (key.clone(), batch.to_vec());

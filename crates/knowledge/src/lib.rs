@@ -1,5 +1,5 @@
-//! Knowledge bases: document indexing and retrieval. Embedded bases are in the gateway's database, remote ones
-//! behind an API.
+//! Knowledge bases: document indexing and retrieval. Embedded bases are in the gateway's database, remote ones are
+//! servers with an API.
 
 pub mod embed;
 pub mod extract;
@@ -29,7 +29,7 @@ use egress::upstream::UpstreamError;
 use embed::Embedder;
 use vectors::VectorCache;
 
-/// Maximum number of documents that are indexed concurrently. Each is in memory as a whole.
+/// Maximum number of documents that are indexed concurrently. Each of them is completely in memory.
 const AT_ONCE: usize = 2;
 
 /// A knowledge base.
@@ -150,6 +150,7 @@ impl Knowledge {
 
     /// Waits until indexing has ended; it is cancelled at shutdown.
     pub async fn end(&self) {
+        // `wait` returns only after `close`.
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }

@@ -57,7 +57,7 @@ pub(super) async fn add_vectors(
         .iter()
         .map(|chunk| passage(chunk.heading.as_deref(), &chunk.text))
         .collect();
-    // Indexing by operators counts against no budget of a run.
+    // Indexing by operators is not charged to the budget of a run.
     let vectors = embed(embedder, model, &texts, EMBEDDING, &Payment::by_operator()).await?;
     for (chunk, vector) in chunks.iter_mut().zip(vectors) {
         chunk.vector = Some(vector_bytes(&vector));
@@ -78,6 +78,7 @@ pub(super) async fn embed(
         let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
         return Err(UpstreamError::Malformed(message));
     }
+    // Vectors of different dimensions cannot be compared.
     let dimensions = vectors.first().map_or(0, Vec::len);
     let unit = |vector: &Vec<f32>| {
         let is_sound = vector.len() == dimensions && dimensions <= MAX_DIMENSIONS;

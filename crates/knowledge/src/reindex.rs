@@ -37,6 +37,7 @@ impl Knowledge {
         let begun = Instant::now();
         let mut documents = Vec::new();
         let mut after = after;
+        // At least one document per call, so that a slow one makes progress as well.
         while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
             let store = &self.0.parts.store;
             let next = store
@@ -50,6 +51,7 @@ impl Knowledge {
                     more_after: None,
                 });
             };
+            // Advance before the work: a failing document must not be repeated forever.
             after = Some(record.document_id.clone());
             documents.push(self.reindex_document(base, record).await?);
         }
@@ -113,7 +115,7 @@ impl Knowledge {
             from += read;
         }
         let (text, headings) = join(chunks);
-        // After a failed attempt this field holds the reason of the failure.
+        // After a failed attempt this field holds the reason of the failure, so keep the text's own gaps only.
         let missing = record.error.clone().filter(|_| record.status == "ready");
         Ok(Extracted {
             text,

@@ -92,14 +92,17 @@ impl RemoteBase {
         let body = self.body(query, top, filters)?;
         let asked = tokio::time::timeout(TIMEOUT, self.ask(egress, &body)).await;
         let answer = asked.map_err(|_| UpstreamError::Timeout)??;
+        // Check nesting and size before parsing: a small text can expand to a large value.
         check_json_text(&answer)
             .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
+        // The parser quotes the response, which may echo the key.
         let answer = self.read(&answer).map_err(|error| {
             let place = error.to_string();
             UpstreamError::Malformed(self.redactor.redact(&place).into_owned())
         })?;
         let least = self.score_threshold.unwrap_or(f64::MIN);
         let mut records = answer.records;
+        // Servers may ignore the threshold and the limit, and `NaN` has no order.
         records.retain(|record| record.score.is_finite() && record.score >= least);
         records.sort_by(|one, other| other.score.total_cmp(&one.score));
         records.truncate(top);
@@ -136,6 +139,7 @@ impl RemoteBase {
             .request(Method::POST, &self.url)?
             .header(AUTHORIZATION, self.authorization.clone())
             .header(ACCEPT, "application/json")
+            // A compressed response could expand beyond the size limit.
             .header(ACCEPT_ENCODING, "identity")
             .header(CONTENT_TYPE, "application/json")
             .body(body.to_string());
@@ -145,6 +149,7 @@ impl RemoteBase {
             return read(&mut response, MAX_BYTES).await;
         }
         let headers = response.headers().clone();
+        // A body that breaks off still leaves the status, which is the more important part.
         let told = read(&mut response, ERROR_BYTES).await.unwrap_or_default();
         let message = message_in(&told);
         let message = self.redactor.redact(&message);
@@ -177,6 +182,7 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(egress::EgressError::from)? {
         bytes.extend_from_slice(&chunk);
+        // Check each chunk: `content-length` may be missing or wrong.
         if bytes.len() > most {
             return Err(UpstreamError::TooLarge { max: most });
         }
@@ -186,6 +192,7 @@ async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamE
 
 /// Message of an error: `error_msg`, or the text.
 fn message_in(told: &[u8]) -> String {
+    // An invalid text is quoted as it is, without parsing.
     let sound = check_json_text(told).map_or(&b""[..], |()| told);
     let value: Value = serde_json::from_slice(sound).unwrap_or_default();
     let named = ["error_msg", "message", "detail"]

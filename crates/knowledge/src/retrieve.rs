@@ -21,6 +21,7 @@ impl Knowledge {
         paid: &Payment,
     ) -> Result<Vec<RetrievalResultEntry>, KnowledgeError> {
         let mut faults = check_query(query);
+        // Collect the faults of the query and of the filters, so that the caller sees all at once.
         let filters = check_filters(&query.filters).unwrap_or_else(|found| {
             faults.extend(found);
             domain::knowledge::filter::Filters::default()
@@ -67,11 +68,13 @@ pub fn check_query(query: &RetrievalQuery) -> Vec<Fault> {
 fn entry(RankedChunk { chunk, score }: RankedChunk) -> RetrievalResultEntry {
     let text = chunk.text.trim();
     let before = chunk.text.len() - chunk.text.trim_start().len();
+    // Positions count characters, as in the stored chunk, and not bytes.
     let skipped = chunk.text.get(..before).unwrap_or_default().chars().count() as u64;
     let start = chunk.start + skipped;
     let document = chunk.document;
     let mut metadata: protocol::JsonObject =
         serde_json::from_str(&document.facts.metadata).unwrap_or_default();
+    // The document's own `source` has priority; the members below always replace its values.
     metadata
         .entry("source")
         .or_insert_with(|| json!(document.facts.name));

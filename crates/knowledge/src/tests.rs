@@ -170,7 +170,7 @@ impl Bench {
             ("sky", "今天的天气很好。"),
             (
                 "words",
-                "An automobile is not what this is about, says holiday.",
+                "An automobile is not what this is about, but a holiday.",
             ),
         ] {
             assert!(matches!(self.put(id, text).await, Ok(Indexed::Changed(_))));

@@ -54,6 +54,7 @@ impl VectorCache {
         query: Vec<f32>,
         top: usize,
     ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
+        // A filtered scan reads a part of the base, which must not be cached as the base.
         let is_whole = filters.0.is_empty();
         let kept = || is_whole.then(|| self.get(base, model, version)).flatten();
         if let Some(kept) = kept() {
@@ -69,6 +70,7 @@ impl VectorCache {
             }
         }
         let mut best = TopK::new(top);
+        // Collect pages only with a permit, so that concurrent loads have bounded memory.
         let (mut after, mut kept, mut bytes) = (0, place.is_some().then(Vec::new), 0);
         let query = Arc::new(query);
         loop {
@@ -78,6 +80,7 @@ impl VectorCache {
                 .await?;
             let is_last = page.len() < PAGE;
             after = page.last().map_or(after, |last| last.id);
+            // 32 bytes estimate the overhead of a stored vector.
             bytes += page.iter().map(|one| one.bytes.len() + 32).sum::<usize>();
             let (asked, mut so_far) = (Arc::clone(&query), best);
             let looked = on_blocking_thread(move || {
@@ -119,10 +122,12 @@ impl VectorCache {
     fn keep(&self, base: &BaseKey, model: &str, new: CachedVectors) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (base.clone(), model.to_owned());
+        // A slower search must not replace vectors of a newer version.
         if kept.get(&name).is_some_and(|old| old.version > new.version) {
             return;
         }
         kept.remove(&name);
+        // Any entry may go: all of them can be loaded again.
         while kept.values().map(|one| one.bytes).sum::<usize>() + new.bytes > MOST {
             let Some(any) = kept.keys().next().cloned() else {
                 break;

@@ -54,6 +54,7 @@ impl Anthropic {
     fn asked(&self, body: &JsonObject) -> Result<JsonObject, UpstreamError> {
         let model = body.get("model").and_then(Value::as_str);
         let model = model.unwrap_or_default();
+        // The configured mode has priority over the one that the name implies.
         let told = self.thinking.get(model).copied();
         ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
     }
@@ -86,6 +87,7 @@ impl Anthropic {
                     data, has_halves, ..
                 }) => match error_in(&redactor, &data) {
                     Some(failed) => vec![Err(failed)],
+                    // The translation needs the other events only; this one is the end mark.
                     None if data.get("type") == Some(&json!("message_stop")) => {
                         vec![Ok(CompletionPiece::End)]
                     }
@@ -109,6 +111,7 @@ impl Provider for Anthropic {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         let asked = self.asked(&body)?;
         let mut items = self.ask(&asked, "application/json").await?;
+        // A server may stream although no stream was requested.
         let first = match items.next().await {
             Some(Ok(Item::Document(document))) => {
                 let failed = error_in(&self.exchange.redactor(), &document);
@@ -166,7 +169,7 @@ impl Provider for Anthropic {
         self.exchange.list_models(&["v1", "models"]).await
     }
 
-    /// Thinking is requested by `reasoning_effort` alone, and counts within `max_tokens`.
+    /// Thinking is requested by `reasoning_effort` only, and counts within `max_tokens`.
     fn thought_count(&self) -> ThoughtCount {
         ThoughtCount::Within
     }

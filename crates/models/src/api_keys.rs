@@ -51,6 +51,7 @@ impl ApiKeys {
         let count = self.keys.len();
         let in_turn = (0..count).map(|step| (turns.next + step) % count);
         let is_awake = |n: &usize| turns.resting[*n].is_none_or(|rest| rest.until <= now);
+        // If all keys cool down, try the next one: the cool-down is only a guess.
         let taken = in_turn.clone().find(is_awake).unwrap_or(turns.next % count);
         turns.next = (taken + 1) % count;
         Some((taken, &self.keys[taken]))
@@ -64,6 +65,7 @@ impl ApiKeys {
         because: &'static str,
         now: Instant,
     ) {
+        // The provider's own wait time has priority.
         let until = now + wait.unwrap_or(REST);
         self.turns().resting[key] = Some(KeyCooldown { until, because });
     }

@@ -69,6 +69,7 @@ impl Model {
                 Err(failed) => return Err(failed),
             }
         }
+        // Store the size only after a success: a failed call proves no size.
         if is_halved {
             self.batch_size.lower_to(most);
             tracing::info!(

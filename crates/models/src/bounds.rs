@@ -18,7 +18,7 @@ pub const THOUGHTS: [&str; 3] = [
 /// JSON pointer to the minimum answer length; some servers exceed the limit for it.
 pub const LEAST: &str = "/min_tokens";
 
-/// How a provider counts thinking tokens.
+/// Counting of thinking tokens by a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThoughtCount {
     /// In addition to the output limit, possibly. The provider receives [`THOUGHTS`] and [`LEAST`].
@@ -31,6 +31,7 @@ pub enum ThoughtCount {
 pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
     let said = BOUNDS.iter().filter_map(|key| body.get(*key)?.as_u64());
     if let Some(smallest) = said.chain(of_model).min() {
+        // A null limit is removed too.
         for key in BOUNDS {
             body.remove(key);
         }

@@ -49,6 +49,7 @@ pub(super) struct ResponseDeviations {
 
 impl ResponseDeviations {
     pub(super) fn note(&self, kind: &'static str) {
+        // Release this lock before the next one.
         {
             let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
             if kinds.contains(&kind) {

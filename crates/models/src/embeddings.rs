@@ -36,6 +36,7 @@ impl ProviderEmbeddings {
             |_| UpstreamError::Malformed("it is no list of vectors of numbers".to_owned());
         let answer: EmbeddingBody<'_> = serde_json::from_slice(text).map_err(malformed)?;
         let usage = answer.usage.map(RawValue::get);
+        // The usage is an arbitrary JSON value, so check its size before it is built.
         let usage = usage.filter(|usage| check_json_text(usage.as_bytes()).is_ok());
         Ok(Self {
             vectors: answer.data,
@@ -49,10 +50,12 @@ impl ProviderEmbeddings {
         let mut vectors = vec![Vec::new(); texts];
         for (n, text) in self.vectors.into_iter().enumerate() {
             let place = vectors
+                // Providers may send vectors in another order.
                 .get_mut(text.index.unwrap_or(n))
                 .ok_or_else(|| malformed("a vector too many"))?;
             *place = text.embedding;
         }
+        // An empty vector also marks a text without one.
         if vectors.iter().any(Vec::is_empty) {
             return Err(malformed("fewer vectors than texts"));
         }

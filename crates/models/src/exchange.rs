@@ -31,7 +31,7 @@ pub(super) use reading::{Event, Item, ResponseItems};
 use provider_errors::error_message;
 use reading::ResponseReader;
 
-/// Maximum size of a whole response.
+/// Maximum size of a complete response.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum number of bytes read of an error response.
 const ERROR_BYTES: usize = 16 * 1024;
@@ -62,7 +62,6 @@ pub(super) enum KeyHeader {
     ApiKey,
 }
 
-/// A request body.
 pub(super) struct ProviderBody<'a> {
     body: &'a JsonObject,
     header: Option<(HeaderName, HeaderValue)>,
@@ -83,7 +82,6 @@ impl ProviderBody<'_> {
     }
 }
 
-/// HTTP client of one provider.
 pub(super) struct Exchange {
     egress: Egress,
     base_url: Url,
@@ -121,7 +119,6 @@ impl Exchange {
         }
     }
 
-    /// Adds a default header to every request.
     pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
         let name = HeaderName::from_static(name);
         self.headers
@@ -158,8 +155,9 @@ impl Exchange {
             .await
     }
 
-    /// Parses an object. Some servers report errors with status 200; these fail here.
+    /// Parses an object.
     async fn object(&self, response: Response) -> Result<JsonObject, UpstreamError> {
+        // Some servers report errors with status 200; these fail here.
         let object = self.reader.object(&self.text(response).await?)?;
         let failed = error_in(&self.redactor, &object);
         failed.map_or(Ok(object), Err)
@@ -197,6 +195,7 @@ impl Exchange {
         let Some((first, reading)) = reading.next().await else {
             return Ok(stream::empty().boxed());
         };
+        // Hold a document back until it is checked: an error must fail the call, not the stream.
         let first = first?;
         if let Item::Document(document) = &first
             && let Some(failed) = error_in(&self.redactor, document)
@@ -253,6 +252,7 @@ impl Exchange {
         for _ in 0..self.keys.tries() {
             let key = self.keys.take(Instant::now());
             let request = self.request(path, posted, accept, key.map(|(_, key)| key))?;
+            // Timeout of the head only; the body has a timeout for each piece.
             let sent = tokio::time::timeout(self.idle, self.egress.send(request));
             let response = sent.await.map_err(|_| UpstreamError::Timeout)??;
             if response.status().is_success() {
@@ -261,6 +261,7 @@ impl Exchange {
             last = self.refusal(response).await;
             let wait = match &last {
                 UpstreamError::RateLimited { retry_after } => *retry_after,
+                // Any other failure would repeat with the next key.
                 UpstreamError::Credential { .. } => None,
                 _ => return Err(last),
             };
@@ -320,6 +321,7 @@ impl Exchange {
 
     async fn refusal(&self, response: Response) -> UpstreamError {
         let (status, headers) = (response.status(), response.headers().clone());
+        // A body that breaks off still leaves the status, which is the more important part.
         let body = self.read(response, ERROR_BYTES).await.unwrap_or_default();
         let message = error_message(&body);
         UpstreamError::of_status(status, &headers, &self.redactor.redact(&message))
@@ -340,7 +342,6 @@ impl Exchange {
         Ok(bytes)
     }
 
-    /// Cool-down of each key.
     pub(super) fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
         self.keys.resting(Instant::now())
     }
@@ -387,12 +388,10 @@ impl Exchange {
         Ok(ids.collect())
     }
 
-    /// Protocol deviations of responses, by kind.
     pub(super) fn deviations(&self) -> BTreeMap<String, u64> {
         self.reader.deviations()
     }
 
-    /// Redacts this provider's secrets from texts.
     pub(super) fn redactor(&self) -> Redactor {
         self.redactor.clone()
     }

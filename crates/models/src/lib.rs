@@ -1,4 +1,4 @@
-//! Model providers behind one interface, that of OpenAI chat completions.
+//! Model providers with the interface of OpenAI chat completions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 /// A model provider. Bodies and responses follow OpenAI's API; `model` is the provider's own model name.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// Returns a whole completion.
+    /// Returns a complete completion.
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// Returns a streamed completion. The request is not retried after this has returned.
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
@@ -60,11 +60,11 @@ pub trait Provider: Send + Sync {
     async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
-    /// Whether the provider accepts requests in this wire format without translation.
+    /// True if the provider accepts requests in this wire format without translation.
     fn supports(&self, _form: WireFormat) -> bool {
         false
     }
-    /// Returns a whole response in this wire format. An error unless [`Self::supports`] is true.
+    /// Returns a complete response in this wire format. An error unless [`Self::supports`] is true.
     async fn ask(
         &self,
         wire_format: WireFormat,
@@ -90,7 +90,7 @@ pub trait Provider: Send + Sync {
     fn bound(&self) -> &'static str {
         "max_tokens"
     }
-    /// How the provider counts thinking tokens.
+    /// Counting of thinking tokens by the provider.
     fn thought_count(&self) -> ThoughtCount {
         ThoughtCount::Beside
     }
@@ -167,6 +167,7 @@ impl Models {
 
     /// The model of that id, which the snapshot has granted.
     pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
+        // A configuration reload may have removed the model after the grant.
         let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
         self.models.get(id).ok_or_else(gone)
     }

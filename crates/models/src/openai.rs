@@ -107,6 +107,7 @@ impl OpenAi {
                     has_halves,
                 }) => {
                     let mut failed = error_in(&redactor, &data);
+                    // Some servers name the event `error` and send the error without a wrapper.
                     if failed.is_none() && name.as_deref() == Some("error") {
                         let told = JsonObject::from_iter([(
                             "error".to_owned(),
@@ -132,6 +133,7 @@ impl OpenAi {
 impl Provider for OpenAi {
     async fn complete(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
         body.remove("stream");
+        // `stream_options` is invalid without `stream`.
         body.remove("stream_options");
         let mut items = self.ask(&body, "application/json").await?;
         let first = match items.next().await {
@@ -150,6 +152,7 @@ impl Provider for OpenAi {
             Some(Value::Object(options)) => options,
             _ => JsonObject::new(),
         };
+        // Without the option the provider sends no usage, and budgets would count nothing.
         options.insert("include_usage".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), Value::Object(options));
         let items = self.ask(&body, "text/event-stream").await?;
@@ -159,6 +162,7 @@ impl Provider for OpenAi {
     async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
         let text = self.exchange.post_for_text(&["embeddings"], &body).await?;
         ProviderEmbeddings::read(&text)
+            // Report the provider's own error if the text is one.
             .map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
     }
 

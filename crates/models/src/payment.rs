@@ -36,6 +36,7 @@ impl Payment {
     /// Records a response with this usage.
     pub(super) fn count(&self, told: Option<&LlmTokenUsage>) {
         let mut used = self.used();
+        // A missing count makes the sum too low, so the sum is not used at all.
         let Some(told) = told else {
             used.is_uncounted = true;
             return;
@@ -49,7 +50,7 @@ impl Payment {
         sum.total_tokens = add(sum.total_tokens, told.total_tokens);
     }
 
-    /// Whether the provider may bill anything.
+    /// True if the provider may bill anything.
     pub fn is_used(&self) -> bool {
         self.used().is_asked
     }

@@ -50,6 +50,7 @@ impl Price {
     )]
     pub fn cost(&self, tokens: TokenParts) -> u64 {
         let prompt = tokens.prompt();
+        // The largest tier that the prompt exceeds wins.
         let reached = |tier: &&PriceTier| prompt > tier.above_tokens;
         let tier = self.tiers.iter().rev().find(reached);
         let rates = tier.map_or(self.base, |tier| tier.rates);
@@ -65,7 +66,7 @@ impl Price {
             .iter()
             .map(|(count, rate)| *count as f64 * rate)
             .sum();
-        // A tenth of a price is not exact in binary, so a sum may lie just above a whole number.
+        // A tenth of a price is not exact in binary, so a sum may exceed an integer by a tiny amount.
         ((cost * 1e3).round() / 1e3).ceil() as u64
     }
 }

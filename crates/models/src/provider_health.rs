@@ -125,6 +125,7 @@ impl MonitoredProvider {
         paid: &Payment,
     ) -> Result<ProviderEmbeddings, UpstreamError> {
         // The provider may bill an aborted request.
+        // `BillableRequest` records the request on drop, also if this future is dropped.
         let asking = BillableRequest(Some(paid));
         let embedded = self.provider.embed(body).await;
         asking.end(embedded.as_ref().err());
@@ -164,6 +165,7 @@ impl MonitoredProvider {
     pub async fn probe(&self, wanted: Vec<String>) -> ProviderProbe {
         let listed = self.provider.list_models().await;
         let known: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
+        // Without any list nothing proves that a model is missing.
         let is_unlisted = |name: &String| !known.is_empty() && !known.contains(name);
         ProviderProbe {
             name: self.name.clone(),
@@ -177,11 +179,13 @@ impl MonitoredProvider {
 impl HealthRecorder {
     /// Records the first item of a stream as success and an error as failure.
     fn watched(&self, items: Result<Chunks, UpstreamError>) -> Result<Chunks, UpstreamError> {
+        // A refused stream never yields an item, so record its error here.
         let items = match items {
             Ok(items) => items,
             Err(error) => return self.noted(Err(error)),
         };
         let (health, mut has_answered) = (self.clone(), false);
+        // The first item decides; recording each would take the lock per token.
         let noted = items.inspect(move |item| match item {
             Ok(_) if has_answered => {}
             Ok(_) => {
@@ -208,8 +212,8 @@ impl HealthRecorder {
         seen.consecutive_failures = 0;
     }
 
-    /// An error caused by the request says nothing about the provider.
     fn failed(&self, error: &UpstreamError) {
+        // An error caused by the request is no sign of the provider's health.
         if error.is_caller_fault() {
             return;
         }
@@ -255,6 +259,7 @@ fn key_view(rest: Option<KeyCooldown>, (now, now_ms): (Instant, i64)) -> ModelPr
         rests_until: rest.map(|rest| {
             let left = rest.until.saturating_duration_since(now);
             now_ms
+                // Round up, so that the reported second is not before the end of the cool-down.
                 .saturating_add(millis(left))
                 .saturating_add(999)
                 .div_euclid(1000)

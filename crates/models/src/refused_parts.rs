@@ -40,6 +40,7 @@ impl RefusedParts {
         let (holder, name, level) = effort_of(body)?;
         let level = known(level)?;
         let mut next = Some(level);
+        // Follow the chain: a lower level may have been refused as well.
         let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(level) = next {
             match refused.get(&(model_of(body), level)) {
@@ -47,6 +48,7 @@ impl RefusedParts {
                 None => break,
             }
         }
+        // Release the lock before the body is cloned.
         drop(refused);
         (next != Some(level)).then(|| with_effort(body, holder, name, next))
     }
@@ -70,6 +72,7 @@ impl RefusedParts {
 
     fn without_effort(&self, body: &JsonObject, message: &str) -> Option<JsonObject> {
         let (holder, name, level) = effort_of(body)?;
+        // Providers quote the refused value in several ways.
         let quotes_level = ["'", "\"", "`"]
             .iter()
             .any(|quote| message.contains(&format!("{quote}{level}{quote}")));

@@ -139,6 +139,7 @@ impl ScriptedTurn {
 
     /// Consumes one match. False if none is left.
     fn take(&self) -> bool {
+        // Concurrent calls must not exceed `times`, so count in one atomic step.
         let Some(times) = self.times else { return true };
         let more = |used: u32| (used < times).then_some(used + 1);
         self.used
@@ -167,7 +168,7 @@ impl ScriptedTurn {
         if let Some(seconds) = self.retry_after {
             headers.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let message = self.message.as_deref().unwrap_or("the script says so");
+        let message = self.message.as_deref().unwrap_or("the script declares this failure");
         Some(UpstreamError::of_status(status, &headers, message))
     }
 }
@@ -199,11 +200,13 @@ impl Scripted {
         let request_view = RequestView::of(body);
         let mut turns = self.script.turns.iter();
         let turn = turns
+            // Match before `take`, so that only a matching request consumes a turn.
             .find(|turn| turn.fits(&request_view) && turn.take())
             .ok_or_else(|| {
                 UpstreamError::Unsupported("no turn of the script fits this request".to_owned())
             })?;
         let delay = Duration::from_millis(turn.delay_ms);
+        // A failing provider is slow as well.
         if let Some(failure) = turn.failure() {
             tokio::time::sleep(delay).await;
             return Err(failure);
@@ -278,6 +281,7 @@ impl ScriptedAnswer {
         let pieces = self.pieces.iter().map(|text| json!({"content": text}));
         chunks.extend(thinking.chain(pieces).map(|delta| chunk(delta, None)));
         for (n, call) in self.calls.iter().enumerate() {
+            // Streamed calls carry an index, complete ones do not.
             let mut call = call.clone();
             call["index"] = json!(n);
             chunks.push(chunk(json!({"tool_calls": [call]}), None));

@@ -123,11 +123,13 @@ impl TokenCount {
         let mut key = [0; 16];
         let hash = digest(&SHA256, text.as_bytes());
         key.copy_from_slice(&hash.as_ref()[..16]);
+        // Both vocabularies share the cache, so the vocabulary is a part of the key.
         key[0] ^= u8::from(self.vocabulary == Vocabulary::Cl100k);
         if let Some(count) = COUNT_CACHE.get(&key) {
             return u64::from(*count);
         }
         let count = self.cut(text);
+        // Clearing is cheaper than an eviction order, and live texts return at once.
         if COUNT_CACHE.len() >= MAX_COUNTED {
             COUNT_CACHE.clear();
         }
@@ -156,6 +158,7 @@ fn schema_of(tool: &LlmTool) -> String {
 
 /// Counts long texts in a blocking section, so that they do not stall the worker thread.
 fn blocking_if_long(bytes: usize, count: impl FnOnce() -> u64) -> u64 {
+    // `block_in_place` requires the multi-thread runtime.
     if bytes > LONG {
         tokio::task::block_in_place(count)
     } else {

@@ -80,6 +80,7 @@ impl NormalizedStream {
     async fn next(mut self) -> Option<(Result<JsonObject, UpstreamError>, Self)> {
         while !self.is_over {
             let said = self.saying.next();
+            // After a complete answer only usage may follow, so wait for a limited time.
             let said = match self.rest {
                 None => said.await,
                 Some(until) => {
@@ -92,6 +93,7 @@ impl NormalizedStream {
             };
             let step = self.normalizer.step(said);
             if self.normalizer.is_whole() {
+                // The first deadline stays: further pieces must not extend it.
                 self.rest.get_or_insert_with(|| Instant::now() + REST);
             }
             match step {
@@ -110,12 +112,14 @@ impl NormalizedStream {
 /// Validates a document as a completion.
 pub(super) fn completion(mut document: JsonObject) -> Result<JsonObject, UpstreamError> {
     let choices = document.get_mut("choices").and_then(Value::as_array_mut);
+    // A list of null choices is no answer.
     let choices = choices.filter(|choices| choices.iter().any(Value::is_object));
     let choices = choices.ok_or_else(|| {
         UpstreamError::Malformed("it is no completion: it has no choices".to_owned())
     })?;
     for choice in choices {
         if let Some(message) = choice.get_mut("message") {
+            // Some servers send calls without an id, and clients match results by it.
             assign_call_ids(message);
         }
     }
@@ -134,7 +138,7 @@ pub(super) async fn assembled(
         match chunk {
             Ok(chunk) => assembler.add(chunk),
             Err(UpstreamError::Malformed(what)) => {
-                let what = format!("a stream of events where a document was asked: {what}");
+                let what = format!("a stream of events instead of a document: {what}");
                 return Err(UpstreamError::Malformed(what));
             }
             Err(failed) => return Err(failed),

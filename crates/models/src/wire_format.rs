@@ -59,12 +59,13 @@ const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 /// early; the caller checks that the response is complete.
 pub type WireEvents = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 
-/// Requests a whole response.
+/// Requests a complete response.
 pub(super) async fn ask(
     exchange: &Exchange,
     path: &[&str],
     mut asked: WireRequest,
 ) -> Result<JsonObject, UpstreamError> {
+    // The client may have set it for its own connection.
     asked.body.remove("stream");
     exchange.post(path, asked.posted()).await
 }
@@ -75,12 +76,14 @@ pub(super) async fn request_events(
     path: &[&str],
     mut asked: WireRequest,
 ) -> Result<WireEvents, UpstreamError> {
+    // The stream is requested even if the client's own response is not streamed.
     asked.body.insert("stream".to_owned(), true.into());
     let posted = asked.posted();
     let items = exchange.complete(path, posted, "text/event-stream").await?;
     let redactor = exchange.redactor();
     let events = items.filter_map(move |item| {
         let event = match item {
+            // Servers without streaming send one document.
             Ok(Item::Event(Event { data, .. }) | Item::Document(data)) => {
                 Some(error_in(&redactor, &data).map_or(Ok(data), Err))
             }

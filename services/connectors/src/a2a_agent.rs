@@ -38,7 +38,6 @@ pub(crate) const PLATFORM: Platform = Platform {
 };
 
 const CONTEXT: &str = "external.conversation_id";
-/// The cached interface of the agent's card.
 const INTERFACE: &str = "external.a2a_interface";
 /// The task that waits for input, for the case that the run ends first.
 const PENDING: &str = "external.pending_task";
@@ -84,7 +83,6 @@ struct A2a {
     history: Vec<HistoryMessage>,
     progress: A2aProgress,
     stage: A2aStage,
-    /// The text is the answer to a question.
     is_answer: bool,
     messages: u32,
     checks: u32,
@@ -92,7 +90,6 @@ struct A2a {
     is_completed: bool,
 }
 
-/// The open call, or the awaited answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum A2aStage {
     Card,
@@ -100,7 +97,6 @@ enum A2aStage {
     Asking,
     /// The stream ended without a final state, so the task is read.
     Checking,
-    /// The task is still running, and its stream is open again.
     Subscribed,
 }
 
@@ -130,7 +126,6 @@ impl Machine for A2a {
         let interface = self
             .interface
             .as_ref()
-            // A task that waits for input stays: a later run may answer it.
             .filter(|_| self.stage != A2aStage::Asking)?;
         Some(request::cancel(&self.config, interface, task))
     }
@@ -149,7 +144,6 @@ impl A2a {
             self.text = request::answer_of(&answer.values);
         }
         if self.task.is_some() {
-            // Clear the task before the message: an answer must not reach it twice.
             out.remember(PENDING, Value::Null);
         }
         self.open(out)
@@ -175,7 +169,6 @@ impl A2a {
         self.stage = A2aStage::Sending;
         let text = with_history(&self.history, &self.text);
         let said = request::A2aMessage {
-            // A distinct id per message: agents may drop a repeated one as a duplicate.
             id: format!("{}_{}", self.turn.run_id, self.messages),
             text: &text,
             context: self.context.id(),
@@ -202,7 +195,6 @@ impl A2a {
             let (fault, failure) = faults::of_rpc(&told["error"]);
             return self.fault(fault, failure, out);
         }
-        // HTTP+JSON sends the payload itself, JSON-RPC wraps it.
         let told = if told["result"].is_object() {
             &told["result"]
         } else {
@@ -260,7 +252,6 @@ impl A2a {
             AwaitedInteraction::Submitted { values, .. } => {
                 self.text = request::answer_of(&values);
                 self.is_answer = true;
-                // The task has the context already, so do not send the history again.
                 self.history.clear();
                 out.remember(PENDING, Value::Null);
                 self.send(out)
@@ -281,7 +272,6 @@ impl A2a {
     fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         match self.stage {
             A2aStage::Sending | A2aStage::Subscribed => self.check(out),
-            // The task itself has no text either: complete with its files or fail as empty.
             A2aStage::Checking if self.is_completed => self.progress.complete(out),
             A2aStage::Checking => self.subscribe(out),
             A2aStage::Card | A2aStage::Asking => Err(ConnectorFailure::ended_early()),
@@ -292,7 +282,6 @@ impl A2a {
         let (Some(task), Some(interface)) = (&self.progress.task_id, &self.interface) else {
             return Err(ConnectorFailure::ended_early());
         };
-        // A bound, because an agent may close each stream at once.
         if self.checks >= MOST_CHECKS {
             return Err(ConnectorFailure::ended_early());
         }
@@ -323,7 +312,6 @@ impl A2a {
                 self.check(out)
             }
             (A2aStage::Checking, _) if self.is_completed => self.progress.complete(out),
-            // The cached address is out of date, so read the card again.
             (A2aStage::Sending, TransportError::Connect) if self.is_cached => {
                 self.read_card_again(out)
             }
@@ -377,7 +365,6 @@ impl A2a {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let is_old = matches!(fault, A2aFault::TaskUnknown | A2aFault::Unsupported);
-        // A stored task may be final or expired; its context remains.
         if is_old && self.turn.submission.is_none() && self.task.take().is_some() {
             out.log(
                 "warning",

@@ -75,22 +75,18 @@ struct Dify {
     turn: ConnectorTurn,
     conversation: PlatformConversation,
     progress: DifyProgress,
-    /// The turn's files in Dify's form.
     files: Vec<Value>,
     history: Vec<HistoryMessage>,
     stage: DifyStage,
     reopened: u32,
 }
 
-/// The open call, or the awaited answer.
 enum DifyStage {
     Uploading,
     Streaming,
-    /// A person has the form.
     Asking(DifyForm),
     /// The answer to the form is being posted.
     Submitting,
-    /// The second stream, after a form.
     Resumed,
 }
 
@@ -114,7 +110,6 @@ impl Machine for Dify {
 
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
         event.name.as_deref() == Some("ping")
-            // Older versions send pings as data; test the text before parsing each event twice.
             || event.text.contains("\"ping\"")
                 && event.json().is_ok_and(|told| told["event"] == "ping")
     }
@@ -209,7 +204,6 @@ impl Dify {
         if event.is_document && told.get("event").is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
-        // A workflow's id names a run, not a conversation.
         if let Some(id) =
             filled(&told["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
         {
@@ -251,7 +245,6 @@ impl Dify {
     /// Asks the next form. The stream is closed during the wait.
     fn ask(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
-        // Store the form before the question: this run may end while the person thinks.
         out.remember(PENDING_FORM, form.kept());
         out.push(MachineOutput::Ask(Box::new(form.question())));
         self.stage = DifyStage::Asking(form);

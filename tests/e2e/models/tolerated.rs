@@ -373,7 +373,7 @@ async fn accepts_completion_for_stream_and_vice_versa() {
         .await;
     assert_eq!(status, 502);
     assert!(
-        text.contains("a stream of events where a document was asked"),
+        text.contains("a stream of events instead of a document"),
         "{text}"
     );
     asking.end().await;

@@ -5,7 +5,7 @@ use encoding_rs::{Encoding, GB18030, UTF_8, WINDOWS_1252};
 /// Number of bytes to scan.
 const PRESCAN: usize = 1024;
 
-/// Characters from which a Chinese text has a common one that EUC-KR lacks.
+/// From this number of characters on, a Chinese text has a common one that EUC-KR lacks.
 const TELLING: usize = 16;
 
 /// The encoding of a text without a declaration: UTF-8, or GB18030 as office programs for Chinese write it.
@@ -17,8 +17,8 @@ pub(super) fn undeclared(bytes: &[u8]) -> &'static Encoding {
     }
 }
 
-/// Whether all bytes are valid GB18030, with mostly common characters of Chinese. Letters of other encodings
-/// form rare characters.
+/// True if all bytes are valid GB18030 and most characters are common in Chinese. Letters of other encodings decode to
+/// rare characters.
 fn is_chinese(bytes: &[u8]) -> bool {
     let text = GB18030.decode_without_bom_handling_and_without_replacement(bytes);
     if text.is_none() {
@@ -45,6 +45,7 @@ fn is_chinese(bytes: &[u8]) -> bool {
         // Hangul of EUC-KR ends at 0xC8.
         beyond_hangul |= is_common && lead > 0xC8;
     }
+    // Three quarters: names and terms of a Chinese text may be rare characters.
     common.saturating_mul(4) >= all.saturating_mul(3)
         && common > 0
         && (beyond_hangul || all < TELLING)

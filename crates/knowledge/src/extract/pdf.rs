@@ -28,6 +28,7 @@ pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
     let (mut text, mut headings) = (String::new(), Vec::new());
     let mut faults = Vec::new();
     for (number, id) in document.get_pages() {
+        // A broken page must not lose the other pages.
         let (page, fault) = page_of(&document, &replacements, (number, id));
         let page = tidy(&page);
         let page = page.trim();
@@ -63,6 +64,7 @@ pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
 
 fn opened(bytes: &[u8]) -> Result<Document, String> {
     let mut document = Document::load_mem(bytes).map_err(|error| error.to_string())?;
+    // Many PDFs are encrypted with an empty user password.
     if document.is_encrypted() {
         document
             .decrypt("")
@@ -85,6 +87,7 @@ fn page_of(
     });
     let mut text = page.take();
     let fault = match read {
+        // An empty page without a fault may have glyphs without a map to Unicode.
         Ok(Ok(())) if text.trim().is_empty() => cmaps::without_unicode(document, id),
         Ok(Ok(())) => None,
         Ok(Err(fault)) | Err(fault) => Some(fault),
@@ -116,6 +119,7 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied());
     let message = message.unwrap_or("it is damaged");
+    // The message is shown to users and may quote the document.
     let plain = message.chars().filter(|letter| !letter.is_control());
     plain.take(FAULT_CHARACTERS).collect()
 }

@@ -11,7 +11,7 @@ use super::words::PlainMarkdown;
 /// Format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentFormat {
-    /// `None`: the bytes tell the encoding.
+    /// `None`: detected from the bytes.
     Text(Option<&'static Encoding>),
     Markdown(Option<&'static Encoding>),
     /// `None`: the page declares its encoding.
@@ -60,7 +60,7 @@ impl DocumentFormat {
     /// The format of a file name's extension.
     pub fn of_name(name: &str) -> Result<Self, String> {
         let unsaid =
-            || format!("has a name whose ending says nothing of its kind; send it as {KNOWN}");
+            || format!("has a name without a supported extension; send it as {KNOWN}");
         media_type_of(name)
             .ok_or_else(unsaid)
             .and_then(Self::of_media_type)
@@ -151,6 +151,7 @@ pub(super) fn tidy(text: &str) -> String {
 fn markdown(text: String) -> Extracted {
     let mut headings = Vec::new();
     let mut open: Option<Heading> = None;
+    // Without this option the metadata block would become a heading.
     let options = Options::ENABLE_TABLES | Options::ENABLE_YAML_STYLE_METADATA_BLOCKS;
     for (event, range) in Parser::new_ext(&text, options).into_offset_iter() {
         match event {

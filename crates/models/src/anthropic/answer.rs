@@ -1,4 +1,4 @@
-//! Translates messages, whole or streamed, into chat completions and chunks.
+//! Translates messages, complete or streamed, into chat completions and chunks.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn is_signed(block: &Value) -> bool {
     }
 }
 
-/// Translates a whole message.
+/// Translates a complete message.
 pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamError> {
     let blocks = message.get("content").and_then(Value::as_array);
     let blocks =
@@ -108,6 +108,7 @@ impl ThinkingBlock {
     fn add(&mut self, delta: &Value, has_halves: bool) {
         let mut text = delta["thinking"].as_str().unwrap_or_default().to_owned();
         self.halves.push(&mut text, has_halves);
+        // Stop collecting above the limit; `finish` then drops the block.
         if self.text.len() <= BLOCK_BYTES {
             self.text.push_str(&text);
         }
@@ -118,7 +119,7 @@ impl ThinkingBlock {
         }
     }
 
-    /// The whole block. `None`: it is unsigned or too large.
+    /// The complete block. `None` if it is unsigned or too large.
     fn finish(self) -> Option<Value> {
         let is_bounded = self.text.len() + self.signature.len() <= BLOCK_BYTES;
         let block = json!({"type": "thinking", "thinking": self.text, "signature": self.signature});

@@ -134,6 +134,7 @@ fn turns(messages: Option<&Value>) -> Result<(String, Vec<Value>), UpstreamError
             }
         };
         match turns.last_mut() {
+            // Merge into the last turn: turns must alternate.
             Some((last, all)) if *last == side => all.extend(blocks),
             _ => turns.push((side, blocks)),
         }
@@ -260,7 +261,7 @@ mod tests {
             {"role": "assistant", "content": "", "tool_calls": [
                 {"id": "c1", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
             {"role": "tool", "tool_call_id": "c1", "content": "four"},
-            {"role": "user", "content": "go on"},
+            {"role": "user", "content": "continue"},
         ]});
         let asked = messages(body.as_object().unwrap(), Thinking::Budget).unwrap();
         assert_eq!(
@@ -274,7 +275,7 @@ mod tests {
                 {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}]},
                 {"role": "user", "content": [
                     {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "four"}]},
-                    {"type": "text", "text": "go on"}]},
+                    {"type": "text", "text": "continue"}]},
             ]})
         );
     }

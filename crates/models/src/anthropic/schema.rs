@@ -57,6 +57,7 @@ pub(super) fn supported(schema: &Value) -> Value {
         let name = if name == "oneOf" { "anyOf" } else { name };
         kept.insert(name.to_owned(), value);
     }
+    // The API requires closed objects.
     if kept.get("type").is_some_and(is_object) || kept.contains_key("properties") {
         kept.insert("additionalProperties".to_owned(), json!(false));
     }

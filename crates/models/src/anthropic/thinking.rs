@@ -37,7 +37,7 @@ impl Thinking {
         }
     }
 
-    /// Sets the thinking parameters of `asked`, except those in its turns.
+    /// Sets the thinking parameters of the request, except those in its turns.
     pub(super) fn ask(self, body: &JsonObject, asked: &mut JsonObject) {
         let effort = body.get("reasoning_effort").and_then(Value::as_str);
         match self {
@@ -77,6 +77,7 @@ fn budget(effort: &str, most: u64) -> Option<u64> {
         "xhigh" | "max" => 32_768,
         _ => return None,
     };
+    // The API requires a budget of at least 1024 tokens, below `max_tokens`.
     let room = most
         .checked_sub(ANSWER_TOKENS)
         .filter(|room| *room >= 1024)?;
@@ -96,22 +97,23 @@ fn may_think(asked: &JsonObject) -> bool {
     !is_forced && (is_thought || !has_calls)
 }
 
-/// Forced tools and turns without thoughts are allowed here. Not all models support efforts above `high`.
+/// Sets adaptive thinking, which allows forced tools and turns without reasoning.
 fn adapt(effort: &str, asked: &mut JsonObject) {
     let effort = match effort {
         "minimal" | "low" => "low",
         "medium" => "medium",
+        // Not all models support efforts above `high`.
         "high" | "xhigh" | "max" => "high",
         "none" => return do_not_think(asked),
         _ => return,
     };
-    // Newer models omit their thoughts unless requested.
+    // Newer models omit their reasoning unless requested.
     let thinking = json!({"type": "adaptive", "display": "summarized"});
     asked.insert("thinking".to_owned(), thinking);
     set_effort(effort, asked);
 }
 
-/// Sets the effort beside the format of the answer.
+/// Sets the effort next to the format of the answer.
 fn set_effort(effort: &str, asked: &mut JsonObject) {
     let config = asked.entry("output_config").or_insert_with(|| json!({}));
     config["effort"] = json!(effort);

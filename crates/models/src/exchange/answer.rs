@@ -49,7 +49,7 @@ impl ResponseParser {
         self.parse(&text, is_repaired, noted)
     }
 
-    /// Parses the data of one event. The flag tells whether its texts begin or end with half a surrogate pair.
+    /// Parses the data of one event. The flag is true if its texts begin or end with half a surrogate pair.
     pub(super) fn part(
         &self,
         text: &[u8],
@@ -67,12 +67,14 @@ impl ResponseParser {
         noted: &ResponseDeviations,
     ) -> Result<Value, UpstreamError> {
         let malformed = |what: String| UpstreamError::Malformed(what);
+        // Check nesting and size before parsing: a small text can expand to a large value.
         check_json_text(text).map_err(|fault| malformed(format!("it {fault}")))?;
         let mut value =
             serde_json::from_slice(text).map_err(|_| malformed("it is no JSON".to_owned()))?;
         if is_repaired {
             noted.note("text_repaired");
         }
+        // Redact after parsing: in the text, escapes could hide a secret.
         self.redactor.redact_registered_in(&mut value);
         Ok(value)
     }

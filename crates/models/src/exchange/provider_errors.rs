@@ -25,8 +25,10 @@ pub(crate) fn error_in(redactor: &Redactor, told: &JsonObject) -> Option<Upstrea
             .iter()
             .any(|key| told.get(*key).is_some_and(Value::is_string))
     };
+    // Clone once: the members may hold the status next to the error.
     let whole = Value::Object(told.clone());
     let error = match error {
+        // An answer may have a member `message` as well, so require a status too.
         Some(error) => error,
         None if calls_itself_one()
             || (!is_answer() && is_message() && status_in(&whole).is_some()) =>
@@ -36,11 +38,13 @@ pub(crate) fn error_in(redactor: &Redactor, told: &JsonObject) -> Option<Upstrea
         None => return None,
     };
     let message = message_in(error).unwrap_or_else(|| error.to_string());
+    // Some servers put the status next to the error object.
     let status = status_in(error).or_else(|| status_in(&whole));
     let status = status.unwrap_or_else(|| status_of_kind(error));
     Some(UpstreamError::of_status(
         status,
         &HeaderMap::new(),
+        // The provider may echo a key of its request.
         &redactor.redact(&message),
     ))
 }
@@ -63,6 +67,7 @@ fn status_in(error: &Value) -> Option<StatusCode> {
             .as_u64()
             .or_else(|| told.as_str()?.trim().parse().ok())?;
         let status = StatusCode::from_u16(u16::try_from(told).ok()?).ok()?;
+        // Only error statuses count: some servers send `code: 200` or codes of their own.
         (status.is_client_error() || status.is_server_error()).then_some(status)
     };
     ["code", "status", "status_code", "http_status"]
@@ -98,6 +103,7 @@ fn status_of_kind(error: &Value) -> StatusCode {
 /// Message of an error body: `error.message`, else its beginning.
 pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
+    // Check nesting and size before parsing, because the body is untrusted.
     let is_sound = check_json_text(body).is_ok();
     let parsed: Option<Value> = is_sound
         .then(|| serde_json::from_slice(body).ok())

@@ -50,7 +50,7 @@ pub(crate) enum Item {
     Event(Event),
     /// `[DONE]`, the last item.
     End,
-    /// A whole document, which is the only item.
+    /// A complete document, which is the only item.
     Document(JsonObject),
 }
 
@@ -118,6 +118,7 @@ impl ResponseReader {
             }
             if let Err(error) = self.read_more().await {
                 self.is_over = true;
+                // Deliver the items before the break; the caller may have its complete answer in them.
                 self.take_rest(true);
                 self.items.push_back(Err(error));
             }
@@ -133,9 +134,11 @@ impl ResponseReader {
             return Ok(());
         };
         self.bytes += chunk.len();
+        // Count all bytes, also heartbeats: an endless stream of them must end.
         if self.bytes > STREAM_BYTES {
             return Err(UpstreamError::TooLarge { max: STREAM_BYTES });
         }
+        // Events are decoded directly and not buffered.
         if self.framing == Some(BodyFraming::Events) {
             return self.decode(&chunk);
         }
@@ -157,7 +160,7 @@ impl ResponseReader {
         let mut items = Vec::new();
         let pushed = self.decoder.push(chunk, &mut items);
         self.take(items, false);
-        // Data after the end mark is ignored.
+        // Data after the end mark is ignored, also an oversized event.
         if self.is_over {
             return Ok(());
         }
@@ -173,6 +176,7 @@ impl ResponseReader {
             .or_else(|| framing_of(&self.buffer, streams, true));
         if framing == Some(BodyFraming::Document) {
             let document = self.document();
+            // A document that was cut is not an error of its own: the broken connection is reported.
             if !is_broken || document.is_ok() {
                 self.items.push_back(document);
             }
@@ -198,8 +202,10 @@ impl ResponseReader {
             .unwrap_or(&self.buffer);
         let value = self.reader.value(text, &self.noted);
         let value = match value {
+            // Some servers wrap the document in a list.
             Ok(Value::Array(items)) if items.len() == 1 => items.into_iter().next(),
             Ok(value) => Some(value),
+            // A broken JSON object gets the parser's error, other text the general one.
             Err(error) if text.trim_ascii_start().starts_with(b"{") => return Err(error),
             Err(_) => None,
         };
@@ -237,6 +243,7 @@ impl ResponseReader {
     /// `None`: a heartbeat.
     fn item(&self, event: SseEvent) -> Option<Result<Item, UpstreamError>> {
         let text = event.data.trim_ascii();
+        // Some servers quote the end mark.
         if text == b"[DONE]" || text == b"\"[DONE]\"" {
             return Some(Ok(Item::End));
         }
@@ -246,6 +253,7 @@ impl ResponseReader {
         }
         let name = event.event.as_deref().unwrap_or_default();
         let is_of_answer = name.is_empty() || ANSWER_EVENTS.contains(&name);
+        // Events of other names are heartbeats if their data is no object.
         match self.reader.part(text, &self.noted) {
             Ok((Value::Object(data), has_halves)) => Some(Ok(Item::Event(Event {
                 name: event.event,

@@ -32,6 +32,7 @@ impl<'a> RequestView<'a> {
         let found = ["user", "system"].map(|role| of_role(role).find_map(|text| retrieved(&text)));
         let passage = found.into_iter().flatten().next();
         let words = |text: String| match retrieved(&text) {
+            // The passage is matched separately, so conditions see only the user's words.
             Some((_, words)) => words,
             None => text,
         };
@@ -53,11 +54,12 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// Fills a template. Inserted text is not expanded again.
+    /// Fills a template.
     pub(super) fn fill(&self, template: &str) -> String {
         let mut filled = String::with_capacity(template.len());
         let mut rest = template;
         while let Some((before, from)) = rest.split_once('{') {
+            // Only text after the brace is searched, so inserted text is not expanded again.
             filled.push_str(before);
             let named = from.split_once('}');
             let value = named.and_then(|(name, after)| Some((self.value(name)?, after)));

@@ -9,6 +9,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = String> {
     text.split(|sign: char| !sign.is_alphanumeric())
         .filter(|word| !word.is_empty())
         .flat_map(|word| {
+            // Code points from 0x2E80 are East Asian scripts.
             let has_spaces = word.chars().all(|sign| (sign as u32) < 0x2E80);
             let parts: Vec<String> = if has_spaces {
                 vec![word.to_lowercase()]
@@ -29,6 +30,7 @@ pub(super) fn vector(text: &str) -> Vec<f32> {
         vector[hash] += 1.0;
     }
     let length = vector.iter().map(|part| part * part).sum::<f32>().sqrt();
+    // A zero vector has no direction, and stores reject it.
     if length == 0.0 {
         vector[0] = 1.0;
     } else {

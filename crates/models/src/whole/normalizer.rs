@@ -58,12 +58,12 @@ impl CompletionNormalizer {
         self.noted.note(kind);
     }
 
-    /// Whether all requested answers have ended.
+    /// True if all requested answers have ended.
     pub(super) fn is_whole(&self) -> bool {
         self.choices.len() >= self.answers.max(1) && self.has_ended()
     }
 
-    /// Whether all started answers have ended.
+    /// True if all started answers have ended.
     fn has_ended(&self) -> bool {
         !self.choices.is_empty() && self.choices.values().all(|choice| choice.has_ended)
     }
@@ -75,6 +75,7 @@ impl CompletionNormalizer {
             Some(Ok(CompletionPiece::End)) => Step::Over(self.close().map(Ok)),
             Some(Err(failed)) if self.has_ended() => {
                 self.note("failure_behind_answer");
+                // The answer is complete, so its client must not see a failure.
                 match failed {
                     // Token usage may still follow.
                     UpstreamError::Malformed(_) => Step::Nothing,
@@ -91,6 +92,7 @@ impl CompletionNormalizer {
     }
 
     fn chunk(&mut self, mut chunk: JsonObject, has_halves: bool) -> Step {
+        // Compare before and after: servers repeat the same usage in each chunk.
         let known = self.usage.clone();
         if let Some(told) = usage_of(&chunk) {
             add_usage(&mut self.usage, told);
@@ -117,10 +119,12 @@ impl CompletionNormalizer {
         }
         chunk.insert("choices".to_owned(), Value::Array(choices));
         if has_halves {
+            // The sent chunk must be valid text, and halves outside of the joined texts remain.
             let mut sealed = Value::Object(chunk);
             replace_halves(&mut sealed);
             chunk = super::super::object(sealed);
         }
+        // The closing chunk of an end mark needs these members.
         self.head = ["id", "object", "created", "model"]
             .iter()
             .filter_map(|key| Some(((*key).to_owned(), chunk.get(*key)?.clone())))
@@ -138,13 +142,14 @@ impl CompletionNormalizer {
         }
         let choice = self.choices.entry(index).or_default();
         if choice.has_ended {
+            // Content after the finish reason would follow the end that the client has seen.
             self.noted.note("more_behind_answer");
             return None;
         }
         let members = told.as_object_mut()?;
         let mut reason =
             domain::chat::finish_reason(&Value::Object(reason_of(members))).map(str::to_owned);
-        // The server sent a whole message instead of a delta.
+        // The server sent a complete message instead of a delta.
         if !members.get("delta").is_some_and(Value::is_object)
             && let Some(message) = members.remove("message").filter(Value::is_object)
         {
@@ -167,6 +172,7 @@ impl CompletionNormalizer {
 
     /// The closing chunk of answers without a finish reason. The end mark replaces the reason.
     fn close(&mut self) -> Option<JsonObject> {
+        // An end mark without any chunk is an empty answer.
         if self.choices.is_empty() {
             self.choices.entry(0).or_default();
         }
@@ -227,6 +233,7 @@ impl Choice {
     fn push(&mut self, key: String, text: &mut String, has_halves: bool) {
         let mut joiner = self.joiners.remove(&key).unwrap_or_default();
         joiner.push(text, has_halves);
+        // Keep joiners only while they hold a half, so that most deltas skip this work.
         if !joiner.is_waiting() {
             return;
         }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use url::Url;
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-/// Timeout of a test's step in seconds, longer than any step takes.
+/// Timeout of one step of a test, longer than any step takes.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The value of each variable of the service's environment.
 pub(crate) const KEY: &str = "secret-of-test";

@@ -104,6 +104,7 @@ impl Codes {
         let ranges = self.ranges();
         let mut rest = text;
         while !rest.is_empty() && found.len() < MAX_CODES {
+            // The shortest width wins, as the first byte determines the range.
             let code = [1, 2, 4].into_iter().find_map(|width| {
                 let bytes = rest.get(..width)?;
                 let code = bytes
@@ -123,6 +124,7 @@ impl Codes {
     /// A code as UTF-16.
     fn decoded(self, width: usize, code: u32) -> Option<Vec<u16>> {
         let code = if self == Self::Jis {
+            // EUC-JP is JIS X 0208 with the high bits set.
             code | 0x8080
         } else {
             code
@@ -183,6 +185,7 @@ pub(super) fn embed(document: &mut Document) {
             );
         });
     }
+    // Reading all contents is expensive, so do it only if a font needs it.
     let strings = if used.is_empty() {
         Vec::new()
     } else {
@@ -191,6 +194,7 @@ pub(super) fn embed(document: &mut Document) {
     let mut maps = BTreeMap::new();
     for codes in used {
         let mut found = BTreeSet::new();
+        // Map only codes in use: the map of a full charset would be large.
         for text in &strings {
             codes.walk(text, &mut found);
         }
@@ -244,6 +248,7 @@ pub(super) fn without_unicode(document: &Document, page: ObjectId) -> Option<Str
         let is_bare = is(font, b"Type0") && !font.has(b"ToUnicode");
         encoding_name(font, &names).filter(|_| is_bare)
     })?;
+    // The name is untrusted and shown to users.
     let found = String::from_utf8_lossy(found.get(..40).unwrap_or(found)).into_owned();
     Some(format!(
         "its font has the encoding {found} and no map to Unicode"

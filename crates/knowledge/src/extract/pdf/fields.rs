@@ -47,7 +47,7 @@ pub(super) fn values(document: &Document, page: ObjectId) -> Vec<String> {
     values
 }
 
-/// A field with the nodes above it. Its attributes may stand at any of them, the nearest counts.
+/// A field with its ancestors. An attribute may be on any of them; the nearest one counts.
 struct Field<'a> {
     document: &'a Document,
     id: Option<ObjectId>,
@@ -59,6 +59,7 @@ impl<'a> Field<'a> {
         let mut nodes = vec![widget];
         let mut own = id;
         let mut node = widget;
+        // The depth limit also ends cycles of parents.
         while nodes.len() < MAX_DEPTH
             && let Ok(parent) = node.get(b"Parent")
             && let Ok((parent_id, Object::Dictionary(parent))) = document.dereference(parent)

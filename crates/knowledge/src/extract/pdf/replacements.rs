@@ -35,6 +35,7 @@ impl Replacements {
     pub(super) fn embed(document: &mut Document) -> Self {
         let mut found = Self::default();
         let structured = structured(document);
+        // Collect the ids first, because the loop changes the document.
         let pages: Vec<_> = document.page_iter().collect();
         for page in pages {
             let Ok(content) = document.get_page_content(page) else {
@@ -79,7 +80,7 @@ impl Replacements {
         let content = Content::decode(content).ok()?;
         let before = self.texts.len();
         let mut operations = Vec::with_capacity(content.operations.len());
-        // For each open sequence, whether it is replaced. The outermost replacement counts.
+        // For each open sequence, true if it is replaced. The outermost replacement counts.
         let mut open = Vec::new();
         let mut is_replaced = false;
         for operation in content.operations {
@@ -104,6 +105,7 @@ impl Replacements {
                 _ => operations.push(operation),
             }
         }
+        // Sequences may be left open at the end of the content.
         if is_replaced {
             operations.extend(mark(END, 0));
         }
@@ -284,7 +286,7 @@ impl<'a> ReplacingOutput<'a> {
         self.open = text;
     }
 
-    /// A replacement without a glyph, such as that of a picture, stands apart.
+    /// Ends a replacement. One without a glyph, such as that of a picture, is surrounded by spaces.
     fn end(&mut self) {
         self.page.is_muted.set(false);
         if let Some(text) = self.open.take().filter(|text| !text.is_empty()) {
@@ -364,7 +366,7 @@ impl OutputDev for ReplacingOutput<'_> {
     }
 }
 
-/// Whole numbers of a mark pass the parser unchanged.
+/// True for equal integers. The parser passes the numbers of a mark as floats, unchanged.
 fn is_equal(left: f64, right: f64) -> bool {
     (left - right).abs() < 0.5
 }

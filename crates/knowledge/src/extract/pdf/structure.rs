@@ -1,4 +1,4 @@
-//! Replacement texts of the structure tree, by the marked content that they stand for.
+//! Replacement texts of the structure tree, by the marked content that they replace.
 
 use std::collections::HashMap;
 
@@ -17,6 +17,7 @@ pub(super) type ContentId = (ObjectId, i64);
 /// Replacements of the structure tree. The first content of an element gets its text, the rest is empty.
 pub(super) fn structured(document: &Document) -> HashMap<ContentId, String> {
     let mut found = HashMap::new();
+    // One budget for all elements: shared subtrees would otherwise be visited exponentially often.
     let mut visits = MAX_KIDS;
     for object in document.objects.values() {
         let Ok(element) = object.as_dict() else {
@@ -35,6 +36,7 @@ pub(super) fn structured(document: &Document) -> HashMap<ContentId, String> {
         let mut text = Some(text);
         for content in contents {
             let text = text.take().unwrap_or_default();
+            // The first element that replaces a content counts.
             found.entry(content).or_insert(text);
         }
     }
