@@ -184,7 +184,7 @@ impl Knowledge {
         by_words: Vec<RankedChunk>,
         by_vectors: Vec<i64>,
         top: usize,
-    // Ranks are fused, because scores of words and of vectors have different scales.
+        // Ranks are fused, because scores of words and of vectors have different scales.
     ) -> Result<Vec<RankedChunk>, KnowledgeError> {
         if by_vectors.is_empty() {
             return Ok(by_words.into_iter().take(top).collect());
@@ -195,14 +195,14 @@ impl Knowledge {
             .map(|close| close.chunk.id)
             .collect();
         let fused = fuse(&[words, by_vectors]);
-        let mut known: HashMap<i64, FoundChunk> = by_words
+        let mut chunks_by_id: HashMap<i64, FoundChunk> = by_words
             .into_iter()
             .map(|close| (close.chunk.id, close.chunk))
             .collect();
         let missing: Vec<i64> = fused
             .keys()
             .copied()
-            .filter(|id| !known.contains_key(id))
+            .filter(|id| !chunks_by_id.contains_key(id))
             .collect();
         let others = self
             .0
@@ -211,8 +211,12 @@ impl Knowledge {
             .knowledge()
             .knowledge_chunks(key, &missing)
             .await?;
-        known.extend(others.into_iter().map(|chunk| (chunk.id, chunk)));
-        let close = |(id, score)| known.remove(&id).map(|chunk| RankedChunk { chunk, score });
+        chunks_by_id.extend(others.into_iter().map(|chunk| (chunk.id, chunk)));
+        let close = |(id, score)| {
+            chunks_by_id
+                .remove(&id)
+                .map(|chunk| RankedChunk { chunk, score })
+        };
         let mut closest: Vec<RankedChunk> = fused.into_iter().filter_map(close).collect();
         sort(&mut closest);
         closest.truncate(top);
@@ -224,10 +228,11 @@ impl Knowledge {
 fn sort(closest: &mut [RankedChunk]) {
     closest.sort_by(|one, other| {
         // A stable order for equal scores, so that repeated queries agree.
-        let place = |close: &RankedChunk| (close.chunk.document.document_id.clone(), close.chunk.n);
+        let position =
+            |close: &RankedChunk| (close.chunk.document.document_id.clone(), close.chunk.n);
         other
             .score
             .total_cmp(&one.score)
-            .then_with(|| place(one).cmp(&place(other)))
+            .then_with(|| position(one).cmp(&position(other)))
     });
 }

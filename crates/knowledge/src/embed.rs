@@ -37,10 +37,10 @@ impl Embedder for Models {
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         let until = Instant::now() + patience;
         let embedding = async move {
-            let known = self.find(model)?;
+            let found = self.find(model)?;
             let mut vectors = Vec::with_capacity(texts.len());
             for texts in texts.chunks(AT_ONCE) {
-                vectors.extend(counted(model, known, texts, until, paid).await?);
+                vectors.extend(counted(model, found, texts, until, paid).await?);
             }
             Ok(vectors)
         };
@@ -69,9 +69,9 @@ async fn counted(
     let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
     match embedded.unwrap_or(Err(UpstreamError::Timeout)) {
         Ok(vectors) => {
-            let said = prompt_of(paid).map(|said| said - before.unwrap_or(0));
-            let said = said.and_then(|said| u32::try_from(said).ok());
-            call.end("ok", said.map(u64::from).map(of));
+            let billed = prompt_of(paid).map(|billed| billed - before.unwrap_or(0));
+            let billed = billed.and_then(|billed| u32::try_from(billed).ok());
+            call.end("ok", billed.map(u64::from).map(of));
             Ok(vectors)
         }
         Err(error) => {

@@ -66,32 +66,32 @@ async fn read_outside(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, S
             let _ = stdin.write_all(bytes).await;
             drop(stdin);
         };
-        let ((), told) = tokio::join!(sending, read_answer(stdout));
-        let told = told?;
+        let ((), response) = tokio::join!(sending, read_answer(stdout));
+        let response = response?;
         // Reap the child; its response decides, not its exit status.
         let _ = child.wait().await;
-        answer_in(&told, &mark)
+        answer_in(&response, &mark)
     };
     let read = tokio::time::timeout(TIMEOUT, reading).await;
     read.unwrap_or_else(|_| Err("takes too long to be read; send it as text".to_owned()))
 }
 
 async fn read_answer(stdout: ChildStdout) -> Result<Vec<u8>, String> {
-    let mut told = Vec::new();
+    let mut response = Vec::new();
     // JSON escapes can double the text.
-    let most = MAX_TEXT_BYTES as u64 * 2;
-    let read = stdout.take(most).read_to_end(&mut told).await;
+    let limit = MAX_TEXT_BYTES as u64 * 2;
+    let read = stdout.take(limit).read_to_end(&mut response).await;
     read.map_err(|error| format!("could not be read: {error}"))?;
-    Ok(told)
+    Ok(response)
 }
 
 /// The response follows the mark; output of parsers precedes it.
-fn answer_in(told: &[u8], mark: &str) -> Result<Extracted, String> {
-    let place = told
+fn answer_in(output: &[u8], mark: &str) -> Result<Extracted, String> {
+    let position = output
         .windows(mark.len())
         // The last mark counts, because a parser may print the document.
         .rposition(|window| window == mark.as_bytes());
-    let answer = place.and_then(|place| told.get(place + mark.len()..));
+    let answer = position.and_then(|position| output.get(position + mark.len()..));
     let Some(answer) = answer else {
         return Err("cannot be read; it is damaged, or expands far beyond its size".to_owned());
     };
@@ -127,7 +127,7 @@ impl From<WireHeading> for Heading {
 }
 
 /// The response that the child prints after its mark.
-pub fn told(read: Result<Extracted, String>) -> String {
+pub fn response_text(read: Result<Extracted, String>) -> String {
     let answer = match read {
         Ok(read) if read.text.len() > MAX_TEXT_BYTES => ExtractionResponse {
             error: Some("holds more text than 32 MiB; cut it into several".to_owned()),
@@ -166,10 +166,13 @@ mod tests {
             }],
             missing: Some("page 2".to_owned()),
         };
-        let told = told(Ok(read.clone()));
-        let answer = answer_in(format!("noise MARK{{}} more MARK{told}").as_bytes(), "MARK");
+        let response_text = response_text(Ok(read.clone()));
+        let answer = answer_in(
+            format!("noise MARK{{}} more MARK{response_text}").as_bytes(),
+            "MARK",
+        );
         assert_eq!(answer.unwrap(), read);
-        let refused = super::told(Err("is no PDF".to_owned()));
+        let refused = super::response_text(Err("is no PDF".to_owned()));
         let answer = answer_in(format!("MARK{refused}").as_bytes(), "MARK");
         assert_eq!(answer.unwrap_err(), "is no PDF");
         assert!(
@@ -177,7 +180,10 @@ mod tests {
                 .unwrap_err()
                 .contains("damaged")
         );
-        let cut = format!("MARK{}", told.get(..told.len() - 3).unwrap());
+        let cut = format!(
+            "MARK{}",
+            response_text.get(..response_text.len() - 3).unwrap()
+        );
         assert!(
             answer_in(cut.as_bytes(), "MARK")
                 .unwrap_err()

@@ -102,7 +102,7 @@ impl Knowledge {
         let knowledge = self.clone();
         let indexing = self.0.tasks.spawn(async move {
             // Hold the slot until the end of the work, not of the request.
-            let _room = indexing_slot;
+            let _permit = indexing_slot;
             knowledge.carry_out(&base, document, content).await
         });
         indexing.await.map_err(|_| KnowledgeError::Stopping)?
@@ -262,10 +262,10 @@ pub(super) async fn on_blocking_thread<T: Send + 'static>(
 
 /// Converts a stored chunk.
 pub(super) fn to_chunk(found: store::FoundChunk) -> Chunk {
-    let place = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
+    let position = |position: u64| usize::try_from(position).unwrap_or(usize::MAX);
     Chunk {
-        start: place(found.start),
-        end: place(found.end),
+        start: position(found.start),
+        end: position(found.end),
         text: found.text,
         heading: found.heading,
     }

@@ -81,8 +81,8 @@ pub(super) async fn embed(
     // Vectors of different dimensions cannot be compared.
     let dimensions = vectors.first().map_or(0, Vec::len);
     let unit = |vector: &Vec<f32>| {
-        let is_sound = vector.len() == dimensions && dimensions <= MAX_DIMENSIONS;
-        normalized(vector).filter(|_| is_sound)
+        let is_valid = vector.len() == dimensions && dimensions <= MAX_DIMENSIONS;
+        normalized(vector).filter(|_| is_valid)
     };
     let units: Option<Vec<_>> = vectors.iter().map(unit).collect();
     units.ok_or_else(|| {

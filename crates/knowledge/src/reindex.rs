@@ -12,7 +12,7 @@ use crate::index::{DocumentSource, Indexed, NewDocument, to_chunk};
 use crate::{Knowledge, KnowledgeError};
 
 /// Maximum duration of one call.
-const AT_MOST: Duration = Duration::from_secs(10);
+const MAX_DURATION: Duration = Duration::from_secs(10);
 /// Maximum number of documents per call.
 const DOCUMENTS: usize = 50;
 /// Number of chunks per read.
@@ -38,7 +38,7 @@ impl Knowledge {
         let mut documents = Vec::new();
         let mut after = after;
         // At least one document per call, so that a slow one makes progress as well.
-        while begun.elapsed() < AT_MOST && documents.len() < DOCUMENTS {
+        while begun.elapsed() < MAX_DURATION && documents.len() < DOCUMENTS {
             let store = &self.0.parts.store;
             let next = store
                 .knowledge()

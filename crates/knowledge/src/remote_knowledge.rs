@@ -90,15 +90,15 @@ impl RemoteBase {
         filters: &Filters,
     ) -> Result<Vec<RetrievalResultEntry>, UpstreamError> {
         let body = self.body(query, top, filters)?;
-        let asked = tokio::time::timeout(TIMEOUT, self.ask(egress, &body)).await;
-        let answer = asked.map_err(|_| UpstreamError::Timeout)??;
+        let sent = tokio::time::timeout(TIMEOUT, self.ask(egress, &body)).await;
+        let answer = sent.map_err(|_| UpstreamError::Timeout)??;
         // Check nesting and size before parsing: a small text can expand to a large value.
         check_json_text(&answer)
             .map_err(|fault| UpstreamError::Malformed(format!("it {fault}")))?;
         // The parser quotes the response, which may echo the key.
         let answer = self.read(&answer).map_err(|error| {
-            let place = error.to_string();
-            UpstreamError::Malformed(self.redactor.redact(&place).into_owned())
+            let detail = error.to_string();
+            UpstreamError::Malformed(self.redactor.redact(&detail).into_owned())
         })?;
         let least = self.score_threshold.unwrap_or(f64::MIN);
         let mut records = answer.records;
@@ -150,8 +150,8 @@ impl RemoteBase {
         }
         let headers = response.headers().clone();
         // A body that breaks off still leaves the status, which is the more important part.
-        let told = read(&mut response, ERROR_BYTES).await.unwrap_or_default();
-        let message = message_in(&told);
+        let error_body = read(&mut response, ERROR_BYTES).await.unwrap_or_default();
+        let message = message_in(&error_body);
         let message = self.redactor.redact(&message);
         Err(UpstreamError::of_status(status, &headers, &message))
     }
@@ -178,27 +178,27 @@ impl RemoteBase {
     }
 }
 
-async fn read(response: &mut Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
+async fn read(response: &mut Response, limit: usize) -> Result<Vec<u8>, UpstreamError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(egress::EgressError::from)? {
         bytes.extend_from_slice(&chunk);
         // Check each chunk: `content-length` may be missing or wrong.
-        if bytes.len() > most {
-            return Err(UpstreamError::TooLarge { max: most });
+        if bytes.len() > limit {
+            return Err(UpstreamError::TooLarge { most: limit });
         }
     }
     Ok(bytes)
 }
 
 /// Message of an error: `error_msg`, or the text.
-fn message_in(told: &[u8]) -> String {
+fn message_in(body: &[u8]) -> String {
     // An invalid text is quoted as it is, without parsing.
-    let sound = check_json_text(told).map_or(&b""[..], |()| told);
-    let value: Value = serde_json::from_slice(sound).unwrap_or_default();
+    let valid = check_json_text(body).map_or(&b""[..], |()| body);
+    let value: Value = serde_json::from_slice(valid).unwrap_or_default();
     let named = ["error_msg", "message", "detail"]
         .iter()
         .find_map(|name| value[*name].as_str());
-    named.map_or_else(|| String::from_utf8_lossy(told).into_owned(), str::to_owned)
+    named.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
 }
 
 /// The API compares one value per condition and joins all conditions with one operator.

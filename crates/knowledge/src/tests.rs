@@ -28,7 +28,7 @@ const MEANINGS: [&[&str]; 3] = [
 /// One dimension per meaning, and one for other words.
 #[derive(Default)]
 struct Meanings {
-    asked: AtomicUsize,
+    requests: AtomicUsize,
     fails: AtomicBool,
     is_silent: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl Embedder for Meanings {
         _paid: &'a Payment,
     ) -> BoxFuture<'a, Result<Vec<Vec<f32>>, UpstreamError>> {
         async move {
-            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.requests.fetch_add(1, Ordering::SeqCst);
             if self.is_silent.load(Ordering::SeqCst) {
                 tokio::time::sleep(patience).await;
                 return Err(UpstreamError::Timeout);
@@ -170,7 +170,7 @@ impl Bench {
             ("sky", "今天的天气很好。"),
             (
                 "words",
-                "An automobile is not what this is about, but a holiday.",
+                "An automobile is not what this is about, only holiday.",
             ),
         ] {
             assert!(matches!(self.put(id, text).await, Ok(Indexed::Changed(_))));
@@ -244,14 +244,14 @@ async fn provider_failure_falls_back_to_text_search() {
 async fn unchanged_documents_are_embedded_again_on_reindex_only() {
     let bench = Bench::new().await;
     bench.fill().await;
-    let asked = || bench.meanings.asked.load(Ordering::SeqCst);
-    let before = asked();
+    let requests = || bench.meanings.requests.load(Ordering::SeqCst);
+    let before = requests();
     let again = bench.put("sky", "今天的天气很好。").await;
     assert!(matches!(again, Ok(Indexed::Unchanged(_))));
-    assert_eq!(asked(), before);
+    assert_eq!(requests(), before);
     let done = bench.knowledge.reindex(&bench.base, None).await.unwrap();
     assert_eq!((done.documents.len(), done.more_after), (4, None));
-    assert_eq!(asked(), before + 4);
+    assert_eq!(requests(), before + 4);
     assert_eq!(bench.find("weather", json!({})).await[0], "sky");
 }
 
@@ -261,7 +261,7 @@ async fn indexing_is_exclusive_and_cancelled_at_shutdown() {
     bench.meanings.is_silent.store(true, Ordering::SeqCst);
     let first = bench.put("a", "text");
     let then = async {
-        while bench.meanings.asked.load(Ordering::SeqCst) == 0 {
+        while bench.meanings.requests.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
         let second = bench.put("a", "text").await;

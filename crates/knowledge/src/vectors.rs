@@ -14,22 +14,22 @@ use crate::index::on_blocking_thread;
 /// Number of vectors per page.
 const PAGE: usize = 500;
 /// Cache size in bytes, per base and in total.
-const MAX_OF_ONE: usize = 96 * 1024 * 1024;
-const MOST: usize = 256 * 1024 * 1024;
+const MAX_OF_BASE: usize = 96 * 1024 * 1024;
+const MAX_TOTAL: usize = 256 * 1024 * 1024;
 
 /// Concurrent searches that load a base into the cache. Each may use as much memory as one cached base.
 const GATHERING: usize = 2;
 
 /// Cached vectors of bases, each at one version.
 pub(super) struct VectorCache {
-    kept: Mutex<HashMap<(BaseKey, String), Arc<CachedVectors>>>,
+    cached: Mutex<HashMap<(BaseKey, String), Arc<CachedVectors>>>,
     gathering: Semaphore,
 }
 
 impl Default for VectorCache {
     fn default() -> Self {
         Self {
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             gathering: Semaphore::new(GATHERING),
         }
     }
@@ -55,23 +55,27 @@ impl VectorCache {
         top: usize,
     ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
         // A filtered scan reads a part of the base, which must not be cached as the base.
-        let is_whole = filters.0.is_empty();
-        let kept = || is_whole.then(|| self.get(base, model, version)).flatten();
-        if let Some(kept) = kept() {
-            return closest_of(kept, query, top).await;
+        let is_unfiltered = filters.0.is_empty();
+        let cached = || {
+            is_unfiltered
+                .then(|| self.get(base, model, version))
+                .flatten()
+        };
+        if let Some(cached) = cached() {
+            return closest_of(cached, query, top).await;
         }
-        let mut place = None;
-        if is_whole {
+        let mut permit = None;
+        if is_unfiltered {
             // The semaphore is never closed.
-            place = self.gathering.acquire().await.ok();
+            permit = self.gathering.acquire().await.ok();
             // An earlier search may have loaded the base.
-            if let Some(kept) = kept() {
-                return closest_of(kept, query, top).await;
+            if let Some(cached) = cached() {
+                return closest_of(cached, query, top).await;
             }
         }
         let mut best = TopK::new(top);
         // Collect pages only with a permit, so that concurrent loads have bounded memory.
-        let (mut after, mut kept, mut bytes) = (0, place.is_some().then(Vec::new), 0);
+        let (mut after, mut collected, mut bytes) = (0, permit.is_some().then(Vec::new), 0);
         let query = Arc::new(query);
         loop {
             let page = store
@@ -82,24 +86,24 @@ impl VectorCache {
             after = page.last().map_or(after, |last| last.id);
             // 32 bytes estimate the overhead of a stored vector.
             bytes += page.iter().map(|one| one.bytes.len() + 32).sum::<usize>();
-            let (asked, mut so_far) = (Arc::clone(&query), best);
+            let (shared_query, mut so_far) = (Arc::clone(&query), best);
             let looked = on_blocking_thread(move || {
-                look(&page, &asked, &mut so_far);
+                look(&page, &shared_query, &mut so_far);
                 (so_far, page)
             });
             let (next, page) = looked.await?;
             best = next;
-            kept = kept.filter(|_| bytes <= MAX_OF_ONE);
-            match &mut kept {
-                Some(kept) => kept.extend(page),
+            collected = collected.filter(|_| bytes <= MAX_OF_BASE);
+            match &mut collected {
+                Some(collected) => collected.extend(page),
                 // Too large for the cache: continue page by page without the permit.
-                None => drop(place.take()),
+                None => drop(permit.take()),
             }
             if is_last {
                 break;
             }
         }
-        if let Some(vectors) = kept {
+        if let Some(vectors) = collected {
             self.keep(
                 base,
                 model,
@@ -114,38 +118,41 @@ impl VectorCache {
     }
 
     fn get(&self, base: &BaseKey, model: &str, version: i64) -> Option<Arc<CachedVectors>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.get(&(base.clone(), model.to_owned()))?;
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = cached.get(&(base.clone(), model.to_owned()))?;
         (found.version == version).then(|| Arc::clone(found))
     }
 
     fn keep(&self, base: &BaseKey, model: &str, new: CachedVectors) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let name = (base.clone(), model.to_owned());
         // A slower search must not replace vectors of a newer version.
-        if kept.get(&name).is_some_and(|old| old.version > new.version) {
+        if cached
+            .get(&name)
+            .is_some_and(|old| old.version > new.version)
+        {
             return;
         }
-        kept.remove(&name);
+        cached.remove(&name);
         // Any entry may go: all of them can be loaded again.
-        while kept.values().map(|one| one.bytes).sum::<usize>() + new.bytes > MOST {
-            let Some(any) = kept.keys().next().cloned() else {
+        while cached.values().map(|one| one.bytes).sum::<usize>() + new.bytes > MAX_TOTAL {
+            let Some(any) = cached.keys().next().cloned() else {
                 break;
             };
-            kept.remove(&any);
+            cached.remove(&any);
         }
-        kept.insert(name, Arc::new(new));
+        cached.insert(name, Arc::new(new));
     }
 }
 
 async fn closest_of(
-    kept: Arc<CachedVectors>,
+    cached: Arc<CachedVectors>,
     query: Vec<f32>,
     top: usize,
 ) -> Result<Vec<(f64, i64)>, KnowledgeError> {
     on_blocking_thread(move || {
         let mut best = TopK::new(top);
-        look(&kept.vectors, &query, &mut best);
+        look(&cached.vectors, &query, &mut best);
         best.into_sorted()
     })
     .await

@@ -7,8 +7,8 @@ use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
+use super::completions::{CompletionPiece, CompletionPieces, assembled, normalized};
 use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
-use super::whole::{CompletionPiece, CompletionPieces, assembled, normalized};
 use super::{
     Chunks, KeyCooldown, Provider, ProviderEmbeddings, ThoughtCount, WireEvents, WireFormat,
     WireRequest, wire_format,
@@ -51,33 +51,36 @@ impl Anthropic {
         }
     }
 
-    fn asked(&self, body: &JsonObject) -> Result<JsonObject, UpstreamError> {
+    fn messages_request(&self, body: &JsonObject) -> Result<JsonObject, UpstreamError> {
         let model = body.get("model").and_then(Value::as_str);
         let model = model.unwrap_or_default();
         // The configured mode has priority over the one that the name implies.
-        let told = self.thinking.get(model).copied();
-        ask::messages(body, told.unwrap_or_else(|| Thinking::of_model(model)))
+        let configured = self.thinking.get(model).copied();
+        ask::messages(
+            body,
+            configured.unwrap_or_else(|| Thinking::of_model(model)),
+        )
     }
 
     async fn ask(
         &self,
-        asked: &JsonObject,
+        request: &JsonObject,
         accept: &'static str,
     ) -> Result<ResponseItems, UpstreamError> {
-        self.exchange.complete(&MESSAGES, asked, accept).await
+        self.exchange.complete(&MESSAGES, request, accept).await
     }
 
     fn chunks(&self, items: ResponseItems) -> Chunks {
         let redactor = self.exchange.redactor();
         let mut reader = answer::EventReader::default();
-        let said = items.flat_map(move |item| {
-            let said = item.map(|item| match item {
+        let pieces = items.flat_map(move |item| {
+            let pieces = item.map(|item| match item {
                 Item::End => vec![Ok(CompletionPiece::End)],
                 Item::Document(document) => match error_in(&redactor, &document) {
                     Some(failed) => vec![Err(failed)],
                     None => match answer::completion(&document) {
                         Ok(completion) => vec![
-                            Ok(CompletionPiece::whole(completion)),
+                            Ok(CompletionPiece::complete(completion)),
                             Ok(CompletionPiece::End),
                         ],
                         Err(failed) => vec![Err(failed)],
@@ -93,24 +96,24 @@ impl Anthropic {
                     }
                     None => {
                         let chunk = reader.read(&Value::Object(data), has_halves);
-                        let said =
+                        let pieces =
                             chunk.map(|chunk| Ok(CompletionPiece::Chunk { chunk, has_halves }));
-                        said.into_iter().collect()
+                        pieces.into_iter().collect()
                     }
                 },
             });
-            stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
+            stream::iter(pieces.unwrap_or_else(|failed| vec![Err(failed)]))
         });
-        let said: CompletionPieces = said.boxed();
-        normalized(said, 1, self.exchange.noted())
+        let pieces: CompletionPieces = pieces.boxed();
+        normalized(pieces, 1, self.exchange.noted())
     }
 }
 
 #[async_trait]
 impl Provider for Anthropic {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        let asked = self.asked(&body)?;
-        let mut items = self.ask(&asked, "application/json").await?;
+        let request = self.messages_request(&body)?;
+        let mut items = self.ask(&request, "application/json").await?;
         // A server may stream although no stream was requested.
         let first = match items.next().await {
             Some(Ok(Item::Document(document))) => {
@@ -123,9 +126,9 @@ impl Provider for Anthropic {
     }
 
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
-        let mut asked = self.asked(&body)?;
-        asked.insert("stream".to_owned(), json!(true));
-        let items = self.ask(&asked, "text/event-stream").await?;
+        let mut request = self.messages_request(&body)?;
+        request.insert("stream".to_owned(), json!(true));
+        let items = self.ask(&request, "text/event-stream").await?;
         Ok(self.chunks(items))
     }
 
@@ -146,23 +149,23 @@ impl Provider for Anthropic {
     async fn ask(
         &self,
         wire_format: WireFormat,
-        asked: WireRequest,
+        request: WireRequest,
     ) -> Result<JsonObject, UpstreamError> {
         if !self.supports(wire_format) {
             return Err(wire_format.unsupported());
         }
-        wire_format::ask(&self.exchange, &MESSAGES, asked).await
+        wire_format::ask(&self.exchange, &MESSAGES, request).await
     }
 
     async fn request_events(
         &self,
         wire_format: WireFormat,
-        asked: WireRequest,
+        request: WireRequest,
     ) -> Result<WireEvents, UpstreamError> {
         if !self.supports(wire_format) {
             return Err(wire_format.unsupported());
         }
-        wire_format::request_events(&self.exchange, &MESSAGES, asked).await
+        wire_format::request_events(&self.exchange, &MESSAGES, request).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {

@@ -34,16 +34,16 @@ pub struct BatchSize(Arc<AtomicUsize>);
 
 impl BatchSize {
     /// `None`: unlimited, until the provider refuses a batch.
-    pub fn new(most: Option<usize>) -> Self {
-        Self(Arc::new(AtomicUsize::new(most.unwrap_or(usize::MAX))))
+    pub fn new(limit: Option<usize>) -> Self {
+        Self(Arc::new(AtomicUsize::new(limit.unwrap_or(usize::MAX))))
     }
 
-    fn most(&self) -> usize {
+    fn limit(&self) -> usize {
         self.0.load(Ordering::Relaxed).max(1)
     }
 
-    fn lower_to(&self, most: usize) {
-        self.0.fetch_min(most, Ordering::Relaxed);
+    fn lower_to(&self, limit: usize) {
+        self.0.fetch_min(limit, Ordering::Relaxed);
     }
 }
 
@@ -56,26 +56,26 @@ impl Model {
         payment: &Payment,
     ) -> Result<Vec<Vec<f32>>, UpstreamError> {
         let mut vectors = Vec::with_capacity(texts.len());
-        let mut most = self.batch_size.most();
+        let mut limit = self.batch_size.limit();
         let mut is_halved = false;
         while let Some(batch) = texts.get(vectors.len()..).filter(|rest| !rest.is_empty()) {
-            let batch = &batch[..batch.len().min(most)];
+            let batch = &batch[..batch.len().min(limit)];
             match self.batch_of_vectors(batch, payment).await {
                 Ok(more) => vectors.extend(more),
                 // Each refusal halves the batch, so the number of retries is logarithmic.
                 Err(refused) if batch.len() > 1 && is_of_size(&refused) => {
-                    (most, is_halved) = (batch.len() / 2, true);
+                    (limit, is_halved) = (batch.len() / 2, true);
                 }
                 Err(failed) => return Err(failed),
             }
         }
         // Store the size only after a success: a failed call proves no size.
         if is_halved {
-            self.batch_size.lower_to(most);
+            self.batch_size.lower_to(limit);
             tracing::info!(
-                most,
+                most = limit,
                 model = self.upstream,
-                "provider {} takes at most {most} texts of model {} at once",
+                "provider {} takes at most {limit} texts of model {} at once",
                 self.provider.name(),
                 self.upstream
             );

@@ -10,7 +10,7 @@ pub const UNSAID_TOKENS: u64 = 8192;
 /// Default context window, as large as that of common models.
 pub const UNSAID_WINDOW_TOKENS: u64 = 200_000;
 /// JSON pointers to thinking budgets.
-pub const THOUGHTS: [&str; 3] = [
+pub const THINKING_BUDGETS: [&str; 3] = [
     "/thinking_budget",
     "/reasoning/max_tokens",
     "/thinking/budget_tokens",
@@ -29,8 +29,8 @@ pub enum ThoughtCount {
 
 /// Sets the smallest limit under the name `read` and removes the other name. Without any limit, none is set.
 pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
-    let said = BOUNDS.iter().filter_map(|key| body.get(*key)?.as_u64());
-    if let Some(smallest) = said.chain(of_model).min() {
+    let declared = BOUNDS.iter().filter_map(|key| body.get(*key)?.as_u64());
+    if let Some(smallest) = declared.chain(of_model).min() {
         // A null limit is removed too.
         for key in BOUNDS {
             body.remove(key);
@@ -40,14 +40,14 @@ pub(super) fn bound(body: &mut JsonObject, read: &str, of_model: Option<u64>) {
 }
 
 /// Caps thinking budgets and the minimum length at the model's limit.
-pub(super) fn cut(body: &mut JsonObject, most: u64) {
-    for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+pub(super) fn cut(body: &mut JsonObject, limit: u64) {
+    for pointer in THINKING_BUDGETS.into_iter().chain([LEAST]) {
         let (member, rest) = member_of(pointer);
         let value = body.get_mut(member);
         if let Some(value) = value.and_then(|value| value.pointer_mut(rest))
-            && value.as_u64().is_some_and(|number| number > most)
+            && value.as_u64().is_some_and(|number| number > limit)
         {
-            *value = json!(most);
+            *value = json!(limit);
         }
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     fn sets_output_limit_under_one_name() {
         let [of_openai, of_others] = BOUNDS;
         for (read, other) in [(of_openai, of_others), (of_others, of_openai)] {
-            for (said, of_model, expected) in [
+            for (request, of_model, expected) in [
                 (json!({other: 16}), Some(1000), json!({read: 16})),
                 (json!({other: 16}), None, json!({read: 16})),
                 (json!({read: 16}), Some(1000), json!({read: 16})),
@@ -84,9 +84,9 @@ mod tests {
                 (json!({"n": 2}), Some(1000), json!({"n": 2, read: 1000})),
                 (json!({"n": 2}), None, json!({"n": 2})),
             ] {
-                let mut body = said.as_object().unwrap().clone();
+                let mut body = request.as_object().unwrap().clone();
                 bound(&mut body, read, of_model);
-                assert_eq!(Value::Object(body), expected, "{said} {of_model:?}");
+                assert_eq!(Value::Object(body), expected, "{request} {of_model:?}");
             }
         }
     }

@@ -49,11 +49,11 @@ impl ProviderEmbeddings {
         let malformed = |what: &str| UpstreamError::Malformed(what.to_owned());
         let mut vectors = vec![Vec::new(); texts];
         for (n, text) in self.vectors.into_iter().enumerate() {
-            let place = vectors
+            let slot = vectors
                 // Providers may send vectors in another order.
                 .get_mut(text.index.unwrap_or(n))
                 .ok_or_else(|| malformed("a vector too many"))?;
-            *place = text.embedding;
+            *slot = text.embedding;
         }
         // An empty vector also marks a text without one.
         if vectors.iter().any(Vec::is_empty) {

@@ -221,7 +221,7 @@ impl Exchange {
         let Some(posted) = posted else {
             return self.send_unchanged(path, None, accept).await;
         };
-        let mut changed = self.refused_parts.without_known(posted.body);
+        let mut changed = self.refused_parts.without_remembered(posted.body);
         let mut left = REFUSED_PARTS;
         loop {
             let attempt = ProviderBody {
@@ -328,9 +328,9 @@ impl Exchange {
     }
 
     /// Returns at most `most` bytes plus one, so that the caller detects an excess.
-    async fn read(&self, mut response: Response, most: usize) -> Result<Vec<u8>, UpstreamError> {
+    async fn read(&self, mut response: Response, limit: usize) -> Result<Vec<u8>, UpstreamError> {
         let mut bytes = Vec::new();
-        while bytes.len() <= most {
+        while bytes.len() <= limit {
             let chunk = tokio::time::timeout(self.idle, response.chunk()).await;
             match chunk.map_err(|_| UpstreamError::Timeout)? {
                 Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
@@ -338,7 +338,7 @@ impl Exchange {
                 Err(error) => return Err(EgressError::from(error).into()),
             }
         }
-        bytes.truncate(most + 1);
+        bytes.truncate(limit + 1);
         Ok(bytes)
     }
 

@@ -16,6 +16,7 @@ mod anthropic;
 mod api_keys;
 mod batches;
 mod bounds;
+mod completions;
 mod deviations;
 mod embeddings;
 mod exchange;
@@ -26,14 +27,13 @@ mod provider_health;
 mod refused_parts;
 mod scripted;
 mod tokens;
-mod whole;
 mod wire_format;
 
 pub use anthropic::{Anthropic, Thinking};
 pub use api_keys::KeyCooldown;
 pub use batches::BatchSize;
 pub use bounds::{
-    BOUNDS, LEAST, THOUGHTS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
+    BOUNDS, LEAST, THINKING_BUDGETS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
 };
 pub use deviations::DeviationCounts;
 pub use embeddings::{ProviderEmbeddings, TextVector};
@@ -68,7 +68,7 @@ pub trait Provider: Send + Sync {
     async fn ask(
         &self,
         wire_format: WireFormat,
-        _asked: WireRequest,
+        _request: WireRequest,
     ) -> Result<JsonObject, UpstreamError> {
         Err(wire_format.unsupported())
     }
@@ -77,7 +77,7 @@ pub trait Provider: Send + Sync {
     async fn request_events(
         &self,
         wire_format: WireFormat,
-        _asked: WireRequest,
+        _request: WireRequest,
     ) -> Result<WireEvents, UpstreamError> {
         Err(wire_format.unsupported())
     }
@@ -177,7 +177,7 @@ impl Model {
     /// Validates a URL that the provider would fetch, by the gateway's egress rules. An external provider may
     /// also fetch plain HTTP, which is common for pictures in chats. An internal provider may not: a name may
     /// resolve to an internal address, and only a certificate proves the host.
-    pub fn check_place(&self, url: &str) -> Result<(), EgressError> {
+    pub fn check_fetch_url(&self, url: &str) -> Result<(), EgressError> {
         let checked = self.egress.check_url(url);
         let checked = checked.or_else(|refusal| match url.strip_prefix("http://") {
             Some(rest) if !self.is_own => self.egress.check_url(&format!("https://{rest}")),
@@ -192,18 +192,18 @@ impl Model {
     }
 
     /// A request body with the provider's name for the model.
-    pub fn asked(&self, mut body: JsonObject) -> JsonObject {
+    pub fn request_body(&self, mut body: JsonObject) -> JsonObject {
         body.insert("model".to_owned(), json!(self.upstream));
         body
     }
 
     /// A completion request, limited to the tokens of the model and of the body. The limit uses the parameter
     /// that the provider reads.
-    pub fn asked_to_complete(&self, body: JsonObject) -> JsonObject {
-        let mut body = self.asked(body);
+    pub fn completion_body(&self, body: JsonObject) -> JsonObject {
+        let mut body = self.request_body(body);
         bounds::bound(&mut body, self.provider.bound(), self.max_output_tokens);
-        if let Some(most) = self.max_output_tokens {
-            bounds::cut(&mut body, most);
+        if let Some(limit) = self.max_output_tokens {
+            bounds::cut(&mut body, limit);
         }
         body
     }
@@ -248,10 +248,10 @@ mod tests {
             is_own: false,
         };
         let leads_inside = "http://169.254.169.254.example.org/latest/meta-data/";
-        assert!(model.check_place(leads_inside).is_ok());
-        assert!(model.check_place("http://169.254.169.254/").is_err());
+        assert!(model.check_fetch_url(leads_inside).is_ok());
+        assert!(model.check_fetch_url("http://169.254.169.254/").is_err());
         model.is_own = true;
-        assert!(model.check_place(leads_inside).is_err());
-        assert!(model.check_place("https://example.org/a.png").is_ok());
+        assert!(model.check_fetch_url(leads_inside).is_err());
+        assert!(model.check_fetch_url("https://example.org/a.png").is_ok());
     }
 }

@@ -8,10 +8,10 @@ use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
-use super::whole::{
+use super::completions::{
     CompletionPiece, CompletionPieces, assembled, completion, normalized, requested_answers,
 };
+use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
 use super::{
     BOUNDS, Chunks, KeyCooldown, Provider, ProviderEmbeddings, WireEvents, WireFormat, WireRequest,
     wire_format,
@@ -88,14 +88,14 @@ impl OpenAi {
 
     fn chunks(&self, items: ResponseItems, body: &JsonObject) -> Chunks {
         let redactor = self.exchange.redactor();
-        let said = items.flat_map(move |item| {
-            let said = item.map(|item| match item {
+        let pieces = items.flat_map(move |item| {
+            let pieces = item.map(|item| match item {
                 Item::End => vec![Ok(CompletionPiece::End)],
                 Item::Document(document) => match error_in(&redactor, &document) {
                     Some(failed) => vec![Err(failed)],
                     None => match completion(document) {
                         Ok(completion) => vec![
-                            Ok(CompletionPiece::whole(completion)),
+                            Ok(CompletionPiece::complete(completion)),
                             Ok(CompletionPiece::End),
                         ],
                         Err(failed) => vec![Err(failed)],
@@ -109,11 +109,11 @@ impl OpenAi {
                     let mut failed = error_in(&redactor, &data);
                     // Some servers name the event `error` and send the error without a wrapper.
                     if failed.is_none() && name.as_deref() == Some("error") {
-                        let told = JsonObject::from_iter([(
+                        let wrapped = JsonObject::from_iter([(
                             "error".to_owned(),
                             Value::Object(data.clone()),
                         )]);
-                        failed = error_in(&redactor, &told);
+                        failed = error_in(&redactor, &wrapped);
                     }
                     let chunk = CompletionPiece::Chunk {
                         chunk: data,
@@ -122,10 +122,10 @@ impl OpenAi {
                     vec![failed.map_or(Ok(chunk), Err)]
                 }
             });
-            stream::iter(said.unwrap_or_else(|failed| vec![Err(failed)]))
+            stream::iter(pieces.unwrap_or_else(|failed| vec![Err(failed)]))
         });
-        let said: CompletionPieces = said.boxed();
-        normalized(said, requested_answers(body), self.exchange.noted())
+        let pieces: CompletionPieces = pieces.boxed();
+        normalized(pieces, requested_answers(body), self.exchange.noted())
     }
 }
 
@@ -177,23 +177,23 @@ impl Provider for OpenAi {
     async fn ask(
         &self,
         wire_format: WireFormat,
-        asked: WireRequest,
+        request: WireRequest,
     ) -> Result<JsonObject, UpstreamError> {
         if !self.supports(wire_format) {
             return Err(wire_format.unsupported());
         }
-        wire_format::ask(&self.exchange, &RESPONSES, asked).await
+        wire_format::ask(&self.exchange, &RESPONSES, request).await
     }
 
     async fn request_events(
         &self,
         wire_format: WireFormat,
-        asked: WireRequest,
+        request: WireRequest,
     ) -> Result<WireEvents, UpstreamError> {
         if !self.supports(wire_format) {
             return Err(wire_format.unsupported());
         }
-        wire_format::request_events(&self.exchange, &RESPONSES, asked).await
+        wire_format::request_events(&self.exchange, &RESPONSES, request).await
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
@@ -252,7 +252,7 @@ mod tests {
         ] {
             assert_eq!(at(url).bound(), bound, "{url}");
         }
-        let told = at("https://proxy.example/v1").with_bound("max_completion_tokens");
-        assert_eq!(told.bound(), "max_completion_tokens");
+        let configured = at("https://proxy.example/v1").with_bound("max_completion_tokens");
+        assert_eq!(configured.bound(), "max_completion_tokens");
     }
 }

@@ -11,7 +11,7 @@ pub struct Payment(Mutex<BilledUsage>);
 
 #[derive(Debug, Default)]
 struct BilledUsage {
-    is_asked: bool,
+    is_requested: bool,
     counted: Option<LlmTokenUsage>,
     /// A response had no token count.
     is_uncounted: bool,
@@ -30,14 +30,14 @@ impl Payment {
 
     /// Records a request that the provider may bill.
     pub(super) fn ask(&self) {
-        self.used().is_asked = true;
+        self.used().is_requested = true;
     }
 
     /// Records a response with this usage.
-    pub(super) fn count(&self, told: Option<&LlmTokenUsage>) {
+    pub(super) fn count(&self, usage: Option<&LlmTokenUsage>) {
         let mut used = self.used();
         // A missing count makes the sum too low, so the sum is not used at all.
-        let Some(told) = told else {
+        let Some(usage) = usage else {
             used.is_uncounted = true;
             return;
         };
@@ -46,13 +46,13 @@ impl Payment {
             (one, more) => one.or(more),
         };
         let sum = used.counted.get_or_insert_default();
-        sum.prompt_tokens = add(sum.prompt_tokens, told.prompt_tokens);
-        sum.total_tokens = add(sum.total_tokens, told.total_tokens);
+        sum.prompt_tokens = add(sum.prompt_tokens, usage.prompt_tokens);
+        sum.total_tokens = add(sum.total_tokens, usage.total_tokens);
     }
 
     /// True if the provider may bill anything.
     pub fn is_used(&self) -> bool {
-        self.used().is_asked
+        self.used().is_requested
     }
 
     /// Total usage. `None` if a response had no count.

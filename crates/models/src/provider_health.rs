@@ -102,19 +102,19 @@ impl MonitoredProvider {
     pub async fn ask(
         &self,
         form: WireFormat,
-        asked: impl Into<WireRequest>,
+        request: impl Into<WireRequest>,
     ) -> Result<JsonObject, UpstreamError> {
         self.health
-            .noted(self.provider.ask(form, asked.into()).await)
+            .noted(self.provider.ask(form, request.into()).await)
     }
 
     /// As [`Provider::request_events`], recorded like [`Self::stream`].
     pub async fn request_events(
         &self,
         form: WireFormat,
-        asked: impl Into<WireRequest>,
+        request: impl Into<WireRequest>,
     ) -> Result<WireEvents, UpstreamError> {
-        let events = self.provider.request_events(form, asked.into()).await;
+        let events = self.provider.request_events(form, request.into()).await;
         self.health.watched(events)
     }
 
@@ -164,9 +164,9 @@ impl MonitoredProvider {
     /// Lists the models with each key. `wanted`: the configured models, by their provider names.
     pub async fn probe(&self, wanted: Vec<String>) -> ProviderProbe {
         let listed = self.provider.list_models().await;
-        let known: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
+        let available: Vec<_> = listed.iter().flatten().flatten().cloned().collect();
         // Without any list nothing proves that a model is missing.
-        let is_unlisted = |name: &String| !known.is_empty() && !known.contains(name);
+        let is_unlisted = |name: &String| !available.is_empty() && !available.contains(name);
         ProviderProbe {
             name: self.name.clone(),
             kind: self.kind,

@@ -36,9 +36,9 @@ pub(super) struct RefusedParts(Mutex<BTreeMap<(String, &'static str), Option<&'s
 
 impl RefusedParts {
     /// The request without parts that the provider has refused before. `None`: it has none.
-    pub(super) fn without_known(&self, body: &JsonObject) -> Option<JsonObject> {
+    pub(super) fn without_remembered(&self, body: &JsonObject) -> Option<JsonObject> {
         let (holder, name, level) = effort_of(body)?;
-        let level = known(level)?;
+        let level = listed_level(level)?;
         let mut next = Some(level);
         // Follow the chain: a lower level may have been refused as well.
         let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +79,7 @@ impl RefusedParts {
         if !quotes_level && !message.contains("effort") {
             return None;
         }
-        let next = match known(level) {
+        let next = match listed_level(level) {
             Some(level) => {
                 let next = next_of(level);
                 self.remember(model_of(body), level, next);
@@ -147,14 +147,16 @@ fn with_effort(
     body
 }
 
-fn known(level: &str) -> Option<&'static str> {
+fn listed_level(level: &str) -> Option<&'static str> {
     NEXT_LEVELS
         .iter()
-        .find_map(|(known, _)| (*known == level).then_some(*known))
+        .find_map(|(candidate, _)| (*candidate == level).then_some(*candidate))
 }
 
 fn next_of(level: &str) -> Option<&'static str> {
-    let found = NEXT_LEVELS.iter().find(|(known, _)| *known == level);
+    let found = NEXT_LEVELS
+        .iter()
+        .find(|(candidate, _)| *candidate == level);
     found.and_then(|(_, next)| *next)
 }
 
@@ -183,22 +185,22 @@ mod tests {
         let refused = RefusedParts::default();
         let xhigh = object(json!({"model": "m", "reasoning_effort": "xhigh"}));
         let unsupported = refusal(400, "Unsupported value: 'xhigh' is not supported");
-        assert_eq!(refused.without_known(&xhigh), None);
+        assert_eq!(refused.without_remembered(&xhigh), None);
         let high = object(json!({"model": "m", "reasoning_effort": "high"}));
         assert_eq!(
             refused.without_refused(&xhigh, &unsupported),
             Some(high.clone())
         );
-        assert_eq!(refused.without_known(&xhigh), Some(high.clone()));
+        assert_eq!(refused.without_remembered(&xhigh), Some(high.clone()));
         let other = object(json!({"model": "n", "reasoning_effort": "xhigh"}));
-        assert_eq!(refused.without_known(&other), None);
+        assert_eq!(refused.without_remembered(&other), None);
         let unknown = refusal(400, "Unrecognized request argument: reasoning_effort");
         let without = object(json!({"model": "m"}));
         assert_eq!(
             refused.without_refused(&high, &unknown),
             Some(without.clone())
         );
-        assert_eq!(refused.without_known(&xhigh), Some(without));
+        assert_eq!(refused.without_remembered(&xhigh), Some(without));
     }
 
     #[test]

@@ -82,9 +82,9 @@ struct ScriptedCall {
 
 /// An invalid script.
 #[derive(Debug, thiserror::Error)]
-#[error("the script is not valid at {place}: {message}")]
+#[error("the script is not valid at {pointer}: {message}")]
 pub struct ScriptFault {
-    place: String,
+    pointer: String,
     message: String,
 }
 
@@ -94,11 +94,11 @@ impl Script {
         let value = value.unwrap_or_else(|| json!({"turns": [{"answer": "You said: {input}"}]}));
         let script: Self =
             serde_path_to_error::deserialize(value).map_err(|error| ScriptFault {
-                place: error.path().to_string(),
+                pointer: error.path().to_string(),
                 message: error.inner().to_string(),
             })?;
-        let fault = |place: String, message: &str| ScriptFault {
-            place,
+        let fault = |pointer: String, message: &str| ScriptFault {
+            pointer,
             message: message.to_owned(),
         };
         if script.turns.is_empty() || script.turns.len() > MAX_TURNS {
@@ -168,7 +168,10 @@ impl ScriptedTurn {
         if let Some(seconds) = self.retry_after {
             headers.insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let message = self.message.as_deref().unwrap_or("the script declares this failure");
+        let message = self
+            .message
+            .as_deref()
+            .unwrap_or("the script declares this failure");
         Some(UpstreamError::of_status(status, &headers, message))
     }
 }
@@ -217,7 +220,7 @@ impl Scripted {
             json!({"id": format!("call_{}", Uuid::new_v4().simple()), "type": "function",
                 "function": {"name": call.name, "arguments": request_view.fill(&arguments)}})
         });
-        let asked = similarity::words(
+        let prompt_tokens = similarity::words(
             &Value::Array(
                 body.get("messages")
                     .and_then(Value::as_array)
@@ -227,13 +230,13 @@ impl Scripted {
             .to_string(),
         )
         .count();
-        let said = pieces.concat().split_whitespace().count().max(1);
+        let completion_tokens = pieces.concat().split_whitespace().count().max(1);
         Ok(ScriptedAnswer {
             id: format!("chatcmpl-{}", Uuid::new_v4().simple()),
             model: body.get("model").cloned().unwrap_or_default(),
             calls: calls.collect(),
             thinking: turn.thinking.clone(),
-            usage: json!({"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}),
+            usage: json!({"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": prompt_tokens + completion_tokens}),
             delay,
             pause: Duration::from_millis(turn.chunk_ms),
             break_after: turn.break_after,
@@ -251,7 +254,7 @@ impl ScriptedAnswer {
         }
     }
 
-    fn whole(self) -> JsonObject {
+    fn completion(self) -> JsonObject {
         let mut message = json!({"role": "assistant", "content": self.pieces.concat()});
         if let Some(thinking) = &self.thinking {
             message["reasoning_content"] = json!(thinking);
@@ -301,7 +304,7 @@ impl Provider for Scripted {
         if speech.break_after.is_some() {
             return Err(broken());
         }
-        Ok(speech.whole())
+        Ok(speech.completion())
     }
 
     async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_exceed_truth_by_at_most_a_third() {
+    fn counts_exceed_truth_by_up_to_a_third() {
         let corpus: Vec<Counted> = serde_json::from_str(CORPUS).unwrap();
         assert_eq!(corpus.len(), 40);
         for case in corpus {

@@ -63,22 +63,22 @@ pub type WireEvents = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 pub(super) async fn ask(
     exchange: &Exchange,
     path: &[&str],
-    mut asked: WireRequest,
+    mut request: WireRequest,
 ) -> Result<JsonObject, UpstreamError> {
     // The client may have set it for its own connection.
-    asked.body.remove("stream");
-    exchange.post(path, asked.posted()).await
+    request.body.remove("stream");
+    exchange.post(path, request.posted()).await
 }
 
 /// Requests a streamed response.
 pub(super) async fn request_events(
     exchange: &Exchange,
     path: &[&str],
-    mut asked: WireRequest,
+    mut request: WireRequest,
 ) -> Result<WireEvents, UpstreamError> {
     // The stream is requested even if the client's own response is not streamed.
-    asked.body.insert("stream".to_owned(), true.into());
-    let posted = asked.posted();
+    request.body.insert("stream".to_owned(), true.into());
+    let posted = request.posted();
     let items = exchange.complete(path, posted, "text/event-stream").await?;
     let redactor = exchange.redactor();
     let events = items.filter_map(move |item| {

@@ -42,15 +42,15 @@ const INTERFACE: &str = "external.a2a_interface";
 /// The task that waits for input, for the case that the run ends first.
 const PENDING: &str = "external.pending_task";
 /// Maximum reads of a task after its stream ended early.
-const MOST_CHECKS: u32 = 3;
+const MAX_CHECKS: u32 = 3;
 
 fn start(
     turn: ConnectorTurn,
     reader: &mut ConfigReader<'_>,
 ) -> Result<Box<dyn Machine>, ConnectorFailure> {
     let config = Config::read(reader)?;
-    let kept = turn.state.get(INTERFACE);
-    let cached = kept.and_then(|kept| Interface::restore(&config, kept));
+    let stored = turn.state.get(INTERFACE);
+    let cached = stored.and_then(|stored| Interface::restore(&config, stored));
     let pending = turn.state.get(PENDING).cloned().unwrap_or_default();
     Ok(Box::new(A2a {
         is_cached: cached.is_some() && config.endpoint.is_none(),
@@ -168,14 +168,19 @@ impl A2a {
         self.messages += 1;
         self.stage = A2aStage::Sending;
         let text = with_history(&self.history, &self.text);
-        let said = request::A2aMessage {
+        let message = request::A2aMessage {
             id: format!("{}_{}", self.turn.run_id, self.messages),
             text: &text,
             context: self.context.id(),
             task: self.task.as_deref(),
             with_files: !self.is_answer,
         };
-        out.call(request::send(&self.config, interface, &self.turn, &said)?);
+        out.call(request::send(
+            &self.config,
+            interface,
+            &self.turn,
+            &message,
+        )?);
         Ok(())
     }
 
@@ -184,24 +189,24 @@ impl A2a {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = event.json()?;
+        let payload = event.json()?;
         if self.stage == A2aStage::Card {
-            let (interface, kept) = Interface::of_card(&self.config, &told)?;
+            let (interface, stored) = Interface::of_card(&self.config, &payload)?;
             self.interface = Some(interface);
-            out.remember(INTERFACE, kept);
+            out.remember(INTERFACE, stored);
             return self.send(out);
         }
-        if told["error"].is_object() {
-            let (fault, failure) = faults::of_rpc(&told["error"]);
+        if payload["error"].is_object() {
+            let (fault, failure) = faults::of_rpc(&payload["error"]);
             return self.fault(fault, failure, out);
         }
-        let told = if told["result"].is_object() {
-            &told["result"]
+        let payload = if payload["result"].is_object() {
+            &payload["result"]
         } else {
-            &told
+            &payload
         };
-        self.learn(told, out);
-        match self.progress.event(told, out)? {
+        self.learn(payload, out);
+        match self.progress.event(payload, out)? {
             A2aStep::Next => Ok(()),
             A2aStep::Over => self.over(out),
             A2aStep::Ask(text) => {
@@ -224,10 +229,10 @@ impl A2a {
         self.progress.complete(out)
     }
 
-    fn learn(&mut self, told: &Value, out: &mut OutputQueue) {
+    fn learn(&mut self, payload: &Value, out: &mut OutputQueue) {
         let names = ["task", "message", "statusUpdate", "artifactUpdate"];
-        let mut places = names.iter().map(|name| &told[*name]).chain([told]);
-        if let Some(id) = places.find_map(|place| filled(&place["contextId"])) {
+        let mut members = names.iter().map(|name| &payload[*name]).chain([payload]);
+        if let Some(id) = members.find_map(|member| filled(&member["contextId"])) {
             self.context.learn(id, out);
         }
     }
@@ -239,8 +244,8 @@ impl A2a {
         let id = cut(&format!("a2a_{task}_{}", self.messages), 255);
         // Store the task before the question: this run may end while the person thinks.
         out.remember(PENDING, json!({"task_id": task, "interaction_id": id}));
-        let asked = question(&id, text, fields_of(&Value::Null), Vec::new());
-        out.push(MachineOutput::Ask(Box::new(asked)));
+        let question = question(&id, text, fields_of(&Value::Null), Vec::new());
+        out.push(MachineOutput::Ask(Box::new(question)));
     }
 
     fn answered(
@@ -282,7 +287,7 @@ impl A2a {
         let (Some(task), Some(interface)) = (&self.progress.task_id, &self.interface) else {
             return Err(ConnectorFailure::ended_early());
         };
-        if self.checks >= MOST_CHECKS {
+        if self.checks >= MAX_CHECKS {
             return Err(ConnectorFailure::ended_early());
         }
         self.checks += 1;

@@ -89,7 +89,7 @@ impl Machine for AgUi {
         // Check the size and the name first: parsing each event twice would be expensive.
         event.text.len() <= PING_BYTES
             && event.text.contains("_CONTENT")
-            && event.json().is_ok_and(|told| told["delta"] == "")
+            && event.json().is_ok_and(|payload| payload["delta"] == "")
     }
 }
 
@@ -145,17 +145,17 @@ impl AgUi {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = event.json()?;
+        let payload = event.json()?;
         // An error page in JSON has no event type.
-        if event.is_document && told["type"].as_str().is_none() {
+        if event.is_document && payload["type"].as_str().is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
-        if told["type"] == "RUN_STARTED"
-            && let Some(id) = filled(&told["threadId"])
+        if payload["type"] == "RUN_STARTED"
+            && let Some(id) = filled(&payload["threadId"])
         {
             self.thread.learn(id, out);
         }
-        match self.progress.event(&told, out)? {
+        match self.progress.event(&payload, out)? {
             AgUiStep::Next => Ok(()),
             AgUiStep::Over => {
                 // Store the state before the completion: nothing may follow the terminal event.
@@ -169,7 +169,7 @@ impl AgUi {
     fn ask(&mut self, interrupts: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         // A paused agent resumes from this state, perhaps in another run.
         self.progress.keep_state(out);
-        let Some(questions) = AgUiQuestions::of(interrupts, self.questions.asked()) else {
+        let Some(questions) = AgUiQuestions::of(interrupts, self.questions.question_count()) else {
             let message = "the agent waits for an answer that it does not name: update the agent";
             return Err(ConnectorFailure::new(FailureKind::ResponseInvalid, message));
         };
@@ -221,8 +221,8 @@ impl AgUi {
         refusal: ErrorStatus,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
-        let is_lost = refusal.head.status == 404 && told.contains("thread");
+        let message = refusal.message().unwrap_or_default().to_ascii_lowercase();
+        let is_lost = refusal.head.status == 404 && message.contains("thread");
         let reason = "the agent does not know the stored thread";
         // A resumed run depends on its thread, so a new thread cannot continue it.
         let may_retry = is_lost && self.resume.is_none();

@@ -121,11 +121,11 @@ impl Coze {
         let Some(file) = self.turn.files.get(self.files.len()) else {
             return Ok(());
         };
-        let told = event.json().map_err(|failure| self.of_stage(failure))?;
-        if let Some(failure) = failure_of(&told) {
+        let payload = event.json().map_err(|failure| self.of_stage(failure))?;
+        if let Some(failure) = failure_of(&payload) {
             return Err(self.of_stage(failure));
         }
-        let id = filled(&told["data"]["id"])
+        let id = filled(&payload["data"]["id"])
             .ok_or_else(|| self.of_stage(ConnectorFailure::unreadable(&event.text)))?;
         self.files.push(request::part(file, "file_id", id));
         self.upload(out)
@@ -152,18 +152,18 @@ impl Coze {
         if name == "done" {
             return self.progress.complete(out);
         }
-        let told = event.json()?;
+        let payload = event.json()?;
         // Coze reports early errors as a JSON document under status 200.
         if event.is_document {
             let failure =
-                failure_of(&told).unwrap_or_else(|| ConnectorFailure::unreadable(&event.text));
+                failure_of(&payload).unwrap_or_else(|| ConnectorFailure::unreadable(&event.text));
             return self.lost(failure, out);
         }
-        if let Err(failure) = self.progress.event(name, &told, out) {
+        if let Err(failure) = self.progress.event(name, &payload, out) {
             return self.lost(failure, out);
         }
         // Learn the id after the event was read: a failed chat must not confirm the conversation.
-        if let Some(id) = filled(&told["conversation_id"]) {
+        if let Some(id) = filled(&payload["conversation_id"]) {
             self.conversation.learn(id, out);
         }
         if self.progress.is_done {

@@ -98,12 +98,12 @@ impl DashScope {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = event.json()?;
-        if let Some(failure) = failure_of(event.name.as_deref(), &told) {
+        let payload = event.json()?;
+        if let Some(failure) = failure_of(event.name.as_deref(), &payload) {
             // Model Studio reports errors within the stream too.
             return self.lost(failure, out);
         }
-        let output = &told["output"];
+        let output = &payload["output"];
         if event.is_document && !output.is_object() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
@@ -115,7 +115,7 @@ impl DashScope {
             }
             self.session.learn(id, out);
         }
-        self.progress.event(&told, out);
+        self.progress.event(&payload, out);
         if event.is_document || self.progress.is_done() {
             return self.progress.complete(out);
         }

@@ -41,7 +41,7 @@ const CONVERSATION: &str = "external.conversation_id";
 /// The form that waits for its answer, for the case that the run ends first.
 const PENDING_FORM: &str = "external.pending_form";
 /// Maximum times that the stream is opened again for one form.
-const MOST_REOPENED: u32 = 3;
+const MAX_REOPENED: u32 = 3;
 
 fn start(
     turn: ConnectorTurn,
@@ -111,11 +111,11 @@ impl Machine for Dify {
     fn is_ping(&self, event: &UpstreamEvent) -> bool {
         event.name.as_deref() == Some("ping")
             || event.text.contains("\"ping\"")
-                && event.json().is_ok_and(|told| told["event"] == "ping")
+                && event.json().is_ok_and(|payload| payload["event"] == "ping")
     }
 
     fn is_answered(&self) -> bool {
-        self.progress.is_whole()
+        self.progress.is_complete()
     }
 
     fn stop(&self) -> Option<PlatformRequest> {
@@ -181,10 +181,10 @@ impl Dify {
                 let Some(file) = self.turn.files.get(self.files.len()) else {
                     return Ok(());
                 };
-                let told = event
+                let payload = event
                     .json()
                     .map_err(|failure| failure.of_upload(&file.name))?;
-                let id = filled(&told["id"]).ok_or_else(|| {
+                let id = filled(&payload["id"]).ok_or_else(|| {
                     ConnectorFailure::unreadable(&event.text).of_upload(&file.name)
                 })?;
                 self.files.push(request::local_file(file, id));
@@ -200,16 +200,16 @@ impl Dify {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = event.json()?;
-        if event.is_document && told.get("event").is_none() {
+        let payload = event.json()?;
+        if event.is_document && payload.get("event").is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
         if let Some(id) =
-            filled(&told["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
+            filled(&payload["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
         {
             self.conversation.learn(id, out);
         }
-        match self.progress.event(&told, out) {
+        match self.progress.event(&payload, out) {
             Ok(DifyStep::Next) => Ok(()),
             Ok(DifyStep::Over) => self.progress.complete(out),
             Ok(DifyStep::Paused) => self.ask(out),
@@ -231,10 +231,10 @@ impl Dify {
                 self.reopen(out);
                 Ok(())
             }
-            _ if self.progress.is_whole() => self.progress.complete(out),
+            _ if self.progress.is_complete() => self.progress.complete(out),
             _ if self.progress.has_form() => self.ask(out),
             // The pause of the answered form may end the second stream again.
-            DifyStage::Resumed if self.reopened < MOST_REOPENED => {
+            DifyStage::Resumed if self.reopened < MAX_REOPENED => {
                 self.reopen(out);
                 Ok(())
             }
@@ -245,7 +245,7 @@ impl Dify {
     /// Asks the next form. The stream is closed during the wait.
     fn ask(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
         let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
-        out.remember(PENDING_FORM, form.kept());
+        out.remember(PENDING_FORM, form.stored());
         out.push(MachineOutput::Ask(Box::new(form.question())));
         self.stage = DifyStage::Asking(form);
         Ok(())
@@ -346,7 +346,7 @@ impl Dify {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         match self.stage {
-            DifyStage::Streaming | DifyStage::Resumed if self.progress.is_whole() => {
+            DifyStage::Streaming | DifyStage::Resumed if self.progress.is_complete() => {
                 self.progress.complete(out)
             }
             // Dify hangs for some lost conversations, so a retry with a new one may succeed.

@@ -38,7 +38,7 @@ const FILE_TIME: Duration = Duration::from_mins(1);
 /// Timeout for the usage that follows a complete answer.
 const USAGE_TIME: Duration = Duration::from_secs(5);
 /// Maximum files of one message.
-const MOST_SAVED: usize = 20;
+const MAX_SAVED: usize = 20;
 /// Maximum time that a question stays open: one day less one minute, to tolerate clock skew.
 const QUESTION_SECONDS: i64 = 86_400 - 60;
 /// A duration that no run reaches.
@@ -267,10 +267,10 @@ impl<H: RunHost> Driver<'_, H> {
     /// Stores a file as an artifact. A file that cannot be fetched or stored is logged and does not fail the run.
     async fn save(&mut self, file: SavedFile) {
         let name = file.name.clone();
-        let saved = if self.saved.len() < MOST_SAVED {
+        let saved = if self.saved.len() < MAX_SAVED {
             self.try_save(file).await
         } else {
-            Err(format!("a message has {MOST_SAVED} files at most"))
+            Err(format!("a message has {MAX_SAVED} files at most"))
         };
         match saved {
             Ok(id) => {

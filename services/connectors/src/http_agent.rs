@@ -129,14 +129,14 @@ impl HttpAgent {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let mapped = self.mapped.take();
-        let told = mapped.unwrap_or_else(|| events::map(&self.config, event))?;
-        if let Some(failure) = told.error {
+        let meaning = mapped.unwrap_or_else(|| events::map(&self.config, event))?;
+        if let Some(failure) = meaning.error {
             return Err(failure);
         }
-        if let Some(id) = &told.session {
+        if let Some(id) = &meaning.session {
             self.session.learn(id, out);
         }
-        self.reply.tell(told, out)
+        self.reply.tell(meaning, out)
     }
 
     /// Repeats the call without the stored session, unless results exist.

@@ -110,8 +110,8 @@ impl LangflowAgent {
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         let unreadable = || ConnectorFailure::unreadable(&event.text);
-        let told = crate::upstream::json::parse(event.data_line()).ok_or_else(unreadable)?;
-        let is_over = self.progress.event(&told, out)?;
+        let payload = crate::upstream::json::parse(event.data_line()).ok_or_else(unreadable)?;
+        let is_over = self.progress.event(&payload, out)?;
         if is_over {
             // Learn the id at the end only: a failed flow must not confirm the session.
             if let Some(id) = self.progress.session.take() {

@@ -54,7 +54,7 @@ pub(crate) const DEERFLOW: Platform = Platform {
 
 const THREAD: &str = "external.thread_id";
 /// Maximum times that a run is joined after its stream ended early.
-const MOST_JOINED: u32 = 2;
+const MAX_JOINED: u32 = 2;
 
 fn start(turn: ConnectorTurn, config: Config) -> Box<dyn Machine> {
     Box::new(LangGraph {
@@ -166,8 +166,8 @@ impl LangGraph {
         if let Some(id) = self.thread.id().map(str::to_owned) {
             self.thread.learn(&id, out);
         }
-        let place = head.header("content-location").or(head.header("location"));
-        let run = place.and_then(|place| place.split("/runs/").nth(1)?.split('/').next());
+        let location = head.header("content-location").or(head.header("location"));
+        let run = location.and_then(|location| location.split("/runs/").nth(1)?.split('/').next());
         self.progress.run_id = run.filter(|run| !run.is_empty()).map(str::to_owned);
     }
 
@@ -178,16 +178,16 @@ impl LangGraph {
     ) -> Result<(), ConnectorFailure> {
         match self.stage {
             LangGraphStage::Creating => {
-                let told = event.json()?;
-                let id = filled(&told["thread_id"])
+                let payload = event.json()?;
+                let id = filled(&payload["thread_id"])
                     .ok_or_else(|| ConnectorFailure::unreadable(&event.text))?;
                 self.thread.learn(id, out);
                 self.run(out)
             }
             LangGraphStage::Running => self.streamed(event, out),
             LangGraphStage::Checking => {
-                let told = event.json()?;
-                match self.progress.state(&told, out) {
+                let payload = event.json()?;
+                match self.progress.state(&payload, out) {
                     Ok(Settled::Over) => self.finish(out),
                     Ok(Settled::Running) => self.join(out),
                     Err(failure) => {
@@ -210,12 +210,12 @@ impl LangGraph {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
         let name = event.name.as_deref().unwrap_or_default();
-        let told = if name == "end" {
+        let payload = if name == "end" {
             Value::Null
         } else {
             event.json()?
         };
-        let read = self.progress.event(name, &told, out);
+        let read = self.progress.event(name, &payload, out);
         if read.is_err() {
             // A failed run needs no stop call.
             self.progress.run_id = None;
@@ -263,7 +263,7 @@ impl LangGraph {
             .progress
             .run_id
             .as_deref()
-            .filter(|_| self.joined < MOST_JOINED)
+            .filter(|_| self.joined < MAX_JOINED)
         else {
             return Err(ConnectorFailure::ended_early());
         };
@@ -290,8 +290,8 @@ impl LangGraph {
         refusal: ErrorStatus,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
-        let names_thread = told.contains("thread") || told.contains("badly formed hexadecimal");
+        let text = refusal.message().unwrap_or_default().to_ascii_lowercase();
+        let names_thread = text.contains("thread") || text.contains("badly formed hexadecimal");
         let status = refusal.head.status;
         let is_lost = status == 404 || (matches!(status, 400 | 422) && names_thread);
         match self.stage {

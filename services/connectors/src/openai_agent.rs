@@ -65,7 +65,7 @@ impl Machine for OpenAiAgent {
             }
             MachineInput::Event(event) => self.event(&event, out),
             // The answer is complete, so a later failure does not matter.
-            MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_whole() => {
+            MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_complete() => {
                 self.complete(out)
             }
             MachineInput::Ended => Err(ConnectorFailure::ended_early()),
@@ -114,14 +114,14 @@ impl OpenAiAgent {
         if event.text.trim() == "[DONE]" {
             self.reply.is_done = true;
         } else {
-            let told = event.json()?;
-            if let Some(failure) = reply::error_in(event.name.as_deref(), &told) {
+            let payload = event.json()?;
+            if let Some(failure) = reply::error_in(event.name.as_deref(), &payload) {
                 return self.lost(failure, out);
             }
-            self.learn(&told, out);
+            self.learn(&payload, out);
             match self.config.api {
-                OpenAiApi::Chat => chat::event(&mut self.reply, event, &told, out)?,
-                OpenAiApi::Responses => responses::event(&mut self.reply, event, &told, out)?,
+                OpenAiApi::Chat => chat::event(&mut self.reply, event, &payload, out)?,
+                OpenAiApi::Responses => responses::event(&mut self.reply, event, &payload, out)?,
             }
         }
         if self.reply.is_done {
@@ -131,9 +131,9 @@ impl OpenAiAgent {
     }
 
     /// Learns the conversation's id from the configured member.
-    fn learn(&mut self, told: &serde_json::Value, out: &mut OutputQueue) {
+    fn learn(&mut self, payload: &serde_json::Value, out: &mut OutputQueue) {
         let field = self.config.conversation.as_ref();
-        if let Some(id) = field.and_then(|field| filled(&told[field.name.as_str()])) {
+        if let Some(id) = field.and_then(|field| filled(&payload[field.name.as_str()])) {
             self.conversation.learn(id, out);
         }
     }

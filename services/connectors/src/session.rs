@@ -50,7 +50,7 @@ impl MachineSession {
     ) -> Result<Self, ConnectorFailure> {
         let mut reader = ConfigReader::new(config, source);
         let limits = reader.limits()?;
-        turn.shows_thoughts = reader.flag("show-thoughts", false)?;
+        turn.shows_reasoning = reader.flag("show-thoughts", false)?;
         let run_token = turn.run_token.clone();
         let machine = (platform.start)(turn, &mut reader)?;
         let mut secrets = reader.finish()?;
@@ -114,8 +114,8 @@ impl MachineSession {
         match &mut self.phase {
             SessionPhase::Reading(reader) => read = reader.push(bytes, &mut events),
             SessionPhase::Refused(_, body) => {
-                let room = REFUSAL_BYTES.saturating_sub(body.len()).min(bytes.len());
-                body.extend_from_slice(&bytes[..room]);
+                let count = REFUSAL_BYTES.saturating_sub(body.len()).min(bytes.len());
+                body.extend_from_slice(&bytes[..count]);
             }
             _ => {}
         }

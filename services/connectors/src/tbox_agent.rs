@@ -112,11 +112,11 @@ impl Tbox {
         let Some(file) = self.turn.files.get(self.files.len()) else {
             return Ok(());
         };
-        let told = event.json().map_err(|failure| self.of_stage(failure))?;
-        if let Some(failure) = failure_of(&told) {
+        let payload = event.json().map_err(|failure| self.of_stage(failure))?;
+        if let Some(failure) = failure_of(&payload) {
             return Err(self.of_stage(failure));
         }
-        let id = text_of(&told["data"]).filter(|id| !id.trim().is_empty());
+        let id = text_of(&payload["data"]).filter(|id| !id.trim().is_empty());
         let id = id.ok_or_else(|| self.of_stage(ConnectorFailure::unreadable(&event.text)))?;
         self.files.push(request::part(file, &id));
         self.upload(out)
@@ -141,12 +141,12 @@ impl Tbox {
         if event.text.trim() == "[DONE]" {
             return self.progress.complete(out);
         }
-        let told = event.json()?;
+        let payload = event.json()?;
         let read = if event.is_document {
-            self.progress.document(&told, out)
+            self.progress.document(&payload, out)
         } else {
             let name = event.name.as_deref().unwrap_or_default();
-            self.progress.event(name, &told, out)
+            self.progress.event(name, &payload, out)
         };
         if let Err(failure) = read {
             return self.lost(failure, out);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::upstream::failure::ConnectorFailure;
 
 /// Maximum files of one event.
-pub const MOST_FILES: usize = 20;
+pub const MAX_FILES: usize = 20;
 /// Maximum bytes of one file.
 pub const FILE_BYTES: usize = 16 * 1024 * 1024;
 /// Default limit of one result in bytes, for a gateway that declares none.
@@ -46,7 +46,7 @@ pub struct ConnectorTurn {
     /// False: send the text in one message, without deltas.
     pub streams: bool,
     /// Send the model's reasoning, by the option `show-thoughts`.
-    pub shows_thoughts: bool,
+    pub shows_reasoning: bool,
     /// Maximum bytes of one result.
     pub result_bytes: usize,
 }
@@ -93,7 +93,7 @@ impl Default for ConnectorTurn {
             run_token: None,
             deadline: None,
             streams: true,
-            shows_thoughts: false,
+            shows_reasoning: false,
             result_bytes: usize::try_from(RESULT_BYTES).unwrap_or(usize::MAX),
         }
     }
@@ -204,11 +204,11 @@ fn files_of(
     } else {
         attached
     };
-    match files.get(MOST_FILES) {
+    match files.get(MAX_FILES) {
         None => Ok(files),
         Some(file) => Err(ConnectorFailure::upload(
             &file.name,
-            &format!("is beyond the bound of {MOST_FILES} files"),
+            &format!("is beyond the bound of {MAX_FILES} files"),
         )),
     }
 }
@@ -396,7 +396,7 @@ mod tests {
             let failure = files(&attachment, &json!([])).unwrap_err();
             assert!(failure.message.contains("a.pdf"), "{}", failure.message);
         }
-        let many = Value::from(vec![json!({"url": "https://a.example/f"}); MOST_FILES + 1]);
+        let many = Value::from(vec![json!({"url": "https://a.example/f"}); MAX_FILES + 1]);
         assert!(files(&many, &json!([])).is_err());
     }
 }

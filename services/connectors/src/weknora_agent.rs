@@ -125,21 +125,21 @@ impl WeKnora {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = event.json()?;
-        if told["success"] == false {
-            let message = message_of(&told).unwrap_or_default();
+        let payload = event.json()?;
+        if payload["success"] == false {
+            let message = message_of(&payload).unwrap_or_default();
             return Err(ConnectorFailure::reported(None, None, message));
         }
         if self.is_creating {
-            let id = filled(&told["data"]["id"]);
+            let id = filled(&payload["data"]["id"]);
             let id = id.ok_or_else(|| ConnectorFailure::unreadable(&event.text))?;
             self.session.learn(id, out);
             return self.chat(out);
         }
-        if event.is_document && told.get("response_type").is_none() {
+        if event.is_document && payload.get("response_type").is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
-        if self.progress.event(&told, out)? {
+        if self.progress.event(&payload, out)? {
             return self.progress.complete(out);
         }
         Ok(())
@@ -150,8 +150,8 @@ impl WeKnora {
         refusal: ErrorStatus,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = refusal.message().unwrap_or_default().to_ascii_lowercase();
-        let is_unknown = told.contains("session") && told.contains("not found");
+        let message = refusal.message().unwrap_or_default().to_ascii_lowercase();
+        let is_unknown = message.contains("session") && message.contains("not found");
         let is_lost = !self.is_creating && (refusal.head.status == 404 || is_unknown);
         let reason = "WeKnora does not know the stored session";
         if !is_lost

@@ -70,12 +70,12 @@ fn rejects_options_that_expose_secrets() {
             serve.env("RUNNEL_CONNECTORS_SECRET", secret);
         }
         let refused = serve.args(["--listen", "127.0.0.1:0"]).output().unwrap();
-        let said = text(&refused.stderr);
+        let stderr = text(&refused.stderr);
         assert!(
-            !refused.status.success() && said.contains(part),
-            "{arguments:?}: {said}"
+            !refused.status.success() && stderr.contains(part),
+            "{arguments:?}: {stderr}"
         );
-        assert!(!said.contains("short"), "{said}");
+        assert!(!stderr.contains("short"), "{stderr}");
     }
 }
 

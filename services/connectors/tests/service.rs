@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use client::{ConnectorsProcess, KEY, ending, of};
 use transcripts::CompletedTranscript;
-use upstream::{Act, FakePlatform, stream, whole};
+use upstream::{Act, FakePlatform, complete, stream};
 
 /// Number of concurrent runs.
 const RUNS: usize = 200;
@@ -38,7 +38,7 @@ async fn dify_against(
     let connectors = ConnectorsProcess::start().await;
     let upstream = FakePlatform::start(move |request, _| {
         if request.line.contains("/stop") {
-            return whole(200, "application/json", "{\"result\": \"success\"}");
+            return complete(200, "application/json", "{\"result\": \"success\"}");
         }
         answer()
     })
@@ -104,14 +104,14 @@ async fn answers_do_not_wait_for_a_second_end_mark() {
 #[tokio::test]
 async fn files_of_other_allowed_hosts_are_not_fetched() {
     let connectors = ConnectorsProcess::start().await;
-    let other = FakePlatform::start(|_, _| whole(200, "text/plain", "secret")).await;
+    let other = FakePlatform::start(|_, _| complete(200, "text/plain", "secret")).await;
     let file = format!("{}/x", other.url());
     let upstream = FakePlatform::start(move |_, _| {
-        let told = format!(
+        let body = format!(
             "{BEGUN}data: {{\"event\": \"message_file\", \"id\": \"f-1\", \"type\": \"image\", \"belongs_to\": \"assistant\", \"url\": \"{file}\"}}\n\n\
              data: {{\"event\": \"message_end\", \"metadata\": {{}}}}\n\n"
         );
-        whole(200, "text/event-stream", &told)
+        complete(200, "text/event-stream", &body)
     })
     .await;
     let results = connectors
@@ -183,7 +183,7 @@ async fn maps_error_responses_to_codes() {
         (429, "dify.rate_limited", true),
         (503, "dify.http_error", true),
     ] {
-        let (upstream, results) = dify_against(move || whole(status, "text/html", page)).await;
+        let (upstream, results) = dify_against(move || complete(status, "text/html", page)).await;
         let end = &results.last().unwrap()["data"];
         assert_eq!(
             (ending(&results), &end["retryable"]),
@@ -218,7 +218,7 @@ async fn cancellation_stops_the_platform_and_closes_the_socket() {
     let connectors = ConnectorsProcess::start().await;
     let upstream = FakePlatform::start(|request, _| {
         if request.line.contains("/stop") {
-            return whole(200, "application/json", "{}");
+            return complete(200, "application/json", "{}");
         }
         vec![stream(BEGUN), Act::Hang]
     })
@@ -262,8 +262,8 @@ async fn persons_answer_within_the_run() {
     let request = connectors.request("dify-agent", &transcript.config(platform, &upstream.url()));
     let results = connectors.run(&request).await;
     assert_eq!(ending(&results), "completed", "{results:?}");
-    let asked = of(&results, "action.requested");
-    assert_eq!(asked[0]["payload"]["await"], true);
+    let questions = of(&results, "action.requested");
+    assert_eq!(questions[0]["payload"]["await"], true);
     assert_eq!(
         of(&results, "message.completed")[0]["message"]["content"],
         *transcript.text()
@@ -283,17 +283,17 @@ async fn files_go_both_ways() {
         "artifact_id": "a-9", "name": "b.txt", "mime_type": "text/plain", "size": 4, "sha256": "", "origin": "runner",
     }));
     let upstream = FakePlatform::start(|request, number| match number {
-        0 => whole(201, "application/json", "{\"id\": \"up-1\"}"),
+        0 => complete(201, "application/json", "{\"id\": \"up-1\"}"),
         1 => {
             let host = request.headers.lines().find_map(|line| line.strip_prefix("host: "));
             let file = format!("http://{}/files/b.txt", host.unwrap());
-            let told = format!(
+            let body = format!(
                 "{BEGUN}data: {{\"event\": \"message_file\", \"id\": \"f-1\", \"type\": \"image\", \"belongs_to\": \"assistant\", \"url\": \"{file}\"}}\n\n\
                  data: {{\"event\": \"message_end\", \"metadata\": {{}}}}\n\n"
             );
-            whole(200, "text/event-stream", &told)
+            complete(200, "text/event-stream", &body)
         }
-        _ => whole(200, "text/plain", "file"),
+        _ => complete(200, "text/plain", "file"),
     })
     .await;
     let mut request = connectors.request("dify-agent", &dify(&upstream.url()));
@@ -332,15 +332,19 @@ async fn all_platforms_keep_200_runs_apart() {
             connectors.run_with(platform.name, &config).await
         });
         for results in join_all(runs).await {
-            let place = format!("{}/{}: {results:?}", platform.name, transcript.name);
-            assert_eq!(ending(&results), "completed", "{place}");
-            let told = of(&results, "message.completed");
-            assert_eq!(told.len(), 1, "{place}");
-            assert_eq!(told[0]["message"]["content"], *transcript.text(), "{place}");
+            let context = format!("{}/{}: {results:?}", platform.name, transcript.name);
+            assert_eq!(ending(&results), "completed", "{context}");
+            let completed = of(&results, "message.completed");
+            assert_eq!(completed.len(), 1, "{context}");
+            assert_eq!(
+                completed[0]["message"]["content"],
+                *transcript.text(),
+                "{context}"
+            );
             let sequences = results
                 .iter()
                 .map(|result| result["sequence"].as_u64().unwrap());
-            assert!(sequences.eq(1..=results.len() as u64), "{place}");
+            assert!(sequences.eq(1..=results.len() as u64), "{context}");
         }
     }
 }
@@ -359,11 +363,14 @@ async fn feed(
             .find_map(|line| line.strip_prefix("host: "));
         let url = format!("http://{}", host.unwrap());
         if number == 0 {
-            gate.send_modify(|asked| *asked += 1);
+            gate.send_modify(|requests| *requests += 1);
         }
-        let mut asked = gate.subscribe();
+        let mut requests = gate.subscribe();
         let all = async move {
-            asked.wait_for(|asked| *asked >= together).await.unwrap();
+            requests
+                .wait_for(|requests| *requests >= together)
+                .await
+                .unwrap();
         };
         let mut acts = vec![Act::After(Box::pin(all))];
         acts.extend(transcript.respond(number, &url));
@@ -378,7 +385,7 @@ async fn memory_is_flat_under_equal_loads() {
     let connectors = ConnectorsProcess::start().await;
     let together = |request: &upstream::ReceivedRequest, _: usize| {
         if request.line.contains("/stop") {
-            return whole(200, "application/json", "{}");
+            return complete(200, "application/json", "{}");
         }
         let end = "data: {\"event\": \"message_end\", \"metadata\": {}}\n\n";
         vec![

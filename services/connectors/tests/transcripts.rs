@@ -30,7 +30,7 @@ use protocol::interaction::AwaitedInteraction;
 use serde_json::{Value, json};
 
 /// Calls and questions of one play.
-const MOST_STEPS: usize = 50;
+const MAX_STEPS: usize = 50;
 const SECRET: &str = "secret-of-test";
 
 struct PlatformTranscript {
@@ -53,7 +53,7 @@ enum Response {
 /// The way in which the bodies are passed on.
 #[derive(Clone, Copy, Debug)]
 enum Delivery {
-    Whole,
+    Complete,
     Bytes,
     /// One body in two chunks.
     Cut {
@@ -71,16 +71,16 @@ enum Delivery {
 #[test]
 fn results_match_at_any_cut() {
     for transcript in &transcripts() {
-        let whole = transcript.play(Delivery::Whole);
-        transcript.check_invariants(&whole, Delivery::Whole);
-        transcript.check_results(&whole);
+        let complete = transcript.play(Delivery::Complete);
+        transcript.check_invariants(&complete, Delivery::Complete);
+        transcript.check_results(&complete);
         let cuts = transcript
-            .places()
+            .cut_points()
             .map(|(response, at)| Delivery::Cut { response, at });
         for delivery in cuts.chain([Delivery::Bytes]) {
             let cut = transcript.play(delivery);
             assert!(
-                cut == whole,
+                cut == complete,
                 "{}: {delivery:?}: {:?}",
                 transcript.name,
                 short(&cut)
@@ -92,12 +92,12 @@ fn results_match_at_any_cut() {
 #[test]
 fn early_ends_never_complete_half_answers() {
     for transcript in &transcripts() {
-        let whole = messages(&transcript.play(Delivery::Whole));
+        let complete = messages(&transcript.play(Delivery::Complete));
         let ends = [true, false]
             .into_iter()
             .filter(|is_broken| *is_broken || transcript.is_delimited());
         for is_broken in ends {
-            for (response, at) in transcript.places() {
+            for (response, at) in transcript.cut_points() {
                 let delivery = Delivery::Ended {
                     response,
                     at,
@@ -109,7 +109,7 @@ fn early_ends_never_complete_half_answers() {
                 if is_complete && transcript.member("fails_late") != json!(true) {
                     assert_eq!(
                         messages(&outputs),
-                        whole,
+                        complete,
                         "{}: {delivery:?}",
                         transcript.name
                     );
@@ -238,7 +238,7 @@ impl PlatformTranscript {
     }
 
     /// Each cut within the body of each response.
-    fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+    fn cut_points(&self) -> impl Iterator<Item = (usize, usize)> {
         let bodies = self
             .responses
             .iter()
@@ -299,9 +299,9 @@ impl PlatformTranscript {
                 Ok(session) => session,
                 Err(failure) => return vec![MachineOutput::Fail(failure)],
             };
-        let (mut all, mut calls, mut asked) = (Vec::new(), 0, 0);
+        let (mut all, mut calls, mut questions) = (Vec::new(), 0, 0);
         let mut outputs = session.begin();
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let next = outputs.iter().rfind(|output| is_step(output)).cloned();
             all.append(&mut outputs);
             match next {
@@ -311,14 +311,14 @@ impl PlatformTranscript {
                 }
                 Some(MachineOutput::History(_)) => outputs = session.history(self.history()),
                 Some(MachineOutput::Ask(_)) => {
-                    outputs = session.answered(self.answer(asked));
-                    asked += 1;
+                    outputs = session.answered(self.answer(questions));
+                    questions += 1;
                 }
                 _ => return all,
             }
         }
         panic!(
-            "{}: {delivery:?}: no end after {MOST_STEPS} steps",
+            "{}: {delivery:?}: no end after {MAX_STEPS} steps",
             self.name
         )
     }
@@ -383,31 +383,31 @@ impl PlatformTranscript {
     }
 
     fn check_invariants(&self, outputs: &[MachineOutput], delivery: Delivery) {
-        let place = format!("{}: {delivery:?}", self.name);
+        let context = format!("{}: {delivery:?}", self.name);
         let ends = outputs
             .iter()
             .filter(|output| matches!(output, MachineOutput::Finish(_) | MachineOutput::Fail(_)))
             .count();
-        assert_eq!(ends, 1, "{place}");
+        assert_eq!(ends, 1, "{context}");
         assert!(
             matches!(
                 outputs.last(),
                 Some(MachineOutput::Finish(_) | MachineOutput::Fail(_))
             ),
-            "{place}"
+            "{context}"
         );
-        assert!(messages(outputs).len() <= 1, "{place}");
+        assert!(messages(outputs).len() <= 1, "{context}");
         for output in outputs {
             match output {
                 MachineOutput::Fail(failure) => {
-                    let told = json!(failure.clone().into_result(self.platform.prefix)).to_string();
+                    let text = json!(failure.clone().into_result(self.platform.prefix)).to_string();
                     assert!(
-                        !failure.message.is_empty() && !told.contains(SECRET),
-                        "{place}: {told}"
+                        !failure.message.is_empty() && !text.contains(SECRET),
+                        "{context}: {text}"
                     );
                 }
                 MachineOutput::Tell(result) => {
-                    assert!(!json!(result).to_string().contains(SECRET), "{place}");
+                    assert!(!json!(result).to_string().contains(SECRET), "{context}");
                 }
                 _ => {}
             }
@@ -429,10 +429,10 @@ impl PlatformTranscript {
             return;
         }
         let expected = self.member("results");
-        let (told, expected) = (pretty_list(&results), pretty_list(&expected));
+        let (received, expected) = (pretty_list(&results), pretty_list(&expected));
         assert!(
-            told == expected,
-            "{}: results differ\n--- received\n{told}\n--- expected\n{expected}",
+            received == expected,
+            "{}: results differ\n--- received\n{received}\n--- expected\n{expected}",
             self.name
         );
     }
@@ -540,13 +540,13 @@ fn is_step(output: &MachineOutput) -> bool {
 
 /// The texts of `message.completed`.
 fn messages(outputs: &[MachineOutput]) -> Vec<String> {
-    let told = outputs.iter().filter_map(|output| match output {
+    let texts = outputs.iter().filter_map(|output| match output {
         MachineOutput::Tell(result) if result.kind == "message.completed" => {
             Some(result.data["message"]["content"].to_string())
         }
         _ => None,
     });
-    told.collect()
+    texts.collect()
 }
 
 fn short(outputs: &[MachineOutput]) -> Vec<Value> {

@@ -185,7 +185,7 @@ impl ModelInvocation<'_> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request, model, id)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
-        let body = model.asked_to_complete(body);
+        let body = model.completion_body(body);
         let beside = prompt_texts(&request.extra_args);
         let prompt = model.count.of_request(&request.messages, &request.tools)
             + model.count.of_texts(beside.iter());
@@ -351,7 +351,8 @@ pub(crate) fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiRes
     if let Some(effort) = request.reasoning_level.and_then(ReasoningLevel::effort) {
         body.insert("reasoning_effort".to_owned(), json!(effort));
     }
-    check_urls(&body, |url| model.check_place(url)).map_err(|fault| ApiError::faults(&[fault]))?;
+    check_urls(&body, |url| model.check_fetch_url(url))
+        .map_err(|fault| ApiError::faults(&[fault]))?;
     Ok(body)
 }
 

@@ -202,9 +202,9 @@ pub(in crate::host) async fn prepare(
     CompletionInput { body, beside }: CompletionInput<'_>,
 ) -> ApiResult<(JsonObject, Vec<MemoryPermit>)> {
     let checked = check_parameters(&body, &model.extra_members)
-        .and_then(|()| check_urls(&body, |url| model.check_place(url)));
+        .and_then(|()| check_urls(&body, |url| model.check_fetch_url(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
-    let mut body = model.asked_to_complete(body);
+    let mut body = model.completion_body(body);
     let spend = spend(id, model, &mut body, beside);
     let images = with_images(caller, state, &mut body).await?;
     call.reserve(spend).await?;

@@ -176,7 +176,7 @@ pub(super) async fn invoke_model(
 ) -> ApiResult<Json<LlmInvokeResult>> {
     let caller = MockRunCaller(caller.not_cancelled()?);
     let model = caller.model(&id, ModelOperation::Invoke)?;
-    let body = model.asked_to_complete(chat_body(&request, model, &id)?);
+    let body = model.completion_body(chat_body(&request, model, &id)?);
     let completion = model.provider.complete(body).await?;
     let said = answer(&completion, request.remove_think);
     said.map(Json).ok_or_else(ApiError::internal)
@@ -189,7 +189,7 @@ pub(super) async fn stream_model(
 ) -> ApiResult<Response> {
     let caller = MockRunCaller(caller.not_cancelled()?);
     let model = caller.model(&id, ModelOperation::Stream)?;
-    let body = model.asked_to_complete(chat_body(&request, model, &id)?);
+    let body = model.completion_body(chat_body(&request, model, &id)?);
     let mut reader = ChunkReader::new(request.remove_think).of_model(&id);
     let mut frames = Vec::new();
     let mut chunks = model.provider.stream(body).await?;
@@ -233,16 +233,13 @@ pub(super) async fn create_chat_completion(
     }
     if body.get("stream").and_then(Value::as_bool) != Some(true) {
         let model = caller.model(&id, ModelOperation::Invoke)?;
-        let mut completion = model
-            .provider
-            .complete(model.asked_to_complete(body))
-            .await?;
+        let mut completion = model.provider.complete(model.completion_body(body)).await?;
         complete(&mut completion, &id, "chat.completion");
         return Ok(Json(completion).into_response());
     }
     let model = caller.model(&id, ModelOperation::Stream)?;
     let mut frames = Vec::new();
-    let mut chunks = model.provider.stream(model.asked_to_complete(body)).await?;
+    let mut chunks = model.provider.stream(model.completion_body(body)).await?;
     while let Some(chunk) = chunks.next().await {
         let mut chunk = chunk?;
         complete(&mut chunk, &id, "chat.completion.chunk");

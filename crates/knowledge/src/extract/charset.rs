@@ -59,14 +59,14 @@ pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
         let mut rest = bytes.get(..end)?;
         while let Some((attribute, behind)) = attribute(rest) {
             if attribute.name == b"encoding" {
-                return known(&attribute.value);
+                return encoding_for(&attribute.value);
             }
             rest = behind;
         }
     }
     let mut rest = bytes;
-    while let Some(place) = rest.iter().position(|byte| *byte == b'<') {
-        rest = rest.get(place..)?;
+    while let Some(position) = rest.iter().position(|byte| *byte == b'<') {
+        rest = rest.get(position..)?;
         rest = if let Some(comment) = rest.strip_prefix(b"<!--") {
             behind(comment, b"-->")?
         } else if is_tag(rest, b"<meta") {
@@ -103,10 +103,10 @@ fn is_tag(bytes: &[u8], tag: &[u8]) -> bool {
 }
 
 fn behind<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<&'a [u8]> {
-    let place = bytes
+    let position = bytes
         .windows(mark.len())
         .position(|window| window == mark)?;
-    bytes.get(place + mark.len()..)
+    bytes.get(position + mark.len()..)
 }
 
 /// The charset of a `<meta>` tag, and the bytes after its attributes.
@@ -123,7 +123,7 @@ fn meta(mut rest: &[u8]) -> (Option<&'static Encoding>, &[u8]) {
     }
     let content = content.filter(|_| is_content_type);
     let label = charset.or(content);
-    (label.and_then(|label| known(&label)), rest)
+    (label.and_then(|label| encoding_for(&label)), rest)
 }
 
 /// The label after `charset=` in a content type.
@@ -146,7 +146,7 @@ fn in_content(value: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-fn known(label: &[u8]) -> Option<&'static Encoding> {
+fn encoding_for(label: &[u8]) -> Option<&'static Encoding> {
     if label.eq_ignore_ascii_case(b"x-user-defined") {
         return Some(WINDOWS_1252);
     }

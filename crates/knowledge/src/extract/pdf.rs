@@ -48,7 +48,7 @@ pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
         text.push_str(page);
         text.push_str("\n\n");
     }
-    let missing = (!faults.is_empty()).then(|| told(&faults));
+    let missing = (!faults.is_empty()).then(|| fault_summary(&faults));
     match (text.trim().is_empty(), missing) {
         (true, Some(missing)) => Err(format!("is a PDF of which no page can be read: {missing}")),
         (true, None) => {
@@ -124,8 +124,8 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     plain.take(FAULT_CHARACTERS).collect()
 }
 
-fn told(faults: &[String]) -> String {
-    let mut told = faults
+fn fault_summary(faults: &[String]) -> String {
+    let mut summary = faults
         .iter()
         .take(MAX_REPORTED_FAULTS)
         .cloned()
@@ -136,9 +136,9 @@ fn told(faults: &[String]) -> String {
         .checked_sub(MAX_REPORTED_FAULTS)
         .filter(|more| *more > 0)
     {
-        told = format!("{told}; and {more} more pages");
+        summary = format!("{summary}; and {more} more pages");
     }
-    told
+    summary
 }
 
 #[cfg(test)]

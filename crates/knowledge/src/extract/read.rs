@@ -28,7 +28,7 @@ pub struct Extracted {
     pub missing: Option<String>,
 }
 
-const KNOWN: &str = "text/plain, text/markdown, text/html or application/pdf";
+const SUPPORTED: &str = "text/plain, text/markdown, text/html or application/pdf";
 
 impl DocumentFormat {
     /// The format of a media type. Text may be in any web encoding.
@@ -40,7 +40,7 @@ impl DocumentFormat {
             let value = value.trim().trim_matches('"');
             name.trim().eq_ignore_ascii_case("charset").then_some(value)
         });
-        let told = match charset {
+        let encoding = match charset {
             None => None,
             Some(label) => Some(
                 Encoding::for_label(label.as_bytes())
@@ -48,19 +48,18 @@ impl DocumentFormat {
             ),
         };
         match essence.as_str() {
-            "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(told)),
-            "text/html" | "application/xhtml+xml" => Ok(Self::Html(told)),
+            "text/markdown" | "text/x-markdown" => Ok(Self::Markdown(encoding)),
+            "text/html" | "application/xhtml+xml" => Ok(Self::Html(encoding)),
             "application/pdf" => Ok(Self::Pdf),
-            "application/json" => Ok(Self::Text(told)),
-            text if text.starts_with("text/") => Ok(Self::Text(told)),
-            _ => Err(format!("is of a kind that is not read; send {KNOWN}")),
+            "application/json" => Ok(Self::Text(encoding)),
+            text if text.starts_with("text/") => Ok(Self::Text(encoding)),
+            _ => Err(format!("is of a kind that is not read; send {SUPPORTED}")),
         }
     }
 
     /// The format of a file name's extension.
     pub fn of_name(name: &str) -> Result<Self, String> {
-        let unsaid =
-            || format!("has a name without a supported extension; send it as {KNOWN}");
+        let unsaid = || format!("has a name without a supported extension; send it as {SUPPORTED}");
         media_type_of(name)
             .ok_or_else(unsaid)
             .and_then(Self::of_media_type)
@@ -107,11 +106,11 @@ pub fn read(kind: DocumentFormat, bytes: &[u8]) -> Result<Extracted, String> {
 }
 
 /// Decodes text, normalizes line ends, and replaces NUL, which databases treat differently.
-pub(super) fn decoded(told: Option<&'static Encoding>, bytes: &[u8]) -> Result<String, String> {
+pub(super) fn decoded(charset: Option<&'static Encoding>, bytes: &[u8]) -> Result<String, String> {
     // A byte order mark takes precedence over a header.
     let (encoding, bytes) = match Encoding::for_bom(bytes) {
         Some((encoding, length)) => (encoding, bytes.get(length..).unwrap_or_default()),
-        None => (told.unwrap_or_else(|| undeclared(bytes)), bytes),
+        None => (charset.unwrap_or_else(|| undeclared(bytes)), bytes),
     };
     let text = encoding.decode_without_bom_handling_and_without_replacement(bytes);
     let text = text.ok_or_else(|| {
@@ -125,15 +124,15 @@ pub(super) fn decoded(told: Option<&'static Encoding>, bytes: &[u8]) -> Result<S
 
 /// Decodes a page: by the header's encoding, else by its `<meta>`, else by its bytes.
 pub(super) fn decoded_html(
-    told: Option<&'static Encoding>,
+    charset: Option<&'static Encoding>,
     bytes: &[u8],
 ) -> Result<String, String> {
-    let meta = match told {
+    let meta = match charset {
         Some(_) => None,
         None => declared(bytes),
     };
-    match (told, meta) {
-        (Some(_), _) | (None, None) => decoded(told, bytes),
+    match (charset, meta) {
+        (Some(_), _) | (None, None) => decoded(charset, bytes),
         // An editor may have converted the page to UTF-8 without updating `<meta>`.
         (None, Some(encoding)) => {
             let as_declared = decoded(Some(encoding), bytes);
@@ -196,8 +195,8 @@ fn depth(level: HeadingLevel) -> u8 {
 
 /// The title is repeated with each chunk below it, so it is truncated.
 fn shortened(mut heading: Heading) -> Heading {
-    const MOST: usize = 120;
-    heading.title = heading.title.trim().chars().take(MOST).collect();
+    const MAX_CHARACTERS: usize = 120;
+    heading.title = heading.title.trim().chars().take(MAX_CHARACTERS).collect();
     heading
 }
 
@@ -292,8 +291,8 @@ mod tests {
         }
         assert!(read.text.contains("Run it at home."), "{}", read.text);
         assert!(read.text.contains("二つ"), "{}", read.text);
-        let told: Vec<_> = titles(&read).iter().map(|(title, _)| *title).collect();
-        assert_eq!(told, ["Guide & more", "List"], "{}", read.text);
+        let found: Vec<_> = titles(&read).iter().map(|(title, _)| *title).collect();
+        assert_eq!(found, ["Guide & more", "List"], "{}", read.text);
         let deep = "<div>".repeat(5_000) + "deep";
         assert!(
             text_of("text/html", deep.as_bytes())

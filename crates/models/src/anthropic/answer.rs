@@ -41,19 +41,19 @@ pub(super) fn completion(message: &JsonObject) -> Result<JsonObject, UpstreamErr
             _ => {}
         }
     }
-    let mut said = json!({"role": "assistant", "content": text});
+    let mut reply = json!({"role": "assistant", "content": text});
     if !thinking.is_empty() {
-        said["reasoning_content"] = json!(thinking);
+        reply["reasoning_content"] = json!(thinking);
     }
     if !signed.is_empty() {
-        said[DETAILS] = json!(signed);
+        reply[DETAILS] = json!(signed);
     }
     if !calls.is_empty() {
-        said["tool_calls"] = json!(calls);
+        reply["tool_calls"] = json!(calls);
     }
     let reason = message.get("stop_reason").map_or("stop", finish_reason);
     let answer = json!({"id": message.get("id"), "object": "chat.completion", "model": message.get("model"),
-        "choices": [{"index": 0, "message": said, "finish_reason": reason}],
+        "choices": [{"index": 0, "message": reply, "finish_reason": reason}],
         "usage": usage(message.get("usage").unwrap_or(&Value::Null))});
     Ok(object(answer))
 }
@@ -68,8 +68,8 @@ fn finish_reason(reason: &Value) -> &'static str {
 }
 
 /// Cached tokens count as prompt tokens.
-fn usage(told: &Value) -> Value {
-    let read = domain::chat::usage(told).unwrap_or_default();
+fn usage(reported: &Value) -> Value {
+    let read = domain::chat::usage(reported).unwrap_or_default();
     let parts = TokenParts::of(Some(&read));
     let (prompt, completion) = (parts.prompt(), parts.completion());
     let mut usage = json!({"prompt_tokens": prompt, "completion_tokens": completion,
@@ -139,11 +139,11 @@ impl EventReader {
                 Some(self.chunk(&json!({"role": "assistant", "content": ""}), None))
             }
             "content_block_start" if event["content_block"]["type"] == "tool_use" => {
-                let place = self.calls.len();
-                self.calls.insert(event["index"].as_u64()?, place);
+                let index = self.calls.len();
+                self.calls.insert(event["index"].as_u64()?, index);
                 let block = &event["content_block"];
                 Some(self.call(
-                    place,
+                    index,
                     &json!({"id": block["id"], "type": "function",
                     "function": {"name": block["name"], "arguments": ""}}),
                 ))
@@ -187,9 +187,9 @@ impl EventReader {
                 Some(self.chunk(&json!({"reasoning_content": delta["thinking"]}), None))
             }
             "input_json_delta" => {
-                let place = *self.calls.get(&event["index"].as_u64()?)?;
+                let index = *self.calls.get(&event["index"].as_u64()?)?;
                 let function = json!({"arguments": delta["partial_json"]});
-                Some(self.call(place, &json!({"function": function})))
+                Some(self.call(index, &json!({"function": function})))
             }
             _ => None,
         }
@@ -199,9 +199,9 @@ impl EventReader {
         self.chunk(&json!({DETAILS: [block]}), None)
     }
 
-    fn call(&self, place: usize, call: &Value) -> JsonObject {
+    fn call(&self, index: usize, call: &Value) -> JsonObject {
         let mut call = call.clone();
-        call["index"] = json!(place);
+        call["index"] = json!(index);
         self.chunk(&json!({"tool_calls": [call]}), None)
     }
 
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn translates_whole_messages() {
+    fn translates_complete_messages() {
         let message = json!({"id": "m1", "model": "claude", "stop_reason": "tool_use",
             "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "ok"},
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
@@ -250,9 +250,9 @@ mod tests {
         let call = json!({"type": "tool_use", "id": "t1", "name": "f", "input": {}});
         let unsigned = json!({"type": "thinking", "thinking": "a"});
         let message = json!({"content": [signed, redacted, unsigned, call]});
-        let whole = completion(message.as_object().unwrap()).unwrap();
-        let said = &whole["choices"][0]["message"];
-        assert_eq!(said[DETAILS], json!([signed, redacted]));
+        let completed = completion(message.as_object().unwrap()).unwrap();
+        let reply = &completed["choices"][0]["message"];
+        assert_eq!(reply[DETAILS], json!([signed, redacted]));
 
         let delta =
             |delta: Value| json!({"type": "content_block_delta", "index": 0, "delta": delta});
@@ -292,12 +292,14 @@ mod tests {
         let chunks = events
             .iter()
             .filter_map(|event| events_in.read(event, false));
-        let said: Vec<_> = chunks.filter_map(|chunk| reader.read(&chunk)).collect();
-        assert_eq!(said[0].content.as_ref().unwrap().plain_text(), "hi");
-        let call = &said[1].tool_calls.as_ref().unwrap()[0];
+        let translated: Vec<_> = chunks.filter_map(|chunk| reader.read(&chunk)).collect();
+        assert_eq!(translated[0].content.as_ref().unwrap().plain_text(), "hi");
+        let call = &translated[1].tool_calls.as_ref().unwrap()[0];
         assert_eq!((call.id.as_str(), call.function.name.as_str()), ("t", "f"));
         assert_eq!(
-            said[2].tool_calls.as_ref().unwrap()[0].function.arguments,
+            translated[2].tool_calls.as_ref().unwrap()[0]
+                .function
+                .arguments,
             "{}"
         );
         let (last, usage) = reader.finish();

@@ -12,7 +12,7 @@ use egress::upstream::UpstreamError;
 
 /// The body of `POST /v1/messages` for a model with this thinking mode.
 pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, UpstreamError> {
-    let mut asked = JsonObject::new();
+    let mut request = JsonObject::new();
     let copied = [
         ("model", "model"),
         ("temperature", "temperature"),
@@ -21,41 +21,41 @@ pub(super) fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObje
     ];
     for (from, to) in copied {
         if let Some(value) = body.get(from) {
-            asked.insert(to.to_owned(), value.clone());
+            request.insert(to.to_owned(), value.clone());
         }
     }
-    let most = BOUNDS.iter().find_map(|key| body.get(*key)?.as_u64());
+    let max_tokens = BOUNDS.iter().find_map(|key| body.get(*key)?.as_u64());
     // The API requires `max_tokens`.
-    let most = most.unwrap_or(UNSAID_TOKENS);
-    asked.insert("max_tokens".to_owned(), json!(most));
+    let max_tokens = max_tokens.unwrap_or(UNSAID_TOKENS);
+    request.insert("max_tokens".to_owned(), json!(max_tokens));
     check(body)?;
     if let Some(schema) = schema_of(body) {
         let format = json!({"type": "json_schema", "schema": schema::supported(schema)});
-        asked.insert("output_config".to_owned(), json!({"format": format}));
+        request.insert("output_config".to_owned(), json!({"format": format}));
     }
     match body.get("stop") {
         Some(stop @ Value::String(_)) => {
-            asked.insert("stop_sequences".to_owned(), json!([stop]));
+            request.insert("stop_sequences".to_owned(), json!([stop]));
         }
         Some(stops @ Value::Array(_)) => {
-            asked.insert("stop_sequences".to_owned(), stops.clone());
+            request.insert("stop_sequences".to_owned(), stops.clone());
         }
         _ => {}
     }
     let (system, turns) = turns(body.get("messages"))?;
     if !system.is_empty() {
-        asked.insert("system".to_owned(), json!(system));
+        request.insert("system".to_owned(), json!(system));
     }
-    asked.insert("messages".to_owned(), Value::Array(turns));
+    request.insert("messages".to_owned(), Value::Array(turns));
     let tools: Vec<_> = list(body.get("tools")).iter().map(tool).collect();
     if !tools.is_empty() {
-        asked.insert("tools".to_owned(), json!(tools));
+        request.insert("tools".to_owned(), json!(tools));
         if let Some(choice) = choice(body) {
-            asked.insert("tool_choice".to_owned(), choice);
+            request.insert("tool_choice".to_owned(), choice);
         }
     }
-    thinking.ask(body, &mut asked);
-    Ok(asked)
+    thinking.ask(body, &mut request);
+    Ok(request)
 }
 
 /// Refuses parameters that have no counterpart and would change the answer.
@@ -263,9 +263,9 @@ mod tests {
             {"role": "tool", "tool_call_id": "c1", "content": "four"},
             {"role": "user", "content": "continue"},
         ]});
-        let asked = messages(body.as_object().unwrap(), Thinking::Budget).unwrap();
+        let request = messages(body.as_object().unwrap(), Thinking::Budget).unwrap();
         assert_eq!(
-            Value::Object(asked),
+            Value::Object(request),
             json!({"model": "claude", "max_tokens": 4000, "stop_sequences": ["END"], "system": "be kind",
             "temperature": 0.5, "tool_choice": {"type": "any"},
             "tools": [{"name": "f", "description": "does", "input_schema": {"properties": {}, "type": "object"}}],
@@ -285,19 +285,19 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
         let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
         let body = json!({"messages": [], "reasoning_effort": "low", "response_format": format});
-        let asked = messages(body.as_object().unwrap(), Thinking::Adaptive).unwrap();
+        let request = messages(body.as_object().unwrap(), Thinking::Adaptive).unwrap();
         let mut closed = schema;
         closed["additionalProperties"] = json!(false);
         let format = json!({"type": "json_schema", "schema": closed});
         assert_eq!(
-            asked["output_config"],
+            request["output_config"],
             json!({"effort": "low", "format": format})
         );
     }
 
     #[test]
     fn disables_thinking_after_calls_without_signed_reasoning() {
-        let asked_of = |thinking, messages_of: &Value, more: &Value| {
+        let request_of = |thinking, messages_of: &Value, more: &Value| {
             let mut body = json!({"messages": messages_of, "reasoning_effort": "medium", "temperature": 1, "top_k": 5,
                 "tools": [{"function": {"name": "f"}}]});
             let body = body.as_object_mut().unwrap();
@@ -308,16 +308,16 @@ mod tests {
         let behind_a_call = json!([{"role": "user", "content": "go"},
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "tool_call_id": "c", "content": "done"}]);
-        let asked =
-            |messages_of: &Value, more: &Value| asked_of(Thinking::Budget, messages_of, more);
-        let thinks = asked(&first, &json!({"parallel_tool_calls": false}));
+        let request_for =
+            |messages_of: &Value, more: &Value| request_of(Thinking::Budget, messages_of, more);
+        let thinks = request_for(&first, &json!({"parallel_tool_calls": false}));
         assert_eq!(thinks["thinking"]["budget_tokens"], 4096);
         assert_eq!(thinks.get("temperature").or(thinks.get("top_k")), None);
         let one = json!({"type": "auto", "disable_parallel_tool_use": true});
         assert_eq!(thinks["tool_choice"], one);
         for does_not in [
-            asked(&behind_a_call, &json!({})),
-            asked(&first, &json!({"tool_choice": "required"})),
+            request_for(&behind_a_call, &json!({})),
+            request_for(&first, &json!({"tool_choice": "required"})),
         ] {
             assert_eq!(does_not.get("thinking"), None, "{does_not}");
             assert_eq!(does_not["top_k"], 5);
@@ -329,7 +329,7 @@ mod tests {
                 json!({"reasoning_effort": "high", "tool_choice": "required"}),
             ),
         ] {
-            let adapts = asked_of(Thinking::Adaptive, of_turns, &more);
+            let adapts = request_of(Thinking::Adaptive, of_turns, &more);
             assert_eq!(adapts["thinking"]["type"], "adaptive", "{adapts}");
             assert_eq!(adapts["output_config"], json!({"effort": "high"}));
             assert_eq!(adapts.get("temperature").or(adapts.get("top_k")), None);
@@ -338,11 +338,11 @@ mod tests {
         let mut thought = behind_a_call.clone();
         thought[1]["reasoning_details"] =
             json!([signed, {"type": "reasoning.text", "text": "of another"}]);
-        let goes_on = asked(&thought, &json!({}));
+        let goes_on = request_for(&thought, &json!({}));
         assert_eq!(goes_on["thinking"]["budget_tokens"], 4096);
         assert_eq!(goes_on["messages"][1]["content"][0], signed);
         assert_eq!(goes_on["messages"][1]["content"][1]["type"], "tool_use");
-        let never = asked_of(Thinking::None, &first, &json!({}));
+        let never = request_of(Thinking::None, &first, &json!({}));
         assert_eq!(never.get("thinking"), None);
         assert_eq!(never["top_k"], 5);
     }
@@ -361,8 +361,8 @@ mod tests {
         ] {
             let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
             let body = json!({"messages": [{"role": "assistant", "tool_calls": [call]}]});
-            let asked = messages(body.as_object().unwrap(), Thinking::None).unwrap();
-            assert_eq!(asked["messages"][0]["content"][0]["input"], input);
+            let request = messages(body.as_object().unwrap(), Thinking::None).unwrap();
+            assert_eq!(request["messages"][0]["content"][0]["input"], input);
         }
         let many = format!("{{\"a\":[{}0]}}", "{},".repeat(200_000));
         assert_eq!(call_input(&many), json!({"invalid_arguments": many}));

@@ -31,13 +31,13 @@ pub(super) fn supported(schema: &Value) -> Value {
     let Some(members) = schema.as_object() else {
         return schema.clone();
     };
-    let (mut kept, mut rules) = (JsonObject::new(), Vec::new());
+    let (mut accepted, mut rules) = (JsonObject::new(), Vec::new());
     for (name, value) in members {
         let name = name.as_str();
         if UNSUPPORTED.contains(&name) {
             // At most one item may be required.
             if name == "minItems" && (value == 0 || value == 1) {
-                kept.insert(name.to_owned(), value.clone());
+                accepted.insert(name.to_owned(), value.clone());
             } else {
                 rules.push(format!("{name}: {value}"));
             }
@@ -55,19 +55,19 @@ pub(super) fn supported(schema: &Value) -> Value {
             value => value.clone(),
         };
         let name = if name == "oneOf" { "anyOf" } else { name };
-        kept.insert(name.to_owned(), value);
+        accepted.insert(name.to_owned(), value);
     }
     // The API requires closed objects.
-    if kept.get("type").is_some_and(is_object) || kept.contains_key("properties") {
-        kept.insert("additionalProperties".to_owned(), json!(false));
+    if accepted.get("type").is_some_and(is_object) || accepted.contains_key("properties") {
+        accepted.insert("additionalProperties".to_owned(), json!(false));
     }
     if !rules.is_empty() {
-        let said = kept.get("description").and_then(Value::as_str);
-        let said = said.map(|said| format!("{said} "));
-        let described = format!("{}({})", said.unwrap_or_default(), rules.join(", "));
-        kept.insert("description".to_owned(), json!(described));
+        let description = accepted.get("description").and_then(Value::as_str);
+        let description = description.map(|description| format!("{description} "));
+        let described = format!("{}({})", description.unwrap_or_default(), rules.join(", "));
+        accepted.insert("description".to_owned(), json!(described));
     }
-    Value::Object(kept)
+    Value::Object(accepted)
 }
 
 fn is_object(kind: &Value) -> bool {

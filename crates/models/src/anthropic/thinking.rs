@@ -38,38 +38,38 @@ impl Thinking {
     }
 
     /// Sets the thinking parameters of the request, except those in its turns.
-    pub(super) fn ask(self, body: &JsonObject, asked: &mut JsonObject) {
+    pub(super) fn ask(self, body: &JsonObject, request: &mut JsonObject) {
         let effort = body.get("reasoning_effort").and_then(Value::as_str);
         match self {
             Self::Budget => {
-                let budget = effort.and_then(|effort| budget(effort, most_of(asked)));
-                if let Some(budget) = budget.filter(|_| may_think(asked)) {
+                let budget = effort.and_then(|effort| budget(effort, max_tokens_of(request)));
+                if let Some(budget) = budget.filter(|_| may_think(request)) {
                     let thinking = json!({"type": "enabled", "budget_tokens": budget});
-                    asked.insert("thinking".to_owned(), thinking);
-                    remove_sampling(asked);
+                    request.insert("thinking".to_owned(), thinking);
+                    remove_sampling(request);
                 }
             }
             Self::Adaptive => {
-                remove_sampling(asked);
-                adapt(effort.unwrap_or_default(), asked);
+                remove_sampling(request);
+                adapt(effort.unwrap_or_default(), request);
             }
             Self::None => {}
         }
     }
 }
 
-fn remove_sampling(asked: &mut JsonObject) {
+fn remove_sampling(request: &mut JsonObject) {
     for sampling in SAMPLING {
-        asked.remove(sampling);
+        request.remove(sampling);
     }
 }
 
-fn most_of(asked: &JsonObject) -> u64 {
-    let most = asked.get("max_tokens").and_then(Value::as_u64);
-    most.unwrap_or_default()
+fn max_tokens_of(request: &JsonObject) -> u64 {
+    let max_tokens = request.get("max_tokens").and_then(Value::as_u64);
+    max_tokens.unwrap_or_default()
 }
 
-fn budget(effort: &str, most: u64) -> Option<u64> {
+fn budget(effort: &str, max_tokens: u64) -> Option<u64> {
     let budget = match effort {
         "minimal" | "low" => 1024,
         "medium" => 4096,
@@ -78,51 +78,51 @@ fn budget(effort: &str, most: u64) -> Option<u64> {
         _ => return None,
     };
     // The API requires a budget of at least 1024 tokens, below `max_tokens`.
-    let room = most
+    let available = max_tokens
         .checked_sub(ANSWER_TOKENS)
-        .filter(|room| *room >= 1024)?;
-    Some(budget.min(room))
+        .filter(|available| *available >= 1024)?;
+    Some(budget.min(available))
 }
 
 /// The API refuses a budget with a forced tool, and after a turn with tool calls that does not begin with its signed
 /// reasoning.
-fn may_think(asked: &JsonObject) -> bool {
-    let choice = asked.get("tool_choice").map(|choice| &choice["type"]);
+fn may_think(request: &JsonObject) -> bool {
+    let choice = request.get("tool_choice").map(|choice| &choice["type"]);
     let is_forced = choice.is_some_and(|kind| kind == "any" || kind == "tool");
-    let turns = list(asked.get("messages"));
+    let turns = list(request.get("messages"));
     let last = turns.iter().rfind(|turn| turn["role"] == "assistant");
-    let said = last.map_or(&[][..], |turn| list(turn.get("content")));
-    let is_thought = said.first().is_some_and(is_signed);
-    let has_calls = said.iter().any(|block| block["type"] == "tool_use");
+    let content = last.map_or(&[][..], |turn| list(turn.get("content")));
+    let is_thought = content.first().is_some_and(is_signed);
+    let has_calls = content.iter().any(|block| block["type"] == "tool_use");
     !is_forced && (is_thought || !has_calls)
 }
 
 /// Sets adaptive thinking, which allows forced tools and turns without reasoning.
-fn adapt(effort: &str, asked: &mut JsonObject) {
+fn adapt(effort: &str, request: &mut JsonObject) {
     let effort = match effort {
         "minimal" | "low" => "low",
         "medium" => "medium",
         // Not all models support efforts above `high`.
         "high" | "xhigh" | "max" => "high",
-        "none" => return do_not_think(asked),
+        "none" => return do_not_think(request),
         _ => return,
     };
     // Newer models omit their reasoning unless requested.
     let thinking = json!({"type": "adaptive", "display": "summarized"});
-    asked.insert("thinking".to_owned(), thinking);
-    set_effort(effort, asked);
+    request.insert("thinking".to_owned(), thinking);
+    set_effort(effort, request);
 }
 
 /// Sets the effort next to the format of the answer.
-fn set_effort(effort: &str, asked: &mut JsonObject) {
-    let config = asked.entry("output_config").or_insert_with(|| json!({}));
+fn set_effort(effort: &str, request: &mut JsonObject) {
+    let config = request.entry("output_config").or_insert_with(|| json!({}));
     config["effort"] = json!(effort);
 }
 
 /// Disables thinking. Depending on the model, the parameter is omitted, set to disabled, or replaced by the
 /// lowest effort.
-fn do_not_think(asked: &mut JsonObject) {
-    let model = asked.get("model").and_then(Value::as_str);
+fn do_not_think(request: &mut JsonObject) {
+    let model = request.get("model").and_then(Value::as_str);
     let model = model.unwrap_or_default();
     let is_always_thinking = model.contains("fable") || model.contains("mythos");
     match version(model) {
@@ -130,10 +130,10 @@ fn do_not_think(asked: &mut JsonObject) {
         Some(Version(5, minor))
             if !is_always_thinking && (minor == 0 || model.contains("haiku")) =>
         {
-            asked.insert("thinking".to_owned(), json!({"type": "disabled"}));
+            request.insert("thinking".to_owned(), json!({"type": "disabled"}));
         }
         _ => {
-            set_effort("low", asked);
+            set_effort("low", request);
         }
     }
 }
@@ -196,12 +196,12 @@ mod tests {
             ("claude-mythos-preview", &little),
         ] {
             let body = json!({"reasoning_effort": "none"});
-            let mut asked = json!({"model": model, "max_tokens": 10, "temperature": 1});
-            let of = asked.as_object_mut().unwrap();
+            let mut request = json!({"model": model, "max_tokens": 10, "temperature": 1});
+            let of = request.as_object_mut().unwrap();
             Thinking::Adaptive.ask(body.as_object().unwrap(), of);
             let mut expected = expected.clone();
             expected["model"] = json!(model);
-            assert_eq!(asked, expected);
+            assert_eq!(request, expected);
         }
     }
 }

@@ -111,8 +111,8 @@ mod tests {
                 "{text:.40}: {refused:?}"
             );
         }
-        let said = reader().object(b"{\"a\":[1]}").unwrap();
-        assert_eq!(Value::Object(said), json!({"a": [1]}));
+        let parsed = reader().object(b"{\"a\":[1]}").unwrap();
+        assert_eq!(Value::Object(parsed), json!({"a": [1]}));
         let repaired = reader().object(br#"{"a":"\u0000\ud83d"}"#).unwrap();
         assert_eq!(Value::Object(repaired), json!({"a": "\u{FFFD}\u{FFFD}"}));
     }
@@ -121,9 +121,9 @@ mod tests {
     fn redacts_secrets_echoed_by_the_provider() {
         let text = json!({"choices": [{"message": {"content": "it is key-of-ours, twice: key-of-ours"}}],
             "key-of-ours": {"key-of-ours": "other"}, "n": 1});
-        let said = reader().object(text.to_string().as_bytes()).unwrap();
+        let parsed = reader().object(text.to_string().as_bytes()).unwrap();
         let clean = json!({"choices": [{"message": {"content": "it is [redacted], twice: [redacted]"}}],
             "[redacted]": {"[redacted]": "other"}, "n": 1});
-        assert_eq!(Value::Object(said), clean);
+        assert_eq!(Value::Object(parsed), clean);
     }
 }

@@ -12,34 +12,34 @@ use egress::upstream::UpstreamError;
 const ANSWERS: [&str; 4] = ["choices", "data", "results", "content"];
 
 /// The error in a document or event: `{"error": …}`, or an object that declares itself an error.
-pub(crate) fn error_in(redactor: &Redactor, told: &JsonObject) -> Option<UpstreamError> {
-    let error = told.get("error").filter(|error| says_something(error));
+pub(crate) fn error_in(redactor: &Redactor, response: &JsonObject) -> Option<UpstreamError> {
+    let error = response.get("error").filter(|error| says_something(error));
     let calls_itself_one = || {
         ["type", "object"]
             .iter()
-            .any(|key| told.get(*key) == Some(&Value::from("error")))
+            .any(|key| response.get(*key) == Some(&Value::from("error")))
     };
-    let is_answer = || ANSWERS.iter().any(|key| told.contains_key(*key));
+    let is_answer = || ANSWERS.iter().any(|key| response.contains_key(*key));
     let is_message = || {
         ["message", "detail"]
             .iter()
-            .any(|key| told.get(*key).is_some_and(Value::is_string))
+            .any(|key| response.get(*key).is_some_and(Value::is_string))
     };
     // Clone once: the members may hold the status next to the error.
-    let whole = Value::Object(told.clone());
+    let document = Value::Object(response.clone());
     let error = match error {
         // An answer may have a member `message` as well, so require a status too.
         Some(error) => error,
         None if calls_itself_one()
-            || (!is_answer() && is_message() && status_in(&whole).is_some()) =>
+            || (!is_answer() && is_message() && status_in(&document).is_some()) =>
         {
-            &whole
+            &document
         }
         None => return None,
     };
     let message = message_in(error).unwrap_or_else(|| error.to_string());
     // Some servers put the status next to the error object.
-    let status = status_in(error).or_else(|| status_in(&whole));
+    let status = status_in(error).or_else(|| status_in(&document));
     let status = status.unwrap_or_else(|| status_of_kind(error));
     Some(UpstreamError::of_status(
         status,
@@ -62,11 +62,11 @@ fn says_something(error: &Value) -> bool {
 /// HTTP status among the members of an error, as a number or text.
 fn status_in(error: &Value) -> Option<StatusCode> {
     let status = |key: &&str| {
-        let told = error.get(*key)?;
-        let told = told
+        let value = error.get(*key)?;
+        let value = value
             .as_u64()
-            .or_else(|| told.as_str()?.trim().parse().ok())?;
-        let status = StatusCode::from_u16(u16::try_from(told).ok()?).ok()?;
+            .or_else(|| value.as_str()?.trim().parse().ok())?;
+        let status = StatusCode::from_u16(u16::try_from(value).ok()?).ok()?;
         // Only error statuses count: some servers send `code: 200` or codes of their own.
         (status.is_client_error() || status.is_server_error()).then_some(status)
     };
@@ -94,22 +94,22 @@ fn status_of_kind(error: &Value) -> StatusCode {
         .iter()
         .filter_map(|key| error.get(*key)?.as_str());
     let words: Vec<_> = words.map(str::to_ascii_lowercase).collect();
-    let known = KINDS
+    let matched = KINDS
         .iter()
         .find(|(kind, _)| words.iter().any(|word| word.contains(kind)));
-    known.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status)
+    matched.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status)
 }
 
 /// Message of an error body: `error.message`, else its beginning.
 pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     // Check nesting and size before parsing, because the body is untrusted.
-    let is_sound = check_json_text(body).is_ok();
-    let parsed: Option<Value> = is_sound
+    let is_valid = check_json_text(body).is_ok();
+    let parsed: Option<Value> = is_valid
         .then(|| serde_json::from_slice(body).ok())
         .flatten();
-    let said = parsed.as_ref().and_then(message_in);
-    said.unwrap_or_else(|| text.chars().take(500).collect())
+    let message = parsed.as_ref().and_then(message_in);
+    message.unwrap_or_else(|| text.chars().take(500).collect())
 }
 
 fn message_in(body: &Value) -> Option<String> {
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn errors_with_status_200_get_their_own_status() {
         let redactor = Redactor::new(["key-of-ours".into()]);
-        for (told, reason) in [
+        for (response, reason) in [
             (
                 json!({"error": {"message": "slow", "code": 429}}),
                 "upstream_rate_limited",
@@ -189,11 +189,11 @@ mod tests {
                 "upstream_rate_limited",
             ),
         ] {
-            let failed = error_in(&redactor, told.as_object().unwrap()).unwrap();
-            assert_eq!(failed.reason(), reason, "{told}");
+            let failed = error_in(&redactor, response.as_object().unwrap()).unwrap();
+            assert_eq!(failed.reason(), reason, "{response}");
             assert!(!failed.to_string().contains("key-of-ours"));
         }
-        for told in [
+        for response in [
             json!({"error": null, "choices": []}),
             json!({"error": "", "choices": []}),
             json!({"error": {}, "data": []}),
@@ -201,8 +201,8 @@ mod tests {
             json!({"message": "hi"}),
         ] {
             assert!(
-                error_in(&redactor, told.as_object().unwrap()).is_none(),
-                "{told}"
+                error_in(&redactor, response.as_object().unwrap()).is_none(),
+                "{response}"
             );
         }
     }

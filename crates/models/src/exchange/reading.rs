@@ -390,10 +390,10 @@ mod tests {
             assert_eq!(all, expected, "{text}");
         }
         let html = read_as("text/html", "<p>data: {}").await;
-        let told = html[0].as_ref().unwrap_err().to_string();
+        let message = html[0].as_ref().unwrap_err().to_string();
         assert!(
-            told.contains("neither a JSON object nor a stream of events"),
-            "{told}"
+            message.contains("neither a JSON object nor a stream of events"),
+            "{message}"
         );
     }
 }

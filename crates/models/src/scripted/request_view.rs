@@ -36,10 +36,10 @@ impl<'a> RequestView<'a> {
             Some((_, words)) => words,
             None => text,
         };
-        let mut said = of_role("user").map(words);
-        let input = said.next().unwrap_or_default();
-        let before = said.next().unwrap_or_default();
-        let first = said.next_back().unwrap_or_else(|| before.clone());
+        let mut user_texts = of_role("user").map(words);
+        let input = user_texts.next().unwrap_or_default();
+        let before = user_texts.next().unwrap_or_default();
+        let first = user_texts.next_back().unwrap_or_else(|| before.clone());
         let last = items("messages").next_back();
         Self {
             input,
@@ -114,8 +114,8 @@ mod tests {
 
     fn check(messages: &Value, template: &str, expected: &str) {
         let body = json!({"messages": messages});
-        let heard = RequestView::of(body.as_object().unwrap());
-        assert_eq!(heard.fill(template), expected, "{messages}");
+        let view = RequestView::of(body.as_object().unwrap());
+        assert_eq!(view.fill(template), expected, "{messages}");
     }
 
     #[test]
@@ -138,14 +138,18 @@ mod tests {
             "a|b|c|t|p",
         );
         let data = json!({"data": {"chunks": [{"index": 1, "content": "p"}]}});
-        let said = format!("{data}\n\nb\n\nc");
-        check(&json!([user("a"), user(&said)]), all, "a|a|b\n\nc||p");
+        let with_data = format!("{data}\n\nb\n\nc");
+        check(&json!([user("a"), user(&with_data)]), all, "a|a|b\n\nc||p");
     }
 
     #[test]
     fn keeps_inserted_braces_and_unknown_names() {
-        let said = json!([{"role": "user", "content": "{tool} {input}"}]);
-        check(&said, "{input}, {who}, {", "{tool} {input}, {who}, {");
-        check(&said, "{\"a\": \"{input}\"}", "{\"a\": \"{tool} {input}\"}");
+        let messages = json!([{"role": "user", "content": "{tool} {input}"}]);
+        check(&messages, "{input}, {who}, {", "{tool} {input}, {who}, {");
+        check(
+            &messages,
+            "{\"a\": \"{input}\"}",
+            "{\"a\": \"{tool} {input}\"}",
+        );
     }
 }

@@ -28,12 +28,12 @@ impl Interface {
     }
 
     /// The interface stored in the state, if it belongs to this configuration.
-    pub(super) fn restore(config: &Config, kept: &Value) -> Option<Self> {
+    pub(super) fn restore(config: &Config, stored: &Value) -> Option<Self> {
         // The operator may have changed the address since the interface was stored.
-        if kept["base"] != config.base.as_str() {
+        if stored["base"] != config.base.as_str() {
             return None;
         }
-        Self::of(config, &kept["interface"], kept["streams"] == true).ok()?
+        Self::of(config, &stored["interface"], stored["streams"] == true).ok()?
     }
 
     /// The interface of a card, and its form for the state.
@@ -45,8 +45,8 @@ impl Interface {
         let listed = card["supportedInterfaces"].as_array();
         for interface in listed.into_iter().flatten() {
             if let Some(read) = Self::of(config, interface, streams)? {
-                let kept = json!({"base": config.base.as_str(), "interface": interface, "streams": streams});
-                return Ok((read, kept));
+                let stored = json!({"base": config.base.as_str(), "interface": interface, "streams": streams});
+                return Ok((read, stored));
             }
         }
         let message = if listed.is_some() {
@@ -58,15 +58,19 @@ impl Interface {
     }
 
     /// Reads one interface of a card. `None` for another protocol or version.
-    fn of(config: &Config, told: &Value, streams: bool) -> Result<Option<Self>, ConnectorFailure> {
-        let binding = match told["protocolBinding"].as_str() {
+    fn of(
+        config: &Config,
+        interface: &Value,
+        streams: bool,
+    ) -> Result<Option<Self>, ConnectorFailure> {
+        let binding = match interface["protocolBinding"].as_str() {
             Some("JSONRPC") => Binding::JsonRpc,
             Some("HTTP+JSON") => Binding::HttpJson,
             _ => return Ok(None),
         };
-        let version = filled(&told["protocolVersion"]).unwrap_or("1.0");
+        let version = filled(&interface["protocolVersion"]).unwrap_or("1.0");
         let is_wanted = config.binding.is_none_or(|wanted| wanted == binding);
-        let Some(url) = filled(&told["url"]).filter(|_| is_wanted && version.starts_with('1'))
+        let Some(url) = filled(&interface["url"]).filter(|_| is_wanted && version.starts_with('1'))
         else {
             return Ok(None);
         };
@@ -80,7 +84,7 @@ impl Interface {
         Ok(Some(Self {
             url,
             binding,
-            tenant: filled(&told["tenant"]).unwrap_or_default().to_owned(),
+            tenant: filled(&interface["tenant"]).unwrap_or_default().to_owned(),
             streams,
         }))
     }

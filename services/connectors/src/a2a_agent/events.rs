@@ -13,9 +13,9 @@ use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 
 /// Maximum artifacts of one task.
-const MOST_ARTIFACTS: usize = 200;
+const MAX_ARTIFACTS: usize = 200;
 /// Maximum files of one answer; further ones are logged.
-const MOST_FILES: usize = 50;
+const MAX_FILES: usize = 50;
 
 /// The next step of the machine.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct A2aProgress {
     pub(super) task_id: Option<String>,
     artifacts: Vec<Artifact>,
     /// The text of all artifacts as it was sent.
-    told: String,
+    sent: String,
     /// Id of the last status message that was read.
     status_message: String,
     files: BTreeSet<String>,
@@ -53,7 +53,7 @@ impl A2aProgress {
             answer: AnswerText::new(turn),
             task_id: None,
             artifacts: Vec::new(),
-            told: String::new(),
+            sent: String::new(),
             status_message: String::new(),
             files: BTreeSet::new(),
         }
@@ -72,11 +72,11 @@ impl A2aProgress {
     /// Reads one event, or a task.
     pub(super) fn event(
         &mut self,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<A2aStep, ConnectorFailure> {
-        let (task, status) = (&told["task"], &told["statusUpdate"]);
-        let (message, artifact) = (&told["message"], &told["artifactUpdate"]);
+        let (task, status) = (&event["task"], &event["statusUpdate"]);
+        let (message, artifact) = (&event["message"], &event["artifactUpdate"]);
         // An agent may answer with a message and without a task.
         if message.is_object() {
             self.artifact("message", &message["parts"], false, out);
@@ -84,17 +84,17 @@ impl A2aProgress {
         }
         if artifact.is_object() {
             self.know(&artifact["taskId"]);
-            let (told, appends) = (&artifact["artifact"], artifact["append"] == true);
-            let id = told["artifactId"].as_str().unwrap_or_default();
-            self.artifact(id, &told["parts"], appends, out);
+            let (update, appends) = (&artifact["artifact"], artifact["append"] == true);
+            let id = update["artifactId"].as_str().unwrap_or_default();
+            self.artifact(id, &update["parts"], appends, out);
             return Ok(A2aStep::Next);
         }
         if status.is_object() {
             self.know(&status["taskId"]);
             return self.status(&status["status"], out);
         }
-        let task = if told["status"].is_object() {
-            told
+        let task = if event["status"].is_object() {
+            event
         } else {
             task
         };
@@ -140,7 +140,7 @@ impl A2aProgress {
         match state.as_str() {
             "completed" => {
                 // Agents without artifacts answer with their last status.
-                if self.told.is_empty() {
+                if self.sent.is_empty() {
                     self.artifact("status", &message["parts"], false, out);
                 }
                 Ok(A2aStep::Over)
@@ -173,10 +173,10 @@ impl A2aProgress {
     }
 
     fn artifact(&mut self, id: &str, parts: &Value, appends: bool, out: &mut OutputQueue) {
-        let known = self.artifacts.iter().position(|artifact| artifact.id == id);
-        let at = known.unwrap_or(self.artifacts.len());
-        if known.is_none() {
-            if self.artifacts.len() >= MOST_ARTIFACTS {
+        let existing = self.artifacts.iter().position(|artifact| artifact.id == id);
+        let at = existing.unwrap_or(self.artifacts.len());
+        if existing.is_none() {
+            if self.artifacts.len() >= MAX_ARTIFACTS {
                 return;
             }
             self.artifacts.push(Artifact {
@@ -201,7 +201,7 @@ impl A2aProgress {
             }
         }
         if goes_on {
-            self.told.push_str(&piece);
+            self.sent.push_str(&piece);
             self.answer.append(&piece, out);
         } else {
             self.say(out);
@@ -221,12 +221,12 @@ impl A2aProgress {
                 text => text,
             });
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
-        let whole = texts.join("\n\n");
-        match whole.strip_prefix(self.told.as_str()) {
+        let full_text = texts.join("\n\n");
+        match full_text.strip_prefix(self.sent.as_str()) {
             Some(rest) => self.answer.append(rest, out),
-            None => self.answer.replace(&whole, out),
+            None => self.answer.replace(&full_text, out),
         }
-        self.told = whole;
+        self.sent = full_text;
     }
 
     fn file(&mut self, artifact: &str, part: &Value, out: &mut OutputQueue) {
@@ -242,18 +242,18 @@ impl A2aProgress {
         };
         let name = filled(&part["filename"]).unwrap_or("file").to_owned();
         // Tasks repeat the files of their artifacts.
-        let place = part["url"].as_str().unwrap_or_default();
-        if self.files.contains(&format!("{artifact}/{name}/{place}")) {
+        let address = part["url"].as_str().unwrap_or_default();
+        if self.files.contains(&format!("{artifact}/{name}/{address}")) {
             return;
         }
-        let Some(content) = content.filter(|_| self.files.len() < MOST_FILES) else {
+        let Some(content) = content.filter(|_| self.files.len() < MAX_FILES) else {
             out.log(
                 "warning",
                 &format!("the file {name} of the agent cannot be kept"),
             );
             return;
         };
-        self.files.insert(format!("{artifact}/{name}/{place}"));
+        self.files.insert(format!("{artifact}/{name}/{address}"));
         out.push(MachineOutput::Save(SavedFile {
             name,
             mime_type: filled(&part["mediaType"]).map(str::to_owned),

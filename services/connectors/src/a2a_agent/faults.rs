@@ -29,8 +29,8 @@ pub(super) fn of_rpc(error: &Value) -> (A2aFault, ConnectorFailure) {
 
 /// The fault and the failure of an HTTP error response.
 pub(super) fn of_refusal(refusal: ErrorStatus) -> (A2aFault, ConnectorFailure) {
-    let told = refusal.json();
-    let mut details = told["error"]["details"].as_array().into_iter().flatten();
+    let body = refusal.json();
+    let mut details = body["error"]["details"].as_array().into_iter().flatten();
     let reason = details.find_map(|detail| detail["reason"].as_str());
     let fault = match reason {
         Some("TASK_NOT_FOUND") => A2aFault::TaskUnknown,

@@ -30,19 +30,19 @@ pub(super) fn send(
     config: &Config,
     to: &Interface,
     turn: &ConnectorTurn,
-    said: &A2aMessage<'_>,
+    input: &A2aMessage<'_>,
 ) -> Result<PlatformRequest, ConnectorFailure> {
-    let has_files = said.with_files && !turn.files.is_empty();
-    let text = (!said.text.is_empty() || !has_files).then(|| json!({"text": said.text}));
+    let has_files = input.with_files && !turn.files.is_empty();
+    let text = (!input.text.is_empty() || !has_files).then(|| json!({"text": input.text}));
     // An event of files only needs no empty text part.
-    let files = turn.files.iter().filter(|_| said.with_files).map(part);
+    let files = turn.files.iter().filter(|_| input.with_files).map(part);
     let parts: Vec<_> = text
         .into_iter()
         .map(Ok)
         .chain(files)
         .collect::<Result<_, _>>()?;
-    let mut message = json!({"messageId": said.id, "role": "ROLE_USER", "parts": parts});
-    for (name, id) in [("contextId", said.context), ("taskId", said.task)] {
+    let mut message = json!({"messageId": input.id, "role": "ROLE_USER", "parts": parts});
+    for (name, id) in [("contextId", input.context), ("taskId", input.task)] {
         if let Some(id) = id {
             message[name] = json!(id);
         }

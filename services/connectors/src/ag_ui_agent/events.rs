@@ -15,11 +15,11 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum messages of one run whose ids are tracked.
-const MOST_MESSAGES: usize = 256;
+const MAX_MESSAGES: usize = 256;
 /// Maximum open tool calls of one run.
-const MOST_CALLS: usize = 128;
+const MAX_CALLS: usize = 128;
 /// Maximum bytes of the arguments of one call.
-const MOST_ARGUMENTS: usize = 64 * 1024;
+const MAX_ARGUMENTS: usize = 64 * 1024;
 /// Maximum bytes of the agent's state.
 const STATE_BYTES: usize = 64 * 1024;
 /// State key of the agent's state, from which the next run starts.
@@ -76,21 +76,21 @@ impl AgUiProgress {
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     pub(super) fn event(
         &mut self,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<AgUiStep, ConnectorFailure> {
-        let delta = told["delta"].as_str().unwrap_or_default();
-        match told["type"].as_str().unwrap_or_default() {
-            "TEXT_MESSAGE_START" => self.message_began(told),
-            "TEXT_MESSAGE_CONTENT" => self.text(told, delta, out),
+        let delta = event["delta"].as_str().unwrap_or_default();
+        match event["type"].as_str().unwrap_or_default() {
+            "TEXT_MESSAGE_START" => self.message_began(event),
+            "TEXT_MESSAGE_CONTENT" => self.text(event, delta, out),
             "TEXT_MESSAGE_CHUNK" => {
-                self.message_began(told);
-                self.text(told, delta, out);
+                self.message_began(event);
+                self.text(event, delta, out);
             }
             // The last one is the name before version 1.0.
             "REASONING_MESSAGE_CONTENT"
@@ -98,28 +98,28 @@ impl AgUiProgress {
             | "THINKING_TEXT_MESSAGE_CONTENT" => {
                 self.answer.think(delta, out);
             }
-            "TOOL_CALL_START" => self.call_began(told),
-            "TOOL_CALL_ARGS" => self.arguments(told, delta),
+            "TOOL_CALL_START" => self.call_began(event),
+            "TOOL_CALL_ARGS" => self.arguments(event, delta),
             "TOOL_CALL_CHUNK" => {
-                self.call_began(told);
-                self.arguments(told, delta);
+                self.call_began(event);
+                self.arguments(event, delta);
             }
-            "TOOL_CALL_END" => self.call_is_stated(&told["toolCallId"], out),
-            "TOOL_CALL_RESULT" => self.call_ended(told, out),
+            "TOOL_CALL_END" => self.call_is_stated(&event["toolCallId"], out),
+            "TOOL_CALL_RESULT" => self.call_ended(event, out),
             "STATE_SNAPSHOT" => {
-                self.state = told["snapshot"].clone();
+                self.state = event["snapshot"].clone();
                 self.has_new_state = true;
             }
-            "STATE_DELTA" => self.patch(&told["delta"], out),
+            "STATE_DELTA" => self.patch(&event["delta"], out),
             "MESSAGES_SNAPSHOT" => {
-                self.fallback = last_answer(&told["messages"]).or(self.fallback.take());
+                self.fallback = last_answer(&event["messages"]).or(self.fallback.take());
             }
-            "RUN_FINISHED" => return self.finished(told),
+            "RUN_FINISHED" => return self.finished(event),
             "RUN_ERROR" => {
-                let message = told["message"].as_str().unwrap_or_default();
+                let message = event["message"].as_str().unwrap_or_default();
                 return Err(ConnectorFailure::reported(
                     None,
-                    filled(&told["code"]),
+                    filled(&event["code"]),
                     message,
                 ));
             }
@@ -175,14 +175,14 @@ impl AgUiProgress {
         ConnectorFailure::new(FailureKind::ApiError, message)
     }
 
-    fn finished(&mut self, told: &Value) -> Result<AgUiStep, ConnectorFailure> {
-        let usage = told["usage"].as_array().into_iter().flatten();
+    fn finished(&mut self, event: &Value) -> Result<AgUiStep, ConnectorFailure> {
+        let usage = event["usage"].as_array().into_iter().flatten();
         self.usage.extend(usage.filter_map(usage_of));
-        if let Some(result) = json::text_of(&told["result"]) {
+        if let Some(result) = json::text_of(&event["result"]) {
             // A snapshot is the conversation itself, so it has priority over the result.
             self.fallback.get_or_insert(result);
         }
-        let outcome = &told["outcome"];
+        let outcome = &event["outcome"];
         match outcome["type"].as_str() {
             Some("interrupt") => Ok(AgUiStep::Paused(outcome["interrupts"].clone())),
             Some("cancelled") => Err(ConnectorFailure::new(
@@ -193,25 +193,25 @@ impl AgUiProgress {
         }
     }
 
-    fn message_began(&mut self, told: &Value) {
-        let is_answer = matches!(told["role"].as_str(), None | Some("assistant"));
-        let is_of_subagent = filled(&told["subagentRunId"]).is_some();
-        let id = told["messageId"].as_str().unwrap_or_default();
-        if (!is_answer || is_of_subagent) && self.others.len() < MOST_MESSAGES {
+    fn message_began(&mut self, event: &Value) {
+        let is_answer = matches!(event["role"].as_str(), None | Some("assistant"));
+        let is_of_subagent = filled(&event["subagentRunId"]).is_some();
+        let id = event["messageId"].as_str().unwrap_or_default();
+        if (!is_answer || is_of_subagent) && self.others.len() < MAX_MESSAGES {
             self.others.insert(id.to_owned());
         }
     }
 
-    fn text(&mut self, told: &Value, piece: &str, out: &mut OutputQueue) {
+    fn text(&mut self, event: &Value, piece: &str, out: &mut OutputQueue) {
         // Chunks without an id continue the last message.
-        let id = filled(&told["messageId"])
+        let id = filled(&event["messageId"])
             .unwrap_or(&self.message)
             .to_owned();
         if piece.is_empty() {
             return;
         }
         // Text of a subagent is work for the agent, so report it as reasoning.
-        if filled(&told["subagentRunId"]).is_some() {
+        if filled(&event["subagentRunId"]).is_some() {
             self.answer.think(piece, out);
             return;
         }
@@ -227,12 +227,12 @@ impl AgUiProgress {
         self.answer.append(piece, out);
     }
 
-    fn call_began(&mut self, told: &Value) {
-        let (Some(id), Some(name)) = (filled(&told["toolCallId"]), filled(&told["toolCallName"]))
+    fn call_began(&mut self, event: &Value) {
+        let (Some(id), Some(name)) = (filled(&event["toolCallId"]), filled(&event["toolCallName"]))
         else {
             return;
         };
-        if self.calls.len() < MOST_CALLS && self.calls.iter().all(|call| call.id != id) {
+        if self.calls.len() < MAX_CALLS && self.calls.iter().all(|call| call.id != id) {
             self.calls.push(AgUiCall {
                 id: id.to_owned(),
                 name: name.to_owned(),
@@ -241,16 +241,16 @@ impl AgUiProgress {
         }
     }
 
-    fn arguments(&mut self, told: &Value, piece: &str) {
+    fn arguments(&mut self, event: &Value, piece: &str) {
         // Chunks without an id continue the last call.
-        let at = match filled(&told["toolCallId"]) {
+        let at = match filled(&event["toolCallId"]) {
             Some(id) => self.calls.iter().position(|call| call.id == id),
             None => self.calls.len().checked_sub(1),
         };
         let call = at.and_then(|at| self.calls.get_mut(at));
         if let Some(call) = call
             // Oversized arguments stay cut and fail to parse, so the call has no parameters.
-            && call.arguments.len() + piece.len() <= MOST_ARGUMENTS
+            && call.arguments.len() + piece.len() <= MAX_ARGUMENTS
         {
             call.arguments.push_str(piece);
         }
@@ -270,15 +270,16 @@ impl AgUiProgress {
         self.tools.start(&call.id, &call.name, parameters, out);
     }
 
-    fn call_ended(&mut self, told: &Value, out: &mut OutputQueue) {
-        self.call_is_stated(&told["toolCallId"], out);
-        let id = told["toolCallId"].as_str().unwrap_or_default();
+    fn call_ended(&mut self, event: &Value, out: &mut OutputQueue) {
+        self.call_is_stated(&event["toolCallId"], out);
+        let id = event["toolCallId"].as_str().unwrap_or_default();
         self.calls.retain(|call| call.id != id);
-        let content = &told["content"];
+        let content = &event["content"];
         let result = content.as_str().and_then(json::parse);
         // Tool results are texts in the protocol, mostly of JSON.
         let result = result.unwrap_or_else(|| content.clone());
-        self.tools.complete(id, result, filled(&told["error"]), out);
+        self.tools
+            .complete(id, result, filled(&event["error"]), out);
     }
 
     fn patch(&mut self, delta: &Value, out: &mut OutputQueue) {

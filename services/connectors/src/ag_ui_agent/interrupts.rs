@@ -11,54 +11,54 @@ use crate::upstream::question::{action, fields_of, question, value_of};
 /// The open questions, for the case that the run ends before their answers.
 const PENDING: &str = "external.pending_interrupts";
 /// Maximum bytes of the questions in the state.
-const MOST_PENDING: usize = 32 * 1024;
+const MAX_PENDING: usize = 32 * 1024;
 /// Maximum interrupts of one run; further ones are ignored.
-const MOST_INTERRUPTS: usize = 20;
+const MAX_INTERRUPTS: usize = 20;
 /// The members of an interrupt that its question and its answer need.
-const KEPT: [&str; 5] = ["id", "reason", "message", "toolCallId", "responseSchema"];
+const MEMBERS: [&str; 5] = ["id", "reason", "message", "toolCallId", "responseSchema"];
 
 #[derive(Default)]
 pub(super) struct AgUiQuestions {
     open: Vec<Value>,
     /// Resume entries.
     answers: Vec<Value>,
-    asked: u32,
+    question_count: u32,
 }
 
 impl AgUiQuestions {
     /// The questions of an outcome. `None` if no interrupt has an id.
-    pub(super) fn of(interrupts: &Value, asked: u32) -> Option<Self> {
+    pub(super) fn of(interrupts: &Value, question_count: u32) -> Option<Self> {
         let list = interrupts.as_array()?.iter();
         let list = list.filter(|interrupt| filled(&interrupt["id"]).is_some());
-        let kept = |interrupt: &Value| -> Value {
-            let members = KEPT.iter();
+        let reduced = |interrupt: &Value| -> Value {
+            let members = MEMBERS.iter();
             let members = members
                 .filter_map(|name| Some(((*name).to_owned(), interrupt.get(*name)?.clone())));
             Value::Object(members.collect())
         };
-        let open: Vec<_> = list.take(MOST_INTERRUPTS).map(kept).collect();
+        let open: Vec<_> = list.take(MAX_INTERRUPTS).map(reduced).collect();
         (!open.is_empty()).then_some(Self {
             open,
             answers: Vec::new(),
-            asked,
+            question_count,
         })
     }
 
     /// The questions of an earlier run, if this is the answer to the first one.
     pub(super) fn restore(state: &JsonObject, answer: &InteractionSubmission) -> Option<Self> {
-        let kept = state.get(PENDING)?;
-        let list = |name: &str| kept[name].as_array().cloned().unwrap_or_default();
-        let is_known = kept["interaction_id"] == answer.interaction_id.as_str();
-        is_known.then(|| Self {
+        let stored = state.get(PENDING)?;
+        let list = |name: &str| stored[name].as_array().cloned().unwrap_or_default();
+        let is_current = stored["interaction_id"] == answer.interaction_id.as_str();
+        is_current.then(|| Self {
             open: list("open"),
             answers: list("answers"),
-            asked: 0,
+            question_count: 0,
         })
     }
 
     /// Number of questions so far. It makes ids unique within a run.
-    pub(super) fn asked(&self) -> u32 {
-        self.asked
+    pub(super) fn question_count(&self) -> u32 {
+        self.question_count
     }
 
     /// Asks the first open question, and stores all for an answer after the end of the run.
@@ -66,14 +66,14 @@ impl AgUiQuestions {
         let Some(interrupt) = self.open.first() else {
             return;
         };
-        self.asked += 1;
+        self.question_count += 1;
         let id = interrupt["id"].as_str().unwrap_or_default();
-        let asked = question_of(interrupt, &format!("ag_ui_{id}_{}", self.asked));
-        let kept = json!({"interaction_id": asked.interaction_id, "open": self.open, "answers": self.answers});
+        let request = question_of(interrupt, &format!("ag_ui_{id}_{}", self.question_count));
+        let stored = json!({"interaction_id": request.interaction_id, "open": self.open, "answers": self.answers});
         // Questions beyond the limit are answered within this run or not at all.
-        let is_small = kept.to_string().len() <= MOST_PENDING;
-        out.remember(PENDING, if is_small { kept } else { Value::Null });
-        out.push(MachineOutput::Ask(Box::new(asked)));
+        let is_small = stored.to_string().len() <= MAX_PENDING;
+        out.remember(PENDING, if is_small { stored } else { Value::Null });
+        out.push(MachineOutput::Ask(Box::new(request)));
     }
 
     /// Records the answer to the first open question. Asks the next one, or returns the entries that resume the agent.

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 /// Maximum operations of one patch.
-const MOST_OPERATIONS: usize = 200;
+const MAX_OPERATIONS: usize = 200;
 /// Maximum bytes of one copied value: repeated copies would grow exponentially.
-const MOST_COPIED: usize = 64 * 1024;
+const MAX_COPIED: usize = 64 * 1024;
 
 /// Applies a patch. `None` if an operation fails; then the document is unchanged.
 pub(super) fn apply(document: &mut Value, patch: &Value) -> Option<()> {
     let operations = patch.as_array()?;
-    if operations.len() > MOST_OPERATIONS {
+    if operations.len() > MAX_OPERATIONS {
         return None;
     }
     // Work on a copy: RFC 6902 applies all operations or none.
@@ -46,7 +46,7 @@ fn step(document: &mut Value, operation: &Value) -> Option<()> {
         }
         "copy" => {
             let copied = at(document, operation["from"].as_str()?)?.clone();
-            if copied.to_string().len() > MOST_COPIED {
+            if copied.to_string().len() > MAX_COPIED {
                 return None;
             }
             add(document, path, copied)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn rejects_invalid_patches_unchanged() {
-        let state = json!({"a": [1], "long": "x".repeat(MOST_COPIED)});
+        let state = json!({"a": [1], "long": "x".repeat(MAX_COPIED)});
         let add = json!({"op": "add", "path": "/b", "value": 1});
         for wrong in [
             json!({"op": "remove", "path": "/none"}),
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(apply(&mut changed, &json!([add, wrong])), None, "{wrong}");
             assert_eq!(changed, state);
         }
-        let many = Value::from(vec![add; MOST_OPERATIONS + 1]);
+        let many = Value::from(vec![add; MAX_OPERATIONS + 1]);
         assert_eq!(apply(&mut state.clone(), &many), None);
     }
 }

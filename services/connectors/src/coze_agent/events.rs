@@ -14,7 +14,7 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
 /// Maximum names of actions in a failure.
-const MOST_NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
 /// State of the answer so far.
 pub(super) struct CozeProgress {
@@ -45,33 +45,33 @@ impl CozeProgress {
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     pub(super) fn event(
         &mut self,
         name: &str,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
         match name {
             "conversation.chat.created" | "conversation.chat.in_progress" => {
-                self.chat_id = filled(&told["id"]).map(str::to_owned);
+                self.chat_id = filled(&event["id"]).map(str::to_owned);
             }
-            "conversation.message.delta" => self.delta(told, out),
-            "conversation.message.completed" => self.message(told, out),
+            "conversation.message.delta" => self.delta(event, out),
+            "conversation.message.completed" => self.message(event, out),
             "conversation.chat.completed" => {
-                self.usage = usage_in(told).or(self.usage.take());
+                self.usage = usage_in(event).or(self.usage.take());
                 self.is_done = true;
             }
-            "conversation.chat.failed" => return Err(self.over(error_of(&told["last_error"]))),
-            "conversation.chat.requires_action" => return Err(self.over(wanted(told))),
+            "conversation.chat.failed" => return Err(self.over(error_of(&event["last_error"]))),
+            "conversation.chat.requires_action" => return Err(self.over(wanted(event))),
             "conversation.chat.canceled" => {
                 let failure =
                     ConnectorFailure::new(FailureKind::ApiError, "the chat was cancelled on Coze");
                 return Err(self.over(failure));
             }
-            "error" => return Err(self.over(error_of(told))),
+            "error" => return Err(self.over(error_of(event))),
             _ => {}
         }
         Ok(())
@@ -93,22 +93,22 @@ impl CozeProgress {
         Ok(())
     }
 
-    fn delta(&mut self, told: &Value, out: &mut OutputQueue) {
-        if !is_answer(told) {
+    fn delta(&mut self, event: &Value, out: &mut OutputQueue) {
+        if !is_answer(event) {
             return;
         }
-        let thought = told["reasoning_content"].as_str();
+        let thought = event["reasoning_content"].as_str();
         self.answer.think(thought.unwrap_or_default(), out);
-        self.say(told, out);
+        self.say(event, out);
     }
 
     /// A piece of a message. Agents with workflows send several: each is a paragraph.
-    fn say(&mut self, told: &Value, out: &mut OutputQueue) {
-        let piece = told["content"].as_str().unwrap_or_default();
+    fn say(&mut self, event: &Value, out: &mut OutputQueue) {
+        let piece = event["content"].as_str().unwrap_or_default();
         if piece.is_empty() {
             return;
         }
-        let is_new = self.streamed.insert(message_id(told).to_owned());
+        let is_new = self.streamed.insert(message_id(event).to_owned());
         // Each message is a paragraph of the one answer.
         if is_new && !self.answer.is_empty() {
             self.answer.append("\n\n", out);
@@ -116,46 +116,46 @@ impl CozeProgress {
         self.answer.append(piece, out);
     }
 
-    fn message(&mut self, told: &Value, out: &mut OutputQueue) {
-        match told["type"].as_str().unwrap_or_default() {
-            "function_call" => self.call(told, out),
+    fn message(&mut self, event: &Value, out: &mut OutputQueue) {
+        match event["type"].as_str().unwrap_or_default() {
+            "function_call" => self.call(event, out),
             "tool_output" | "tool_response" => {
                 // Tool outputs carry no call id, so match them in the order of the calls.
                 if let Some(id) = self.open_calls.pop_front() {
-                    let result = result_of(&told["content"]);
+                    let result = result_of(&event["content"]);
                     self.tools.complete(&id, result, None, out);
                 }
             }
             // The completed message repeats text that was streamed.
-            _ if !is_answer(told) || self.streamed.contains(message_id(told)) => {}
-            _ if told["content_type"] == "card" => {
+            _ if !is_answer(event) || self.streamed.contains(message_id(event)) => {}
+            _ if event["content_type"] == "card" => {
                 out.log("warning", "Coze sent a card, which is not shown");
             }
-            _ => self.say(told, out),
+            _ => self.say(event, out),
         }
     }
 
     /// The call of a plugin or a workflow that runs on Coze.
-    fn call(&mut self, told: &Value, out: &mut OutputQueue) {
-        let call = result_of(&told["content"]);
+    fn call(&mut self, event: &Value, out: &mut OutputQueue) {
+        let call = result_of(&event["content"]);
         let name = filled(&call["name"]).unwrap_or("tool");
         let parameters = match &call["arguments"] {
             Value::String(text) => json::parse(text).unwrap_or_else(|| text.as_str().into()),
             arguments => arguments.clone(),
         };
-        let id = message_id(told);
+        let id = message_id(event);
         self.tools.start(id, name, parameters, out);
         self.open_calls.push_back(id.to_owned());
     }
 }
 
-fn message_id(told: &Value) -> &str {
-    told["id"].as_str().unwrap_or_default()
+fn message_id(event: &Value) -> &str {
+    event["id"].as_str().unwrap_or_default()
 }
 
 /// True for an answer; follow-up questions, knowledge and verbose messages are none.
-fn is_answer(told: &Value) -> bool {
-    matches!(told["type"].as_str(), None | Some("" | "answer"))
+fn is_answer(event: &Value) -> bool {
+    matches!(event["type"].as_str(), None | Some("" | "answer"))
 }
 
 /// Parses a text of JSON; other values stay.
@@ -165,15 +165,15 @@ fn result_of(content: &Value) -> Value {
 }
 
 /// The failure of a chat that waits for its client, with the names of the requested actions.
-fn wanted(told: &Value) -> ConnectorFailure {
-    let calls = told["required_action"]["submit_tool_outputs"]["tool_calls"].as_array();
+fn wanted(event: &Value) -> ConnectorFailure {
+    let calls = event["required_action"]["submit_tool_outputs"]["tool_calls"].as_array();
     let names = calls
         .into_iter()
         .flatten()
         .filter_map(|call| filled(&call["function"]["name"]).or_else(|| filled(&call["type"])));
-    let names: Vec<_> = names.take(MOST_NAMES).collect();
+    let names: Vec<_> = names.take(MAX_NAMES).collect();
     let names = match names.as_slice() {
-        [] => filled(&told["required_action"]["type"])
+        [] => filled(&event["required_action"]["type"])
             .unwrap_or("an action")
             .to_owned(),
         names => names.join(", "),
@@ -185,9 +185,9 @@ fn wanted(told: &Value) -> ConnectorFailure {
 }
 
 /// The failure in a document or an event: a code other than 0.
-pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
-    let code = told["code"].as_i64()?;
-    (code != 0).then(|| error_of(told))
+pub(super) fn failure_of(event: &Value) -> Option<ConnectorFailure> {
+    let code = event["code"].as_i64()?;
+    (code != 0).then(|| error_of(event))
 }
 
 fn error_of(error: &Value) -> ConnectorFailure {

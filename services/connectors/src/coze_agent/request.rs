@@ -11,7 +11,7 @@ use crate::upstream::failure::ConnectorFailure;
 use crate::upstream::json::object;
 
 /// Maximum messages of one chat, a limit of Coze.
-const MOST_MESSAGES: usize = 100;
+const MAX_MESSAGES: usize = 100;
 
 /// `POST /v3/chat`, within a conversation or with a new one.
 pub(super) fn chat(
@@ -32,7 +32,7 @@ pub(super) fn chat(
         "auto_save_history": config.saves_history,
     }));
     // Drop the oldest, and leave space for the current message.
-    let skipped = history.len().saturating_sub(MOST_MESSAGES - 1);
+    let skipped = history.len().saturating_sub(MAX_MESSAGES - 1);
     let history = history.iter().skip(skipped).map(earlier);
     let messages: Vec<_> = history.chain(message(turn, files)).collect();
     if !messages.is_empty() {

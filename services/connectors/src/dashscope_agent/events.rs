@@ -41,17 +41,17 @@ impl DashScopeProgress {
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     pub(super) fn is_done(&self) -> bool {
         self.reason.is_some()
     }
 
-    pub(super) fn event(&mut self, told: &Value, out: &mut OutputQueue) {
-        let output = &told["output"];
+    pub(super) fn event(&mut self, event: &Value, out: &mut OutputQueue) {
+        let output = &event["output"];
         // Later events repeat the counts, so the last usage wins.
-        self.usage = usage(told).or(self.usage.take());
+        self.usage = usage(event).or(self.usage.take());
         for (number, thought) in list(&output["thoughts"]).iter().enumerate() {
             self.thought(number, thought, out);
         }
@@ -75,10 +75,10 @@ impl DashScopeProgress {
     }
 
     /// A piece of reasoning, or a call that the application runs, such as a search in its knowledge.
-    fn thought(&mut self, number: usize, told: &Value, out: &mut OutputQueue) {
-        let thought = told["thought"].as_str();
+    fn thought(&mut self, number: usize, entry: &Value, out: &mut OutputQueue) {
+        let thought = entry["thought"].as_str();
         self.answer.think(thought.unwrap_or_default(), out);
-        let kind = told["action_type"].as_str().unwrap_or_default();
+        let kind = entry["action_type"].as_str().unwrap_or_default();
         // These entries are reasoning without a call.
         if matches!(kind, "" | "reasoning" | "response") {
             return;
@@ -86,10 +86,10 @@ impl DashScopeProgress {
         let id = format!("action_{number}");
         let name = ["action_name", "action"]
             .iter()
-            .find_map(|key| filled(&told[*key]));
-        let parameters = told["action_input"].clone();
+            .find_map(|key| filled(&entry[*key]));
+        let parameters = entry["action_input"].clone();
         self.tools.start(&id, name.unwrap_or(kind), parameters, out);
-        if let Some(observation) = filled(&told["observation"]) {
+        if let Some(observation) = filled(&entry["observation"]) {
             let result = json::parse(observation).unwrap_or_else(|| observation.into());
             self.tools.complete(&id, result, None, out);
         }
@@ -116,10 +116,10 @@ fn list(value: &Value) -> &[Value] {
 }
 
 /// The usage, summed over the models that the application used.
-fn usage(told: &Value) -> Option<LlmTokenUsage> {
-    let models = list(&told["usage"]["models"]);
+fn usage(event: &Value) -> Option<LlmTokenUsage> {
+    let models = list(&event["usage"]["models"]);
     if models.is_empty() {
-        return usage_in(told);
+        return usage_in(event);
     }
     let sum = |key: &str| {
         let counts = models.iter().filter_map(|model| model[key].as_i64());
@@ -129,17 +129,17 @@ fn usage(told: &Value) -> Option<LlmTokenUsage> {
 }
 
 /// The failure in an event or a document.
-pub(super) fn failure_of(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
-    let code = text_of(&told["code"]).filter(|code| !code.is_empty());
-    let status = told["status_code"].as_u64();
+pub(super) fn failure_of(name: Option<&str>, event: &Value) -> Option<ConnectorFailure> {
+    let code = text_of(&event["code"]).filter(|code| !code.is_empty());
+    let status = event["status_code"].as_u64();
     let status = status.and_then(|status| u16::try_from(status).ok());
     let is_failed = status.is_some_and(|status| status != 200);
     // Successful events may have a code as well; their output decides.
-    if name != Some("error") && !is_failed && (code.is_none() || told["output"].is_object()) {
+    if name != Some("error") && !is_failed && (code.is_none() || event["output"].is_object()) {
         return None;
     }
     let status = status.or_else(|| status_of(code.as_deref()?));
-    let message = message_of(told).unwrap_or_default();
+    let message = message_of(event).unwrap_or_default();
     Some(ConnectorFailure::reported(status, code.as_deref(), message))
 }
 

@@ -7,7 +7,7 @@ use crate::upstream::json::{filled, text_of};
 const OPEN: &str = "<ref>";
 const CLOSE: &str = "</ref>";
 /// Maximum documents that one answer lists.
-const MOST_DOCUMENTS: usize = 50;
+const MAX_DOCUMENTS: usize = 50;
 
 /// Removes the marks from a text that arrives in pieces.
 #[derive(Debug, Default)]
@@ -25,19 +25,19 @@ impl CitationFilter {
     /// The next piece of the text, without marks.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let text = std::mem::take(&mut self.held) + piece;
-        let (mut rest, mut said) = (text.as_str(), String::new());
+        let (mut rest, mut output) = (text.as_str(), String::new());
         loop {
             let mark = if self.is_inside { CLOSE } else { OPEN };
             let found = rest.find(mark);
             // Hold the beginning of a mark until the next piece decides.
             let end = found.unwrap_or_else(|| rest.len() - begun(rest, mark));
-            said.push_str(&rest[..end]);
+            output.push_str(&rest[..end]);
             if self.is_inside {
                 self.cited.push_str(&rest[..end]);
             }
             if found.is_none() {
                 rest[end..].clone_into(&mut self.held);
-                return said;
+                return output;
             }
             self.is_inside = !self.is_inside;
             rest = &rest[end + mark.len()..];
@@ -51,8 +51,8 @@ impl CitationFilter {
             let (Some(id), Some(name)) = (text_of(&document["index_id"]), name) else {
                 continue;
             };
-            let is_known = self.documents.iter().any(|(known, _)| *known == id);
-            if !is_known && self.documents.len() < MOST_DOCUMENTS {
+            let is_listed = self.documents.iter().any(|(other, _)| *other == id);
+            if !is_listed && self.documents.len() < MAX_DOCUMENTS {
                 self.documents.push((id, name.to_owned()));
             }
         }
@@ -71,7 +71,7 @@ impl CitationFilter {
         // Parts of one document have an id each, so merge them by name.
         let mut lines: Vec<(&str, String)> = Vec::new();
         for (id, name) in listed {
-            match lines.iter_mut().find(|(known, _)| known == name) {
+            match lines.iter_mut().find(|(other, _)| other == name) {
                 Some((_, ids)) => ids.extend(["[", id, "]"]),
                 None => lines.push((name, format!("[{id}]"))),
             }
@@ -106,9 +106,9 @@ mod tests {
         let text = "Yes<ref>[1]</ref>, <b>no</b><ref>[2][3]</ref> <re";
         for at in 0..text.len() {
             let mut references = CitationFilter::default();
-            let mut said = references.push(&text[..at]) + &references.push(&text[at..]);
-            said.push_str(&references.finish("From:"));
-            assert_eq!(said, "Yes[1], <b>no</b>[2][3] <re", "{at}");
+            let mut output = references.push(&text[..at]) + &references.push(&text[at..]);
+            output.push_str(&references.finish("From:"));
+            assert_eq!(output, "Yes[1], <b>no</b>[2][3] <re", "{at}");
             assert_eq!(references.cited, "[1][2][3]", "{at}");
         }
     }

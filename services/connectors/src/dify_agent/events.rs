@@ -18,7 +18,7 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
 /// Maximum files of one answer; further ones are logged.
-const MOST_FILES: usize = 50;
+const MAX_FILES: usize = 50;
 
 /// The next step of the machine.
 pub(super) enum DifyStep {
@@ -46,7 +46,7 @@ pub(super) struct DifyProgress {
     files: BTreeSet<String>,
     forms: Vec<DifyForm>,
     /// Tokens of the forms of this run; replayed events repeat them.
-    asked: BTreeSet<String>,
+    handled_forms: BTreeSet<String>,
 }
 
 impl DifyProgress {
@@ -65,20 +65,20 @@ impl DifyProgress {
             outputs: DifyOutputs::default(),
             files: BTreeSet::new(),
             forms: Vec::new(),
-            asked: BTreeSet::new(),
+            handled_forms: BTreeSet::new(),
         }
     }
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
         self.answer.has_begun()
-            || self.tools.has_told()
+            || self.tools.has_reported()
             || !self.files.is_empty()
-            || !self.asked.is_empty()
+            || !self.handled_forms.is_empty()
     }
 
     /// True if the answer is complete. Some versions omit one of the two end marks.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         (self.has_message_end || self.has_finished) && !self.has_form()
     }
 
@@ -93,7 +93,7 @@ impl DifyProgress {
 
     /// Continues after a form, in this run or a later one.
     pub(super) fn resume(&mut self, form: &DifyForm) {
-        self.asked.insert(form.token().to_owned());
+        self.handled_forms.insert(form.token().to_owned());
         self.run_id = Some(form.run_id.clone());
         self.is_workflow = true;
         (self.has_message_end, self.has_finished) = (false, false);
@@ -101,18 +101,18 @@ impl DifyProgress {
 
     pub(super) fn event(
         &mut self,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<DifyStep, ConnectorFailure> {
-        for (place, key) in [
+        for (slot, key) in [
             (&mut self.task_id, "task_id"),
             (&mut self.run_id, "workflow_run_id"),
         ] {
-            if let Some(id) = filled(&told[key]) {
-                *place = Some(id.to_owned());
+            if let Some(id) = filled(&event[key]) {
+                *slot = Some(id.to_owned());
             }
         }
-        let step = self.read(told, out);
+        let step = self.read(event, out);
         if step.is_err() {
             // A failed task needs no stop call.
             self.task_id = None;
@@ -120,23 +120,23 @@ impl DifyProgress {
         step
     }
 
-    fn read(&mut self, told: &Value, out: &mut OutputQueue) -> Result<DifyStep, ConnectorFailure> {
-        let data = &told["data"];
-        match told["event"].as_str().unwrap_or_default() {
-            "message" | "agent_message" => self.answer.append(text(&told["answer"]), out),
+    fn read(&mut self, event: &Value, out: &mut OutputQueue) -> Result<DifyStep, ConnectorFailure> {
+        let data = &event["data"];
+        match event["event"].as_str().unwrap_or_default() {
+            "message" | "agent_message" => self.answer.append(text(&event["answer"]), out),
             "text_chunk" => self.answer.append(text(&data["text"]), out),
-            "message_replace" => self.replace(text(&told["answer"]), out),
+            "message_replace" => self.replace(text(&event["answer"]), out),
             "text_replace" => self.replace(text(&data["text"]), out),
-            "agent_thought" => self.thought(told, out),
-            "message_file" if told["belongs_to"] != "user" => self.file(told, out),
+            "agent_thought" => self.thought(event, out),
+            "message_file" if event["belongs_to"] != "user" => self.file(event, out),
             "workflow_started" => self.is_workflow = true,
             "node_started" => self.node_started(data, out),
             "node_finished" => self.node_finished(data, out),
-            "message_end" => return Ok(self.message_end(told, out)),
+            "message_end" => return Ok(self.message_end(event, out)),
             "workflow_finished" => return self.finished(data, out),
-            "human_input_required" => self.form(told, out),
+            "human_input_required" => self.form(event, out),
             "workflow_paused" => return self.paused(),
-            "error" => return Err(error(told)),
+            "error" => return Err(error(event)),
             _ => {}
         }
         Ok(DifyStep::Next)
@@ -158,10 +158,10 @@ impl DifyProgress {
         self.answer.replace(text, out);
     }
 
-    fn message_end(&mut self, told: &Value, out: &mut OutputQueue) -> DifyStep {
+    fn message_end(&mut self, event: &Value, out: &mut OutputQueue) -> DifyStep {
         self.has_message_end = true;
-        self.usage = usage_in(&told["metadata"]).or(self.usage.take());
-        self.all_files(&told["files"], out);
+        self.usage = usage_in(&event["metadata"]).or(self.usage.take());
+        self.all_files(&event["files"], out);
         // A chatflow's outputs follow its message, and may hold text that was not streamed.
         if self.is_workflow && !self.has_finished {
             DifyStep::Next
@@ -192,7 +192,8 @@ impl DifyProgress {
         self.outputs.finished(self.app, &data["outputs"]);
         self.all_files(&data["files"], out);
         // Older chatflows end their message after the workflow, and that event has the tokens.
-        let is_over = self.app == DifyAppType::Workflow || self.has_message_end || self.asked_any();
+        let is_over =
+            self.app == DifyAppType::Workflow || self.has_message_end || self.has_handled_forms();
         Ok(if is_over {
             DifyStep::Over
         } else {
@@ -200,8 +201,8 @@ impl DifyProgress {
         })
     }
 
-    fn asked_any(&self) -> bool {
-        !self.asked.is_empty()
+    fn has_handled_forms(&self) -> bool {
+        !self.handled_forms.is_empty()
     }
 
     fn paused(&mut self) -> Result<DifyStep, ConnectorFailure> {
@@ -209,32 +210,32 @@ impl DifyProgress {
             return Ok(DifyStep::Paused);
         }
         // The snapshot of a resumed run repeats the pause of its answered form.
-        if self.asked_any() {
+        if self.has_handled_forms() {
             Ok(DifyStep::Next)
         } else {
             Err(forms::unanswerable())
         }
     }
 
-    fn form(&mut self, told: &Value, out: &mut OutputQueue) {
-        match DifyForm::read(told) {
-            Some(form) if self.asked.contains(form.token()) || self.forms.iter().any(|known| known.token() == form.token()) => {}
+    fn form(&mut self, event: &Value, out: &mut OutputQueue) {
+        match DifyForm::read(event) {
+            Some(form) if self.handled_forms.contains(form.token()) || self.forms.iter().any(|pending| pending.token() == form.token()) => {}
             Some(form) => self.forms.push(form),
             None => out.log("warning", "Dify asks for a form without a token: it is delivered by mail, or by a version without forms in its API"),
         }
     }
 
     /// A tool of an agent application. Dify sends it twice, the second time with its result.
-    fn thought(&mut self, told: &Value, out: &mut OutputQueue) {
-        let (Some(tool), Some(id)) = (filled(&told["tool"]), filled(&told["id"])) else {
+    fn thought(&mut self, event: &Value, out: &mut OutputQueue) {
+        let (Some(tool), Some(id)) = (filled(&event["tool"]), filled(&event["id"])) else {
             return;
         };
-        let parameters = told["tool_input"]
+        let parameters = event["tool_input"]
             .as_str()
             .and_then(json::parse)
             .unwrap_or_default();
         self.tools.start(id, tool, parameters, out);
-        if let Some(observation) = filled(&told["observation"]) {
+        if let Some(observation) = filled(&event["observation"]) {
             self.tools.complete(
                 id,
                 json::parse(observation).unwrap_or_else(|| observation.into()),
@@ -300,10 +301,12 @@ impl DifyProgress {
             .or(last.filter(|name| !name.is_empty()))
             .unwrap_or("file")
             .to_owned();
-        if self.files.len() >= MOST_FILES {
+        if self.files.len() >= MAX_FILES {
             out.log(
                 "warning",
-                &format!("the file {name} exceeds the limit of {MOST_FILES} files, and is not stored"),
+                &format!(
+                    "the file {name} exceeds the limit of {MAX_FILES} files, and is not stored"
+                ),
             );
             return;
         }
@@ -320,10 +323,10 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn error(told: &Value) -> ConnectorFailure {
-    let status = told["status"]
+fn error(event: &Value) -> ConnectorFailure {
+    let status = event["status"]
         .as_u64()
-        .or_else(|| told["status"].as_str()?.parse().ok());
+        .or_else(|| event["status"].as_str()?.parse().ok());
     let status = status.and_then(|status| u16::try_from(status).ok());
-    ConnectorFailure::reported(status, filled(&told["code"]), text(&told["message"]))
+    ConnectorFailure::reported(status, filled(&event["code"]), text(&event["message"]))
 }

@@ -11,12 +11,12 @@ use crate::upstream::failure::{ConnectorFailure, FailureKind};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;
 
-const MOST_FIELDS: usize = 50;
-const MOST_ACTIONS: usize = 20;
-const MOST_OPTIONS: usize = 100;
+const MAX_FIELDS: usize = 50;
+const MAX_ACTIONS: usize = 20;
+const MAX_OPTIONS: usize = 100;
 
 /// The members of a form that its question and its answer need.
-const KEPT: [&str; 8] = [
+const MEMBERS: [&str; 8] = [
     "form_id",
     "form_token",
     "node_title",
@@ -45,24 +45,24 @@ impl DifyForm {
     /// The form of `human_input_required`; `None` without a token.
     pub(super) fn read(event: &Value) -> Option<Self> {
         let data = event["data"].as_object()?;
-        let kept = KEPT
+        let members = MEMBERS
             .iter()
             .filter_map(|key| Some(((*key).to_owned(), data.get(*key)?.clone())));
         Some(Self {
             token: filled(&event["data"]["form_token"])?.to_owned(),
             run_id: filled(&event["workflow_run_id"])?.to_owned(),
-            data: Value::Object(kept.collect()),
+            data: Value::Object(members.collect()),
         })
     }
 
     /// The form as stored in the state.
-    pub(super) fn kept(&self) -> Value {
+    pub(super) fn stored(&self) -> Value {
         json!({"workflow_run_id": self.run_id, "data": self.data})
     }
 
-    /// The form of a value from [`DifyForm::kept`].
-    pub(super) fn restore(kept: &Value) -> Option<Self> {
-        Self::read(kept)
+    /// The form of a value from [`DifyForm::stored`].
+    pub(super) fn restore(stored: &Value) -> Option<Self> {
+        Self::read(stored)
     }
 
     pub(super) fn token(&self) -> &str {
@@ -79,13 +79,13 @@ impl DifyForm {
         let inputs = self.data["inputs"].as_array().into_iter().flatten();
         let inputs =
             inputs.filter_map(|input| Some((filled(&input["output_variable_name"])?, input)));
-        inputs.take(MOST_FIELDS)
+        inputs.take(MAX_FIELDS)
     }
 
     fn actions(&self) -> impl Iterator<Item = (&str, &Value)> {
         let actions = self.data["actions"].as_array().into_iter().flatten();
         let actions = actions.filter_map(|action| Some((filled(&action["id"])?, action)));
-        actions.take(MOST_ACTIONS)
+        actions.take(MAX_ACTIONS)
     }
 
     /// The question for the person.
@@ -94,7 +94,10 @@ impl DifyForm {
             .inputs()
             .map(|(name, input)| self.field(name, input))
             .collect();
-        let actions: Vec<_> = self.actions().map(|(id, told)| action(id, told)).collect();
+        let actions: Vec<_> = self
+            .actions()
+            .map(|(id, entry)| action(id, entry))
+            .collect();
         let content = without_marks(self.data["form_content"].as_str().unwrap_or_default());
         let title = filled(&self.data["node_title"]).unwrap_or("Form");
         let labels: Vec<_> = actions.iter().map(|action| action.label.as_str()).collect();
@@ -128,7 +131,7 @@ impl DifyForm {
             label: cut(value, 512),
             description: None,
         });
-        let options: Vec<_> = options.take(MOST_OPTIONS).collect();
+        let options: Vec<_> = options.take(MAX_OPTIONS).collect();
         let kind = match input["type"].as_str().unwrap_or_default() {
             "paragraph" => InteractionFieldType::Textarea,
             "select" if !options.is_empty() => InteractionFieldType::Select,
@@ -203,14 +206,14 @@ fn file(name: &str, value: &Value) -> Result<Value, ConnectorFailure> {
     Ok(json!({"transfer_method": "remote_url", "url": url}))
 }
 
-fn action(id: &str, told: &Value) -> InteractionAction {
-    let style = match told["button_style"].as_str() {
+fn action(id: &str, entry: &Value) -> InteractionAction {
+    let style = match entry["button_style"].as_str() {
         Some("primary" | "accent") => InteractionActionStyle::Primary,
         _ => InteractionActionStyle::Default,
     };
     InteractionAction {
         id: cut(id, 128),
-        label: cut(filled(&told["title"]).unwrap_or(id), 512),
+        label: cut(filled(&entry["title"]).unwrap_or(id), 512),
         style,
     }
 }
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn answers_become_submissions() {
-        let form = DifyForm::restore(&form().kept()).unwrap();
+        let form = DifyForm::restore(&form().stored()).unwrap();
         let values = json!({"level": "low", "files": "https://a.example/f", "other": 1});
         let body = form
             .submission(None, values.as_object().unwrap(), "u")

@@ -26,7 +26,7 @@ impl DifyOutputs {
     /// Stores the text of an answer node. Reopened streams repeat their nodes.
     pub(super) fn node_finished(&mut self, data: &Value) {
         let id = data["id"].as_str().unwrap_or_default();
-        self.nodes.retain(|(known, _)| id.is_empty() || known != id);
+        self.nodes.retain(|(other, _)| id.is_empty() || other != id);
         let text = output_text(&data["outputs"]["answer"]);
         self.nodes.extend(text.map(|text| (id.to_owned(), text)));
     }
@@ -70,14 +70,14 @@ fn output_in(outputs: &Value) -> Option<String> {
 /// A text; or `content` of an object, which may be JSON in a text.
 fn output_text(value: &Value) -> Option<String> {
     let content = |value: &Value| filled(&value["content"]).map(str::to_owned);
-    let told = match value {
+    let output = match value {
         Value::String(text) => json::parse(text)
             .as_ref()
             .and_then(content)
             .or_else(|| Some(text.clone())),
         value => content(value).or_else(|| json::text_of(value)),
     };
-    told.filter(|text| !text.trim().is_empty())
+    output.filter(|text| !text.trim().is_empty())
 }
 
 #[cfg(test)]

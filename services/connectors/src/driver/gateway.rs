@@ -36,9 +36,11 @@ impl GatewayHost {
     }
 
     fn message(&self, item: TranscriptItem) -> Option<HistoryMessage> {
-        let is_told =
+        let is_included =
             item.event_id != self.event_id && matches!(item.role.as_str(), "user" | "assistant");
-        let text = item.content.filter(|text| is_told && !text.is_empty())?;
+        let text = item
+            .content
+            .filter(|text| is_included && !text.is_empty())?;
         let role = item.role;
         Some(HistoryMessage { role, text })
     }
@@ -63,8 +65,8 @@ impl RunHost for GatewayHost {
                 // The page lists the newest first.
                 let items = page.items.into_iter();
                 let found = items.filter_map(|item| self.message(item));
-                let most = usize::try_from(messages).unwrap_or(usize::MAX);
-                let mut found: Vec<_> = found.take(most).collect();
+                let max_messages = usize::try_from(messages).unwrap_or(usize::MAX);
+                let mut found: Vec<_> = found.take(max_messages).collect();
                 found.reverse();
                 found
             }

@@ -12,7 +12,7 @@ use crate::upstream::failure::{ConnectorFailure, FailureKind};
 /// Default of `body`.
 const BODY: &str = "{text: .input.text, user: .user, session: .session}";
 /// Maximum headers of one request.
-const MOST_HEADERS: usize = 32;
+const MAX_HEADERS: usize = 32;
 /// Headers that the connection controls.
 const FORBIDDEN: [&str; 8] = [
     "connection",
@@ -87,10 +87,10 @@ impl Config {
             usage: take(&mut members, "usage")?,
         };
         if let Some(key) = members.keys().next() {
-            let known = "delta, snapshot, thought, final, done, error, session, usage";
+            let supported = "delta, snapshot, thought, final, done, error, session, usage";
             return Err(wrong(
                 &format!("/events/{key}"),
-                &format!("is no event; events are: {known}"),
+                &format!("is no event; events are: {supported}"),
             ));
         }
         // Without one of them no answer could have a text.
@@ -124,8 +124,8 @@ impl Config {
 
 fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, ConnectorFailure> {
     let members = reader.object_with_secrets("headers")?;
-    if members.len() > MOST_HEADERS {
-        let fault = format!("has more than {MOST_HEADERS} headers");
+    if members.len() > MAX_HEADERS {
+        let fault = format!("has more than {MAX_HEADERS} headers");
         return Err(wrong("/headers", &fault));
     }
     let mut headers = Vec::new();

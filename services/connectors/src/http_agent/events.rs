@@ -20,7 +20,7 @@ const DONE: &str = "[DONE]";
 pub(super) struct EventMeaning {
     pub(super) pieces: Vec<String>,
     pub(super) snapshot: Option<String>,
-    pub(super) thoughts: Vec<String>,
+    pub(super) reasoning: Vec<String>,
     /// The full text.
     pub(super) end: Option<String>,
     pub(super) is_done: bool,
@@ -32,7 +32,7 @@ pub(super) struct EventMeaning {
 impl EventMeaning {
     pub(super) fn is_nothing(&self) -> bool {
         self.pieces.is_empty()
-            && self.thoughts.is_empty()
+            && self.reasoning.is_empty()
             && self.snapshot.is_none()
             && self.end.is_none()
             && self.error.is_none()
@@ -76,7 +76,7 @@ pub(super) fn map(
         error: run("error", &events.error)?.first().map(failure),
         pieces: texts(run("delta", &events.delta)?),
         snapshot: texts(run("snapshot", &events.snapshot)?).pop(),
-        thoughts: texts(run("thought", &events.thought)?),
+        reasoning: texts(run("thought", &events.thought)?),
         end: texts(run("final", &events.end)?).pop(),
         is_done: !run("done", &events.done)?.is_empty(),
         session: texts(run("session", &events.session)?).pop(),
@@ -123,31 +123,31 @@ impl HttpReply {
     /// Emits the text of an event. Completes the run after the last one.
     pub(super) fn tell(
         &mut self,
-        told: EventMeaning,
+        meaning: EventMeaning,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        for thought in &told.thoughts {
+        for thought in &meaning.reasoning {
             self.answer.think(thought, out);
         }
-        for piece in &told.pieces {
+        for piece in &meaning.pieces {
             self.answer.append(piece, out);
         }
-        if let Some(whole) = &told.snapshot {
-            self.answer.snapshot(whole, out);
+        if let Some(text) = &meaning.snapshot {
+            self.answer.snapshot(text, out);
         }
-        if told.usage.is_some() {
-            self.usage = told.usage;
+        if meaning.usage.is_some() {
+            self.usage = meaning.usage;
         }
-        if let Some(whole) = &told.end {
+        if let Some(text) = &meaning.end {
             self.is_final = true;
             if self.answer.is_empty() {
-                self.answer.append(whole, out);
+                self.answer.append(text, out);
             } else {
                 // The final text may differ from the pieces, and it is authoritative.
-                self.answer.replace(whole, out);
+                self.answer.replace(text, out);
             }
         }
-        if told.is_done {
+        if meaning.is_done {
             return self.complete(out);
         }
         Ok(())

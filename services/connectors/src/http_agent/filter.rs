@@ -27,7 +27,7 @@ const TEXT_BYTES: usize = 4 * 1024;
 /// Stack size in bytes of the parser thread: the parser recurses.
 const PARSER_STACK: usize = 32 * 1024 * 1024;
 /// Maximum values of one run.
-const MOST_VALUES: usize = 1_000;
+const MAX_VALUES: usize = 1_000;
 /// Maximum bytes of a run's error.
 const ERROR_BYTES: usize = 200;
 /// The name of the filter's definition. Filters cannot call it.
@@ -35,8 +35,8 @@ const NAME: &str = "runnel_filter";
 const MAIN: &str = "runnel_filter($event)";
 
 /// Maximum compiled filters in the cache. All runs of an agent use the same ones.
-const MOST_KEPT: usize = 256;
-static KEPT: Mutex<VecDeque<(String, Filter)>> = Mutex::new(VecDeque::new());
+const MAX_CACHED: usize = 256;
+static FILTER_CACHE: Mutex<VecDeque<(String, Filter)>> = Mutex::new(VecDeque::new());
 
 /// A compiled filter. Next to its input it has the variable `$event`.
 #[derive(Clone)]
@@ -94,8 +94,8 @@ impl Filter {
             )));
         }
         // A panic cannot leave the queue half changed, so a poisoned lock is usable.
-        let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, filter)) = kept().iter().find(|(text, _)| text == code) {
+        let cache = || FILTER_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, filter)) = cache().iter().find(|(text, _)| text == code) {
             return Ok(filter.clone());
         }
         // A recursive parser would overflow a worker's stack with a deeply nested text.
@@ -108,9 +108,9 @@ impl Filter {
         let none = || FilterFault::of("cannot be compiled now: try again");
         let filter = Self(Arc::new(compiled.ok_or_else(none)??));
         // Lock again only now: compilation must not block other runs.
-        let mut kept = kept();
-        kept.truncate(MOST_KEPT - 1);
-        kept.push_front((code.to_owned(), filter.clone()));
+        let mut cache = cache();
+        cache.truncate(MAX_CACHED - 1);
+        cache.push_front((code.to_owned(), filter.clone()));
         Ok(filter)
     }
 
@@ -126,8 +126,8 @@ impl Filter {
                 // Only the budget raises this exception.
                 Err(_) => "it takes more than its steps, its time or its size".to_owned(),
             })?;
-            if values.len() == MOST_VALUES {
-                return Err(format!("it gives more than {MOST_VALUES} values"));
+            if values.len() == MAX_VALUES {
+                return Err(format!("it gives more than {MAX_VALUES} values"));
             }
             values.push(value::from(&value));
         }
@@ -180,8 +180,8 @@ fn parse(code: &str) -> Result<Term<&str>, FilterFault> {
         first.map_or_else(
             || FilterFault::of("cannot be read"),
             |(expected, found)| {
-                let place = found.map_or(&code[code.len()..], |token| token.0);
-                FilterFault::at(code, place, format!("expected {}", expected.as_str()))
+                let position = found.map_or(&code[code.len()..], |token| token.0);
+                FilterFault::at(code, position, format!("expected {}", expected.as_str()))
             },
         )
     })

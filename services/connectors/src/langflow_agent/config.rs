@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_must_be_whole_values() {
+    fn references_must_be_complete_values() {
         for (value, is_refused) in [
             (
                 json!({"A": {"key": "env:CONNECTOR_A", "list": ["env:CONNECTOR_B"]}}),

@@ -14,9 +14,9 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum messages of one run.
-const MOST_MESSAGES: usize = 100;
+const MAX_MESSAGES: usize = 100;
 /// Maximum depth of nested blocks.
-const MOST_LEVELS: u32 = 8;
+const MAX_LEVELS: u32 = 8;
 
 /// State of the answer so far: the messages of the flow's outputs.
 pub(super) struct LangflowProgress {
@@ -26,7 +26,7 @@ pub(super) struct LangflowProgress {
     /// Ids and texts of messages.
     messages: Vec<(String, String)>,
     /// The text of all messages as it was sent.
-    told: String,
+    sent: String,
     /// The answer at the flow's end.
     outputs: Vec<String>,
     /// The session in which the flow ran.
@@ -40,7 +40,7 @@ impl LangflowProgress {
             tools: ToolEvents::default(),
             usage: BTreeMap::new(),
             messages: Vec::new(),
-            told: String::new(),
+            sent: String::new(),
             outputs: Vec::new(),
             session: None,
         }
@@ -49,11 +49,11 @@ impl LangflowProgress {
     /// Reads one event, or the document of a server that does not stream. True at the end mark.
     pub(super) fn event(
         &mut self,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<bool, ConnectorFailure> {
-        let data = &told["data"];
-        match told["event"].as_str().unwrap_or_default() {
+        let data = &event["data"];
+        match event["event"].as_str().unwrap_or_default() {
             "token" => {
                 let piece = data["chunk"].as_str().unwrap_or_default();
                 self.append(id_of(data), piece, out);
@@ -76,12 +76,12 @@ impl LangflowProgress {
                 return Ok(true);
             }
             // Servers without streaming answer with one document.
-            "" if told["outputs"].is_array() || told["output"].is_object() => {
-                self.document(told)?;
+            "" if event["outputs"].is_array() || event["output"].is_object() => {
+                self.document(event)?;
                 return Ok(true);
             }
-            "" if told["detail"].is_null() => {}
-            "" => return Err(error(told)),
+            "" if event["detail"].is_null() => {}
+            "" => return Err(error(event)),
             _ => {}
         }
         Ok(false)
@@ -106,7 +106,7 @@ impl LangflowProgress {
             && !text.is_empty()
         {
             text.push_str(piece);
-            self.told.push_str(piece);
+            self.sent.push_str(piece);
             self.answer.append(piece, out);
             return;
         }
@@ -125,25 +125,25 @@ impl LangflowProgress {
             return Err(error(data));
         }
         let id = id_of(data);
-        self.blocks(id, &data["content_blocks"], MOST_LEVELS, &mut 0, out);
+        self.blocks(id, &data["content_blocks"], MAX_LEVELS, &mut 0, out);
         if let Some(usage) = usage_of(&data["properties"]["usage"]) {
             self.usage.insert(id.to_owned(), usage);
         }
-        let told = data["text"].as_str().unwrap_or_default();
+        let content = data["text"].as_str().unwrap_or_default();
         // Messages without text are announced before their tokens.
-        if !told.is_empty()
+        if !content.is_empty()
             && let Some(text) = self.text_of(id)
         {
-            told.clone_into(text);
+            content.clone_into(text);
             self.say(out);
         }
         Ok(())
     }
 
     fn text_of(&mut self, id: &str) -> Option<&mut String> {
-        let known = self.messages.iter().position(|(known, _)| known == id);
-        let at = known.unwrap_or(self.messages.len());
-        if known.is_none() && at < MOST_MESSAGES {
+        let existing = self.messages.iter().position(|(other, _)| other == id);
+        let at = existing.unwrap_or(self.messages.len());
+        if existing.is_none() && at < MAX_MESSAGES {
             self.messages.push((id.to_owned(), String::new()));
         }
         self.messages.get_mut(at).map(|(_, text)| text)
@@ -153,12 +153,12 @@ impl LangflowProgress {
     fn say(&mut self, out: &mut OutputQueue) {
         let texts = self.messages.iter().map(|(_, text)| text.as_str());
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
-        let whole = texts.join("\n\n");
-        match whole.strip_prefix(self.told.as_str()) {
+        let full_text = texts.join("\n\n");
+        match full_text.strip_prefix(self.sent.as_str()) {
             Some(rest) => self.answer.append(rest, out),
-            None => self.answer.replace(&whole, out),
+            None => self.answer.replace(&full_text, out),
         }
-        self.told = whole;
+        self.sent = full_text;
     }
 
     /// Emits the tool calls of an agent, including those in nested blocks.
@@ -176,8 +176,8 @@ impl LangflowProgress {
         for block in blocks.as_array().into_iter().flatten() {
             if block["type"] == "tool_use" {
                 *number += 1;
-                let place = format!("{message}_{number}");
-                let id = filled(&block["id"]).unwrap_or(&place);
+                let fallback_id = format!("{message}_{number}");
+                let id = filled(&block["id"]).unwrap_or(&fallback_id);
                 let input = ["tool_input", "input"]
                     .iter()
                     .find_map(|name| block.get(*name));
@@ -213,13 +213,13 @@ impl LangflowProgress {
         let runs = result["outputs"].as_array().into_iter().flatten();
         let outputs = runs.flat_map(|run| run["outputs"].as_array().into_iter().flatten());
         for output in outputs {
-            let places = [
+            let sources = [
                 &output["results"],
                 &output["outputs"],
                 &output["artifacts"],
                 &output["messages"][0],
             ];
-            self.outputs.extend(places.into_iter().find_map(text_in));
+            self.outputs.extend(sources.into_iter().find_map(text_in));
         }
         // Flows without an output component have their answer in the messages.
         if self.outputs.is_empty() {
@@ -227,13 +227,13 @@ impl LangflowProgress {
         }
     }
 
-    fn document(&mut self, told: &Value) -> Result<(), ConnectorFailure> {
-        if let Some(fault) = told["errors"].get(0) {
+    fn document(&mut self, document: &Value) -> Result<(), ConnectorFailure> {
+        if let Some(fault) = document["errors"].get(0) {
             return Err(error(fault));
         }
-        match filled(&told["output"]["text"]) {
+        match filled(&document["output"]["text"]) {
             Some(text) => self.outputs.push(text.to_owned()),
-            None => self.result(told),
+            None => self.result(document),
         }
         Ok(())
     }
@@ -246,15 +246,15 @@ fn id_of(data: &Value) -> &str {
 /// A text, or the text in a message.
 fn text_in(value: &Value) -> Option<String> {
     let message = &value["message"];
-    let places = [value, message, &message["message"], &message["text"]];
-    let text = places.into_iter().chain([&value["text"]]).find_map(filled);
+    let sources = [value, message, &message["message"], &message["text"]];
+    let text = sources.into_iter().chain([&value["text"]]).find_map(filled);
     let data = &message["data"]["text"];
     text.or_else(|| filled(data)).map(str::to_owned)
 }
 
 fn error(data: &Value) -> ConnectorFailure {
-    let places = [&data["error"], &data["text"]];
-    let message = places.into_iter().find_map(filled);
+    let sources = [&data["error"], &data["text"]];
+    let message = sources.into_iter().find_map(filled);
     let message = message
         .or_else(|| message_of(data))
         .or_else(|| data.as_str());

@@ -10,7 +10,7 @@ use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
 use crate::upstream::failure::ConnectorFailure;
 
 const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
-const MOST_STEPS: u64 = 100_000;
+const MAX_STEPS: u64 = 100_000;
 
 /// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Config {
             assistant: reader.text_or("assistant-id", "agent")?,
             context: reader.object_with_secrets("context")?,
             configurable: reader.object_with_secrets("configurable")?,
-            recursion_limit: reader.integer("recursion-limit", 0, 0..=MOST_STEPS)?,
+            recursion_limit: reader.integer("recursion-limit", 0, 0..=MAX_STEPS)?,
             resend_history: resend_history(reader)?,
             host_tools: reader.host_tools()?,
         })
@@ -67,7 +67,7 @@ impl Config {
             assistant: reader.text_or("assistant-id", "lead_agent")?,
             context: settings.clone(),
             configurable: settings,
-            recursion_limit: reader.integer("recursion-limit", 1_000, 1..=MOST_STEPS)?,
+            recursion_limit: reader.integer("recursion-limit", 1_000, 1..=MAX_STEPS)?,
             resend_history: resend_history(reader)?,
             host_tools: None,
         })

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::langgraph_agent::config::LangGraphServer;
 use crate::langgraph_agent::interrupts::{self, Interrupt};
 use crate::langgraph_agent::messages::{
-    Author, author_of, is_chunk, is_hidden, key_of, text_of, thoughts_of,
+    Author, author_of, is_chunk, is_hidden, key_of, reasoning_of, text_of,
 };
 use crate::machine::OutputQueue;
 use crate::turn::ConnectorTurn;
@@ -20,9 +20,9 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum failed subtasks in a failure.
-const MOST_FAILURES: usize = 5;
+const MAX_FAILURES: usize = 5;
 /// Maximum interrupts of one stop; further ones are ignored.
-const MOST_INTERRUPTS: usize = 20;
+const MAX_INTERRUPTS: usize = 20;
 const CLARIFICATION: &str = "ask_clarification";
 
 /// Status of a run whose stream ended without an end mark.
@@ -70,30 +70,30 @@ impl LangGraphProgress {
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     /// Reads one event. True at the end mark.
     pub(super) fn event(
         &mut self,
         name: &str,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<bool, ConnectorFailure> {
         // Events of subgraphs have their path after a bar.
         match name.split('|').next().unwrap_or_default() {
             "metadata" => {
-                let id = filled(&told["run_id"]).map(str::to_owned);
+                let id = filled(&event["run_id"]).map(str::to_owned);
                 self.run_id = id.or(self.run_id.take());
             }
-            "values" => self.values(told, out),
-            "updates" => self.interrupted(&told["__interrupt__"]),
+            "values" => self.values(event, out),
+            "updates" => self.interrupted(&event["__interrupt__"]),
             "messages" | "messages-tuple" | "message" | "messages/partial"
             | "messages/complete" => {
-                self.messages(told, out);
+                self.messages(event, out);
             }
-            "custom" => self.custom(told),
-            "error" => return Err(error(told)),
+            "custom" => self.custom(event),
+            "error" => return Err(error(event)),
             "end" => return Ok(true),
             _ => {}
         }
@@ -103,21 +103,21 @@ impl LangGraphProgress {
     /// Reads the thread's state after a stream without an end mark.
     pub(super) fn state(
         &mut self,
-        told: &Value,
+        state: &Value,
         out: &mut OutputQueue,
     ) -> Result<Settled, ConnectorFailure> {
-        let run = filled(&told["metadata"]["run_id"]);
+        let run = filled(&state["metadata"]["run_id"]);
         if let (Some(run), Some(own)) = (run, &self.run_id)
             // The state belongs to another run of the thread, so this one has not written its own yet.
             && run != own
         {
             return Ok(Settled::Running);
         }
-        let Some(next) = told["next"].as_array() else {
-            return Err(ConnectorFailure::unreadable(&told.to_string()));
+        let Some(next) = state["next"].as_array() else {
+            return Err(ConnectorFailure::unreadable(&state.to_string()));
         };
-        self.values(&told["values"], out);
-        let tasks = || told["tasks"].as_array().into_iter().flatten();
+        self.values(&state["values"], out);
+        let tasks = || state["tasks"].as_array().into_iter().flatten();
         for task in tasks() {
             self.interrupted(&task["interrupts"]);
         }
@@ -142,8 +142,8 @@ impl LangGraphProgress {
         if let Some((key, text)) = self.last.take() {
             self.tell(&key, &text, out);
         }
-        let is_told = self.answer.complete(out);
-        if !is_told {
+        let is_completed = self.answer.complete(out);
+        if !is_completed {
             return Err(self.silence());
         }
         let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
@@ -163,10 +163,10 @@ impl LangGraphProgress {
     }
 
     /// Reads the new messages of a state.
-    fn values(&mut self, told: &Value, out: &mut OutputQueue) {
-        self.interrupted(&told["__interrupt__"]);
-        let places = [&told["messages"], &told["values"]["messages"]];
-        let Some(messages) = places.into_iter().find_map(Value::as_array) else {
+    fn values(&mut self, state: &Value, out: &mut OutputQueue) {
+        self.interrupted(&state["__interrupt__"]);
+        let sources = [&state["messages"], &state["values"]["messages"]];
+        let Some(messages) = sources.into_iter().find_map(Value::as_array) else {
             return;
         };
         let earlier = self
@@ -174,7 +174,7 @@ impl LangGraphProgress {
             .take()
             .unwrap_or_else(|| earlier_of(messages, self.goes_on));
         let new = messages.iter().enumerate();
-        let new = new.map(|(place, message)| (key_of(message, place), message));
+        let new = new.map(|(index, message)| (key_of(message, index), message));
         for (key, message) in new.filter(|(key, _)| !earlier.contains(key)) {
             match author_of(message) {
                 _ if is_hidden(message) => {}
@@ -202,17 +202,17 @@ impl LangGraphProgress {
     }
 
     /// Reads a message or a piece of one. Metadata may follow it in the list.
-    fn messages(&mut self, told: &Value, out: &mut OutputQueue) {
-        let message = match told {
+    fn messages(&mut self, payload: &Value, out: &mut OutputQueue) {
+        let message = match payload {
             Value::Array(pair) => pair.first().unwrap_or(&Value::Null),
-            told if told["data"].is_object() => &told["data"],
-            told => told,
+            payload if payload["data"].is_object() => &payload["data"],
+            payload => payload,
         };
         let key = filled(&message["id"]).unwrap_or(&self.current.0).to_owned();
         match author_of(message) {
             _ if is_hidden(message) => {}
             Author::Agent => {
-                self.answer.think(&thoughts_of(message), out);
+                self.answer.think(&reasoning_of(message), out);
                 if let Some(usage) = usage_of(&message["usage_metadata"]) {
                     self.count(&key, usage, is_chunk(message));
                 }
@@ -231,8 +231,8 @@ impl LangGraphProgress {
 
     /// Adds up the usage of the pieces of one message.
     fn count(&mut self, key: &str, usage: LlmTokenUsage, is_piece: bool) {
-        let known = self.usage.remove(key).filter(|_| is_piece);
-        if let Some(usage) = usage::sum(known.into_iter().chain([usage])) {
+        let previous = self.usage.remove(key).filter(|_| is_piece);
+        if let Some(usage) = usage::sum(previous.into_iter().chain([usage])) {
             self.usage.insert(key.to_owned(), usage);
         }
     }
@@ -289,25 +289,25 @@ impl LangGraphProgress {
     }
 
     /// Collects failures of DeerFlow's subtasks.
-    fn custom(&mut self, told: &Value) {
+    fn custom(&mut self, event: &Value) {
         let is_failure = matches!(
-            told["type"].as_str(),
+            event["type"].as_str(),
             Some("task_failed" | "task_timed_out")
         );
-        if is_failure && self.failures.len() < MOST_FAILURES {
-            let task = filled(&told["task_id"]).unwrap_or("task");
-            let error = message_of(told).unwrap_or("no reason was given");
+        if is_failure && self.failures.len() < MAX_FAILURES {
+            let task = filled(&event["task_id"]).unwrap_or("task");
+            let error = message_of(event).unwrap_or("no reason was given");
             self.failures.push(cut(&format!("{task}: {error}"), 500));
         }
     }
 
     fn interrupted(&mut self, list: &Value) {
         for interrupt in interrupts::read(list) {
-            let is_known = self
+            let is_present = self
                 .interrupts
                 .iter()
-                .any(|known| known.id.is_some() && known.id == interrupt.id || *known == interrupt);
-            if !is_known && self.interrupts.len() < MOST_INTERRUPTS {
+                .any(|other| other.id.is_some() && other.id == interrupt.id || *other == interrupt);
+            if !is_present && self.interrupts.len() < MAX_INTERRUPTS {
                 self.interrupts.push(interrupt);
             }
         }
@@ -324,13 +324,13 @@ fn earlier_of(messages: &[Value], goes_on: bool) -> BTreeSet<String> {
         _ => messages.len(),
     };
     let keys = messages.iter().enumerate().take(count);
-    keys.map(|(place, message)| key_of(message, place))
+    keys.map(|(index, message)| key_of(message, index))
         .collect()
 }
 
-fn error(told: &Value) -> ConnectorFailure {
-    let code = filled(&told["error"]).filter(|_| told["message"].is_string());
-    let message = message_of(told).or_else(|| told.as_str());
+fn error(event: &Value) -> ConnectorFailure {
+    let code = filled(&event["error"]).filter(|_| event["message"].is_string());
+    let message = message_of(event).or_else(|| event.as_str());
     ConnectorFailure::reported(None, code, message.unwrap_or_default())
 }
 

@@ -5,7 +5,7 @@ use protocol::interaction::InteractionRequest;
 use serde_json::{Value, json};
 
 use crate::upstream::json::{self, filled};
-use crate::upstream::question::{ANSWER, MOST_ACTIONS, action, fields_of, question, value_of};
+use crate::upstream::question::{ANSWER, MAX_ACTIONS, action, fields_of, question, value_of};
 
 /// Members of a value that may hold the question, in order of priority.
 const TEXTS: [&str; 8] = [
@@ -55,7 +55,7 @@ pub(super) fn read(list: &Value) -> Vec<Interrupt> {
 
 impl Interrupt {
     /// The interrupt as stored in the state, in the form that [`read`] accepts.
-    pub(super) fn kept(&self) -> Value {
+    pub(super) fn stored(&self) -> Value {
         json!({"id": self.id, "value": self.value, "response_schema": self.schema})
     }
 
@@ -94,8 +94,8 @@ impl Interrupt {
     pub(super) fn resume(&self, taken: Option<&str>, values: &JsonObject) -> Value {
         let text = values.get(ANSWER).and_then(filled);
         let kind = |kinds: &[&'static str]| {
-            let known = kinds.iter().find(|kind| Some(**kind) == taken);
-            *known.or(kinds.first()).unwrap_or(&"approve")
+            let chosen = kinds.iter().find(|kind| Some(**kind) == taken);
+            *chosen.or(kinds.first()).unwrap_or(&"approve")
         };
         match self.shape() {
             Shape::Decisions(count, kinds) => {
@@ -168,12 +168,14 @@ impl Interrupt {
                 .collect::<Vec<_>>()
                 .join("\n");
         }
-        let told = TEXTS.iter().find_map(|name| filled(&value[*name]));
-        if told.is_none() && value["action_request"].is_object() {
+        let question_text = TEXTS.iter().find_map(|name| filled(&value[*name]));
+        if question_text.is_none() && value["action_request"].is_object() {
             return request_text(&value["action_request"]);
         }
-        let told = told.map(str::to_owned);
-        told.or_else(|| json::text_of(value)).unwrap_or_default()
+        let question_text = question_text.map(str::to_owned);
+        question_text
+            .or_else(|| json::text_of(value))
+            .unwrap_or_default()
     }
 }
 
@@ -221,7 +223,7 @@ fn options_of(value: &Value) -> Vec<(String, String, Value)> {
     let list = ["options", "choices"]
         .iter()
         .find_map(|name| value[*name].as_array());
-    let list = list.filter(|list| list.len() <= MOST_ACTIONS);
+    let list = list.filter(|list| list.len() <= MAX_ACTIONS);
     let mut options: Vec<(String, String, Value)> = Vec::new();
     for (at, option) in list.into_iter().flatten().enumerate() {
         let value = ["value", "id", "label"]
@@ -247,12 +249,12 @@ mod tests {
 
     fn check(value: &Value, taken: Option<&str>, values: &Value, resumed: &Value) {
         let interrupt = &read(&json!([{"id": "i", "value": value}]))[0];
-        let asked = interrupt.question("q");
-        assert!(!asked.title.is_empty() && !asked.fallback_text.is_empty());
+        let request = interrupt.question("q");
+        assert!(!request.title.is_empty() && !request.fallback_text.is_empty());
         if let Some(taken) = taken {
             assert!(
-                asked.actions.iter().any(|action| action.id == taken),
-                "{asked:?}"
+                request.actions.iter().any(|action| action.id == taken),
+                "{request:?}"
             );
         }
         let values = values.as_object().unwrap();
@@ -262,8 +264,8 @@ mod tests {
     #[test]
     fn answers_resume_by_the_form_of_their_interrupt() {
         let none = json!({});
-        let said = json!({"answer": "no"});
-        check(&json!("Sure?"), None, &said, &json!("no"));
+        let answer = json!({"answer": "no"});
+        check(&json!("Sure?"), None, &answer, &json!("no"));
         check(
             &json!({"question": "Go?", "options": ["yes", {"label": "No", "value": 0}]}),
             Some("option_2"),
@@ -279,13 +281,13 @@ mod tests {
         check(
             &review,
             Some("approve"),
-            &said,
+            &answer,
             &json!({"decisions": [approve, approve]}),
         );
         check(
             &review,
             Some("reject"),
-            &said,
+            &answer,
             &json!({"decisions": [reject, reject]}),
         );
         let inbox = json!([{"action_request": {"action": "send", "args": {}}, "config": {"allow_accept": true, "allow_respond": true}}]);
@@ -298,15 +300,15 @@ mod tests {
         check(
             &inbox,
             Some("response"),
-            &said,
+            &answer,
             &json!([{"type": "response", "args": "no"}]),
         );
     }
 
     #[test]
-    fn kept_interrupts_are_restored() {
+    fn stored_interrupts_are_restored() {
         let list = json!([{"id": "i", "value": {"a": 1}, "response_schema": {"type": "number"}}]);
         let interrupts = read(&list);
-        assert_eq!(read(&json!([interrupts[0].kept()])), interrupts);
+        assert_eq!(read(&json!([interrupts[0].stored()])), interrupts);
     }
 }

@@ -32,8 +32,8 @@ pub(super) fn is_chunk(message: &Value) -> bool {
 }
 
 /// The message's id, or its index in the thread.
-pub(super) fn key_of(message: &Value, place: usize) -> String {
-    filled(&message["id"]).map_or_else(|| format!("#{place}"), str::to_owned)
+pub(super) fn key_of(message: &Value, index: usize) -> String {
+    filled(&message["id"]).map_or_else(|| format!("#{index}"), str::to_owned)
 }
 
 /// The text of a content: a text, or the text parts of a list.
@@ -53,7 +53,7 @@ pub(super) fn text_of(message: &Value) -> String {
 }
 
 /// The reasoning in a message.
-pub(super) fn thoughts_of(message: &Value) -> String {
+pub(super) fn reasoning_of(message: &Value) -> String {
     let further = &message["additional_kwargs"]["reasoning_content"];
     let parts = message["content"].as_array().into_iter().flatten();
     let parts = parts.filter_map(|part| match part["type"].as_str() {
@@ -79,12 +79,12 @@ mod tests {
     fn contents_are_texts_or_parts() {
         let parts = json!({"content": ["a", {"type": "text", "text": "b"}, {"type": "thinking", "thinking": "hm"}, {"type": "image_url"}]});
         assert_eq!(
-            (text_of(&parts).as_str(), thoughts_of(&parts).as_str()),
+            (text_of(&parts).as_str(), reasoning_of(&parts).as_str()),
             ("ab", "hm")
         );
         let deep = json!({"content": "a", "additional_kwargs": {"reasoning_content": "hm"}});
         assert_eq!(
-            (text_of(&deep).as_str(), thoughts_of(&deep).as_str()),
+            (text_of(&deep).as_str(), reasoning_of(&deep).as_str()),
             ("a", "hm")
         );
         assert_eq!(text_of(&json!({"content": null})), "");

@@ -10,25 +10,25 @@ use crate::machine::{MachineOutput, OutputQueue};
 /// The open questions, for the case that the run ends before their answers.
 const PENDING: &str = "external.pending_interrupts";
 /// Maximum bytes of the questions in the state.
-const MOST_PENDING: usize = 32 * 1024;
+const MAX_PENDING: usize = 32 * 1024;
 
 #[derive(Default)]
 pub(super) struct LangGraphQuestions {
     open: Vec<Interrupt>,
     answers: Vec<(Option<String>, Value)>,
     /// Number of questions so far. It makes ids unique: interrupts of one task share an id.
-    asked: u32,
+    question_count: u32,
 }
 
 impl LangGraphQuestions {
     /// The questions of an earlier run, if this is the answer to the first one.
     pub(super) fn restore(state: &JsonObject, answer: &InteractionSubmission) -> Option<Self> {
-        let kept = state.get(PENDING)?;
-        let is_known = kept["interaction_id"] == answer.interaction_id.as_str();
-        is_known.then(|| Self {
-            open: interrupts::read(&kept["open"]),
-            answers: serde_json::from_value(kept["answers"].clone()).unwrap_or_default(),
-            asked: 0,
+        let stored = state.get(PENDING)?;
+        let is_current = stored["interaction_id"] == answer.interaction_id.as_str();
+        is_current.then(|| Self {
+            open: interrupts::read(&stored["open"]),
+            answers: serde_json::from_value(stored["answers"].clone()).unwrap_or_default(),
+            question_count: 0,
         })
     }
 
@@ -42,14 +42,14 @@ impl LangGraphQuestions {
         let Some(interrupt) = self.open.first() else {
             return;
         };
-        self.asked += 1;
+        self.question_count += 1;
         let id = interrupt.id.as_deref().unwrap_or("interrupt");
-        let id = format!("langgraph_{id}_{}", self.asked);
-        let open: Vec<_> = self.open.iter().map(Interrupt::kept).collect();
-        let kept = json!({"interaction_id": id, "open": open, "answers": self.answers});
-        let is_small = kept.to_string().len() <= MOST_PENDING;
+        let id = format!("langgraph_{id}_{}", self.question_count);
+        let open: Vec<_> = self.open.iter().map(Interrupt::stored).collect();
+        let stored = json!({"interaction_id": id, "open": open, "answers": self.answers});
+        let is_small = stored.to_string().len() <= MAX_PENDING;
         // Questions beyond the limit are answered within this run or not at all.
-        out.remember(PENDING, if is_small { kept } else { Value::Null });
+        out.remember(PENDING, if is_small { stored } else { Value::Null });
         out.push(MachineOutput::Ask(Box::new(interrupt.question(&id))));
     }
 

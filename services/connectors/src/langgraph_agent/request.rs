@@ -32,16 +32,16 @@ pub(super) fn run(
     };
     let (mut context, mut configurable) = (config.context.clone(), config.configurable.clone());
     if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        let place = if configurable.is_empty() {
+        let target = if configurable.is_empty() {
             &mut context
         } else {
             &mut configurable
         };
-        place.insert(name.clone(), json!(token.expose_secret()));
+        target.insert(name.clone(), json!(token.expose_secret()));
     }
     if config.server == LangGraphServer::DeerFlow {
-        for place in [&mut context, &mut configurable] {
-            place.insert("thread_id".to_owned(), json!(thread));
+        for target in [&mut context, &mut configurable] {
+            target.insert("thread_id".to_owned(), json!(thread));
         }
     }
     let mut settings = JsonObject::new();

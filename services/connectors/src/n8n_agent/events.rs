@@ -50,17 +50,17 @@ impl N8nReply {
         event: &UpstreamEvent,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let told = json::parse(&event.text).unwrap_or_default();
+        let payload = json::parse(&event.text).unwrap_or_default();
         // Chunks without content may pass: only stored text counts.
-        if !told["content"].is_null() && self.held.len() + event.text.len() > DOCUMENT_BYTES {
+        if !payload["content"].is_null() && self.held.len() + event.text.len() > DOCUMENT_BYTES {
             return Err(TransportError::TooLarge.into());
         }
-        match told["type"].as_str() {
+        match payload["type"].as_str() {
             Some("begin") => self.open_blocks += 1,
-            Some("item") => self.item(&told, out),
+            Some("item") => self.item(&payload, out),
             Some("end") => self.open_blocks = self.open_blocks.saturating_sub(1),
             Some("error") => {
-                let message = filled(&told["content"]).or_else(|| message_of(&told));
+                let message = filled(&payload["content"]).or_else(|| message_of(&payload));
                 return Err(ConnectorFailure::reported(
                     None,
                     None,
@@ -79,12 +79,12 @@ impl N8nReply {
     }
 
     /// Reads a piece of a node's text. The text of each run of a node is a paragraph.
-    fn item(&mut self, told: &Value, out: &mut OutputQueue) {
-        let piece = json::text_of(&told["content"]).unwrap_or_default();
+    fn item(&mut self, chunk: &Value, out: &mut OutputQueue) {
+        let piece = json::text_of(&chunk["content"]).unwrap_or_default();
         if piece.is_empty() {
             return;
         }
-        let of = |key: &str| told["metadata"][key].clone();
+        let of = |key: &str| chunk["metadata"][key].clone();
         let source = json!([of("nodeId"), of("runIndex"), of("itemIndex")]);
         let is_first = !self.has_items || self.source != source;
         if is_first {
@@ -142,8 +142,8 @@ impl N8nReply {
     /// The text of a body without chunks: the configured member, or the complete body.
     fn document(&mut self) -> Result<String, ConnectorFailure> {
         let body = std::mem::take(&mut self.rest);
-        let told = json::parse(&body).unwrap_or_default();
-        if told["message"] == STARTED {
+        let document = json::parse(&body).unwrap_or_default();
+        if document["message"] == STARTED {
             let message = "the workflow does not answer: let its webhook respond when the last node finishes, or by a response node";
             return Err(ConnectorFailure::new(FailureKind::EmptyResponse, message));
         }
@@ -152,12 +152,12 @@ impl N8nReply {
 
     /// The configured member of a document, or the complete text.
     fn text_in(&self, text: &str) -> String {
-        let told = json::parse(text).unwrap_or_default();
-        let item = match &told {
+        let document = json::parse(text).unwrap_or_default();
+        let item = match &document {
             Value::Array(items) if items.len() == 1 => &items[0],
-            told => told,
+            document => document,
         };
-        match (item.get(&self.output_key), &told) {
+        match (item.get(&self.output_key), &document) {
             (Some(value), _) => json::text_of(value).unwrap_or_default(),
             (None, Value::String(text)) => text.clone(),
             (None, _) => text.to_owned(),

@@ -11,26 +11,30 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_of;
 
 /// Maximum calls of one answer; further ones are ignored.
-const MOST_CALLS: usize = 128;
+const MAX_CALLS: usize = 128;
 /// Maximum bytes of the arguments of one call.
-const MOST_ARGUMENTS: usize = 64 * 1024;
+const MAX_ARGUMENTS: usize = 64 * 1024;
 
 /// Reads one chunk, or the document of a server that does not stream.
 pub(super) fn event(
     reply: &mut OpenAiReply,
     event: &UpstreamEvent,
-    told: &Value,
+    payload: &Value,
     out: &mut OutputQueue,
 ) -> Result<(), ConnectorFailure> {
-    let choices = told["choices"].as_array().map_or(&[][..], Vec::as_slice);
+    let choices = payload["choices"].as_array().map_or(&[][..], Vec::as_slice);
     let choice = choices
         .iter()
         .find(|choice| choice["index"].as_u64().unwrap_or(0) == 0);
     let nowhere = Value::Null;
     let choice = choice.unwrap_or(&nowhere);
     // Servers send usage on the chunk, on the choice, or under an extension of their own.
-    for place in [&told["usage"], &choice["usage"], &told["x_groq"]["usage"]] {
-        reply.usage = usage_of(place).or(reply.usage.take());
+    for usage in [
+        &payload["usage"],
+        &choice["usage"],
+        &payload["x_groq"]["usage"],
+    ] {
+        reply.usage = usage_of(usage).or(reply.usage.take());
     }
     if event.is_document {
         if !choice.is_object() {
@@ -56,12 +60,12 @@ pub(super) fn event(
 }
 
 /// Reads reasoning and tool calls.
-fn read(reply: &mut OpenAiReply, said: &Value, out: &mut OutputQueue) {
+fn read(reply: &mut OpenAiReply, message: &Value, out: &mut OutputQueue) {
     let thought = ["reasoning_content", "reasoning"]
         .iter()
-        .find_map(|key| said[*key].as_str());
+        .find_map(|key| message[*key].as_str());
     reply.answer.think(thought.unwrap_or_default(), out);
-    for call in said["tool_calls"].as_array().into_iter().flatten() {
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
         reply.calls.push(call);
     }
 }
@@ -127,7 +131,7 @@ impl CallDeltas {
                 }
         };
         let at = self.0.iter().rposition(is_same);
-        if at.is_none() && self.0.len() >= MOST_CALLS {
+        if at.is_none() && self.0.len() >= MAX_CALLS {
             return;
         }
         let at = at.unwrap_or_else(|| {
@@ -146,7 +150,7 @@ impl CallDeltas {
         }
         let arguments = json::text_of(&function["arguments"]).unwrap_or_default();
         // Oversized arguments stay cut and fail to parse, so the call has no parameters.
-        if call.arguments.len() + arguments.len() <= MOST_ARGUMENTS {
+        if call.arguments.len() + arguments.len() <= MAX_ARGUMENTS {
             call.arguments.push_str(&arguments);
         }
     }
@@ -183,7 +187,7 @@ mod tests {
         ] {
             calls.push(&delta);
         }
-        let told: Vec<_> = calls
+        let joined: Vec<_> = calls
             .0
             .iter()
             .map(|call| {
@@ -194,6 +198,6 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(told, [("a", "one", "{\"x\":1}"), ("b", "two", "{}")]);
+        assert_eq!(joined, [("a", "one", "{\"x\":1}"), ("b", "two", "{}")]);
     }
 }

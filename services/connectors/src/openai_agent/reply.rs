@@ -36,11 +36,11 @@ impl OpenAiReply {
 
     /// True after the first content or tool call.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     /// True if the answer is complete. Servers may omit one of the two end marks.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.is_done || self.finish_reason.is_some()
     }
 
@@ -65,32 +65,35 @@ impl OpenAiReply {
 }
 
 /// The error in an event or a document.
-pub(super) fn error_in(name: Option<&str>, told: &Value) -> Option<ConnectorFailure> {
-    let error = &told["error"];
+pub(super) fn error_in(name: Option<&str>, payload: &Value) -> Option<ConnectorFailure> {
+    let error = &payload["error"];
     let has_error = match error {
         Value::Object(members) => !members.is_empty(),
         Value::String(text) => !text.is_empty(),
         _ => false,
     };
-    let calls_itself_one = ["type", "object"].iter().any(|key| told[*key] == "error");
-    let is_answer =
-        told.get("choices").is_some() || told.get("output").is_some() || told.get("type").is_some();
+    let calls_itself_one = ["type", "object"]
+        .iter()
+        .any(|key| payload[*key] == "error");
+    let is_answer = payload.get("choices").is_some()
+        || payload.get("output").is_some()
+        || payload.get("type").is_some();
     // FastGPT and RAGFlow report errors by a code and a message under status 200.
     let has_code = !is_answer
-        && told["code"]
+        && payload["code"]
             .as_i64()
             .is_some_and(|code| code != 0 && code != 200);
     if !has_error && !calls_itself_one && !has_code && name != Some("error") {
         return None;
     }
-    let place = if has_error { error } else { told };
-    let code = code_of(place);
-    let message = place
+    let source = if has_error { error } else { payload };
+    let code = code_of(source);
+    let message = source
         .as_str()
-        .or_else(|| message_of(place))
+        .or_else(|| message_of(source))
         .unwrap_or_default();
     Some(ConnectorFailure::reported(
-        status_of(place, code.as_deref()),
+        status_of(source, code.as_deref()),
         code.as_deref(),
         message,
     ))

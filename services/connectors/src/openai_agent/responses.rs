@@ -13,17 +13,17 @@ use crate::upstream::usage::usage_of;
 pub(super) fn event(
     reply: &mut OpenAiReply,
     event: &UpstreamEvent,
-    told: &Value,
+    payload: &Value,
     out: &mut OutputQueue,
 ) -> Result<(), ConnectorFailure> {
     if event.is_document {
-        if !told["output"].is_array() {
+        if !payload["output"].is_array() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
-        return finished(reply, told, out);
+        return finished(reply, payload, out);
     }
-    let piece = told["delta"].as_str().unwrap_or_default();
-    let kind = told["type"]
+    let piece = payload["delta"].as_str().unwrap_or_default();
+    let kind = payload["type"]
         .as_str()
         .or(event.name.as_deref())
         .unwrap_or_default();
@@ -32,10 +32,10 @@ pub(super) fn event(
         "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
             reply.answer.think(piece, out);
         }
-        "response.output_item.added" => tool_began(reply, &told["item"], out),
-        "response.output_item.done" => tool_ended(reply, &told["item"], out),
+        "response.output_item.added" => tool_began(reply, &payload["item"], out),
+        "response.output_item.done" => tool_ended(reply, &payload["item"], out),
         "response.completed" | "response.incomplete" | "response.failed" => {
-            return finished(reply, &told["response"], out);
+            return finished(reply, &payload["response"], out);
         }
         _ => {}
     }

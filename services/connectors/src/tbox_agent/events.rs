@@ -14,7 +14,7 @@ use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;
 
 /// Maximum files of one answer; further ones are dropped.
-const MOST_FILES: usize = 50;
+const MAX_FILES: usize = 50;
 
 /// State of the answer so far.
 pub(super) struct TboxProgress {
@@ -52,16 +52,16 @@ impl TboxProgress {
     pub(super) fn event(
         &mut self,
         name: &str,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        let payload = payload(&told["payload"]);
-        self.learn([&payload, told]);
-        let kind = told["type"].as_str().or_else(|| told["event"].as_str());
+        let payload = payload(&event["payload"]);
+        self.learn([&payload, event]);
+        let kind = event["type"].as_str().or_else(|| event["event"].as_str());
         let is_error = name == "error" || kind == Some("error");
         if is_error {
-            let place = if payload.is_object() { &payload } else { told };
-            return Err(error_of(place));
+            let source = if payload.is_object() { &payload } else { event };
+            return Err(error_of(source));
         }
         match kind.unwrap_or(name) {
             "chunk" => self.chunk(&payload, out),
@@ -77,7 +77,7 @@ impl TboxProgress {
             }
             "end" => self.has_end = true,
             // Gateways in front of Tbox report errors under status 200.
-            _ => return failure_of(told).map_or(Ok(()), Err),
+            _ => return failure_of(event).map_or(Ok(()), Err),
         }
         Ok(())
     }
@@ -85,16 +85,16 @@ impl TboxProgress {
     /// Reads the document of an application that does not stream.
     pub(super) fn document(
         &mut self,
-        told: &Value,
+        document: &Value,
         out: &mut OutputQueue,
     ) -> Result<(), ConnectorFailure> {
-        if let Some(failure) = failure_of(told) {
+        if let Some(failure) = failure_of(document) {
             return Err(failure);
         }
-        let data = &told["data"];
+        let data = &document["data"];
         let parts = data["result"].as_array();
-        let parts = parts.ok_or_else(|| ConnectorFailure::unreadable(&told.to_string()))?;
-        self.learn([data, told]);
+        let parts = parts.ok_or_else(|| ConnectorFailure::unreadable(&document.to_string()))?;
+        self.learn([data, document]);
         for thought in data["reasoningContent"].as_array().into_iter().flatten() {
             let thought = thought["text"].as_str();
             self.answer.think(thought.unwrap_or_default(), out);
@@ -108,12 +108,12 @@ impl TboxProgress {
         Ok(())
     }
 
-    fn learn(&mut self, places: [&Value; 2]) {
-        let id = places
+    fn learn(&mut self, sources: [&Value; 2]) {
+        let id = sources
             .iter()
-            .find_map(|place| filled(&place["conversationId"]));
+            .find_map(|source| filled(&source["conversationId"]));
         self.conversation = id.map(str::to_owned);
-        let usage = places.into_iter().find_map(usage_in);
+        let usage = sources.into_iter().find_map(usage_in);
         self.usage = usage.or(self.usage.take());
     }
 
@@ -135,7 +135,7 @@ impl TboxProgress {
         let Some(parsed) = Url::parse(url).ok().filter(is_public) else {
             return;
         };
-        if self.files.len() >= MOST_FILES || !self.files.insert(url.to_owned()) {
+        if self.files.len() >= MAX_FILES || !self.files.insert(url.to_owned()) {
             return;
         }
         let last = parsed
@@ -177,16 +177,16 @@ fn is_text(part: &Value) -> bool {
 }
 
 /// A payload: JSON in a text, plain text, or an object.
-fn payload(told: &Value) -> Value {
-    let parsed = told.as_str().and_then(json::parse);
+fn payload(value: &Value) -> Value {
+    let parsed = value.as_str().and_then(json::parse);
     let parsed = parsed.filter(|parsed| parsed.is_object() || parsed.is_array());
-    parsed.unwrap_or_else(|| told.clone())
+    parsed.unwrap_or_else(|| value.clone())
 }
 
 /// The failure in a document: a code other than 0.
-pub(super) fn failure_of(told: &Value) -> Option<ConnectorFailure> {
-    let code = text_of(&told["errorCode"])?;
-    (code != "0").then(|| error_of(told))
+pub(super) fn failure_of(event: &Value) -> Option<ConnectorFailure> {
+    let code = text_of(&event["errorCode"])?;
+    (code != "0").then(|| error_of(event))
 }
 
 fn error_of(error: &Value) -> ConnectorFailure {

@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
     state: JsonObject,
     /// The current line holds the text of deltas.
     is_in_text: bool,
-    has_told_text: bool,
+    has_printed_text: bool,
     has_failed: bool,
     broken: Option<io::Error>,
 }
@@ -61,7 +61,7 @@ impl Terminal {
         match kind {
             Some(ResultType::MessageCompleted) => {
                 // The deltas printed this text already.
-                if !self.has_told_text {
+                if !self.has_printed_text {
                     writeln!(out, "{}", text("/message/content"))?;
                 }
                 match &data["file_ids"] {
@@ -104,7 +104,7 @@ impl Terminal {
 
     fn print_delta(&mut self, piece: &str, all: &str, out: &mut impl Write) -> io::Result<()> {
         self.is_in_text = true;
-        self.has_told_text = true;
+        self.has_printed_text = true;
         if piece.is_empty() {
             // A terminal cannot take back printed text, so mark the replacement.
             return write!(out, "\n[replaced]\n{all}");

@@ -14,11 +14,11 @@ const REPEATS: usize = 64;
 #[derive(Debug)]
 pub struct AnswerText {
     streams: bool,
-    shows_thoughts: bool,
+    shows_reasoning: bool,
     /// Maximum bytes of one result's data.
-    most: usize,
+    max_bytes: usize,
     filter: ThinkFilter,
-    thoughts: MarkedThoughts,
+    reasoning: MarkedReasoning,
     text: String,
     /// The last snapshot, reasoning included.
     snapshot: String,
@@ -33,11 +33,11 @@ impl AnswerText {
     pub fn new(turn: &ConnectorTurn) -> Self {
         Self {
             streams: turn.streams,
-            shows_thoughts: turn.shows_thoughts,
+            shows_reasoning: turn.shows_reasoning,
             // Leave an eighth of the limit for the envelope around the data.
-            most: turn.result_bytes - turn.result_bytes / 8,
+            max_bytes: turn.result_bytes - turn.result_bytes / 8,
             filter: ThinkFilter::default(),
-            thoughts: MarkedThoughts::default(),
+            reasoning: MarkedReasoning::default(),
             text: String::new(),
             snapshot: String::new(),
             repeated: 0,
@@ -54,8 +54,8 @@ impl AnswerText {
         self.has_begun = true;
         let filtered = self.filter.push(piece);
         // A restarted text repeats its reasoning, so emit only the new part.
-        let thoughts = self.thoughts.new_of(&filtered.thoughts);
-        self.think(&thoughts, out);
+        let reasoning = self.reasoning.new_of(&filtered.thoughts);
+        self.think(&reasoning, out);
         if filtered.starts_over {
             self.text.clear();
             self.restate(&filtered.text, out);
@@ -65,23 +65,27 @@ impl AnswerText {
     }
 
     /// The full text so far, for platforms that repeat it: emits the new part, or replaces the text.
-    pub fn snapshot(&mut self, whole: &str, out: &mut OutputQueue) {
-        let last = std::mem::replace(&mut self.snapshot, whole.to_owned());
-        match whole.strip_prefix(last.as_str()) {
+    pub fn snapshot(&mut self, full_text: &str, out: &mut OutputQueue) {
+        let last = std::mem::replace(&mut self.snapshot, full_text.to_owned());
+        match full_text.strip_prefix(last.as_str()) {
             Some(piece) => self.append(piece, out),
-            None => self.replace(whole, out),
+            None => self.replace(full_text, out),
         }
     }
 
     /// Replaces the text so far by another one.
-    pub fn replace(&mut self, whole: &str, out: &mut OutputQueue) {
+    pub fn replace(&mut self, full_text: &str, out: &mut OutputQueue) {
         self.has_begun = true;
         // The new text may end within a reasoning mark, which later pieces continue.
         self.filter = ThinkFilter::default();
-        let FilteredText { text, thoughts, .. } = self.filter.push(whole);
-        self.thoughts.start_over();
-        let thoughts = self.thoughts.new_of(&thoughts);
-        self.think(&thoughts, out);
+        let FilteredText {
+            text,
+            thoughts: reasoning,
+            ..
+        } = self.filter.push(full_text);
+        self.reasoning.start_over();
+        let reasoning = self.reasoning.new_of(&reasoning);
+        self.think(&reasoning, out);
         if text != self.text {
             self.text.clear();
             self.restate(&text, out);
@@ -90,21 +94,23 @@ impl AnswerText {
 
     /// The complete text, for platforms that send it at the end of an answer whose pieces may lack a part. Emits the
     /// missing part. A text that differs from the pieces is ignored; white space is not compared.
-    pub fn add_missing(&mut self, whole: &str, out: &mut OutputQueue) {
+    pub fn add_missing(&mut self, full_text: &str, out: &mut OutputQueue) {
         // A held part of a mark belongs to the text, so release it before the comparison.
         let rest = self.filter.finish();
         self.say(&rest, out);
         if self.is_empty() {
-            return self.append(whole, out);
+            return self.append(full_text, out);
         }
-        let whole = without_thinking(whole);
-        match end_of(&self.text, &whole) {
-            Some(end) if !whole[end..].trim().is_empty() => {
+        let full_text = without_thinking(full_text);
+        match end_of(&self.text, &full_text) {
+            Some(end) if !full_text[end..].trim().is_empty() => {
                 self.filter = ThinkFilter::default();
-                self.append(&whole[end..], out);
+                self.append(&full_text[end..], out);
             }
             // The pieces are a later part of the text, so the beginning is missing: replace it all.
-            None if squeezed(&whole).contains(&squeezed(&self.text)) => self.replace(&whole, out),
+            None if squeezed(&full_text).contains(&squeezed(&self.text)) => {
+                self.replace(&full_text, out)
+            }
             Some(_) | None => {}
         }
     }
@@ -115,9 +121,9 @@ impl AnswerText {
             return;
         }
         self.has_begun = true;
-        if self.shows_thoughts {
+        if self.shows_reasoning {
             // A quarter of the limit leaves space for JSON escapes.
-            for piece in pieces(piece, self.most / 4) {
+            for piece in pieces(piece, self.max_bytes / 4) {
                 out.tell(results::thought(piece));
             }
         }
@@ -146,23 +152,23 @@ impl AnswerText {
             return false;
         }
         // The gateway assembles a longer message from the deltas.
-        if self.text.len() <= self.most / 2 || !self.streams {
-            out.tell(results::completed(&cut(&self.text, self.most / 2)));
+        if self.text.len() <= self.max_bytes / 2 || !self.streams {
+            out.tell(results::completed(&cut(&self.text, self.max_bytes / 2)));
         }
         true
     }
 
     /// Completes the message. A message with files needs no text.
     pub fn complete_with_files(&mut self, has_files: bool, out: &mut OutputQueue) -> bool {
-        let is_told = self.complete(out);
-        if !is_told && has_files {
+        let is_completed = self.complete(out);
+        if !is_completed && has_files {
             out.tell(results::completed(""));
         }
-        is_told || has_files
+        is_completed || has_files
     }
 
     fn say(&mut self, text: &str, out: &mut OutputQueue) {
-        for piece in pieces(text, self.most / 4) {
+        for piece in pieces(text, self.max_bytes / 4) {
             self.text.push_str(piece);
             self.sequence += 1;
             if !self.streams {
@@ -170,7 +176,7 @@ impl AnswerText {
             }
             // Integer form of the ratio: new bytes / all bytes >= 1 / `REPEATS`.
             let is_much_new = (self.text.len() - self.repeated) * REPEATS >= self.text.len();
-            let repeats = is_much_new && self.text.len() <= self.most / 4;
+            let repeats = is_much_new && self.text.len() <= self.max_bytes / 4;
             if repeats {
                 self.repeated = self.text.len();
             }
@@ -181,7 +187,7 @@ impl AnswerText {
 
     /// Restarts the text: a delta with the full text replaces the earlier ones.
     fn restate(&mut self, text: &str, out: &mut OutputQueue) {
-        let first = pieces(text, self.most / 4).next().unwrap_or_default();
+        let first = pieces(text, self.max_bytes / 4).next().unwrap_or_default();
         first.clone_into(&mut self.text);
         self.repeated = first.len();
         self.sequence += 1;
@@ -193,9 +199,9 @@ impl AnswerText {
     }
 }
 
-/// The end of `text` within the beginning of `complete`, ignoring white space.
-fn end_of(text: &str, whole: &str) -> Option<usize> {
-    let mut letters = whole
+/// The end of `text` within the beginning of `full_text`, ignoring white space.
+fn end_of(text: &str, full_text: &str) -> Option<usize> {
+    let mut letters = full_text
         .char_indices()
         .filter(|(_, letter)| !letter.is_whitespace());
     let mut end = 0;
@@ -215,13 +221,13 @@ fn squeezed(text: &str) -> String {
 
 /// Reasoning between marks of the text. A text that is sent again repeats it.
 #[derive(Debug, Default)]
-struct MarkedThoughts {
-    told: String,
+struct MarkedReasoning {
+    emitted: String,
     /// Reasoning since the last restart of the text.
     current: String,
 }
 
-impl MarkedThoughts {
+impl MarkedReasoning {
     fn start_over(&mut self) {
         self.current.clear();
     }
@@ -230,15 +236,15 @@ impl MarkedThoughts {
     fn new_of(&mut self, piece: &str) -> String {
         self.current.push_str(piece);
         // The repetition has not reached new reasoning yet.
-        if self.told.starts_with(&self.current) {
+        if self.emitted.starts_with(&self.current) {
             return String::new();
         }
         let new = self
             .current
-            .strip_prefix(&self.told)
+            .strip_prefix(&self.emitted)
             .unwrap_or(piece)
             .to_owned();
-        self.told.clone_from(&self.current);
+        self.emitted.clone_from(&self.current);
         new
     }
 }
@@ -262,8 +268,8 @@ mod tests {
     use super::*;
     use crate::machine::MachineOutput;
 
-    fn told(out: OutputQueue) -> Vec<String> {
-        let told = out.0.into_iter().map(|output| match output {
+    fn emitted(out: OutputQueue) -> Vec<String> {
+        let texts = out.0.into_iter().map(|output| match output {
             MachineOutput::Tell(result) => match result.kind.as_str() {
                 "message.delta" => {
                     let chunk = &result.data["chunk"];
@@ -277,18 +283,18 @@ mod tests {
             },
             other => format!("{other:?}"),
         });
-        told.collect()
+        texts.collect()
     }
 
-    fn told_last(out: OutputQueue) -> String {
-        told(out).pop().unwrap_or_default()
+    fn last_emitted(out: OutputQueue) -> String {
+        emitted(out).pop().unwrap_or_default()
     }
 
     fn answer(streams: bool, result_bytes: usize) -> AnswerText {
         AnswerText::new(&ConnectorTurn {
             streams,
             result_bytes,
-            shows_thoughts: true,
+            shows_reasoning: true,
             ..ConnectorTurn::default()
         })
     }
@@ -296,16 +302,16 @@ mod tests {
     #[test]
     fn snapshots_become_increments() {
         let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
-        for whole in ["He", "Hello", "Hello", "Bye"] {
-            answer.snapshot(whole, &mut out);
+        for snapshot in ["He", "Hello", "Hello", "Bye"] {
+            answer.snapshot(snapshot, &mut out);
         }
         assert!(answer.complete(&mut out));
-        assert_eq!(told(out), ["He|He", "llo|Hello", "|Bye", "=Bye"]);
+        assert_eq!(emitted(out), ["He|He", "llo|Hello", "|Bye", "=Bye"]);
     }
 
     #[test]
-    fn adds_what_no_piece_told() {
-        for (pieces, whole, told) in [
+    fn adds_text_missing_from_pieces() {
+        for (pieces, full_text, expected) in [
             (&[][..], "a\nb", "a\nb"),
             (&["a"], "a\nb", "a\nb"),
             (&["a\n\n"], "a\nb", "a\n\n\nb"),
@@ -320,25 +326,25 @@ mod tests {
             for piece in pieces {
                 answer.append(piece, &mut out);
             }
-            answer.add_missing(whole, &mut out);
+            answer.add_missing(full_text, &mut out);
             answer.complete(&mut out);
-            let completed = told_last(out);
-            assert_eq!(completed, format!("={told}"), "{pieces:?} {whole}");
+            let completed = last_emitted(out);
+            assert_eq!(completed, format!("={expected}"), "{pieces:?} {full_text}");
         }
     }
 
     #[test]
-    fn thoughts_are_split_off() {
+    fn reasoning_is_split_off() {
         let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for piece in ["<thi", "nk>hm</think>", "\n\nYes"] {
             answer.append(piece, &mut out);
         }
         answer.complete(&mut out);
-        assert_eq!(told(out), ["?hm", "Yes|Yes", "=Yes"]);
+        assert_eq!(emitted(out), ["?hm", "Yes|Yes", "=Yes"]);
     }
 
     #[test]
-    fn restated_text_repeats_no_thoughts() {
+    fn restated_text_repeats_no_reasoning() {
         let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
         for piece in ["<think>a", "b", "</think>Hi"] {
             answer.append(piece, &mut out);
@@ -350,17 +356,17 @@ mod tests {
         answer.replace("<think>ab", &mut out);
         answer.append("c</think>Ho", &mut out);
         answer.complete(&mut out);
-        assert_eq!(told(out), ["?a", "?b", "?c", "=Ho"]);
+        assert_eq!(emitted(out), ["?a", "?b", "?c", "=Ho"]);
     }
 
     #[test]
-    fn closing_marks_turn_text_into_thoughts() {
+    fn closing_marks_turn_text_into_reasoning() {
         let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
         for piece in ["hm", "</think>", "Yes"] {
             answer.append(piece, &mut out);
         }
         answer.complete(&mut out);
-        assert_eq!(told(out), ["hm|hm", "|", "Yes|Yes", "=Yes"]);
+        assert_eq!(emitted(out), ["hm|hm", "|", "Yes|Yes", "=Yes"]);
     }
 
     #[test]
@@ -368,17 +374,18 @@ mod tests {
         let (mut answer, mut out) = (answer(true, 64), OutputQueue::default());
         answer.append(&"ä".repeat(100), &mut out);
         assert!(answer.complete(&mut out));
-        let told = told(out);
+        let emitted = emitted(out);
         assert!(
-            told.iter()
-                .all(|told| told.len() <= 64 && !told.starts_with('=')),
-            "{told:?}"
+            emitted
+                .iter()
+                .all(|emitted| emitted.len() <= 64 && !emitted.starts_with('=')),
+            "{emitted:?}"
         );
-        let whole: String = told
+        let joined: String = emitted
             .iter()
-            .map(|told| told.split('|').next().unwrap())
+            .map(|emitted| emitted.split('|').next().unwrap())
             .collect();
-        assert_eq!(whole, "ä".repeat(100));
+        assert_eq!(joined, "ä".repeat(100));
     }
 
     #[test]
@@ -387,6 +394,6 @@ mod tests {
         answer.append("a", &mut out);
         answer.append("b", &mut out);
         answer.complete(&mut out);
-        assert_eq!(told(out), ["=ab"]);
+        assert_eq!(emitted(out), ["=ab"]);
     }
 }

@@ -60,7 +60,7 @@ pub struct CallTimeouts {
 pub struct ConfigReader<'a> {
     config: &'a JsonObject,
     source: &'a SecretSource,
-    known: Vec<&'static str>,
+    accepted: Vec<&'static str>,
     secrets: Vec<SecretString>,
     /// Names of the variables that were read, each with its key.
     variables: Vec<(String, String)>,
@@ -73,7 +73,7 @@ impl<'a> ConfigReader<'a> {
         Self {
             config,
             source,
-            known: Vec::new(),
+            accepted: Vec::new(),
             secrets: Vec::new(),
             variables: Vec::new(),
             urls: Vec::new(),
@@ -236,12 +236,9 @@ impl<'a> ConfigReader<'a> {
             return Ok(default);
         };
         let number = value.as_u64().filter(|number| range.contains(number));
-        let (least, most) = (range.start(), range.end());
+        let (min, max) = (range.start(), range.end());
         number.ok_or_else(|| {
-            ConnectorFailure::config(
-                key,
-                &format!("must be a whole number from {least} to {most}"),
-            )
+            ConnectorFailure::config(key, &format!("must be a whole number from {min} to {max}"))
         })
     }
 
@@ -303,7 +300,7 @@ impl<'a> ConfigReader<'a> {
 
     /// Accepts keys without effect.
     pub fn ignore(&mut self, keys: &[&'static str]) {
-        self.known.extend_from_slice(keys);
+        self.accepted.extend_from_slice(keys);
     }
 
     /// `host-tools`, or the option of migrated configurations: the name of the input variable for the run token.
@@ -338,7 +335,7 @@ impl<'a> ConfigReader<'a> {
         let unknown = self
             .config
             .keys()
-            .find(|key| !self.known.contains(&key.as_str()));
+            .find(|key| !self.accepted.contains(&key.as_str()));
         match unknown {
             None => Ok(self.secrets),
             Some(key) => Err(ConnectorFailure::config(
@@ -349,7 +346,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'a Value> {
-        self.known.push(key);
+        self.accepted.push(key);
         self.config.get(key).filter(|value| !value.is_null())
     }
 }

@@ -12,7 +12,7 @@ use crate::upstream::results::{self, cut};
 /// Maximum characters of a response in the details.
 const EXCERPT_CHARS: usize = 200;
 /// Maximum bytes of a response that are stored before redaction.
-const KEPT_BYTES: usize = 8 * 1024;
+const EXCERPT_BYTES: usize = 8 * 1024;
 /// Maximum bytes of a message.
 const MESSAGE_BYTES: usize = 2_000;
 
@@ -197,7 +197,7 @@ impl ConnectorFailure {
     }
 
     fn excerpt(self, text: &str) -> Self {
-        self.detail("excerpt", cut(text, KEPT_BYTES))
+        self.detail("excerpt", cut(text, EXCERPT_BYTES))
     }
 
     /// Without secrets, and with texts cut to their bounds.
@@ -268,22 +268,22 @@ pub fn message_of(error: &Value) -> Option<&str> {
 impl From<ErrorStatus> for ConnectorFailure {
     fn from(refusal: ErrorStatus) -> Self {
         let status = refusal.head.status;
-        let told = refusal.message();
-        let told = told.map_or_else(String::new, |told| format!(": {told}"));
+        let reason = refusal.message();
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
         let (kind, message) = match status {
             401 | 403 => (
                 FailureKind::AuthError,
                 format!(
-                    "the platform refused the credentials ({status}), check the agent's key{told}"
+                    "the platform refused the credentials ({status}), check the agent's key{reason}"
                 ),
             ),
             429 => (
                 FailureKind::RateLimited,
-                format!("the platform limits requests (429), try later{told}"),
+                format!("the platform limits requests (429), try later{reason}"),
             ),
             408 | 504 => (
                 FailureKind::Timeout,
-                format!("the platform timed out ({status}){told}"),
+                format!("the platform timed out ({status}){reason}"),
             ),
             300..=399 => (
                 // Redirects are not followed: the credential would go to an address that was not configured.
@@ -292,7 +292,7 @@ impl From<ErrorStatus> for ConnectorFailure {
             ),
             _ => (
                 FailureKind::HttpError,
-                format!("the platform answered with status {status}{told}"),
+                format!("the platform answered with status {status}{reason}"),
             ),
         };
         let mut failure = Self::new(kind, message)

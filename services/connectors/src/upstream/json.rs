@@ -32,8 +32,8 @@ fn without_lone_surrogates(text: &str) -> Option<String> {
             // Skip the escaped character too, so that the second backslash of `\\\\` starts no escape.
             None => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
         };
-        let (kept, behind) = escape.split_at(length);
-        repaired.push_str(kept);
+        let (copied, behind) = escape.split_at(length);
+        repaired.push_str(copied);
         rest = behind;
     }
     repaired.push_str(rest);

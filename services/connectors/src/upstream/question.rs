@@ -12,10 +12,10 @@ use crate::upstream::results::cut;
 
 /// The field of an answer that is no object.
 pub const ANSWER: &str = "answer";
-const MOST_FIELDS: usize = 50;
-const MOST_OPTIONS: usize = 100;
+const MAX_FIELDS: usize = 50;
+const MAX_OPTIONS: usize = 100;
 /// Maximum buttons of one question.
-pub const MOST_ACTIONS: usize = 20;
+pub const MAX_ACTIONS: usize = 20;
 
 /// A question that the run waits for.
 pub fn question(
@@ -81,7 +81,7 @@ pub fn fields_of(schema: &Value) -> Vec<InteractionField> {
     let fields = properties
         .iter()
         .map(|(name, schema)| field(name, schema, required(name)));
-    fields.take(MOST_FIELDS).collect()
+    fields.take(MAX_FIELDS).collect()
 }
 
 /// The answer as a value of the schema.
@@ -129,12 +129,12 @@ fn field(name: &str, schema: &Value, required: bool) -> InteractionField {
 }
 
 fn choices_of(schema: &Value) -> impl Iterator<Item = &Value> {
-    let place = if schema["type"] == "array" {
+    let source = if schema["type"] == "array" {
         &schema["items"]
     } else {
         schema
     };
-    place["enum"].as_array().into_iter().flatten()
+    source["enum"].as_array().into_iter().flatten()
 }
 
 fn options_of(schema: &Value) -> Vec<InteractionOption> {
@@ -142,7 +142,7 @@ fn options_of(schema: &Value) -> Vec<InteractionOption> {
     for text in choices_of(schema).filter_map(json::text_of) {
         let value = cut(&text, 512);
         let is_new = options.iter().all(|option| option.value != value);
-        if is_new && !value.is_empty() && options.len() < MOST_OPTIONS {
+        if is_new && !value.is_empty() && options.len() < MAX_OPTIONS {
             options.push(InteractionOption {
                 label: value.clone(),
                 value,
@@ -225,9 +225,9 @@ mod tests {
     #[test]
     fn questions_have_a_title_and_a_fallback() {
         let actions = vec![action("yes", "", true), action("no", "No", false)];
-        let asked = question("q", "Go?\nIt is late.", Vec::new(), actions);
-        assert_eq!(asked.title, "Go?");
-        assert_eq!(asked.fallback_text, "Go?\nIt is late.\nyes / No");
+        let request = question("q", "Go?\nIt is late.", Vec::new(), actions);
+        assert_eq!(request.title, "Go?");
+        assert_eq!(request.fallback_text, "Go?\nIt is late.\nyes / No");
         assert_eq!(question("q", " ", Vec::new(), Vec::new()).title, "Question");
     }
 }

@@ -173,8 +173,8 @@ fn document(body: &[u8]) -> Option<UpstreamEvent> {
     })
 }
 
-fn extend(buffer: &mut Vec<u8>, bytes: &[u8], most: usize) -> Result<(), TransportError> {
-    if buffer.len() + bytes.len() > most {
+fn extend(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), TransportError> {
+    if buffer.len() + bytes.len() > limit {
         return Err(TransportError::TooLarge);
     }
     buffer.extend_from_slice(bytes);

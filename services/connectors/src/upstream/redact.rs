@@ -24,20 +24,20 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 /// Redacts the secrets of one run, and texts that look like secrets.
 #[derive(Debug, Default)]
 pub struct SecretRedactor {
-    known: Vec<SecretString>,
+    secrets: Vec<SecretString>,
 }
 
 impl SecretRedactor {
     /// A redactor for these secrets.
-    pub fn new(mut known: Vec<SecretString>) -> Self {
-        known.retain(|secret| secret.expose_secret().len() >= SHORTEST);
-        Self { known }
+    pub fn new(mut secrets: Vec<SecretString>) -> Self {
+        secrets.retain(|secret| secret.expose_secret().len() >= SHORTEST);
+        Self { secrets }
     }
 
     /// The text without secrets.
     pub fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for secret in &self.known {
+        for secret in &self.secrets {
             if text.contains(secret.expose_secret()) {
                 text = text.replace(secret.expose_secret(), REDACTED);
             }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_out_known_and_likely_secrets() {
+    fn redacts_given_and_likely_secrets() {
         let redactor = SecretRedactor::new(vec!["known-value".into(), "a".into()]);
         for (text, clean) in [
             ("it is known-value", "it is [redacted]"),

@@ -30,7 +30,7 @@ pub fn custom(kind: &str, data: JsonObject) -> AgentRunResult {
     }
 }
 
-fn known(kind: ResultType, payload: Value) -> AgentRunResult {
+fn standard(kind: ResultType, payload: Value) -> AgentRunResult {
     custom(kind.as_str(), object(payload))
 }
 
@@ -43,7 +43,7 @@ pub fn delta(text: &str, all: Option<&str>, sequence: i64) -> AgentRunResult {
         msg_sequence: Some(sequence),
         ..MessageChunk::default()
     };
-    known(
+    standard(
         ResultType::MessageDelta,
         json!(MessageDeltaPayload { chunk }),
     )
@@ -53,7 +53,7 @@ pub fn delta(text: &str, all: Option<&str>, sequence: i64) -> AgentRunResult {
 pub fn completed(text: &str) -> AgentRunResult {
     let message = Message::text("assistant", text);
     let file_ids = Vec::new();
-    known(
+    standard(
         ResultType::MessageCompleted,
         json!(MessageCompletedPayload { message, file_ids }),
     )
@@ -66,7 +66,7 @@ pub fn tool_started(id: &str, name: &str, parameters: Value) -> AgentRunResult {
         tool_name: cut(name, 255),
         parameters: object(bounded(parameters)),
     };
-    known(ResultType::ToolCallStarted, json!(payload))
+    standard(ResultType::ToolCallStarted, json!(payload))
 }
 
 /// `tool.call.completed`. A large result is cut to a preview.
@@ -77,7 +77,7 @@ pub fn tool_completed(id: &str, name: &str, result: Value, error: Option<&str>) 
         result: Some(object(bounded(result))).filter(|result| !result.is_empty()),
         error: error.map(|error| cut(error, LOG_BYTES)),
     };
-    known(ResultType::ToolCallCompleted, json!(payload))
+    standard(ResultType::ToolCallCompleted, json!(payload))
 }
 
 /// `processor.log` of that level.
@@ -86,7 +86,7 @@ pub fn log(level: &str, text: &str) -> AgentRunResult {
         text: cut(text, LOG_BYTES),
         level: Some(level.to_owned()),
     };
-    known(ResultType::ProcessorLog, json!(payload))
+    standard(ResultType::ProcessorLog, json!(payload))
 }
 
 /// A thought of the platform's model.
@@ -101,7 +101,7 @@ pub fn ask(request: &InteractionRequest) -> AgentRunResult {
         target: Value::Null,
         payload: json!(request),
     };
-    known(ResultType::ActionRequested, json!(payload))
+    standard(ResultType::ActionRequested, json!(payload))
 }
 
 fn bounded(value: Value) -> Value {

@@ -6,7 +6,7 @@ use crate::machine::OutputQueue;
 use crate::upstream::results;
 
 /// Maximum tool calls reported per run; further ones are dropped.
-const MOST_CALLS: usize = 256;
+const MAX_CALLS: usize = 256;
 
 /// Emits the start and the end of each call once.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ struct TrackedCall {
 impl ToolEvents {
     /// Emits the start of a call, unless the id was reported before.
     pub fn start(&mut self, id: &str, name: &str, parameters: Value, out: &mut OutputQueue) {
-        if self.0.len() >= MOST_CALLS || self.0.iter().any(|call| call.id == id) {
+        if self.0.len() >= MAX_CALLS || self.0.iter().any(|call| call.id == id) {
             // Platforms repeat a call's start with each snapshot: one id is one call.
             return;
         }
@@ -53,7 +53,7 @@ impl ToolEvents {
     }
 
     /// True after the first reported call.
-    pub fn has_told(&self) -> bool {
+    pub fn has_reported(&self) -> bool {
         !self.0.is_empty()
     }
 }

@@ -26,7 +26,7 @@ const TOTAL: [&str; 5] = [
     "totalTokens",
 ];
 /// Maximum further members that are stored.
-const MOST_FURTHER: usize = 32;
+const MAX_FURTHER: usize = 32;
 
 /// The usage in a payload: `usage`, `metadata.usage`, `data.usage`, `data`, or the payload itself. `None` without
 /// counts.
@@ -39,8 +39,8 @@ pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
     ];
     let stated = stated.into_iter().find_map(usage_of);
     // The other members of these objects are not usage, so keep the counts only.
-    let counts_in = |place| {
-        usage_of(place).map(|usage| LlmTokenUsage {
+    let counts_in = |source| {
+        usage_of(source).map(|usage| LlmTokenUsage {
             further: JsonObject::new(),
             ..usage
         })
@@ -50,8 +50,8 @@ pub fn usage_in(payload: &Value) -> Option<LlmTokenUsage> {
 
 /// The usage in an object. `None` without counts.
 pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
-    let told = usage.as_object()?;
-    let of = |names: [&str; 5]| names.iter().find_map(|name| count(told.get(*name)?));
+    let members = usage.as_object()?;
+    let of = |names: [&str; 5]| names.iter().find_map(|name| count(members.get(*name)?));
     let (prompt_tokens, completion_tokens) = (of(PROMPT), of(COMPLETION));
     let sum = || Some(prompt_tokens?.saturating_add(completion_tokens?));
     let total_tokens = of(TOTAL).or_else(sum);
@@ -61,7 +61,7 @@ pub fn usage_of(usage: &Value) -> Option<LlmTokenUsage> {
         prompt_tokens,
         completion_tokens,
         total_tokens,
-        further: further(told),
+        further: further(members),
     })
 }
 
@@ -81,7 +81,7 @@ pub fn sum(usages: impl IntoIterator<Item = LlmTokenUsage>) -> Option<LlmTokenUs
 }
 
 /// Counts and other short facts, without texts of an answer.
-fn further(told: &JsonObject) -> JsonObject {
+fn further(usage: &JsonObject) -> JsonObject {
     let is_named = |name: &str| [PROMPT, COMPLETION, TOTAL].concat().contains(&name);
     let is_short = |value: &Value| match value {
         Value::Number(_) => true,
@@ -89,11 +89,11 @@ fn further(told: &JsonObject) -> JsonObject {
         Value::Object(members) => members.len() <= 16 && members.values().all(Value::is_number),
         _ => false,
     };
-    let kept = told
+    let selected = usage
         .iter()
         .filter(|(name, value)| !is_named(name) && is_short(value));
-    let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
-    kept.take(MOST_FURTHER).collect()
+    let selected = selected.map(|(name, value)| (name.clone(), value.clone()));
+    selected.take(MAX_FURTHER).collect()
 }
 
 /// A count: an integer of at least 0, or a text of one.
@@ -102,10 +102,10 @@ fn further(told: &JsonObject) -> JsonObject {
     reason = "checked for a zero fraction and a small size"
 )]
 fn count(value: &Value) -> Option<i64> {
-    let whole =
+    let integer =
         // Some platforms send counts as floats such as `12.0`.
         |number: f64| (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
-    let number = value.as_i64().or_else(|| whole(value.as_f64()?));
+    let number = value.as_i64().or_else(|| integer(value.as_f64()?));
     let number = number.or_else(|| value.as_str()?.trim().parse().ok());
     number.filter(|number| *number >= 0)
 }
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn keeps_further_facts_without_texts() {
-        let told = json!({"total_tokens": 3, "currency": "USD", "answer": "a".repeat(100), "details": {"cached": 1}});
-        let usage = usage_of(&told).unwrap();
+        let payload = json!({"total_tokens": 3, "currency": "USD", "answer": "a".repeat(100), "details": {"cached": 1}});
+        let usage = usage_of(&payload).unwrap();
         assert_eq!(
             Value::Object(usage.further),
             json!({"currency": "USD", "details": {"cached": 1}})

@@ -13,9 +13,9 @@ use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
 /// Maximum references of one answer.
-const MOST_REFERENCES: usize = 50;
+const MAX_REFERENCES: usize = 50;
 /// Maximum open tool calls.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN: usize = 64;
 /// Result type of the answer's references.
 const REFERENCES: &str = "x.weknora.references";
 
@@ -53,58 +53,58 @@ impl WeKnoraProgress {
 
     /// True once results of the run exist.
     pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_told()
+        self.answer.has_begun() || self.tools.has_reported()
     }
 
     /// Reads one event. True at the end mark of the run.
     pub(super) fn event(
         &mut self,
-        told: &Value,
+        event: &Value,
         out: &mut OutputQueue,
     ) -> Result<bool, ConnectorFailure> {
-        let content = told["content"].as_str().unwrap_or_default();
-        self.usage = usage_of(&told["usage"]).or(self.usage.take());
-        match told["response_type"].as_str().unwrap_or_default() {
+        let content = event["content"].as_str().unwrap_or_default();
+        self.usage = usage_of(&event["usage"]).or(self.usage.take());
+        match event["response_type"].as_str().unwrap_or_default() {
             "answer" => {
                 self.append(content, out);
-                self.is_done |= told["done"] == true;
+                self.is_done |= event["done"] == true;
             }
             "thinking" | "reflection" => self.answer.think(content, out),
-            "tool_call" => self.call_began(&told["data"], out),
-            "tool_result" => self.call_ended(told, None, out),
-            "references" => self.refer(told),
+            "tool_call" => self.call_began(&event["data"], out),
+            "tool_result" => self.call_ended(event, None, out),
+            "references" => self.refer(event),
             "agent_query" => {
                 let ids = [
-                    &told["assistant_message_id"],
-                    &told["data"]["assistant_message_id"],
+                    &event["assistant_message_id"],
+                    &event["data"]["assistant_message_id"],
                 ];
                 let id = ids.into_iter().find_map(filled);
                 self.message_id = id.map(str::to_owned).or(self.message_id.take());
             }
             "tool_approval_required" | "mcp_oauth_required" => {
-                let tool = filled(&told["data"]["tool_name"]).or(filled(&told["content"]));
+                let tool = filled(&event["data"]["tool_name"]).or(filled(&event["content"]));
                 let tool = tool.unwrap_or("a tool");
                 // The run continues as soon as the person agrees on WeKnora, so it only warns.
                 let text = format!("the agent waits on WeKnora for a person's consent to {tool}");
                 out.log("warning", &text);
             }
-            "error" if is_of_tool(told) => {
-                let places = [&told["data"]["error"], &told["content"]];
-                let error = places
+            "error" if is_of_tool(event) => {
+                let sources = [&event["data"]["error"], &event["content"]];
+                let error = sources
                     .into_iter()
                     .find_map(filled)
                     .unwrap_or("the tool failed");
-                self.call_ended(told, Some(error), out);
+                self.call_ended(event, Some(error), out);
             }
-            "error" => return Err(self.failed(told)),
+            "error" => return Err(self.failed(event)),
             "stop" => {
                 self.message_id = None;
                 let message = "the answer was stopped on WeKnora";
                 return Err(ConnectorFailure::new(FailureKind::ApiError, message));
             }
             "complete" => {
-                self.usage = usage_in(told).or(self.usage.take());
-                tell_files(&told["data"]["artifacts"], out);
+                self.usage = usage_in(event).or(self.usage.take());
+                tell_files(&event["data"]["artifacts"], out);
                 return Ok(true);
             }
             _ => {}
@@ -144,20 +144,20 @@ impl WeKnoraProgress {
         self.is_superseded = !self.answer.is_empty();
         self.is_done = false;
         self.calls += 1;
-        let place = format!("call_{}", self.calls);
-        let id = filled(&data["tool_call_id"]).unwrap_or(&place);
+        let fallback_id = format!("call_{}", self.calls);
+        let id = filled(&data["tool_call_id"]).unwrap_or(&fallback_id);
         let arguments = &data["arguments"];
         let parameters = arguments.as_str().and_then(json::parse);
         let parameters = parameters.unwrap_or_else(|| arguments.clone());
         self.tools.start(id, name, parameters, out);
-        if self.open.len() < MOST_OPEN && self.open.iter().all(|open| open != id) {
+        if self.open.len() < MAX_OPEN && self.open.iter().all(|open| open != id) {
             self.open.push(id.to_owned());
         }
     }
 
     /// Handles a tool result. Older servers name no call; then it belongs to the last one.
-    fn call_ended(&mut self, told: &Value, error: Option<&str>, out: &mut OutputQueue) {
-        let data = &told["data"];
+    fn call_ended(&mut self, event: &Value, error: Option<&str>, out: &mut OutputQueue) {
+        let data = &event["data"];
         let last = self.open.last().cloned();
         let named = filled(&data["tool_call_id"]).map(str::to_owned);
         let Some(id) = named.or(last) else {
@@ -165,29 +165,29 @@ impl WeKnoraProgress {
         };
         self.open.retain(|open| *open != id);
         let output = ["output", "result"].iter().find_map(|name| data.get(*name));
-        let result = output.unwrap_or(&told["content"]);
+        let result = output.unwrap_or(&event["content"]);
         self.tools.complete(&id, result.clone(), error, out);
     }
 
     /// Stores the references. Each event repeats the earlier ones.
-    fn refer(&mut self, told: &Value) {
-        let places = [&told["knowledge_references"], &told["data"]["references"]];
-        let Some(list) = places.into_iter().find_map(Value::as_array) else {
+    fn refer(&mut self, event: &Value) {
+        let sources = [&event["knowledge_references"], &event["data"]["references"]];
+        let Some(list) = sources.into_iter().find_map(Value::as_array) else {
             return;
         };
-        self.references = list.iter().take(MOST_REFERENCES).map(reference).collect();
+        self.references = list.iter().take(MAX_REFERENCES).map(reference).collect();
     }
 
-    fn failed(&mut self, told: &Value) -> ConnectorFailure {
+    fn failed(&mut self, event: &Value) -> ConnectorFailure {
         self.message_id = None;
-        let message = filled(&told["content"]).or_else(|| message_of(&told["data"]));
+        let message = filled(&event["content"]).or_else(|| message_of(&event["data"]));
         ConnectorFailure::reported(None, None, message.unwrap_or_default())
     }
 }
 
 /// True for the error of a tool; the agent continues after it.
-fn is_of_tool(told: &Value) -> bool {
-    let data = &told["data"];
+fn is_of_tool(event: &Value) -> bool {
+    let data = &event["data"];
     filled(&data["tool_call_id"]).is_some() || filled(&data["tool_name"]).is_some()
 }
 
@@ -205,12 +205,12 @@ fn tell_files(artifacts: &Value, out: &mut OutputQueue) {
     }
 }
 
-fn reference(told: &Value) -> Value {
-    let title = filled(&told["knowledge_title"]).or(filled(&told["knowledge_filename"]));
+fn reference(entry: &Value) -> Value {
+    let title = filled(&entry["knowledge_title"]).or(filled(&entry["knowledge_filename"]));
     json!({
         "title": cut(title.unwrap_or_default(), 200),
-        "knowledge_id": cut(told["knowledge_id"].as_str().unwrap_or_default(), 100),
-        "chunk_index": told["chunk_index"].as_u64(),
-        "score": told["score"].as_f64(),
+        "knowledge_id": cut(entry["knowledge_id"].as_str().unwrap_or_default(), 100),
+        "chunk_index": entry["chunk_index"].as_u64(),
+        "score": entry["score"].as_f64(),
     })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use connectors::catalogue::Platform;
 use serde_json::{Value, json};
 
-use crate::upstream::{Act, whole};
+use crate::upstream::{Act, complete};
 
 /// A transcript that completes.
 pub(crate) struct CompletedTranscript {
@@ -102,7 +102,7 @@ impl CompletedTranscript {
     pub(crate) fn respond(&self, number: usize, url: &str) -> Vec<Act> {
         let Some(response) = self.responses.get(number) else {
             // Files of the answer, which are no part of transcripts.
-            return whole(404, "text/plain", "");
+            return complete(404, "text/plain", "");
         };
         let (head, body) = response.split_once("\n\n").expect("a head and a body");
         let body = if body.contains("https://") {
@@ -112,8 +112,8 @@ impl CompletedTranscript {
         };
         let head = head.replace('\n', "\r\n");
         let length = body.len();
-        let whole = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
-        vec![Act::Write(whole.into_bytes())]
+        let complete = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+        vec![Act::Write(complete.into_bytes())]
     }
 }
 

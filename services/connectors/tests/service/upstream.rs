@@ -173,7 +173,7 @@ fn parse(bytes: &[u8]) -> Option<(ReceivedRequest, usize)> {
 }
 
 /// A response with its length.
-pub(crate) fn whole(status: u16, content_type: &str, body: &str) -> Vec<Act> {
+pub(crate) fn complete(status: u16, content_type: &str, body: &str) -> Vec<Act> {
     let head = format!(
         "HTTP/1.1 {status} Status\r\ncontent-type: {content_type}\r\nretry-after: 7\r\n\
          location: /elsewhere\r\ncontent-length: {}\r\n\r\n",

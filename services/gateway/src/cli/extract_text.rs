@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::cli::output;
-use knowledge::extract::{DocumentFormat, read, told};
+use knowledge::extract::{DocumentFormat, read, response_text};
 
 /// Limits per document: CPU seconds and bytes of memory.
 const SECONDS: u64 = 60;
@@ -43,6 +43,6 @@ pub(super) fn extract_text(arguments: &ExtractArguments) -> anyhow::Result<ExitC
         DocumentFormat::of_media_type(&arguments.media_type).and_then(|kind| read(kind, &bytes));
     // The mark lets the gateway distinguish the result from output of a library.
     output::piece(&arguments.mark);
-    output::piece(&told(read));
+    output::piece(&response_text(read));
     Ok(ExitCode::SUCCESS)
 }

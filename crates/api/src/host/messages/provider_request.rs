@@ -72,12 +72,12 @@ impl MessagesInvocation<'_> {
         let prompt_tokens = prompt_tokens(model, &body);
         let (prepared, spend) = if model.provider.supports(WireFormat::Messages) {
             pass_request(&mut body, model.max_output_tokens);
-            let (request, spend) = self.spend(prompt_tokens, model.asked(body));
+            let (request, spend) = self.spend(prompt_tokens, model.request_body(body));
             (PreparedMessages::Own(request), spend)
         } else {
             let chat = chat_request(&body, id).map_err(refused)?;
             check_parameters(&chat, &model.extra_members).map_err(refused)?;
-            let chat = model.asked_to_complete(chat);
+            let chat = model.completion_body(chat);
             let spend = chat_spend(id, model, prompt_tokens, &chat);
             (PreparedMessages::Chat(chat), spend)
         };
@@ -119,7 +119,7 @@ impl MessagesInvocation<'_> {
             let Some(url) = source.url().filter(|url| !is_inline(url)) else {
                 continue;
             };
-            self.model.check_place(url).map_err(|error| {
+            self.model.check_fetch_url(url).map_err(|error| {
                 let message = format!(
                     "must be inline data, an artifact, or a URL that may be fetched: {error}"
                 );

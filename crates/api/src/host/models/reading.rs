@@ -104,7 +104,7 @@ async fn rerank(
         json!({"query": request.query, "documents": request.documents, "top_n": top}),
     ));
     let answer = call
-        .within(model.provider.rerank(model.asked(body)))
+        .within(model.provider.rerank(model.request_body(body)))
         .await?;
     call.count(domain::chat::usage_of(&answer));
     Ok(ranking(&answer, count, top)?)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::content_parts::has_document;
 use crate::host_call::Spend;
-use models::{BOUNDS, LEAST, Model, THOUGHTS, ThoughtCount, UNSAID_TOKENS, value_at};
+use models::{BOUNDS, LEAST, Model, THINKING_BUDGETS, ThoughtCount, UNSAID_TOKENS, value_at};
 
 const MAX_TOKENS: u64 = i32::MAX as u64;
 /// Fields with the number of answers.
@@ -25,7 +25,7 @@ pub(in crate::host) fn check_token_limits(body: &JsonObject) -> Result<(), Fault
     for (key, max) in members {
         check_number(body.get(key), &format!("/{key}"), 1..=max)?;
     }
-    for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+    for pointer in THINKING_BUDGETS.into_iter().chain([LEAST]) {
         check_number(value_at(body, pointer), pointer, 0..=MAX_TOKENS)?;
     }
     Ok(())
@@ -134,7 +134,7 @@ fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u
 /// Maximum of one answer if minimum length and reasoning are not within the limit.
 fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
     let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
-    let thoughts = THOUGHTS.into_iter().filter_map(number);
+    let thoughts = THINKING_BUDGETS.into_iter().filter_map(number);
     let tokens = bound.max(number(LEAST).unwrap_or_default());
     thoughts.fold(tokens, u64::saturating_add)
 }
@@ -276,7 +276,7 @@ mod tests {
             "/thinking/budget_tokens" => json!({"thinking": {"budget_tokens": value}}),
             member => json!({&member[1..]: value}),
         };
-        for pointer in THOUGHTS.into_iter().chain([LEAST]) {
+        for pointer in THINKING_BUDGETS.into_iter().chain([LEAST]) {
             for value in [
                 json!(-1),
                 json!(1.5),

@@ -39,17 +39,17 @@ fn stream(members: &str, content: &str) -> String {
 /// A file of these objects, numbered from 1. The first is the catalog.
 fn file(objects: &[String]) -> Vec<u8> {
     let mut text = "%PDF-1.4\n".to_owned();
-    let mut places = Vec::new();
+    let mut offsets = Vec::new();
     for (n, object) in objects.iter().enumerate() {
-        places.push(text.len());
+        offsets.push(text.len());
         let _ = write!(text, "{} 0 obj\n{object}\nendobj\n", n + 1);
     }
     let at = text.len();
-    let _ = write!(text, "xref\n0 {}\n0000000000 65535 f \n", places.len() + 1);
-    for place in &places {
-        let _ = writeln!(text, "{place:010} 00000 n ");
+    let _ = write!(text, "xref\n0 {}\n0000000000 65535 f \n", offsets.len() + 1);
+    for offset in &offsets {
+        let _ = writeln!(text, "{offset:010} 00000 n ");
     }
-    let size = places.len() + 1;
+    let size = offsets.len() + 1;
     let _ = write!(
         text,
         "trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{at}\n%%EOF\n"

@@ -19,7 +19,7 @@ const BYTES: usize = 16;
 /// Maximum time of a run. On most machines the units end first.
 const TIME: Duration = Duration::from_secs(2);
 /// Maximum depth of a value.
-const MOST_LEVELS: usize = 200;
+const MAX_LEVELS: usize = 200;
 /// Steps that may process the complete input.
 const INPUT_STEPS: usize = 8;
 
@@ -43,7 +43,7 @@ impl<'a> FilterBudget<'a> {
     /// Spends the units of one step with that value. False if the budget is exhausted.
     pub(super) fn spend(&self, value: &Val) -> bool {
         let left = self.left.get().checked_sub(STEP);
-        let left = left.and_then(|left| after(value, MOST_LEVELS, left));
+        let left = left.and_then(|left| after(value, MAX_LEVELS, left));
         let left = left.filter(|_| Instant::now() < self.until);
         // Zero stays zero, so that no later step can succeed.
         self.left.set(left.unwrap_or(0));

@@ -131,11 +131,11 @@ fn numbers(left: Val, right: Val, sign: &str, calculate: fn(Val, Val) -> ValR<Va
 
 /// A product of bounded size: a float unless it fits a machine integer.
 fn times(left: &Val, right: &Val) -> Val {
-    let whole = match (left, right) {
+    let integer = match (left, right) {
         (Val::Num(Num::Int(left)), Val::Num(Num::Int(right))) => left.checked_mul(*right),
         _ => None,
     };
-    match whole {
+    match integer {
         Some(product) => Val::from(product),
         None => Val::from(float_of(left) * float_of(right)),
     }

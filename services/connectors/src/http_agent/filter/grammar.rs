@@ -88,14 +88,14 @@ pub(super) const CALLS: &[&str] = &[
     "@base64",
 ];
 /// Maximum depth of a term.
-const MOST_LEVELS: usize = 100;
+const MAX_LEVELS: usize = 100;
 
 /// Checks a term and adds a step after each part that creates a value. Fails for a term outside of the subset.
 pub(super) fn checked<'s>(
     code: &'s str,
     term: Term<&'s str>,
 ) -> Result<Term<&'s str>, FilterFault> {
-    Checker { code }.term(term, MOST_LEVELS).map(step)
+    Checker { code }.term(term, MAX_LEVELS).map(step)
 }
 
 fn step(term: Term<&str>) -> Term<&str> {
@@ -114,7 +114,7 @@ impl<'s> Checker<'s> {
         // The compiler and each run recurse by this depth.
         let levels = levels
             .checked_sub(1)
-            .ok_or_else(|| FilterFault::of(format!("has more than {MOST_LEVELS} levels")))?;
+            .ok_or_else(|| FilterFault::of(format!("has more than {MAX_LEVELS} levels")))?;
         Ok(match term {
             Term::Id | Term::Num(_) | Term::Var(_) | Term::Break(_) | Term::Arr(None) => term,
             Term::Recurse => step(term),
@@ -257,7 +257,7 @@ impl<'s> Checker<'s> {
     fn pattern(&self, pattern: Pattern<&'s str>, levels: usize) -> Checked<Pattern<&'s str>> {
         let levels = levels
             .checked_sub(1)
-            .ok_or_else(|| FilterFault::of(format!("has more than {MOST_LEVELS} levels")))?;
+            .ok_or_else(|| FilterFault::of(format!("has more than {MAX_LEVELS} levels")))?;
         Ok(match pattern {
             Pattern::Var(name) => Pattern::Var(name),
             Pattern::Arr(items) => {

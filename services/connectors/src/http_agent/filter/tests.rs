@@ -118,8 +118,8 @@ fn deep_texts_are_refused() {
 
 #[test]
 fn runs_deepest_filters_on_small_stacks() {
-    let code = "[".repeat(MOST_RUN_LEVELS) + "." + &"]".repeat(MOST_RUN_LEVELS);
-    let pipes = ".|".repeat(MOST_RUN_LEVELS) + ".";
+    let code = "[".repeat(MAX_RUN_LEVELS) + "." + &"]".repeat(MAX_RUN_LEVELS);
+    let pipes = ".|".repeat(MAX_RUN_LEVELS) + ".";
     let thread = thread::Builder::new()
         .stack_size(1024 * 1024)
         .spawn(move || {
@@ -130,7 +130,7 @@ fn runs_deepest_filters_on_small_stacks() {
 }
 
 /// Below the levels of the grammar, which counts more than brackets.
-const MOST_RUN_LEVELS: usize = 90;
+const MAX_RUN_LEVELS: usize = 90;
 
 #[test]
 fn filters_end_within_their_budget() {

@@ -10,10 +10,10 @@ pub(super) fn of(value: &Value) -> Val {
         Value::Null => Val::Null,
         Value::Bool(flag) => Val::from(*flag),
         Value::Number(number) => {
-            let whole = number
+            let integer = number
                 .as_i64()
                 .and_then(|number| isize::try_from(number).ok());
-            match whole {
+            match integer {
                 Some(number) => Val::from(number),
                 None => Val::from(number.as_f64().unwrap_or_default()),
             }

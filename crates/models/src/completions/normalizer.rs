@@ -59,7 +59,7 @@ impl CompletionNormalizer {
     }
 
     /// True if all requested answers have ended.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.choices.len() >= self.answers.max(1) && self.has_ended()
     }
 
@@ -69,8 +69,8 @@ impl CompletionNormalizer {
     }
 
     /// Processes a piece; `None`: the end of the body.
-    pub(super) fn step(&mut self, said: Option<Result<CompletionPiece, UpstreamError>>) -> Step {
-        match said {
+    pub(super) fn step(&mut self, piece: Option<Result<CompletionPiece, UpstreamError>>) -> Step {
+        match piece {
             Some(Ok(CompletionPiece::Chunk { chunk, has_halves })) => self.chunk(chunk, has_halves),
             Some(Ok(CompletionPiece::End)) => Step::Over(self.close().map(Ok)),
             Some(Err(failed)) if self.has_ended() => {
@@ -93,13 +93,13 @@ impl CompletionNormalizer {
 
     fn chunk(&mut self, mut chunk: JsonObject, has_halves: bool) -> Step {
         // Compare before and after: servers repeat the same usage in each chunk.
-        let known = self.usage.clone();
-        if let Some(told) = usage_of(&chunk) {
-            add_usage(&mut self.usage, told);
+        let before = self.usage.clone();
+        if let Some(usage) = usage_of(&chunk) {
+            add_usage(&mut self.usage, usage);
             chunk.insert("usage".to_owned(), json!(self.usage));
         }
-        let has_counted = self.usage != known;
-        let told = match chunk.remove("choices") {
+        let has_counted = self.usage != before;
+        let received = match chunk.remove("choices") {
             Some(Value::Array(choices)) => choices,
             _ if has_counted => Vec::new(),
             _ => {
@@ -107,8 +107,8 @@ impl CompletionNormalizer {
                 return Step::Nothing;
             }
         };
-        let was_empty = told.is_empty();
-        let choices: Vec<_> = told
+        let was_empty = received.is_empty();
+        let choices: Vec<_> = received
             .into_iter()
             .enumerate()
             .filter_map(|(n, choice)| self.choice(n as u64, choice, has_halves))
@@ -133,10 +133,10 @@ impl CompletionNormalizer {
     }
 
     /// `None`: the answer has ended, or the value is not a choice.
-    fn choice(&mut self, n: u64, mut told: Value, has_halves: bool) -> Option<Value> {
-        let index = told.get("index").and_then(Value::as_u64).unwrap_or(n);
-        let is_known = self.choices.contains_key(&index);
-        if !told.is_object() || (!is_known && self.choices.len() >= MAX_ANSWERS) {
+    fn choice(&mut self, n: u64, mut value: Value, has_halves: bool) -> Option<Value> {
+        let index = value.get("index").and_then(Value::as_u64).unwrap_or(n);
+        let is_started = self.choices.contains_key(&index);
+        if !value.is_object() || (!is_started && self.choices.len() >= MAX_ANSWERS) {
             self.note("unreadable_choice");
             return None;
         }
@@ -146,7 +146,7 @@ impl CompletionNormalizer {
             self.noted.note("more_behind_answer");
             return None;
         }
-        let members = told.as_object_mut()?;
+        let members = value.as_object_mut()?;
         let mut reason =
             domain::chat::finish_reason(&Value::Object(reason_of(members))).map(str::to_owned);
         // The server sent a complete message instead of a delta.
@@ -167,7 +167,7 @@ impl CompletionNormalizer {
             choice.end(delta);
         }
         members.insert("finish_reason".to_owned(), json!(reason));
-        Some(told)
+        Some(value)
     }
 
     /// The closing chunk of answers without a finish reason. The end mark replaces the reason.
@@ -290,7 +290,7 @@ mod tests {
     /// Results of pieces (JSON text, `[DONE]`, end of the body), up to the end or an error.
     fn settle_of(answers: usize, pieces: &[&str]) -> (Vec<Value>, Option<String>) {
         let mut settler = CompletionNormalizer::new(answers, DeviationCounts::new("p").of_answer());
-        let said = pieces.iter().map(|piece| {
+        let parsed = pieces.iter().map(|piece| {
             if *piece == "[DONE]" {
                 return Ok(CompletionPiece::End);
             }
@@ -303,8 +303,8 @@ mod tests {
                 .map_err(malformed)
         });
         let mut given = Vec::new();
-        for said in said.map(Some).chain([None]) {
-            match settler.step(said) {
+        for parsed in parsed.map(Some).chain([None]) {
+            match settler.step(parsed) {
                 Step::Nothing => {}
                 Step::Give(chunk) => given.push(Value::Object(chunk)),
                 Step::Over(None) => return (given, None),
@@ -331,7 +331,7 @@ mod tests {
         settle_of(1, &pieces)
     }
 
-    fn said(given: &[Value], pointer: &str) -> String {
+    fn joined(given: &[Value], pointer: &str) -> String {
         given
             .iter()
             .filter_map(|chunk| chunk.pointer(pointer)?.as_str())
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn answers_end_by_reason_or_end_mark() {
-        for (reason, mark, is_whole) in [
+        for (reason, mark, is_complete) in [
             (json!("stop"), None, true),
             (json!("length"), None, true),
             (json!(""), None, false),
@@ -355,8 +355,12 @@ mod tests {
             let mut pieces = vec![text("a"), chunk(&json!({}), &reason)];
             pieces.extend(mark.map(Value::from));
             let (given, failed) = settle(&pieces);
-            assert_eq!(failed.is_none(), is_whole, "{reason} {mark:?}: {failed:?}");
-            assert_eq!(said(&given, REASON).is_empty(), !is_whole, "{given:?}");
+            assert_eq!(
+                failed.is_none(),
+                is_complete,
+                "{reason} {mark:?}: {failed:?}"
+            );
+            assert_eq!(joined(&given, REASON).is_empty(), !is_complete, "{given:?}");
         }
     }
 
@@ -373,7 +377,7 @@ mod tests {
             json!({"choices": [], "usage": {"prompt_tokens": 0}}),
         ]);
         assert_eq!(failed, None);
-        assert_eq!(said(&given, CONTENT), "a");
+        assert_eq!(joined(&given, CONTENT), "a");
         assert_eq!((given.len(), &given[2]), (3, &usage));
     }
 
@@ -420,7 +424,7 @@ mod tests {
                 let (given, failed) = settle_of(1, &[&pieces[0], &pieces[1]]);
                 assert_eq!(failed, None);
                 assert_eq!(
-                    said(&given, &format!("/choices/0/delta/{name}")),
+                    joined(&given, &format!("/choices/0/delta/{name}")),
                     expected,
                     "{pieces:?}"
                 );
@@ -440,24 +444,24 @@ mod tests {
             settle_of(1, &[&call("a\\ud83d"), &call("\\ude00b\\ud83d"), "[DONE]"]);
         assert_eq!(failed, None);
         assert_eq!(
-            said(&given, "/choices/0/delta/tool_calls/0/function/arguments"),
+            joined(&given, "/choices/0/delta/tool_calls/0/function/arguments"),
             "a😀b\u{FFFD}"
         );
         assert_eq!(
             given[0].pointer("/choices/0/logprobs/content").unwrap(),
             &json!([{"token": "\u{FFFD}", "top": ["\u{FFFD}"]}])
         );
-        assert_eq!(said(&given, REASON), "tool_calls");
+        assert_eq!(joined(&given, REASON), "tool_calls");
     }
 
     #[test]
-    fn converts_whole_completion_to_one_chunk() {
+    fn converts_complete_document_to_one_chunk() {
         let message = json!({"role": "assistant", "content": "hi"});
         let document = json!({"id": "r", "choices": [{"index": 0, "message": message, "finish_reason": "length"}]});
         let (given, failed) = settle(&[document]);
         assert_eq!(failed, None);
         assert_eq!(
-            (said(&given, CONTENT), said(&given, REASON)),
+            (joined(&given, CONTENT), joined(&given, REASON)),
             ("hi".to_owned(), "length".to_owned())
         );
     }

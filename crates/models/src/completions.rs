@@ -34,7 +34,7 @@ pub(super) enum CompletionPiece {
 
 impl CompletionPiece {
     /// A chunk whose texts are complete.
-    pub(super) fn whole(chunk: JsonObject) -> Self {
+    pub(super) fn complete(chunk: JsonObject) -> Self {
         Self::Chunk {
             chunk,
             has_halves: false,
@@ -47,19 +47,19 @@ pub(super) type CompletionPieces = BoxStream<'static, Result<CompletionPiece, Up
 
 /// Number of answers that a request asks for.
 pub(super) fn requested_answers(body: &JsonObject) -> usize {
-    let asked = body.get("n").and_then(Value::as_u64).unwrap_or(1);
-    usize::try_from(asked).unwrap_or(usize::MAX)
+    let requested = body.get("n").and_then(Value::as_u64).unwrap_or(1);
+    usize::try_from(requested).unwrap_or(usize::MAX)
 }
 
 /// Chunks of a completion with this number of answers. An error is the last item; without one the answer is
 /// complete.
 pub(super) fn normalized(
-    saying: CompletionPieces,
+    pieces: CompletionPieces,
     answers: usize,
     noted: ResponseDeviations,
 ) -> Chunks {
     let settling = NormalizedStream {
-        saying,
+        pieces,
         normalizer: CompletionNormalizer::new(answers, noted),
         rest: None,
         is_over: false,
@@ -69,7 +69,7 @@ pub(super) fn normalized(
 }
 
 struct NormalizedStream {
-    saying: CompletionPieces,
+    pieces: CompletionPieces,
     normalizer: CompletionNormalizer,
     /// Deadline for pieces after a complete answer.
     rest: Option<Instant>,
@@ -79,20 +79,20 @@ struct NormalizedStream {
 impl NormalizedStream {
     async fn next(mut self) -> Option<(Result<JsonObject, UpstreamError>, Self)> {
         while !self.is_over {
-            let said = self.saying.next();
+            let piece = self.pieces.next();
             // After a complete answer only usage may follow, so wait for a limited time.
-            let said = match self.rest {
-                None => said.await,
+            let piece = match self.rest {
+                None => piece.await,
                 Some(until) => {
-                    let Ok(said) = tokio::time::timeout_at(until, said).await else {
+                    let Ok(piece) = tokio::time::timeout_at(until, piece).await else {
                         self.normalizer.note("open_behind_answer");
                         return None;
                     };
-                    said
+                    piece
                 }
             };
-            let step = self.normalizer.step(said);
-            if self.normalizer.is_whole() {
+            let step = self.normalizer.step(piece);
+            if self.normalizer.is_complete() {
                 // The first deadline stays: further pieces must not extend it.
                 self.rest.get_or_insert_with(|| Instant::now() + REST);
             }
