@@ -91,7 +91,7 @@ impl Model {
         let body = json!({"input": texts, "encoding_format": "float"});
         let mut embedded = self
             .provider
-            .embed(self.asked(object(body)), payment)
+            .embed(self.request_body(object(body)), payment)
             .await?;
         payment.count(embedded.usage.take().as_ref());
         embedded.in_order(texts.len())

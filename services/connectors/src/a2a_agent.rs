@@ -168,19 +168,14 @@ impl A2a {
         self.messages += 1;
         self.stage = A2aStage::Sending;
         let text = with_history(&self.history, &self.text);
-        let message = request::A2aMessage {
+        let input = request::A2aMessage {
             id: format!("{}_{}", self.turn.run_id, self.messages),
             text: &text,
             context: self.context.id(),
             task: self.task.as_deref(),
             with_files: !self.is_answer,
         };
-        out.call(request::send(
-            &self.config,
-            interface,
-            &self.turn,
-            &message,
-        )?);
+        out.call(request::send(&self.config, interface, &self.turn, &input)?);
         Ok(())
     }
 

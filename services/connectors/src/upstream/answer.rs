@@ -109,7 +109,7 @@ impl AnswerText {
             }
             // The pieces are a later part of the text, so the beginning is missing: replace it all.
             None if squeezed(&full_text).contains(&squeezed(&self.text)) => {
-                self.replace(&full_text, out)
+                self.replace(&full_text, out);
             }
             Some(_) | None => {}
         }
