@@ -21,19 +21,19 @@ use crate::turn::{
 use blocks::Accepts;
 use tools::AcpToolCalls;
 
-/// The version of the protocol that is spoken.
+/// Supported protocol version. A harness that answers `initialize` with another one is rejected.
 const VERSION: u64 = 1;
 
-/// A harness that speaks ACP.
+/// Client of one harness process over ACP.
 pub(crate) struct Acp {
     peer: HarnessPeer,
     agent: Value,
     session: String,
-    /// Members that a session is opened with.
+    /// Additional members of `session/new`, `session/resume` and `session/load`.
     extra: Map<String, Value>,
 }
 
-/// The MCP server that a session is opened with.
+/// MCP server of the run: the relay's URL and key. Every session is opened with it.
 pub(crate) struct AcpMcpServer {
     pub(crate) url: String,
     pub(crate) key: String,
@@ -43,7 +43,7 @@ pub(crate) struct AcpMcpServer {
 type PermissionRequest = (Value, Value);
 
 impl Acp {
-    /// Starts the process. `session`: members that a session is opened with.
+    /// Starts the process. `session`: additional members of the requests that open a session.
     pub(crate) fn start(
         launch: Launch,
         session: Map<String, Value>,
@@ -57,6 +57,7 @@ impl Acp {
     }
 
     async fn greet(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
+        // No file system or terminal of the client: the harness uses its own, which the sandbox confines.
         let hello = json!({
             "protocolVersion": VERSION,
             "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
@@ -78,7 +79,7 @@ impl Acp {
         Ok(())
     }
 
-    /// Greets the process, and resumes the stored session, loads it, or opens a new one.
+    /// Initializes the protocol, then resumes or loads the stored session, or opens a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
@@ -98,6 +99,7 @@ impl Acp {
         }
         let opened = self.peer.starting("session/new", params, stop).await?;
         let opened = opened.map_err(|error| {
+            // ACP has no error code for a failed MCP connection; the text is the only hint.
             let code = if error.message.to_ascii_lowercase().contains("mcp") {
                 MCP_FAILED
             } else {
@@ -122,7 +124,7 @@ impl Acp {
         })
     }
 
-    /// Whether the stored session is open again: resumed, or else loaded.
+    /// Reopens the stored session by `session/resume`, else by `session/load`. `false`: open a new session.
     async fn resume(
         &mut self,
         id: &str,
@@ -141,14 +143,14 @@ impl Acp {
                 .await?
             {
                 Ok(_) => return Ok(true),
-                // Qwen Code says that it resumes, and does not.
+                // Qwen Code announces `session/resume` without having it; try `session/load` next.
                 Err(error) if error.code == METHOD_NOT_FOUND => {}
                 Err(error) => return Ok(lost(&error)),
             }
         }
         if loads {
             return match self.peer.starting("session/load", params, stop).await? {
-                // Qwen Code loads a session that it does not know as an empty one.
+                // Qwen Code loads an unknown session as an empty one; a real session repeats its messages.
                 Ok(_) => Ok(self.peer.dropped() > 0),
                 Err(error) => Ok(lost(&error)),
             };
@@ -184,7 +186,7 @@ impl Acp {
         Ok(params)
     }
 
-    /// One turn: sends the prompt and shows what comes until the answer to it.
+    /// Runs one turn: sends the prompt and shows updates until its response. Returns the stop reason.
     pub(crate) async fn turn(
         &mut self,
         prompt: &TurnPrompt,
@@ -226,6 +228,7 @@ impl Acp {
                 },
                 decided = open.decided() => self.answer(&decided, stage).await?,
                 failure = &mut stopped, if stopping.is_none() => {
+                    // Keep reading after the cancel: the turn may still end cleanly within its grace period.
                     stopping = Some((failure, Instant::now() + stop.grace));
                     self.peer.outbox.notify("session/cancel", json!({"sessionId": self.session})).await?;
                     // Some harnesses wait for ever for the answer to a permission of a cancelled turn.
@@ -257,7 +260,7 @@ impl Acp {
     }
 }
 
-/// Tells that a stored session is unknown: it is not open.
+/// Logs that the stored session cannot be reopened. Returns `false`: no session is open.
 fn lost(error: &RpcError) -> bool {
     tracing::info!(
         error.code,
@@ -266,11 +269,12 @@ fn lost(error: &RpcError) -> bool {
     false
 }
 
-/// The answer to a permission: one of the options that the harness offers, or that the turn is cancelled.
+/// Response to a permission request: an offered option, or `cancelled`.
 fn outcome(params: &Value, decision: PermissionDecision) -> Value {
     let options = params["options"].as_array().map_or(&[][..], Vec::as_slice);
     let of_kind = |kind: &str| options.iter().find(|option| option["kind"] == kind);
     let picked = match decision {
+        // Once is enough: the service remembers permissions itself, and can revoke them.
         PermissionDecision::Allowed => of_kind("allow_once").or_else(|| of_kind("allow_always")),
         PermissionDecision::Cancelled => None,
         PermissionDecision::Refused
@@ -306,6 +310,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, HarnessFailure> {
         Some("end_turn") | None => "stop",
         Some("max_tokens") => "length",
         Some("refusal") => REFUSED,
+        // Cancels of this side return before; here the harness stopped without a request.
         Some("cancelled") => {
             return Err(
                 HarnessFailure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
@@ -316,7 +321,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, HarnessFailure> {
     Ok(reason.to_owned())
 }
 
-/// The kind of a tool call of the protocol.
+/// Action kind of an ACP tool call; `other` if it names none.
 fn kind_of(call: &Value) -> ActionKind {
     ActionKind::of_acp(call["kind"].as_str().unwrap_or("other"))
 }

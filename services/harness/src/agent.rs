@@ -1,4 +1,4 @@
-//! Running harness, for every protocol.
+//! Running harness with an open session, independent of its protocol.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::settings::HarnessSettings;
 use crate::turn::{OpenSession, StopSignal, TurnPrompt, TurnStage};
 use crate::workspace::RunWorkspace;
 
-/// A harness process with an open session, and what ends with it.
+/// Harness process with an open session. Dropping it also removes the secret files of the launch.
 pub(crate) struct HarnessSession {
     spoken: HarnessProtocol,
     _files: Box<dyn Send>,
@@ -32,13 +32,13 @@ pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
     pub(crate) workspace: &'a RunWorkspace,
     pub(crate) access: &'a RelayKey,
-    /// The session that the conversation had.
+    /// Session id of the conversation's last run.
     pub(crate) stored: Option<&'a str>,
     pub(crate) stop: &'a StopSignal,
 }
 
 impl HarnessSession {
-    /// Starts the process and opens the stored session, or a new one. Without a session, the process has ended.
+    /// Starts the process and opens the stored session or a new one. On failure, the process has ended.
     pub(crate) async fn open(
         prepared: PreparedLaunch,
         opening: Opening<'_>,
@@ -84,11 +84,12 @@ impl HarnessSession {
         };
         match opened {
             Ok(opened) => Ok((agent, opened)),
+            // Standard error is complete only after the end of the process.
             Err(failure) => Err(failure.with_error_line(&agent.end().await)),
         }
     }
 
-    /// One turn. Why it ended: `stop`, `length`, `content_filter`, or the harness's own word.
+    /// Runs one turn. Returns the finish reason: `stop`, `length`, `content_filter`, or the harness's own.
     pub(crate) async fn turn(
         &mut self,
         prompt: &TurnPrompt,
@@ -101,7 +102,7 @@ impl HarnessSession {
         }
     }
 
-    /// Ends the process with all its descendants. The last lines of its standard error, without secrets.
+    /// Ends the process with all its descendants. Returns the last lines of its standard error, without secrets.
     pub(crate) async fn end(self) -> Vec<String> {
         match self.spoken {
             HarnessProtocol::Acp(acp) => acp.end().await,

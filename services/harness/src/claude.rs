@@ -1,4 +1,4 @@
-//! Claude Code by its own protocol: `claude -p` with streams of JSON in and out.
+//! Claude Code over its own protocol: `claude -p` with JSON lines on standard input and output.
 
 mod events;
 
@@ -20,10 +20,10 @@ use crate::turn::{
 };
 use events::TurnEvents;
 
-/// Project folders that are searched for a session.
+/// Maximum project folders searched for a session file.
 const MOST_PROJECTS: usize = 1_000;
 
-/// Claude Code, started with its session.
+/// Claude Code process. The command line selects its session, so no request opens one.
 pub(crate) struct Claude {
     process: HarnessProcess,
     outbox: RpcSender,
@@ -31,7 +31,7 @@ pub(crate) struct Claude {
     interrupts: u64,
 }
 
-/// How a session is started.
+/// Parameters of the command line.
 pub(crate) struct ClaudeStart<'a> {
     pub(crate) launch: Launch,
     pub(crate) model: &'a str,
@@ -41,11 +41,12 @@ pub(crate) struct ClaudeStart<'a> {
 }
 
 impl Claude {
-    /// Starts the process in the stored session, if it is still there, or in a new one.
+    /// Starts the process with the stored session if its file still exists, else with a new one.
     pub(crate) fn start(
         mut start: ClaudeStart<'_>,
         stored: Option<&str>,
     ) -> Result<(Self, OpenSession), HarnessFailure> {
+        // `--resume` with an unknown id ends the process; look for the file first.
         let kept = stored.filter(|id| is_kept(start.home, id));
         let (flag, id, how) = match (stored, kept) {
             (_, Some(id)) => ("--resume", id.to_owned(), SessionStart::Resumed),
@@ -60,7 +61,7 @@ impl Claude {
                 SessionStart::New,
             ),
         };
-        // Claude Code puts the variable in the place of its name: no secret stands in the arguments.
+        // Claude Code expands the variable itself, so that the arguments, visible in `ps`, hold no secret.
         let mcp = json!({"mcpServers": {"runnel": {
             "type": "http", "url": start.mcp_url, "headers": {"Authorization": "Bearer ${ANTHROPIC_AUTH_TOKEN}"},
         }}});
@@ -90,6 +91,7 @@ impl Claude {
             flag,
             &id,
         ];
+        // `--tools` removes all others from the model's view; `--allowedTools` would only skip their permission.
         if start.mode == PermissionMode::ReadOnly {
             args.extend(["--tools", &reading]);
         }
@@ -105,7 +107,7 @@ impl Claude {
         Ok((claude, OpenSession { id, start: how }))
     }
 
-    /// One turn: sends the prompt and shows what comes until its result.
+    /// Runs one turn: sends the prompt and shows messages until its result. Returns the finish reason.
     pub(crate) async fn turn(
         &mut self,
         prompt: &TurnPrompt,
@@ -130,6 +132,7 @@ impl Claude {
                     let Some(line) = line? else {
                         return Err(stopped_or(stopping, self.process.ended().await));
                     };
+                    // Package runners print greetings to standard output; a bounded number of lines is skipped.
                     let Ok(Value::Object(message)) = serde_json::from_str(&line) else {
                         self.inbox.count_noise(&line)?;
                         continue;
@@ -137,6 +140,7 @@ impl Claude {
                     match message.get("type").and_then(Value::as_str).unwrap_or_default() {
                         "control_request" => self.ask(message, stage, &mut open).await?,
                         "result" => {
+                            // An interrupted turn has a result, too; the reason of the stop is the outcome.
                             if let Some((failure, _)) = stopping {
                                 return Err(failure);
                             }
@@ -171,7 +175,7 @@ impl Claude {
         }
     }
 
-    /// Takes a request of the harness up: a permission is decided beside the turn, anything else is refused.
+    /// Handles a control request: decides a permission concurrently with the turn, refuses all others.
     async fn ask(
         &self,
         request: Map<String, Value>,
@@ -179,6 +183,7 @@ impl Claude {
         open: &mut OpenPermissions<Value>,
     ) -> Result<(), HarnessFailure> {
         let request = Value::Object(request);
+        // Claude Code waits for a response to each control request, also to unknown ones.
         if request["request"]["subtype"] != "can_use_tool" {
             let response = json!({"subtype": "error", "request_id": request["request_id"], "error": "not supported"});
             return self
@@ -209,8 +214,9 @@ impl Claude {
     }
 }
 
-/// Whether Claude Code still has a session: a file of its id in any project folder.
+/// Searches the project folders for the file of a session.
 fn is_kept(home: &Directory, id: &str) -> bool {
+    // The id comes from conversation state and becomes a file name and an argument.
     if id.parse::<Uuid>().is_err() {
         return false;
     }
@@ -221,11 +227,12 @@ fn is_kept(home: &Directory, id: &str) -> bool {
     };
     let file = format!("{id}.jsonl");
     let names = projects.names(MOST_PROJECTS).unwrap_or_default();
+    // Folder names derive from working directories by a rule of Claude Code's that may change.
     let mut folders = names.iter().filter_map(|name| projects.folder(name).ok());
     folders.any(|project| project.read(OsStr::new(&file)).is_ok())
 }
 
-/// Fails where the MCP server of the run did not connect.
+/// Fails if the MCP server of the run did not connect: the run's tools would be missing silently.
 fn check_mcp(message: &Map<String, Value>) -> Result<(), HarnessFailure> {
     let servers = message.get("mcp_servers").and_then(Value::as_array);
     let mut servers = servers.into_iter().flatten();
@@ -241,6 +248,7 @@ fn check_mcp(message: &Map<String, Value>) -> Result<(), HarnessFailure> {
 
 fn answer(request: &Value, decision: PermissionDecision) -> Value {
     let response = match decision.reason() {
+        // The protocol requires `updatedInput`; the original input leaves the call unchanged.
         _ if decision.is_allowed() => {
             json!({"behavior": "allow", "updatedInput": request["request"]["input"]})
         }
@@ -270,7 +278,7 @@ fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
             .flatten();
         let errors: Vec<_> = errors.filter_map(Value::as_str).collect();
         let reason = text("result").map_or_else(|| errors.join("; "), str::to_owned);
-        // Failed requests to the model come with the subtype `success`.
+        // Claude Code reports failed model requests with the subtype `success` and `is_error`.
         let kind = match kind {
             "" | "success" => String::new(),
             kind => format!(" ({kind})"),

@@ -1,4 +1,4 @@
-//! Codex by its app server: JSON-RPC over standard input and output.
+//! Codex over its app server: JSON-RPC on standard input and output.
 
 mod items;
 
@@ -17,17 +17,16 @@ use crate::turn::{
 };
 use items::TurnItems;
 
-/// The id of a request, and the permissions that it asks for by name.
+/// Id of an approval request, and the permissions that it requests by name, if any.
 type CodexRequest = (Value, Option<Value>);
 
-/// A running app server.
+/// Client of one Codex app server process with one thread.
 pub(crate) struct Codex {
     peer: HarnessPeer,
     thread: String,
 }
 
 impl Codex {
-    /// Starts the process.
     pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
         Ok(Self {
             peer: HarnessPeer::start(launch)?,
@@ -50,7 +49,7 @@ impl Codex {
         self.peer.outbox.notify("initialized", json!({})).await
     }
 
-    /// Greets the process, and resumes the stored thread or starts a new one.
+    /// Initializes the protocol, then resumes the stored thread or starts a new one.
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
@@ -63,6 +62,7 @@ impl Codex {
         if let Some(id) = stored {
             let mut params = params.clone();
             params["threadId"] = id.into();
+            // Past turns would be sent in full and are not needed.
             params["excludeTurns"] = true.into();
             match self.peer.starting("thread/resume", params, stop).await? {
                 Ok(_) => {
@@ -103,7 +103,7 @@ impl Codex {
         })
     }
 
-    /// One turn: sends the prompt and shows what comes until it is completed.
+    /// Runs one turn: sends the prompt and shows items until `turn/completed`. Returns the finish reason.
     pub(crate) async fn turn(
         &mut self,
         prompt: &TurnPrompt,
@@ -155,7 +155,7 @@ impl Codex {
                                 }
                             }
                             None if method == "mcpServer/elicitation/request" => {
-                                // The relay asks for calls of the run's own server.
+                                // The relay decides calls of the run's own server; a second question is redundant.
                                 let is_ours = params["serverName"] == "runnel";
                                 let action = if is_ours { "accept" } else { "decline" };
                                 self.peer.outbox.answer(&id, json!({"action": action, "content": {}})).await?;
@@ -198,6 +198,7 @@ impl Codex {
 }
 
 fn refused(error: &RpcError) -> HarnessFailure {
+    // The app server has no code for a lost thread; only its message names the thread.
     let code = if error.message.contains("thread") {
         SESSION_LOST
     } else {
@@ -206,7 +207,7 @@ fn refused(error: &RpcError) -> HarnessFailure {
     HarnessFailure::new(code, format!("the turn was refused: {}", error.message))
 }
 
-/// Fails where the MCP server of the run did not connect.
+/// Fails if the MCP server of the run did not connect: the run's tools would be missing silently.
 fn check_mcp(method: &str, params: &Value) -> Result<(), HarnessFailure> {
     let is_status = method == "mcpServer/startupStatus/updated" && params["name"] == "runnel";
     if is_status && params["status"] == "failed" {

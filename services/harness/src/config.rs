@@ -1,7 +1,7 @@
 //! An agent's configuration of a harness, and the form that operators fill in.
 //!
-//! The form holds the operator's choices alone (modes, directories, variables), so that the gateway refuses everything
-//! else when the agent is saved.
+//! The form lists the operator's choices only (modes, directories, variables). The gateway then rejects other values
+//! when an agent is saved.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::failure::{CONFIG_INVALID, HarnessFailure};
 use crate::settings::HarnessFile;
 
-/// The `workspace` of an agent that works in the conversation's own directory.
+/// Value of `workspace` for the conversation's own directory.
 pub(crate) const CONVERSATION: &str = "conversation";
 const ENV: &str = "env-";
 
@@ -39,7 +39,7 @@ pub(crate) enum PermissionMode {
 pub(crate) struct Config {
     pub(crate) model: String,
     pub(crate) small_model: String,
-    /// Granted models that accept text alone.
+    /// Granted models without image input.
     pub(crate) text_models: Vec<String>,
     pub(crate) mode: PermissionMode,
     /// `None`: the conversation's own.
@@ -49,14 +49,14 @@ pub(crate) struct Config {
     pub(crate) instructions: String,
     pub(crate) approval: Duration,
     pub(crate) shows_thoughts: bool,
-    /// Deltas carry the text so far (`all_content`) beside the new part.
+    /// Deltas carry the text so far (`all_content`) in addition to the new part.
     pub(crate) repeats_text: bool,
-    /// Names and values.
+    /// Environment variables that the agent selected, with the operator's values.
     pub(crate) env: Vec<(String, String)>,
 }
 
 impl Config {
-    /// Reads the configuration of a run that was granted these resources.
+    /// Reads the configuration of a run with these granted resources. Fails with `harness.config_invalid`.
     pub(crate) fn read(
         config: &JsonObject,
         resources: &AgentResources,
@@ -91,6 +91,7 @@ impl Config {
         };
         let flag = |key: &str, default| config.get(key).and_then(Value::as_bool).unwrap_or(default);
         let seconds = |key: &str| config.get(key).and_then(Value::as_u64);
+        // Agents select variables by name only; the values stay in the operator's settings.
         let env = settings
             .env
             .iter()
@@ -103,6 +104,7 @@ impl Config {
             text_models: text_models.map(|model| model.model_id.clone()).collect(),
             mode,
             directory,
+            // 0 selects the gateway's maximum, so the service sets no timer of its own.
             timeout: seconds("timeout")
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
@@ -121,7 +123,7 @@ impl Config {
 }
 
 impl Config {
-    /// Whether this model accepts images.
+    /// True unless the grant declares text input only.
     pub(crate) fn accepts_images(&self, model: &str) -> bool {
         !self
             .text_models
@@ -129,7 +131,7 @@ impl Config {
             .any(|text_model| text_model == model)
     }
 
-    /// Kinds of input of this model, by their usual names.
+    /// Input modalities of this model: `text`, and `image` if it accepts images.
     pub(crate) fn input_modalities(&self, model: &str) -> Value {
         if self.accepts_images(model) {
             json!(["text", "image"])
@@ -143,18 +145,19 @@ fn invalid(message: &str) -> HarnessFailure {
     HarnessFailure::new(CONFIG_INVALID, message)
 }
 
-/// The model of that id, or the first one where none is named.
+/// Granted model with this id, or the first one if `id` names none. Only models with `stream` count.
 fn granted(id: &str, resources: &AgentResources) -> Option<String> {
     let mut models = resources
         .models
         .iter()
         .filter(|model| model.operations.contains(&ModelOperation::Stream));
+    // Form selectors send `__none__` for an empty selection.
     let named = !matches!(id, "" | "__none__");
     let found = models.find(|model| !named || model.model_id == id);
     found.map(|model| model.model_id.clone())
 }
 
-/// The form of a harness under these settings.
+/// Configuration form of a harness under these settings.
 pub(crate) fn form(settings: &HarnessFile) -> Vec<FormItem> {
     let options = |names: &[&str]| {
         let options = names
@@ -170,8 +173,8 @@ pub(crate) fn form(settings: &HarnessFile) -> Vec<FormItem> {
         json!({"type": "select", "name": "mode", "label": {"en_US": "Permissions"}, "description": {"en_US": "What the harness may do without a question"}, "default": "ask", "options": options(&["ask", "read-only", "accept-edits", "full"])}),
         json!({"type": "select", "name": "workspace", "label": {"en_US": "Workspace"}, "description": {"en_US": "Each conversation has a directory of its own, or all share one of the operator's"}, "default": CONVERSATION, "options": options(&workspaces)}),
         json!({"type": "integer", "name": "timeout", "label": {"en_US": "Timeout"}, "description": {"en_US": "Seconds that a run may take; 0 for the gateway's longest"}, "default": 3600}),
-        json!({"type": "boolean", "name": "reuse-session", "label": {"en_US": "Keep the session"}, "description": {"en_US": "The next message of a conversation goes on in the same session"}, "default": true}),
-        json!({"type": "text", "name": "instructions", "label": {"en_US": "Instructions"}, "description": {"en_US": "Told to the harness at the start of a session"}, "default": ""}),
+        json!({"type": "boolean", "name": "reuse-session", "label": {"en_US": "Keep the session"}, "description": {"en_US": "The next message of a conversation continues the same session"}, "default": true}),
+        json!({"type": "text", "name": "instructions", "label": {"en_US": "Instructions"}, "description": {"en_US": "Text for the harness at the start of a session"}, "default": ""}),
         json!({"type": "integer", "name": "approval-seconds", "label": {"en_US": "Time for approvals"}, "description": {"en_US": "Seconds, 1 to 86,400, before a permission that was not answered counts as refused"}, "default": 1800}),
         json!({"type": "boolean", "name": "show-thoughts", "label": {"en_US": "Show thoughts"}, "description": {"en_US": "Adds the model's thoughts to the ledger as x.harness.thought"}, "default": false}),
         json!({"type": "boolean", "name": "repeat-text", "label": {"en_US": "Repeat the text"}, "description": {"en_US": "Some deltas carry the text so far as all_content, which multiplies the events of a long answer"}, "default": false}),

@@ -1,20 +1,21 @@
-//! Differences as people read them.
+//! Unified diffs for questions and results.
 
 use serde_json::Value;
 use similar::TextDiff;
 
-/// Bytes of either text that are compared; longer ones are not.
+/// Maximum bytes of either text for a diff: the comparison takes quadratic time in the worst case.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// A unified difference of an ACP content part of type `diff`.
+/// Unified diff of an ACP content part of type `diff`.
 pub(crate) fn of_acp(part: &Value) -> String {
     let path = part["path"].as_str().unwrap_or("file");
     let text = |name: &str| part[name].as_str().unwrap_or_default();
     unified(path, text("oldText"), text("newText"))
 }
 
-/// A unified difference of two texts.
+/// Unified diff of two texts.
 pub(crate) fn unified(path: &str, old: &str, new: &str) -> String {
+    // Both full texts stay visible: a permission may only allow what its question shows.
     if old.len() > MOST_BYTES || new.len() > MOST_BYTES {
         let (before, after) = (old.len(), new.len());
         return format!("{path}: {before} bytes become {after} bytes\n{old}\n{new}");

@@ -1,4 +1,4 @@
-//! Prompts as content blocks that the harness says it takes.
+//! Prompts as content blocks of the kinds that the harness accepts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::turn::{PromptFile, TurnPrompt};
 
-/// The kinds of blocks that a harness takes beside text and links.
+/// Optional block kinds that a harness accepts. ACP requires text and links from every agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Accepts {
     images: bool,
@@ -14,7 +14,7 @@ pub(super) struct Accepts {
 }
 
 impl Accepts {
-    /// As the answer to `initialize` tells it.
+    /// Reads `promptCapabilities` of the `initialize` response. An absent capability counts as unsupported.
     pub(super) fn read(agent: &Value) -> Self {
         let told = &agent["agentCapabilities"]["promptCapabilities"];
         Self {
@@ -24,7 +24,7 @@ impl Accepts {
     }
 }
 
-/// The text and the files; a file of a kind that the harness does not take is named by its path in the workspace.
+/// Text block and file blocks of a prompt. A file of an unsupported kind appears as a path only.
 pub(super) fn blocks(prompt: &TurnPrompt, accepts: Accepts) -> Vec<Value> {
     let mut text = prompt.text.clone();
     let mut inline = Vec::new();
@@ -32,6 +32,7 @@ pub(super) fn blocks(prompt: &TurnPrompt, accepts: Accepts) -> Vec<Value> {
         if let Some(block) = block(file, accepts) {
             inline.push(block);
         }
+        // The path is listed for embedded files, too: tools of the harness open files by path.
         text.push_str(&file.line());
     }
     let mut blocks = vec![json!({"type": "text", "text": text.trim()})];

@@ -1,4 +1,4 @@
-//! Session updates as results, and the tool calls that permissions name.
+//! Session updates of ACP as results, and the tool calls that permission requests refer to.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use crate::permission::{Permission, with_members};
 use crate::speaker::{bounded, cut};
 use crate::turn::TurnStage;
 
-/// Tool calls of one turn that are kept.
+/// Maximum tool calls stored for one turn. Further calls are not shown.
 const MOST_CALLS: usize = 1_000;
 
-/// The tool calls of a turn, each as its updates have made it.
+/// Tool calls of one turn by id, merged from their updates.
 #[derive(Debug, Default)]
 pub(super) struct AcpToolCalls {
     calls: HashMap<String, AcpToolCall>,
@@ -21,13 +21,13 @@ pub(super) struct AcpToolCalls {
 
 #[derive(Debug, Default)]
 struct AcpToolCall {
-    /// The members of the call and of its updates, the latest of each.
+    /// Members of the call and its updates; the latest value of each wins.
     told: Value,
     has_ended: bool,
 }
 
 impl AcpToolCalls {
-    /// Shows one update.
+    /// Converts one session update to results of the run.
     pub(super) async fn show(&mut self, update: &Value, stage: &mut TurnStage) {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => {
@@ -68,6 +68,7 @@ impl AcpToolCalls {
         let bytes = stage.speaker.part_bytes();
         let name = name_of(&call.told);
         if is_new {
+            // Text after a tool call is a new step of the answer, not the rest of the sentence before.
             stage.speaker.new_paragraph();
             let parameters = json!({
                 "title": call.told["title"], "kind": call.told["kind"], "locations": bounded(&call.told["locations"], bytes),
@@ -79,10 +80,12 @@ impl AcpToolCalls {
                 .await;
         }
         let status = call.told["status"].as_str().unwrap_or_default();
+        // A repeated final update must not complete the call twice.
         if call.has_ended || !matches!(status, "completed" | "failed") {
             return;
         }
         call.has_ended = true;
+        // `rawOutput` is optional in ACP; the displayed content is the fallback.
         let output = match &call.told["rawOutput"] {
             Value::Null => &call.told["content"],
             output => output,
@@ -111,13 +114,14 @@ impl AcpToolCalls {
             call.told = json!({});
         }
         for (name, value) in update.as_object().into_iter().flatten() {
+            // An update holds changed members only; `null` means unchanged, not removed.
             if !value.is_null() {
                 call.told[name] = value.clone();
             }
         }
     }
 
-    /// The permission that a request asks for, with what earlier updates told of its tool call.
+    /// Requested permission, completed from earlier updates of the same tool call.
     pub(super) fn permission(&self, params: &Value) -> Permission {
         let asked = &params["toolCall"];
         let mut told = json!({});
@@ -125,6 +129,7 @@ impl AcpToolCalls {
             .as_str()
             .and_then(|id| self.calls.get(id));
         let known = known.map_or(&Value::Null, |call| &call.told);
+        // The request comes last: its members override those of earlier updates.
         for source in [known, asked] {
             for (name, value) in source.as_object().into_iter().flatten() {
                 if !value.is_null() {
@@ -132,7 +137,7 @@ impl AcpToolCalls {
                 }
             }
         }
-        // Kimi Code tells the arguments as the JSON of the call's content, and asks with a shortened sentence.
+        // Kimi Code sends the arguments as JSON in the call's content; its request holds a shortened sentence only.
         if told["rawInput"]
             .as_object()
             .is_none_or(serde_json::Map::is_empty)
@@ -149,7 +154,7 @@ impl AcpToolCalls {
     }
 }
 
-/// The arguments that the text of a call's content is the JSON of.
+/// Arguments that a call carries as JSON text in its content.
 fn arguments_in(call: &Value) -> Option<Value> {
     let text = call["content"][0]["content"]["text"].as_str()?;
     serde_json::from_str(text).ok().filter(Value::is_object)
@@ -165,7 +170,7 @@ fn name_of(call: &Value) -> String {
         .to_owned()
 }
 
-/// The model's own words about a call. They change nothing of it.
+/// Argument with the model's own description of a call. It has no effect on the call.
 const DESCRIPTION: &str = "description";
 /// Arguments whose text may be a part of a difference.
 const DIFF_TEXTS: [&str; 8] = [
@@ -179,13 +184,14 @@ const DIFF_TEXTS: [&str; 8] = [
     "diff",
 ];
 
-/// Exact subject of the question: differences or command with all other arguments, or the arguments.
+/// Exact content of the question: diffs or command with all other arguments, or the arguments as JSON.
 fn detail_of(call: &Value) -> String {
     let input = &call["rawInput"];
     let differences: Vec<String> = diffs(call).map(crate::diff::of_acp).collect();
     if !differences.is_empty() {
         return with_members(differences.join("\n"), input, &shown_by_diffs(call));
     }
+    // All arguments are shown: a member that the question hides could change the effect of the command.
     match command_of(&input["command"]) {
         Some(command) => with_members(command, input, &["command", DESCRIPTION]),
         None if input.is_null() => shown_text(call),
@@ -205,7 +211,7 @@ fn command_of(command: &Value) -> Option<String> {
     }
 }
 
-/// Names of the arguments that the differences of a call show.
+/// Names of the arguments whose values the diffs of a call already contain.
 fn shown_by_diffs(call: &Value) -> Vec<&str> {
     let texts = diffs(call).flat_map(|part| ["path", "oldText", "newText"].map(|name| &part[name]));
     let texts: Vec<_> = texts.filter_map(Value::as_str).collect();
@@ -222,7 +228,7 @@ fn shown_by_diffs(call: &Value) -> Vec<&str> {
     shown.map(|(name, _)| name.as_str()).collect()
 }
 
-/// The files that a call touches: its locations, its differences, and the path of its arguments.
+/// Files that a call touches: its locations, its diffs, and the path among its arguments.
 fn paths_of(call: &Value) -> Vec<PathBuf> {
     let locations = call["locations"].as_array().into_iter().flatten();
     let located = locations.filter_map(|location| location["path"].as_str());

@@ -1,4 +1,4 @@
-//! Messages of Claude Code as results.
+//! Messages of Claude Code as results of a run.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -12,28 +12,29 @@ use crate::speaker::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
-/// Tool calls of one turn that are kept.
+/// Maximum tool calls stored for one turn. Further calls are not shown.
 const MOST_CALLS: usize = 1_000;
 
-/// The tool calls of a turn.
+/// Tool calls and text of one turn.
 #[derive(Debug, Default)]
 pub(super) struct TurnEvents {
-    /// Names by id.
+    /// Tool names by call id.
     calls: HashMap<String, String>,
     ended: HashSet<String>,
     text: StreamedText,
-    /// The id of the model's message.
+    /// Id of the current model message.
     message: Option<String>,
-    /// Whether its thoughts came in deltas.
+    /// True if the reasoning of the current message came in deltas; the complete message repeats it.
     has_streamed_thoughts: bool,
 }
 
-/// The model that Claude Code names for messages of its own, such as errors of requests. The result repeats them.
+/// Model name of messages that Claude Code writes itself, such as request errors. The result repeats them.
 const SYNTHETIC: &str = "<synthetic>";
 
 impl TurnEvents {
-    /// Shows one message. Those of subagents are left out.
+    /// Converts one message to results.
     pub(super) async fn show(&mut self, message: &Value, stage: &mut TurnStage) {
+        // Messages of subagents: their summary arrives as the result of the parent's tool call.
         if !message["parent_tool_use_id"].is_null() {
             return;
         }
@@ -43,6 +44,7 @@ impl TurnEvents {
                 self.show_message(&message["message"], stage).await;
             }
             "user" => {
+                // Tool results start the next step; the model continues from the text so far.
                 self.text.keep();
                 for block in blocks(&message["message"]) {
                     if block["type"] == "tool_result" {
@@ -54,7 +56,7 @@ impl TurnEvents {
         }
     }
 
-    /// Shows the answer of the result where the messages of the turn did not have it.
+    /// Shows the answer of the final result unless the messages of the turn already had it.
     pub(super) async fn finish(&mut self, result: &Map<String, Value>, stage: &mut TurnStage) {
         let answer = result.get("result").and_then(Value::as_str);
         let answer = answer.unwrap_or_default();
@@ -87,10 +89,10 @@ impl TurnEvents {
         }
     }
 
-    /// Shows a whole message, of which deltas may have told a part. Claude Code asks again without streaming after a
-    /// stream that broke off.
+    /// Shows a complete message. Deltas may have sent a part of it before.
     async fn show_message(&mut self, message: &Value, stage: &mut TurnStage) {
         let id = message["id"].as_str();
+        // A new id: after a broken stream, Claude Code repeats the request without streaming.
         if id.is_some() && self.message.is_some() && id != self.message.as_deref() {
             self.text.begin(&mut stage.speaker);
             self.text.end();
@@ -119,6 +121,7 @@ impl TurnEvents {
         let (Some(id), Some(name)) = (block["id"].as_str(), block["name"].as_str()) else {
             return;
         };
+        // A repeated message must not start its calls twice.
         if self.calls.len() >= MOST_CALLS
             || self.calls.insert(id.to_owned(), name.to_owned()).is_some()
         {
@@ -172,7 +175,7 @@ fn shown_text(content: &Value) -> String {
     texts.join("\n")
 }
 
-/// Next request to the model after a failed one, as Claude Code announces it.
+/// Log text for the retry of a model request; `None` for other system messages.
 pub(super) fn retry(message: &Value) -> Option<String> {
     if message["subtype"] != "api_retry" {
         return None;
@@ -188,7 +191,7 @@ pub(super) fn retry(message: &Value) -> Option<String> {
     ))
 }
 
-/// The permission that `can_use_tool` asks for.
+/// Permission that a `can_use_tool` request asks for.
 pub(super) fn permission(request: &Value) -> Permission {
     let tool = request["tool_name"].as_str().unwrap_or("tool");
     let input = &request["input"];
@@ -236,14 +239,14 @@ pub(super) fn permission(request: &Value) -> Permission {
     }
 }
 
-/// The command, and each other member of the arguments. The model's own description changes nothing of the call, and would
-/// make each call another one for "allow for this conversation".
+/// The command, and a line for each other argument.
 fn command_of(input: &Value) -> String {
     let command = input["command"].as_str().unwrap_or_default().to_owned();
+    // `description` has no effect, and its varying text would defeat "allow for this conversation".
     with_members(command, input, &["command", "description"])
 }
 
-/// The content of a user message: the text, images as blocks, and the paths of all files.
+/// Content of a user message: text with the paths of all files, and images as blocks.
 pub(super) fn content(prompt: &TurnPrompt) -> Value {
     let mut text = prompt.text.clone();
     let mut blocks = Vec::new();
@@ -257,6 +260,7 @@ pub(super) fn content(prompt: &TurnPrompt) -> Value {
         }
         text.push_str(&file.line());
     }
+    // The text block needs the paths of all files and still precedes the images.
     blocks.insert(0, json!({"type": "text", "text": text.trim()}));
     Value::Array(blocks)
 }
@@ -332,7 +336,7 @@ mod tests {
         completed(&results.await)
     }
 
-    const WHOLE: &str = "The whole answer.";
+    const WHOLE: &str = "The full answer.";
 
     fn stop() -> Value {
         json!({"type": "stream_event", "event": {"type": "message_stop"}, "parent_tool_use_id": null})
@@ -344,14 +348,14 @@ mod tests {
         subagent["parent_tool_use_id"] = "t".into();
         let mut synthetic = said("API Error: 500");
         synthetic["message"]["model"] = SYNTHETIC.into();
-        let streamed = [begin("a"), delta("The whole "), delta("answer.")];
+        let streamed = [begin("a"), delta("The full "), delta("answer.")];
         let whole = [message("a", WHOLE), stop()];
         for (name, messages) in [
             ("a message", vec![said(WHOLE)]),
-            ("the result alone", vec![subagent]),
+            ("only the result", vec![subagent]),
             ("an error, then the result", vec![synthetic]),
             ("deltas and message", [&streamed[..], &whole].concat()),
-            ("deltas alone", [&streamed[..], &[stop()]].concat()),
+            ("only deltas", [&streamed[..], &[stop()]].concat()),
         ] {
             assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");
         }
@@ -362,9 +366,9 @@ mod tests {
         for (name, messages) in [
             (
                 "a beginning",
-                vec![begin("a"), delta("The wh"), message("b", WHOLE)],
+                vec![begin("a"), delta("The fu"), message("b", WHOLE)],
             ),
-            ("then the result", vec![begin("a"), delta("The wh")]),
+            ("then the result", vec![begin("a"), delta("The fu")]),
             (
                 "another text",
                 vec![begin("a"), delta("Let me"), message("b", WHOLE)],
@@ -372,7 +376,7 @@ mod tests {
             ("no ids", vec![delta("Let me"), said(WHOLE)]),
             (
                 "streamed again",
-                vec![begin("a"), delta("The wh"), begin("b"), delta(WHOLE)],
+                vec![begin("a"), delta("The fu"), begin("b"), delta(WHOLE)],
             ),
         ] {
             assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");

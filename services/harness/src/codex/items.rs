@@ -1,4 +1,4 @@
-//! Items of a Codex turn as results, and the permissions that its requests ask for.
+//! Items of a Codex turn as results, and the permissions that its approval requests name.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use crate::speaker::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
-/// Items of one turn that are kept.
+/// Maximum open items of one turn. Further items are not shown.
 const MOST_ITEMS: usize = 1_000;
 
-/// The items of a turn, by their ids.
+/// Open items of a turn by id, and its text.
 #[derive(Debug, Default)]
 pub(super) struct TurnItems {
     items: HashMap<String, Value>,
@@ -21,7 +21,7 @@ pub(super) struct TurnItems {
 }
 
 impl TurnItems {
-    /// Shows one notification.
+    /// Converts one notification of the turn to results.
     pub(super) async fn show(&mut self, method: &str, params: &Value, stage: &mut TurnStage) {
         match method {
             "item/agentMessage/delta" => {
@@ -41,6 +41,7 @@ impl TurnItems {
             "item/completed" if params["item"]["type"] == "agentMessage" => {
                 let text = params["item"]["text"].as_str().unwrap_or_default();
                 self.text.add_whole(text, &mut stage.speaker).await;
+                // Completed text stays: a retry of the stream replaces the unfinished item only.
                 self.text.keep();
             }
             "error" if params["willRetry"] == true => {
@@ -68,6 +69,7 @@ impl TurnItems {
         if self.items.len() >= MOST_ITEMS {
             return;
         }
+        // Approval requests name the item by id and do not repeat its command or changes.
         self.items.insert(id.to_owned(), item.clone());
         stage.speaker.new_paragraph();
         let bytes = stage.speaker.part_bytes();
@@ -85,6 +87,7 @@ impl TurnItems {
         let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
             return;
         };
+        // Items over the limit were never shown as started.
         if self.items.remove(id).is_none() {
             return;
         }
@@ -114,7 +117,7 @@ impl TurnItems {
         }
     }
 
-    /// The permission that a request of the server asks for.
+    /// Permission that an approval request asks for; `None` for other requests.
     pub(super) fn permission(&self, method: &str, params: &Value) -> Option<Permission> {
         let item = params["itemId"].as_str().and_then(|id| self.items.get(id));
         let reason = params["reason"]
@@ -142,6 +145,7 @@ impl TurnItems {
                     .filter_map(|change| change["path"].as_str())
                     .collect();
                 let shown: Vec<_> = changes.iter().map(shown_change).collect();
+                // The target of a move and the root of a grant are written to, as well.
                 let moved = changes.iter().filter_map(moved_to);
                 let paths = named
                     .iter()
@@ -170,7 +174,7 @@ impl TurnItems {
     }
 }
 
-/// Members of a request that are shown elsewhere, or that offer answers to it.
+/// Members of a request that the question shows already, or that list possible answers.
 const SHOWN: [&str; 7] = [
     "command",
     "commandActions",
@@ -181,16 +185,17 @@ const SHOWN: [&str; 7] = [
     "proposedNetworkPolicyAmendments",
 ];
 
-/// The text, and each other argument of a request. Ids and times name the request itself.
+/// The text, and a line for each other argument of a request.
 fn with_arguments(text: String, params: &Value) -> String {
     let names = params.as_object().into_iter().flatten();
     let names = names.map(|(name, _)| name.as_str());
+    // Ids and times differ for each request: with them, no permission would match an earlier one.
     let named = names.filter(|name| name.ends_with("Id") || name.ends_with("Ms"));
     let shown: Vec<_> = named.chain(SHOWN).collect();
     with_members(text, params, &shown)
 }
 
-/// The path of a change, its kind and its difference.
+/// Path, target, kind and diff of a file change.
 fn shown_change(change: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = change["kind"]["type"]
@@ -210,14 +215,14 @@ fn moved_to(change: &Value) -> Option<&str> {
     names.find_map(|name| change["kind"][name].as_str())
 }
 
-/// The permissions that a request asks for by name, which its answer repeats.
+/// Permissions that a request names. The response has to repeat them to grant them.
 pub(super) fn granted(method: &str, params: &Value) -> Option<Value> {
     let names = method == "item/permissions/requestApproval";
     let permissions = params["permissions"].as_object();
     names.then(|| Value::Object(permissions.cloned().unwrap_or_default()))
 }
 
-/// The answer to a request for a permission. Named permissions are granted for the turn, or none of them.
+/// Response to an approval request. Named permissions are granted together for the turn, or not at all.
 pub(super) fn answer(asked: Option<&Value>, is_allowed: bool) -> Value {
     match asked {
         Some(permissions) if is_allowed => json!({"permissions": permissions, "scope": "turn"}),
@@ -227,7 +232,7 @@ pub(super) fn answer(asked: Option<&Value>, is_allowed: bool) -> Value {
     }
 }
 
-/// The name of an item that is a tool call.
+/// Tool name of an item; `None` for items that are no tool call.
 fn name_of(item: &Value) -> Option<String> {
     match item["type"].as_str()? {
         "commandExecution" => Some("command".to_owned()),
@@ -243,7 +248,7 @@ fn name_of(item: &Value) -> Option<String> {
     }
 }
 
-/// The input of a turn: the text with the paths of all files, and images by their paths.
+/// Input of a turn: text with the paths of all files, and images by path. Codex reads image files itself.
 pub(super) fn input(prompt: &TurnPrompt) -> Value {
     let mut text = prompt.text.clone();
     let mut images = Vec::new();
