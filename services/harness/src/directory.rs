@@ -1,5 +1,5 @@
-//! Directories that a harness may change while the service works in them. Each is opened once, and every operation is
-//! relative to it and follows no link: a link that the harness plants leads the service nowhere.
+//! Directories that a harness may change while the service works in them. Each is opened once; every operation is
+//! relative to its descriptor and follows no link, so that a planted link cannot redirect the service.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,15 +19,15 @@ use rustix::io::Errno;
 
 use crate::owner::ProcessOwner;
 
-/// A directory, whatever has its path now. Clones share the descriptor.
+/// Open directory, independent of its current path. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     opened: Arc<OwnedFd>,
-    /// The owner of all that is made in it.
+    /// Owner of new entries.
     owner: ProcessOwner,
 }
 
-/// How deep a tree is given to another user. Deeper folders stay as they are.
+/// Maximum depth of [`Directory::adopt`]. Deeper folders keep their owner.
 const MOST_DEPTH: usize = 128;
 
 const FOLDER: OFlags = OFlags::DIRECTORY
@@ -38,21 +38,21 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::EXCL)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
-/// Not blocked by a pipe in the place of a file.
+/// `NONBLOCK`: opening a named pipe would wait for its writer.
 const READ_FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
 impl Directory {
-    /// Opens a directory by its path, whose last part is no link. The parts before it are the operator's.
+    /// Opens a directory by its path. Its last part must not be a link; the operator controls the parts before it.
     /// `owner`: owner of new entries.
     pub(crate) fn open(path: &Path, owner: ProcessOwner) -> io::Result<Self> {
         let opened = Arc::new(open(path, FOLDER, Mode::empty())?);
         Ok(Self { opened, owner })
     }
 
-    /// The same directory; what is made in it from now on belongs to another user.
+    /// Same directory with another owner of new entries.
     pub(crate) fn for_user(self, owner: ProcessOwner) -> Self {
         Self { owner, ..self }
     }
@@ -66,10 +66,11 @@ impl Directory {
         })
     }
 
-    /// Opens a folder; makes it with mode 0700 if it is missing.
+    /// Opens a folder; creates it with mode 0700 if it is missing.
     pub(crate) fn make_folder(&self, name: &OsStr) -> io::Result<Self> {
         match mkdirat(&*self.opened, single(name)?, Mode::RWXU) {
             Ok(()) => {
+                // Open first, then change the owner of the descriptor: the name may be replaced in between.
                 let folder = self.folder(name)?;
                 self.owner.take(&*folder.opened)?;
                 Ok(folder)
@@ -79,9 +80,7 @@ impl Directory {
         }
     }
 
-    /// Gives this directory, and all below it that belongs to others, to its owner. Links are given themselves, and files
-    /// with a second name are left: that may be a file of others. The directory itself is last, so that an interrupted
-    /// change is done again.
+    /// Changes the owner of this directory and of all entries below it to its owner. Links change themselves.
     pub(crate) fn adopt(&self) -> io::Result<()> {
         self.adopt_below(MOST_DEPTH)
     }
@@ -96,15 +95,17 @@ impl Directory {
                 continue;
             }
             let stat = statat(&*self.opened, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            // A file with a second hard link may be a file of another user.
             if stat.st_nlink == 1 {
                 let (user, group) = self.owner.ids();
                 chownat(&*self.opened, &name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
             }
         }
+        // The directory itself is last: its owner marks the tree as done, and an interrupted change is repeated.
         self.owner.take(&*self.opened)
     }
 
-    /// Sets the time of the last change to now.
+    /// Sets the modification time to now.
     pub(crate) fn touch(&self) -> io::Result<()> {
         let now = Timespec {
             tv_sec: 0,
@@ -117,7 +118,7 @@ impl Directory {
         Ok(futimens(&*self.opened, &times)?)
     }
 
-    /// Lets every user enter this directory, not list it: the way to what belongs to its owner below.
+    /// Adds the search permission for every user, not the read permission: entries stay unlisted.
     pub(crate) fn let_through(&self) -> io::Result<()> {
         let enter = Mode::XUSR | Mode::XGRP | Mode::XOTH;
         let mode = Mode::from_raw_mode(fstat(&*self.opened)?.st_mode);
@@ -127,7 +128,7 @@ impl Directory {
         Ok(fchmod(&*self.opened, mode | enter)?)
     }
 
-    /// The folder of a relative path, made if it is missing, and the name of the file in it.
+    /// Parent folder of a relative path, created if it is missing, and the file name.
     fn place<'a>(&self, path: &'a Path) -> io::Result<(Self, &'a OsStr)> {
         let mut folder = self.clone();
         let mut parts = path.components();
@@ -140,7 +141,7 @@ impl Directory {
         Ok((folder, name))
     }
 
-    /// Creates a file with mode 0600. An error of kind `AlreadyExists` where the name is taken, by a link, too.
+    /// Creates a file with mode 0600. Fails with `AlreadyExists` if the name is taken, also by a link.
     pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
         let mode = Mode::RUSR | Mode::WUSR;
         let file = openat(&*self.opened, single(name)?, NEW_FILE, mode)?;
@@ -148,10 +149,11 @@ impl Directory {
         Ok(File::from(file))
     }
 
-    /// Writes a file of mode 0600 at a relative path, in place of what is there; folders are made. Where the file is, for
-    /// [`DirectoryEntry::remove`].
+    /// Replaces the entry at a relative path by a file of mode 0600; creates missing folders.
+    /// The entry serves [`DirectoryEntry::remove`].
     pub(crate) fn replace(&self, path: &Path, content: &[u8]) -> io::Result<DirectoryEntry> {
         let (folder, name) = self.place(path)?;
+        // Never write into an existing file: it may be a hard link, or open in a harness.
         folder.remove(name)?;
         folder.create(name)?.write_all(content)?;
         Ok(DirectoryEntry {
@@ -160,8 +162,7 @@ impl Directory {
         })
     }
 
-    /// Opens a plain file of the owner's to read. An error of kind `InvalidInput` for anything else: a second name of a
-    /// file that the owner cannot read would be read with the rights of the service.
+    /// Opens a regular file of the owner for reading. Fails with `InvalidInput` for anything else.
     pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
         let file = File::from(openat(
             &*self.opened,
@@ -170,6 +171,7 @@ impl Directory {
             Mode::empty(),
         )?);
         let metadata = file.metadata()?;
+        // A hard link to a file of another user would be read with the rights of the service.
         if metadata.is_file() && (self.owner.is_own() || self.owner.owns(metadata.uid())) {
             Ok(file)
         } else {
@@ -177,13 +179,13 @@ impl Directory {
         }
     }
 
-    /// Whether there is anything of that name, also a link to nothing.
+    /// True if an entry has this name; a dangling link counts.
     pub(crate) fn contains(&self, name: &OsStr) -> bool {
         let name = single(name);
         name.is_ok_and(|name| statat(&*self.opened, name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
     }
 
-    /// When an entry was last written or renamed. `None` without one; a link counts itself.
+    /// Time of the last write or rename of an entry; `None` if it is absent. Links are not followed.
     pub(crate) fn changed_at(&self, name: &OsStr) -> Option<SystemTime> {
         let stat = statat(&*self.opened, single(name).ok()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let at = |seconds: i64, nanoseconds| {
@@ -192,7 +194,7 @@ impl Directory {
         };
         let written = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
         let renamed = u32::try_from(stat.st_ctime_nsec).unwrap_or_default();
-        // A file that was moved here keeps the time of its content.
+        // A move keeps the modification time and updates the change time only.
         Some(at(stat.st_mtime, written).max(at(stat.st_ctime, renamed)))
     }
 
@@ -214,7 +216,7 @@ impl Directory {
         }
     }
 
-    /// The names in this directory, at most so many.
+    /// Names of the entries, at most `most`, in the order of the file system.
     pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let entries = Dir::read_from(&*self.opened)?;
         let mut names = Vec::new();
@@ -224,6 +226,7 @@ impl Directory {
             if name != "." && name != ".." {
                 names.push(name.to_owned());
             }
+            // A harness may create millions of entries; memory stays bounded.
             if names.len() == most {
                 break;
             }
@@ -232,7 +235,7 @@ impl Directory {
     }
 }
 
-/// A file in a directory that was opened.
+/// File in an open directory.
 #[derive(Debug)]
 pub(crate) struct DirectoryEntry {
     folder: Directory,
@@ -246,7 +249,7 @@ impl DirectoryEntry {
     }
 }
 
-/// A name without a path: `openat` would follow links of the parts before the last.
+/// Checks that a name has no path: `openat` follows links in all parts but the last.
 fn single(name: &OsStr) -> io::Result<&OsStr> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.contains(&b'/') || bytes == b"." || bytes == b".." {
@@ -262,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that the harness has filled with links to `outside`.
+    /// Directory with links to `outside`, as a hostile harness plants them.
     struct Planted {
         root: std::path::PathBuf,
         directory: Directory,
@@ -312,7 +315,7 @@ mod tests {
                 "{path}"
             );
         }
-        // A link in the place of a file is replaced, renamed and removed itself.
+        // Replace, rename and remove act on the link itself.
         directory.replace(Path::new("file"), b"new").unwrap();
         directory.rename(name("folder"), name("renamed")).unwrap();
         directory.remove(name("renamed")).unwrap();
@@ -340,7 +343,7 @@ mod tests {
         assert!(Directory::open(&inside, ProcessOwner::own()).is_err());
     }
 
-    /// The user of an entry itself.
+    /// Owner of an entry; links are not followed.
     fn user_of(path: &Path) -> u32 {
         path.symlink_metadata().unwrap().uid()
     }

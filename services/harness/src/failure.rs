@@ -5,12 +5,12 @@ use runner_kit::host::HostError;
 
 use crate::speaker::cut;
 
-/// Why a harness run ends without an answer.
+/// Failure of a harness run, as `run.failed` reports it.
 #[derive(Debug)]
 pub(crate) struct HarnessFailure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// True when the same event may well succeed a second time.
+    /// True if a retry of the same event may succeed.
     pub(crate) retryable: bool,
 }
 
@@ -20,13 +20,13 @@ pub(crate) const COMMAND_NOT_FOUND: &str = "harness.command_not_found";
 pub(crate) const START_TIMEOUT: &str = "harness.start_timeout";
 /// The process exited before its session was open, or in the middle of a turn.
 pub(crate) const EXITED: &str = "harness.exited";
-/// The process sent frames that are not the protocol's, or none of the bounded size.
+/// The process sent frames that violate the protocol or exceed the size limit.
 pub(crate) const PROTOCOL_ERROR: &str = "harness.protocol_error";
 /// The session was lost in the middle of a run.
 pub(crate) const SESSION_LOST: &str = "harness.session_lost";
 /// The MCP server of the gateway could not be connected.
 pub(crate) const MCP_FAILED: &str = "harness.mcp_failed";
-/// A turn ended without text, file and refusal.
+/// A turn ended without text, files or a refusal.
 pub(crate) const EMPTY_RESPONSE: &str = "harness.empty_response";
 /// A budget of the run is used up.
 pub(crate) const BUDGET_EXCEEDED: &str = "harness.budget_exceeded";
@@ -62,7 +62,7 @@ impl HarnessFailure {
         }
     }
 
-    /// Adds the line of standard error that names the cause, where the code alone does not tell it.
+    /// Appends the line of standard error that names the cause. Codes that name it themselves stay unchanged.
     #[must_use]
     pub(crate) fn with_error_line(mut self, lines: &[String]) -> Self {
         let is_unclear = [
@@ -75,6 +75,7 @@ impl HarnessFailure {
         let is_needed = is_unclear.contains(&self.code);
         if let Some(line) = error_line(lines).filter(|_| is_needed) {
             self.message.push_str("; from its standard error: ");
+            // Clients show the message in a chat; the full output is in the run's log.
             self.message.push_str(&cut(line, 300));
         }
         self
@@ -84,13 +85,13 @@ impl HarnessFailure {
         self.code == runner_kit::runner::CANCELLED
     }
 
-    /// The failure of a run that was asked to stop.
+    /// Failure of a cancelled run.
     pub(crate) fn cancelled() -> Self {
         Self::new(runner_kit::runner::CANCELLED, "the run was cancelled")
     }
 }
 
-/// The first line that reports an error: stack traces and advice follow it. Otherwise the last line with words.
+/// First line that reports an error, otherwise the last line with words.
 pub(crate) fn error_line(lines: &[String]) -> Option<&str> {
     let is_error = |line: &&String| {
         let line = line.to_ascii_lowercase();
@@ -106,6 +107,7 @@ pub(crate) fn error_line(lines: &[String]) -> Option<&str> {
         reports.iter().any(|word| line.contains(word)) && !line.contains("warn")
     };
     let has_words = |line: &&String| line.chars().filter(|char| char.is_alphanumeric()).count() > 2;
+    // Stack traces and advice follow the first report.
     let first = lines.iter().find(is_error);
     first
         .or_else(|| lines.iter().rfind(has_words))
@@ -125,6 +127,7 @@ impl From<HarnessFailure> for RunError {
 
 impl From<HostError> for HarnessFailure {
     fn from(error: HostError) -> Self {
+        // The gateway answers calls of an ended run with these errors; report the end, not the call.
         if error.is_cancelled() {
             return Self::cancelled();
         }

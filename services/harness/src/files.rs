@@ -1,4 +1,4 @@
-//! Files that pass between the user and a workspace. No link is followed: the harness may put one anywhere.
+//! File exchange between the user and a workspace. Links are never followed: a harness can place them anywhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,16 +8,16 @@ use std::time::SystemTime;
 
 use crate::directory::Directory;
 
-/// Where files of the user stand, below the workspace.
+/// Folder for files from the user, relative to the workspace.
 pub(crate) const INBOX: &str = "inbox";
-/// Where the harness puts files for the user.
+/// Folder for files from the harness to the user, relative to the workspace.
 pub(crate) const OUTBOX: &str = "outbox";
-/// Files of one prompt, and of one answer.
+/// Maximum files of one prompt, and of one answer.
 pub(crate) const MOST_FILES: usize = 20;
-/// Bytes of one file.
+/// Maximum bytes of one file, in both directions.
 pub(crate) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Settings that harnesses read from a workspace: they can start programs and allow tools by themselves.
+/// Settings that harnesses read from a workspace. They can start programs and grant permissions.
 const SETTINGS: [&str; 9] = [
     ".opencode",
     "opencode.json",
@@ -30,10 +30,10 @@ const SETTINGS: [&str; 9] = [
     ".kimi-code",
 ];
 
-/// Entries of the outbox that are looked at.
+/// Maximum entries of the outbox that are examined for one answer.
 const MOST_ENTRIES: usize = 10_000;
 
-/// A file for the user, opened.
+/// Open file of the outbox.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) name: String,
@@ -45,11 +45,11 @@ pub(crate) struct Outgoing {
 pub(crate) struct AnswerFiles {
     /// At most [`MOST_FILES`].
     pub(crate) files: Vec<Outgoing>,
-    /// Names with the reason why each is not delivered.
+    /// Undelivered files, each as its name and the reason.
     left: Vec<String>,
 }
 
-/// Makes the folders of both directions.
+/// Creates [`INBOX`] and [`OUTBOX`].
 pub(crate) fn make_folders(workspace: &Directory) -> io::Result<()> {
     for folder in [INBOX, OUTBOX] {
         workspace.make_folder(OsStr::new(folder))?;
@@ -57,11 +57,12 @@ pub(crate) fn make_folders(workspace: &Directory) -> io::Result<()> {
     Ok(())
 }
 
-/// Renames settings of harnesses in a workspace, so that none reads them. The names that were there.
+/// Renames settings of harnesses in a workspace, so that no harness reads them. Returns the original names.
 pub(crate) fn set_settings_aside(workspace: &Directory) -> io::Result<Vec<&'static str>> {
     let mut found = Vec::new();
     for name in SETTINGS {
         if workspace.contains(OsStr::new(name)) {
+            // Rename, not remove: the files may be a part of the user's project.
             let aside = format!(
                 "{}.set-aside-{}",
                 name.trim_start_matches('.'),
@@ -74,7 +75,7 @@ pub(crate) fn set_settings_aside(workspace: &Directory) -> io::Result<Vec<&'stat
     Ok(found)
 }
 
-/// Puts a file of the user into the workspace under its name, or under a number and its name. Its path there.
+/// Stores a file of the user in the inbox and returns its path. A number precedes a name that is taken.
 pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result<PathBuf> {
     let inbox = workspace.make_folder(OsStr::new(INBOX))?;
     let name = safe_name(name);
@@ -98,10 +99,11 @@ pub(crate) fn put(workspace: &Directory, name: &str, bytes: &[u8]) -> io::Result
     ))
 }
 
-/// Files in the outbox that were written or moved there at or after `since`, by name.
+/// Outbox files that were written or moved at or after `since`, sorted by name.
 pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<AnswerFiles> {
     let mut found = AnswerFiles::default();
     let outbox = match workspace.folder(OsStr::new(OUTBOX)) {
+        // The harness may have removed the folder. Another error, such as a planted link, is reported.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         outbox => outbox?,
     };
@@ -116,6 +118,7 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
             continue;
         }
         let shown = shown(&name);
+        // Open every file now: later changes of the folder cannot redirect the upload.
         match outbox.read(&name) {
             Ok(_) if found.files.len() == MOST_FILES => {
                 found.leave(&shown, &format!("there are more than {MOST_FILES} files"));
@@ -128,12 +131,12 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
 }
 
 impl AnswerFiles {
-    /// Names a file that is not delivered.
+    /// Records a file that is not delivered.
     pub(crate) fn leave(&mut self, name: &str, reason: &str) {
         self.left.push(format!("{name}: {reason}"));
     }
 
-    /// A sentence that names what is not delivered; of many the first ones and how many more. `None` where all is.
+    /// Sentence with the undelivered files, at most [`MOST_FILES`] and the number of others. `None` if there are none.
     pub(crate) fn note(&self) -> Option<String> {
         let more = self.left.len().saturating_sub(MOST_FILES);
         let mut named = self.left[..self.left.len() - more].join("; ");
@@ -145,9 +148,10 @@ impl AnswerFiles {
 }
 
 impl Outgoing {
-    /// The bytes. An error of kind `FileTooLarge` for more than [`FILE_BYTES`].
+    /// Reads the file. Fails with `FileTooLarge` beyond [`FILE_BYTES`].
     pub(crate) fn bytes(self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
+        // The file may grow while it is read, so its metadata proves nothing.
         self.file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > FILE_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -156,19 +160,19 @@ impl Outgoing {
     }
 }
 
-/// Why a file above the limit does not pass.
+/// Reason for a file above [`FILE_BYTES`].
 pub(crate) fn too_large() -> String {
     format!("it is larger than {} MiB", FILE_BYTES / (1024 * 1024))
 }
 
-/// A name of an entry as one line of at most 100 characters.
+/// Entry name for messages: one line of at most 100 characters.
 fn shown(name: &OsStr) -> String {
     let name = name.to_string_lossy();
     let chars = name.chars().filter(|char| !char.is_control());
     chars.take(100).collect()
 }
 
-/// A file name without a path: letters, digits and a few signs, at most 100 characters.
+/// File name without a path: letters, digits and a few signs, at most 100 characters.
 fn safe_name(name: &str) -> String {
     let name = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let name: String = name
@@ -182,6 +186,7 @@ fn safe_name(name: &str) -> String {
         })
         .take(100)
         .collect();
+    // No hidden file, and neither `.` nor `..`.
     let name = name.trim_matches(['.', ' ']);
     if name.is_empty() {
         "file".to_owned()
@@ -196,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// The path of a workspace, and the workspace.
+    /// Path and handle of a new workspace.
     fn workspace() -> (PathBuf, Directory) {
         let path = std::env::temp_dir().join(format!("runnel-files-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();

@@ -1,12 +1,12 @@
-//! Settings by which Git executes no program that a workspace's own configuration names.
+//! Git settings that prevent the execution of programs named by a workspace's own configuration.
 //!
-//! Harnesses run `git status` and `git diff` at their start, before any permission. Git reads variables after all files, so
-//! that a repository cannot replace these settings. Submodules are left out, because Git clears the variables for them.
+//! Harnesses run `git status` and `git diff` at their start, before any permission. Git reads variables after all
+//! files, so that a repository cannot override these settings.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Settings for every repository.
+/// Settings for every repository. Submodules are ignored, because Git clears the variables for them.
 const FIXED: [(&str, &str); 10] = [
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
@@ -22,13 +22,14 @@ const FIXED: [(&str, &str); 10] = [
 /// Maximum bytes of the names that a workspace configures. A larger configuration stops the run.
 const MAX_NAMES: usize = 64 * 1024;
 
-/// Environment variables of a harness in this directory. Fails if the workspace configures too much.
+/// Git environment variables of a harness in this directory. Fails beyond [`MAX_NAMES`].
 pub(crate) fn variables(directory: &Path) -> std::io::Result<Vec<(String, String)>> {
     let fixed = FIXED.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let mut settings = Vec::from(fixed);
     let names = configured_names(directory)?;
+    // Drivers of filters and diffs have names of the repository's choice, so each is overridden by name.
     settings.extend(names.split('\0').filter_map(neutral));
-    // A partial clone would start the program of its remote.
+    // A partial clone fetches missing objects by a program that its remote configures.
     let mut variables = vec![
         ("GIT_NO_LAZY_FETCH".to_owned(), "1".to_owned()),
         ("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string()),
@@ -40,11 +41,12 @@ pub(crate) fn variables(directory: &Path) -> std::io::Result<Vec<(String, String
     Ok(variables)
 }
 
-/// Names of all settings of the repository and its included files, each with a NUL after it. Empty without Git.
+/// Names of all settings of the repository and its included files, each followed by NUL. Empty without Git.
 fn configured_names(directory: &Path) -> std::io::Result<String> {
     let output = Command::new("git")
         .args([
             "-c",
+            // The repository may belong to the user of the harnesses.
             "safe.directory=*",
             "config",
             "--list",
@@ -60,6 +62,7 @@ fn configured_names(directory: &Path) -> std::io::Result<String> {
     let Ok(output) = output else {
         return Ok(String::new());
     };
+    // Fail closed: ignoring some names would leave their programs effective.
     if output.stdout.len() > MAX_NAMES {
         let message = "the Git configuration of the workspace is too large; remove settings from its .git/config";
         return Err(std::io::Error::other(message));
@@ -67,7 +70,7 @@ fn configured_names(directory: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The setting that replaces a program by one without effect; `None` for settings that name no program.
+/// Override that replaces a program by one without effect; `None` for settings that name no program.
 fn neutral(name: &str) -> Option<(String, String)> {
     let section = name.split('.').next()?;
     let value = match (section, name.rsplit('.').next()?) {

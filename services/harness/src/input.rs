@@ -1,4 +1,4 @@
-//! Events as prompts: the text, and files put into the workspace.
+//! Conversion of events to prompts: the text, and the files stored in the workspace.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
 use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put, too_large};
 use crate::turn::{PromptFile, TurnPrompt};
 
-/// Messages that a new session is told of, and bytes of each.
+/// Maximum history messages in the first prompt of a new session, and bytes of each.
 const HISTORY_ITEMS: u32 = 20;
 const HISTORY_BYTES: usize = 2_000;
 
-/// A file of an event, before it stands in the workspace.
+/// File of an event before its download and storage in the workspace.
 struct IncomingFile {
     name: String,
     mime_type: String,
@@ -33,7 +33,7 @@ enum FileSource {
     Url(String),
 }
 
-/// The prompt of an input. A file that cannot be read is named in the text with the reason.
+/// Converts an input to a prompt. An unreadable file becomes a line of the text with the reason.
 pub(crate) async fn prompt(
     input: &AgentInput,
     host: &Host,
@@ -72,6 +72,7 @@ pub(crate) async fn prompt(
                     path,
                 });
             }
+            // An unreadable file does not fail the run; the model sees the reason.
             Err(reason) => {
                 let _ = write!(
                     prompt.text,
@@ -85,7 +86,7 @@ pub(crate) async fn prompt(
     Ok(prompt)
 }
 
-/// Whether there is nothing to prompt with.
+/// True without text and files.
 pub(crate) fn is_empty(prompt: &TurnPrompt) -> bool {
     prompt.text.trim().is_empty() && prompt.files.is_empty()
 }
@@ -94,6 +95,7 @@ fn text_of(input: &AgentInput) -> String {
     if let Some(text) = input.text.as_deref().filter(|text| !text.trim().is_empty()) {
         return text.to_owned();
     }
+    // A click on an action has no text; harnesses need words.
     if let Some(answer) = &input.interaction {
         let action = answer.action_id.as_deref().unwrap_or("answered");
         return format!(
@@ -182,10 +184,11 @@ fn of_url(url: &str) -> (FileSource, Option<String>) {
     }
 }
 
-/// The bytes, or why there are none, in words for the harness.
+/// Reads the bytes of a file. The error is a reason for the text of the prompt.
 async fn bytes_of(source: FileSource, host: &Host) -> Result<Vec<u8>, String> {
     match source {
         FileSource::Base64(text) => {
+            // Check before decoding: base64 takes four characters for three bytes, and padding.
             if text.len() as u64 > FILE_BYTES / 3 * 4 + 4 {
                 return Err(too_large());
             }
@@ -196,7 +199,7 @@ async fn bytes_of(source: FileSource, host: &Host) -> Result<Vec<u8>, String> {
         FileSource::Artifact(id) => {
             let bytes = host.artifacts().read(&id, 0, FILE_BYTES - 1).await;
             let bytes = bytes.map_err(|error| format!("it cannot be read ({})", error.code))?;
-            // A byte behind the limit: without it, these bytes are the whole file.
+            // A full read may be a part of a larger file: an error for the next range means the file is complete.
             let is_full = bytes.len() as u64 == FILE_BYTES;
             if is_full
                 && host
@@ -209,11 +212,12 @@ async fn bytes_of(source: FileSource, host: &Host) -> Result<Vec<u8>, String> {
             }
             Ok(bytes)
         }
+        // The service fetches no URLs; the harness may, under its permissions and network rules.
         FileSource::Url(url) => Err(format!("it is at {url}")),
     }
 }
 
-/// Introduction before the first prompt of a new session.
+/// Introduction before the first prompt of a new session: directory, file folders, tools, instructions.
 pub(crate) fn preamble(context: &AgentRunContext, config: &Config, workspace: &Path) -> String {
     let tools: Vec<_> = context
         .resources
@@ -239,7 +243,7 @@ pub(crate) fn preamble(context: &AgentRunContext, config: &Config, workspace: &P
     text
 }
 
-/// The conversation's last messages, for a session that replaces a lost one. Empty where the history is closed to the run.
+/// Last messages of the conversation, for a session that replaces a lost one. Empty without access to the history.
 pub(crate) async fn history(
     context: &AgentRunContext,
     host: &Host,
@@ -252,6 +256,7 @@ pub(crate) async fn history(
         ..HistoryPageQuery::default()
     };
     let page = host.history().page(&query).await?;
+    // The current event follows as the prompt itself.
     let current = &context.event.event_id;
     let before = page
         .items

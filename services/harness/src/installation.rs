@@ -1,19 +1,20 @@
-//! Files of an installed command, which its sandbox reads beside those of its interpreter.
+//! Files of an installed command that its sandbox may read. Those of its interpreter: [`crate::interpreter`].
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Folders above a program in which its package is searched.
+/// Maximum folders above a program that are searched for its package.
 const MAX_FOLDERS: usize = 6;
 
-/// The command, the file behind all links, and its npm package with the packages around it. No other file of its folder.
+/// The command, its link target, and its npm package with adjacent packages. Other files of its folder stay closed.
 pub(crate) fn files_of(command: &Path) -> Vec<PathBuf> {
     let Ok(real) = command.canonicalize() else {
         return Vec::new();
     };
     let is_modules = |path: &&Path| path.file_name() == Some(OsStr::new("node_modules"));
+    // Dependencies are siblings of the package in `node_modules`, so the complete folder is needed.
     let folder = real.ancestors().find(is_modules);
     let folder = folder.or_else(|| {
         let mut folders = real.ancestors().skip(1).take(MAX_FOLDERS);
@@ -26,7 +27,7 @@ pub(crate) fn files_of(command: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether the package of this folder names the program in `bin`. A project around a program does not.
+/// True if the package of this folder lists the program in `bin`. A project that contains a program does not.
 fn declares(folder: &Path, program: &Path) -> bool {
     let package = std::fs::read(folder.join("package.json")).ok();
     let package = package.and_then(|package| serde_json::from_slice::<Value>(&package).ok());

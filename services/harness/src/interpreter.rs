@@ -1,4 +1,4 @@
-//! Interpreters of commands that are scripts, such as the Node of a version manager: their files, and whether they fit.
+//! Interpreters of commands that are scripts, such as the Node of a version manager: their files and versions.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -10,23 +10,23 @@ use serde_json::Value;
 
 use crate::launch::find;
 
-/// The beginning of a script that is read.
+/// Bytes read from the beginning of a script.
 const HEAD_BYTES: u64 = 16 * 1024;
-/// Scripts whose interpreter is a script, such as a shim.
+/// Maximum chain of interpreters: the interpreter of a script may be a script itself, such as a shim.
 const MOST_STEPS: usize = 3;
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
-/// How long `node --version` may take.
+/// Timeout of `node --version`.
 const VERSION_TIME: Duration = Duration::from_secs(5);
-/// Folders above a program in which its `package.json` is searched.
+/// Maximum folders above a program that are searched for its `package.json`.
 const MOST_FOLDERS: usize = 6;
 
-/// The files that execute a command, beside itself: its interpreters, behind all links, and their libraries.
+/// Interpreters of a command, their link targets and their libraries, without the command itself.
 pub(crate) fn files_of(command: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for interpreter in interpreters(command) {
         let real = interpreter.canonicalize().ok();
         for file in [Some(interpreter), real].into_iter().flatten() {
-            // Python finds its library by these.
+            // Python finds its library by `lib` and `pyvenv.cfg` of the prefix around `bin`.
             let beside = file.parent().filter(|folder| folder.ends_with("bin"));
             let prefix = beside.and_then(Path::parent).map(Path::to_path_buf);
             let library = prefix
@@ -41,7 +41,7 @@ pub(crate) fn files_of(command: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Why the Node of a command does not fit the `engines` of its package: a clause without a full stop.
+/// Mismatch of the command's Node with the `engines` of its package: a clause without a full stop.
 pub(crate) fn unfit_node(command: &Path) -> Option<String> {
     let is_node = |path: &PathBuf| path.file_name() == Some(OsStr::new("node"));
     let node = interpreters(command).into_iter().find(is_node)?;
@@ -54,7 +54,7 @@ pub(crate) fn unfit_node(command: &Path) -> Option<String> {
     })
 }
 
-/// The interpreters of a script, in turn.
+/// Interpreter chain of a script, nearest first.
 fn interpreters(command: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut script = command.to_path_buf();
@@ -78,11 +78,11 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let program = words.next()?;
     let name = Path::new(program).file_name()?.to_str()?;
     if name == "env" {
-        // Options and variables stand before the name.
+        // `env` takes options and variables before the program name.
         let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
         return find(name);
     }
-    // Package managers start Node by a script of the shell.
+    // Package managers install shell scripts that start Node.
     let is_node = |word: &str| word.trim_matches('"') == "node";
     if SHELLS.contains(&name) && rest.split_whitespace().any(is_node) {
         return find("node");
@@ -90,7 +90,7 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
     find(program)
 }
 
-/// `engines.node` of the package around a program.
+/// `engines.node` of the package that contains a program.
 fn engines_of(program: &Path) -> Option<String> {
     let folders = program.ancestors().skip(1).take(MOST_FOLDERS);
     let mut packages = folders.map(|folder| folder.join("package.json"));
@@ -108,6 +108,7 @@ fn version_of(node: &Path) -> Option<String> {
         .spawn()
         .ok()?;
     let end = Instant::now() + VERSION_TIME;
+    // The program is a shim of the operator's choice and may hang.
     while child.try_wait().ok()?.is_none() {
         if Instant::now() > end {
             let _ = child.kill();
@@ -125,7 +126,7 @@ fn version_of(node: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Whether a version is in a range of npm. `None`: one of them is not understood.
+/// Tests a version against an npm range. `None`: the version or the range is not supported.
 fn fits(version: &str, range: &str) -> Option<bool> {
     let version = numbers(version)?.0;
     let mut is_fit = false;
@@ -135,6 +136,7 @@ fn fits(version: &str, range: &str) -> Option<bool> {
             .replace(">= ", ">=")
             .replace("> ", ">")
             .replace("<= ", "<=");
+        // All comparators are read, also after a mismatch: an unknown one makes the result `None`.
         for comparator in spaced.replace("< ", "<").split_whitespace() {
             fits_all &= compares(version, comparator)?;
         }
@@ -162,7 +164,7 @@ fn compares(version: [u64; 3], comparator: &str) -> Option<bool> {
     })
 }
 
-/// The numbers of a version, and how many of them it states.
+/// Numbers of a version, and the count of those that it states. Pre-release parts are ignored.
 fn numbers(text: &str) -> Option<([u64; 3], usize)> {
     let text = text.trim_start_matches('v');
     let text = text.split(['-', '+']).next()?;

@@ -1,4 +1,4 @@
-//! The command line, environment and files of one harness process.
+//! Command line, environment and files of one harness process.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,15 +22,15 @@ use crate::workspace::RunWorkspace;
 /// The folder of temporary files in a home directory.
 const TMP: &str = "tmp";
 
-/// A launch, and the files that end with it.
+/// Prepared launch with its secret files.
 pub(crate) struct PreparedLaunch {
     pub(crate) launch: Launch,
-    /// Members that a session is opened with.
+    /// Additional members of the request that opens a session.
     pub(crate) session: Map<String, Value>,
     files: SecretFiles,
 }
 
-/// Files with secrets. Dropping removes them.
+/// Files that hold secrets of a run. Dropping removes them.
 struct SecretFiles(Vec<DirectoryEntry>);
 
 impl Drop for SecretFiles {
@@ -44,13 +44,13 @@ impl Drop for SecretFiles {
 }
 
 impl PreparedLaunch {
-    /// The launch, and what has to live as long as the process.
+    /// The launch, and a guard of its files that has to live as long as the process.
     pub(crate) fn split(self) -> (Launch, Map<String, Value>, impl Send + use<>) {
         (self.launch, self.session, self.files)
     }
 }
 
-/// Prepares a launch of the harness for a run.
+/// Prepares the launch of a harness for a run: writes its files and builds its command line.
 pub(crate) fn prepare(
     harness: &Harness,
     config: &Config,
@@ -79,6 +79,7 @@ pub(crate) fn prepare(
     let preset = settings.preset.prepare(&access);
     let env = environment(workspace, preset.env, config).map_err(unwritten)?;
     let mut secrets = vec![opened.key().to_owned()];
+    // Redacting very short values would garble ordinary text.
     secrets.extend(
         config
             .env
@@ -89,6 +90,7 @@ pub(crate) fn prepare(
     let mut files = SecretFiles(Vec::new());
     let home = &workspace.home;
     home.make_folder(OsStr::new(TMP)).map_err(unwritten)?;
+    // `files` owns each file at once: an error below removes those written so far.
     for (name, content) in preset.files {
         let written = home.replace(Path::new(name), content.as_bytes());
         files.0.push(written.map_err(unwritten)?);
@@ -127,7 +129,7 @@ pub(crate) fn prepare(
     })
 }
 
-/// The environment of a harness.
+/// Environment of a harness process. Nothing of the service's own environment is inherited but `PATH`.
 fn environment(
     workspace: &RunWorkspace,
     preset: Vec<(&'static str, String)>,
@@ -152,6 +154,7 @@ fn environment(
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value)),
     );
+    // Variables of the operator come last and override all others.
     env.extend(config.env.iter().cloned());
     Ok(env)
 }
@@ -164,13 +167,13 @@ fn unwritten(error: std::io::Error) -> HarnessFailure {
     )
 }
 
-/// A loopback port that is free now.
+/// Free loopback port. Another process may take it before the harness binds it; the harness then fails to start.
 fn free_port() -> std::io::Result<u16> {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())
 }
 
-/// The absolute path of an executable command: a path from the service's directory, or a name on its PATH.
+/// Absolute path of an executable: a path relative to the service's directory, or a name on its `PATH`.
 pub(crate) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return executable(Path::new(command));
@@ -186,7 +189,7 @@ fn executable(path: &Path) -> Option<PathBuf> {
     is_executable.then(|| std::path::absolute(path).ok())?
 }
 
-/// The service's own PATH, which harnesses get, too.
+/// `PATH` of the service, which harnesses inherit.
 #[expect(clippy::disallowed_methods, reason = "PATH is the operator's to set")]
 pub(crate) fn search_path() -> String {
     std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned())

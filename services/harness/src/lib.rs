@@ -1,8 +1,8 @@
-//! The harness runner: coding agents as runners, on runner-kit and the public host API alone.
+//! The harness runner: coding agents as runners. It uses only runner-kit and the public host API.
 //!
-//! Reading order: [`settings`] is the operator's file; [`service`] makes a runner of each harness; `run` is one run from
-//! its workspace to its terminal; `acp` speaks to the harness; `permission` decides what it may do; [`relay`] gives it
-//! the models and tools of its run, and nothing else; [`sandbox`] and [`supervisor`] hold its processes.
+//! Reading order: [`settings`] is the operator's file; [`service`] makes a runner of each harness; `run` is one run
+//! from its workspace to its terminal result; `acp` is the protocol client; `permission` decides requested actions;
+//! [`relay`] opens the models and tools of its run; [`sandbox`] and [`supervisor`] confine and end its processes.
 
 pub mod own_process;
 pub mod owner;

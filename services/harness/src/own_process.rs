@@ -1,5 +1,5 @@
-//! The processes that a service starts of its own program: for each harness the supervisor, the first process of its
-//! namespaces, and the sandbox.
+//! Helper processes of the service, which execute its own program: for each harness the supervisor, the first process
+//! of its namespaces, and the sandbox.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::sandbox::{self, SandboxArgs};
 use crate::supervisor::{self, SuperviseArgs};
 
-/// The first argument of such a process. A program that serves harnesses calls [`run`] before all else.
+/// First argument of a helper process. A program that serves harnesses calls [`run`] before all else.
 pub const NAME: &str = "harness-process";
 
 #[derive(Parser)]
@@ -27,7 +27,8 @@ enum Command {
     TryView,
 }
 
-/// Acts as such a process if the arguments of this one say so. Call it before starting threads or a runtime.
+/// Runs the helper process that the arguments select; `None` for an ordinary start. Call it before starting threads
+/// or a runtime.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut args = args.into_iter().skip(1).peekable();
     args.next_if(|arg| arg == NAME)?;

@@ -1,4 +1,4 @@
-//! User that harnesses run as: owner of their workspaces, homes and files.
+//! User that harnesses run as. It owns their workspaces, homes and files.
 
 use std::fs::Metadata;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::process::{getegid, geteuid};
 
 use crate::sandbox;
 
-/// A user and its group.
+/// User id and group id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessOwner {
     user: Uid,
@@ -27,7 +27,7 @@ impl ProcessOwner {
         }
     }
 
-    /// The user of the settings, or else that of this process. An error for a user that no run could change to.
+    /// User of the settings, otherwise of this process. Fails if no run could change to that user.
     pub fn of(user: Option<&str>) -> anyhow::Result<Self> {
         let account = sandbox::account(user).context("user: harnesses cannot run as it")?;
         Ok(account.map_or_else(Self::own, |account| Self {
@@ -36,37 +36,38 @@ impl ProcessOwner {
         }))
     }
 
-    /// Whether harnesses run as the user of this process.
+    /// True if harnesses run as the user of this process.
     pub(crate) fn is_own(self) -> bool {
         self.user == geteuid()
     }
 
-    /// Whether a file of this user id belongs to the user.
+    /// True if this user id, as of a file, is the user's.
     pub(crate) fn owns(self, user: u32) -> bool {
         self.user.as_raw() == user
     }
 
-    /// Gives an open file or directory to the user, unless it belongs to it already. Only root gives to others.
+    /// Changes the owner of an open file or directory to the user.
     pub(crate) fn take(self, file: impl AsFd) -> io::Result<()> {
+        // Only root may change an owner, so entries of the own user are skipped.
         if self.owns(fstat(&file)?.st_uid) {
             return Ok(());
         }
         Ok(fchown(file, Some(self.user), Some(self.group))?)
     }
 
-    /// The arguments of a `chown`.
+    /// User and group as arguments of `chown`.
     pub(crate) fn ids(self) -> (Option<Uid>, Option<Gid>) {
         (Some(self.user), Some(self.group))
     }
 
-    /// Whether the user may enter a directory, as far as its mode tells. Its own supplementary groups do not count:
-    /// harnesses have none.
+    /// Tests the search permission of the user by the directory's mode. Access control lists are ignored.
     pub(crate) fn enters(self, directory: &Metadata) -> bool {
         let bit = if self.user.is_root() {
             return true;
         } else if self.owns(directory.uid()) {
             0o100
         } else if self.group.as_raw() == directory.gid() {
+            // Supplementary groups do not count: harnesses have none.
             0o010
         } else {
             0o001

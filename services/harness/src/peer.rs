@@ -1,4 +1,4 @@
-//! A harness process that speaks JSON-RPC.
+//! Harness process with a JSON-RPC connection.
 
 use std::time::Duration;
 
@@ -9,19 +9,18 @@ use crate::process::{HarnessProcess, Launch};
 use crate::rpc::{RpcError, RpcMessage, RpcReceiver, RpcSender, open};
 use crate::turn::StopSignal;
 
-/// The process and both directions.
+/// Process, and both directions of its JSON-RPC connection.
 pub(crate) struct HarnessPeer {
     pub(crate) process: HarnessProcess,
     pub(crate) outbox: RpcSender,
     pub(crate) inbox: RpcReceiver,
     next_id: u64,
     start_time: Duration,
-    /// Pieces of messages that came before the last response.
+    /// Message chunks received before the last response.
     dropped: u64,
 }
 
 impl HarnessPeer {
-    /// Starts the process.
     pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
         let start_time = launch.start_time;
         let (process, stdin, stdout) = HarnessProcess::start(launch)?;
@@ -36,7 +35,7 @@ impl HarnessPeer {
         })
     }
 
-    /// Sends a request. Its id.
+    /// Sends a request and returns its id.
     pub(crate) async fn request(
         &mut self,
         method: &str,
@@ -47,7 +46,7 @@ impl HarnessPeer {
         Ok(self.next_id)
     }
 
-    /// Calls a method of the start, and drops all notifications meanwhile: those of a loaded session repeat the past.
+    /// Calls a method during startup, with the start timeout. Drops notifications: a loaded session repeats its past.
     pub(crate) async fn starting(
         &mut self,
         method: &str,
@@ -57,6 +56,7 @@ impl HarnessPeer {
         let id = self.request(method, params).await?;
         let start_time = self.start_time;
         tokio::select! {
+            // Retryable: a slow start, such as of a package runner, may succeed the next time.
             answered = tokio::time::timeout(start_time, self.response(id)) => answered.unwrap_or_else(|_| {
                 let seconds = start_time.as_secs();
                 Err(HarnessFailure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
@@ -65,7 +65,7 @@ impl HarnessPeer {
         }
     }
 
-    /// How many pieces of messages came before the last response: none where a session was loaded that has no past.
+    /// Message chunks received during the last startup call. After `session/load`, 0 means an unknown session.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -79,6 +79,7 @@ impl HarnessPeer {
                     id: answered,
                     result,
                 }) if answered == id => return Ok(result),
+                // No turn runs, so no permission can be decided.
                 Some(RpcMessage::Request { id, method, .. }) => {
                     self.outbox.refuse(&id, &method).await?;
                 }

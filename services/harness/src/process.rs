@@ -1,4 +1,4 @@
-//! A harness process: started below its supervisor, its standard error kept in a ring, stopped with all descendants.
+//! Harness process: started by its supervisor, stopped with all descendants. A ring buffer holds its standard error.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,36 +16,36 @@ use crate::failure::{COMMAND_NOT_FOUND, EXITED, HarnessFailure};
 use crate::own_process;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
-/// Bytes of standard error that are kept: the last ones.
+/// Capacity of the ring buffer for standard error, in bytes.
 const RING_BYTES: usize = 64 * 1024;
-/// The exit code of a command that exists and cannot be executed, as shells have it.
+/// Exit code of a command that exists and cannot be executed, as shells report it.
 const NOT_EXECUTABLE: i32 = 126;
-/// Lines of it that are told.
+/// Maximum lines of standard error in logs and failures.
 const LINES: usize = 20;
-/// How long the supervisor may take beyond the grace that it gives the harness.
+/// Time for the supervisor in addition to the grace period of the harness.
 const SUPERVISOR_TIME: Duration = Duration::from_secs(5);
 
-/// A command, as it is started. Secrets stand in `env` alone, never in `args`.
+/// Command line and environment of a process. Secrets belong in `env`: other users can read `args`.
 pub(crate) struct Launch {
     pub(crate) command: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Whether it starts in namespaces of its own.
+    /// Start in new namespaces.
     pub(crate) namespaces: bool,
-    /// The whole environment.
+    /// Complete environment: nothing is inherited.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) directory: PathBuf,
-    /// How long each request of the start may take.
+    /// Timeout of each request before the first turn.
     pub(crate) start_time: Duration,
-    /// The name that errors show.
+    /// Command name for error messages.
     pub(crate) shown: String,
-    /// Texts that errors and logs leave out.
+    /// Texts that errors and logs redact.
     pub(crate) secrets: Vec<String>,
 }
 
-/// A running harness. Dropping it stops the supervisor, which stops the rest.
+/// Running harness. Dropping it stops the supervisor, which ends all descendants.
 pub(crate) struct HarnessProcess {
     child: Child,
-    /// Reads standard error until its end.
+    /// Task that reads standard error until its end.
     reading: JoinSet<()>,
     stderr: Arc<Mutex<VecDeque<u8>>>,
     shown: String,
@@ -53,7 +53,7 @@ pub(crate) struct HarnessProcess {
 }
 
 impl HarnessProcess {
-    /// Starts a command below the supervisor of this program.
+    /// Starts a command under the supervisor of this program.
     pub(crate) fn start(launch: Launch) -> Result<(Self, ChildStdin, ChildStdout), HarnessFailure> {
         let failed = |message: String| HarnessFailure::new(EXITED, message);
         let program = std::env::current_exe()
@@ -62,6 +62,7 @@ impl HarnessProcess {
         command
             .args([own_process::NAME, "supervise"])
             .args(launch.namespaces.then_some("--namespaces"))
+            // The supervisor compares it with its parent: this process may end before it starts.
             .args(["--parent", &std::process::id().to_string(), "--"])
             .arg(&launch.command)
             .args(&launch.args)
@@ -80,6 +81,7 @@ impl HarnessProcess {
         };
         let ring = Arc::<Mutex<VecDeque<u8>>>::default();
         let mut reading = JoinSet::new();
+        // Always drain standard error: a full pipe would block the harness.
         reading.spawn(keep_last(stderr, Arc::clone(&ring)));
         let process = Self {
             child,
@@ -91,8 +93,9 @@ impl HarnessProcess {
         Ok((process, stdin, stdout))
     }
 
-    /// The failure of a process whose output has ended. Waits for its exit status.
+    /// Failure of a process whose output has ended. Waits for its exit status.
     pub(crate) async fn ended(&mut self) -> HarnessFailure {
+        // A process may close its output and live on; do not wait for it without a limit.
         let status = tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait()).await;
         let shown = &self.shown;
         match status {
@@ -119,23 +122,24 @@ impl HarnessProcess {
         }
     }
 
-    /// Stops the harness and all its descendants: SIGTERM, and SIGKILL after [`GRACE`]. The last lines of standard error,
-    /// at most [`LINES`], each of at most 1,000 characters, without secrets.
+    /// Stops the harness and all its descendants: SIGTERM, and SIGKILL after [`GRACE`]. Returns at most [`LINES`] last
+    /// lines of standard error, each of at most 1,000 characters, with secrets redacted.
     pub(crate) async fn stop(mut self) -> Vec<String> {
         self.terminate();
         if tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait())
             .await
             .is_err()
         {
+            // An error means that the process has already exited.
             let _ = self.child.kill().await;
         }
-        // The end of the process ends its standard error; only then is the last line there.
+        // The end of the process closes its standard error; before that, the last line may be missing.
         let _ = tokio::time::timeout(SUPERVISOR_TIME, self.reading.join_next()).await;
         self.last_lines()
     }
 
     fn terminate(&self) {
-        // `None` once it was waited for.
+        // `None` after the exit status was read: the id may belong to another process by then.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = id.and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
@@ -144,6 +148,7 @@ impl HarnessProcess {
 
     fn last_lines(&self) -> Vec<String> {
         let mut ring = lock(&self.stderr);
+        // The ring may start within a character.
         let text = String::from_utf8_lossy(ring.make_contiguous()).into_owned();
         let kept = text.lines().filter(|line| !line.trim().is_empty()).rev();
         let mut kept: Vec<String> = kept
@@ -181,7 +186,7 @@ async fn keep_last(mut stderr: ChildStderr, ring: Arc<Mutex<VecDeque<u8>>>) {
     }
 }
 
-// Bytes are whole after any panic.
+// A panic cannot leave the bytes inconsistent, so a poisoned lock is usable.
 fn lock(ring: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
