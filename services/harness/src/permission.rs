@@ -1,4 +1,4 @@
-//! Permissions of a harness: decided by the agent's mode, by what the conversation allowed before, or by a person.
+//! Permissions of a harness: decided by the agent's mode, by an earlier grant of the conversation, or by a person.
 
 mod arguments;
 mod open;
@@ -19,12 +19,12 @@ pub(crate) use open::{Decided, OpenPermissions};
 use policy::Ruling;
 use question::QuestionOutcome;
 
-/// The key of conversation state that holds what was allowed for the conversation. Deleting it revokes all of it.
+/// Key of conversation state with the grants of the conversation. Deleting it revokes all of them.
 pub(crate) const ALLOWED: &str = "harness.allowed";
-/// Permissions that one conversation remembers; the oldest go first.
+/// Maximum grants of one conversation; the oldest are evicted.
 const MOST_ALLOWED: usize = 100;
 
-/// The kind of an action, as ACP names it.
+/// Action kind, in the vocabulary of ACP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActionKind {
     Read,
@@ -35,7 +35,7 @@ pub(crate) enum ActionKind {
 }
 
 impl ActionKind {
-    /// The kind of ACP's tool kinds.
+    /// Maps a tool kind of ACP.
     pub(crate) fn of_acp(kind: &str) -> Self {
         match kind {
             "read" | "search" | "think" => Self::Read,
@@ -62,7 +62,7 @@ impl ActionKind {
 pub(crate) struct Permission {
     pub(crate) kind: ActionKind,
     pub(crate) title: String,
-    /// Exact command, difference, or arguments.
+    /// Exact command, diff, or arguments.
     pub(crate) detail: String,
     /// Files that the action touches.
     pub(crate) paths: Vec<PathBuf>,
@@ -75,7 +75,7 @@ pub(crate) enum PermissionDecision {
     Refused,
     /// No answer in time.
     Expired,
-    /// The surface cannot show a question.
+    /// The surface cannot display questions.
     Unavailable,
     /// The turn has too many open permissions.
     TooMany,
@@ -105,17 +105,17 @@ impl PermissionDecision {
     }
 }
 
-/// Decides permissions of one run. Clones share the memory.
+/// Decides permissions of one run. Clones share the grants.
 #[derive(Clone)]
 pub(crate) struct PermissionDecider(Arc<PermissionMemory>);
 
 struct PermissionMemory {
     mode: PermissionMode,
     workspace: PathBuf,
-    /// Tools that the run was granted, as harnesses name those of an MCP server `runnel`.
+    /// Titles that harnesses use for granted tools of the MCP server `runnel`.
     granted: Vec<String>,
     question: question::RunQuestions,
-    /// Keys that the conversation allowed.
+    /// Grants of the conversation: objects with `key` and `title`.
     allowed: Mutex<Vec<Value>>,
 }
 
@@ -140,9 +140,9 @@ impl PermissionDecider {
         }))
     }
 
-    /// Decides; may wait for a person.
+    /// Decides one permission. Waits for a person if neither mode nor grants decide.
     pub(crate) async fn decide(self, permission: Permission) -> PermissionDecision {
-        // The relay asks for calls of granted tools, and the gateway records them.
+        // The relay decides calls of granted tools itself; a second question would be redundant.
         if permission.kind == ActionKind::Other && self.0.granted.contains(&permission.title) {
             return PermissionDecision::Allowed;
         }
@@ -151,6 +151,7 @@ impl PermissionDecider {
             Ruling::Refuse => return PermissionDecision::Refused,
             Ruling::Ask => {}
         }
+        // The policy comes first: a stored grant must not override a stricter mode.
         let key = policy::key(&permission, &self.0.workspace);
         if self.allowed().iter().any(|entry| entry["key"] == key) {
             return PermissionDecision::Allowed;
@@ -178,7 +179,7 @@ impl PermissionDecider {
         Value::Array(allowed.clone())
     }
 
-    // The list is whole after any panic.
+    // A panic cannot leave the list inconsistent, so a poisoned lock is usable.
     fn allowed(&self) -> MutexGuard<'_, Vec<Value>> {
         self.0
             .allowed
@@ -187,8 +188,9 @@ impl PermissionDecider {
     }
 }
 
-/// Titles of granted tools. A title that a model can choose, such as a command, is of another kind.
+/// Titles of granted tools, in the forms of the supported harnesses.
 fn granted(context: &AgentRunContext) -> Vec<String> {
+    // Safe to match by title: titles that a model can choose, such as commands, have another kind.
     let names = context.resources.tools.iter().map(|tool| &tool.tool_name);
     names
         .flat_map(|name| {

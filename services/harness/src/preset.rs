@@ -1,4 +1,4 @@
-//! The harnesses that are known by name: how each is started, and how it is pointed at its run's models.
+//! Presets of supported harnesses: command, arguments, and configuration for the models of a run.
 
 mod claude_code;
 mod codex;
@@ -15,14 +15,14 @@ use crate::config::{Config, PermissionMode};
 
 pub(crate) use claude_code::{GRANTED as CLAUDE_GRANTED, READING as CLAUDE_READING};
 
-/// Time for a call of an MCP tool itself.
+/// Timeout of an MCP tool call, without the wait for a permission.
 const TOOL_TIME: std::time::Duration = std::time::Duration::from_mins(10);
 
-/// A harness that is known by name.
+/// Supported harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// Any agent that speaks ACP, by the operator's command.
+    /// Any ACP agent, by the operator's command.
     Acp,
     ClaudeCode,
     Codex,
@@ -35,7 +35,7 @@ pub enum Preset {
 /// Members of an agent's `config` that select a granted model.
 pub const MODEL_SELECTORS: [&str; 2] = ["model", "small-model"];
 
-/// Whether a runner is a harness of this service.
+/// True if the runner id is one of this service's harnesses.
 pub fn is_runner(id: &protocol::id::RunnerId) -> bool {
     let presets = Preset::NAMED.into_iter().chain([Preset::Acp]);
     let mut prefixes = presets.map(|preset| format!("plugin:runnel/{}/", preset.name()));
@@ -43,20 +43,20 @@ pub fn is_runner(id: &protocol::id::RunnerId) -> bool {
     prefixes.any(|prefix| id.starts_with(&prefix))
 }
 
-/// How a harness reaches the models of its run.
+/// Addresses and credentials for the models and tools of a run.
 pub(crate) struct Access<'a> {
-    /// The base URL of the OpenAI faces.
+    /// Base URL of the OpenAI faces.
     pub(crate) openai: String,
-    /// The base URL of the Anthropic face.
+    /// Base URL of the Anthropic face.
     pub(crate) anthropic: String,
-    /// The URL of the MCP server.
+    /// URL of the MCP server.
     pub(crate) mcp: String,
-    /// The key for all of them.
+    /// Relay key for all of these URLs.
     pub(crate) key: &'a str,
     pub(crate) config: &'a Config,
     pub(crate) home: &'a Path,
     pub(crate) directory: &'a Path,
-    /// A loopback port of its own, where it [serves itself](Preset::serves_itself).
+    /// Loopback port for a harness that [serves itself](Preset::serves_itself).
     pub(crate) port: Option<u16>,
 }
 
@@ -65,14 +65,14 @@ pub(crate) struct Access<'a> {
 pub(crate) struct PresetAdditions {
     pub(crate) env: Vec<(&'static str, String)>,
     pub(crate) args: Vec<String>,
-    /// Members that a session is opened with beside its directory and MCP server.
+    /// Additional members of the request that opens a session.
     pub(crate) session: serde_json::Map<String, serde_json::Value>,
     /// Files below the home directory, written with mode 0600 and removed at the end of the run.
     pub(crate) files: Vec<(&'static str, String)>,
 }
 
 impl Preset {
-    /// Those with a command of their own.
+    /// Presets with a default command.
     pub const NAMED: [Self; 6] = [
         Self::ClaudeCode,
         Self::Codex,
@@ -82,7 +82,7 @@ impl Preset {
         Self::QwenCode,
     ];
 
-    /// The second part of the runner id.
+    /// Second part of the runner id.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -107,7 +107,7 @@ impl Preset {
         }
     }
 
-    /// The command where the settings name none; another one for the harness's own protocol.
+    /// Default command. `native`: the command for the harness's own protocol.
     pub(crate) fn command(self, native: bool) -> Option<&'static str> {
         match self {
             Self::Acp => None,
@@ -121,7 +121,7 @@ impl Preset {
         }
     }
 
-    /// The npm package of its command; `None` for `acp`.
+    /// npm package of the default command; `None` for `acp`.
     pub(crate) fn package(self, native: bool) -> Option<&'static str> {
         match self {
             Self::Acp => None,
@@ -135,7 +135,7 @@ impl Preset {
         }
     }
 
-    /// The arguments of ACP mode.
+    /// Arguments that start ACP mode.
     pub(crate) fn args(self) -> &'static [&'static str] {
         match self {
             Self::Acp | Self::ClaudeCode | Self::Codex => &[],
@@ -144,8 +144,8 @@ impl Preset {
         }
     }
 
-    /// Whether it is served by its own protocol, as the operator wishes or because it has to be. `None`: the wish cannot
-    /// be met.
+    /// True for the harness's own protocol, false for ACP, by the operator's wish or by default. `None`: the harness
+    /// does not support the wish.
     pub(crate) fn native(self, wished: Option<bool>) -> Option<bool> {
         match self {
             Self::ClaudeCode => Some(wished.unwrap_or(true)),
@@ -154,12 +154,12 @@ impl Preset {
         }
     }
 
-    /// Whether its processes speak to each other over a loopback port.
+    /// True if its processes connect to each other over a loopback port.
     pub(crate) fn serves_itself(self) -> bool {
         self == Self::Opencode
     }
 
-    /// Launch that uses the run's models and asks for every permission.
+    /// Configuration with the run's models and with a question for every permission.
     pub(crate) fn prepare(self, access: &Access<'_>) -> PresetAdditions {
         match self {
             Self::Acp => generic(access),
@@ -173,7 +173,7 @@ impl Preset {
     }
 }
 
-/// Variables that most agents of other makers read.
+/// Environment variables that most agents support.
 fn generic(access: &Access<'_>) -> PresetAdditions {
     PresetAdditions {
         env: vec![
@@ -188,12 +188,12 @@ fn generic(access: &Access<'_>) -> PresetAdditions {
     }
 }
 
-/// Time for one call of an MCP tool: a person may be asked first.
+/// Timeout of one MCP tool call, including the wait for a permission.
 fn tool_time(access: &Access<'_>) -> std::time::Duration {
     access.config.approval + TOOL_TIME
 }
 
-/// Whether tools that write are taken away from the harness itself, where it lets itself be told.
+/// True if the harness has to disable its own writing tools, as far as it can be configured.
 fn is_read_only(access: &Access<'_>) -> bool {
     access.config.mode == PermissionMode::ReadOnly
 }

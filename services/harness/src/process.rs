@@ -1,4 +1,4 @@
-//! Harness process: started by its supervisor, stopped with all descendants. A ring buffer holds its standard error.
+//! Harness process: started by its supervisor, stopped with all descendants. The end of its standard error is buffered.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::failure::{COMMAND_NOT_FOUND, EXITED, HarnessFailure};
 use crate::own_process;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
-/// Capacity of the ring buffer for standard error, in bytes.
+/// Maximum buffered bytes of standard error; the oldest are dropped.
 const RING_BYTES: usize = 64 * 1024;
 /// Exit code of a command that exists and cannot be executed, as shells report it.
 const NOT_EXECUTABLE: i32 = 126;
@@ -148,7 +148,7 @@ impl HarnessProcess {
 
     fn last_lines(&self) -> Vec<String> {
         let mut ring = lock(&self.stderr);
-        // The ring may start within a character.
+        // The buffer may start within a character.
         let text = String::from_utf8_lossy(ring.make_contiguous()).into_owned();
         let kept = text.lines().filter(|line| !line.trim().is_empty()).rev();
         let mut kept: Vec<String> = kept

@@ -1,11 +1,11 @@
-//! The protections of the sandbox on this machine, as the table of `docs/security-harness.md`.
+//! Protections of the sandbox on this machine, as the table of `docs/security-harness.md`.
 
 use serde_json::{Value, json};
 
 use crate::sandbox::{self, Support};
 use crate::settings::{HarnessFile, SandboxMode};
 
-/// A row of the table.
+/// Row of the table.
 struct Protection {
     /// Objects closed to a harness.
     reach: &'static str,
@@ -133,7 +133,7 @@ const TABLE: [Protection; 18] = [
     Protection {
         reach: "memory and processes of all runs beyond a limit",
         mechanism: "cgroup",
-        without: "the limits of each process alone bound them: set MemoryMax and TasksMax, or --memory and --pids-limit",
+        without: "only the limits of each process bound them: set MemoryMax and TasksMax, or --memory and --pids-limit",
         need: Need::Cgroup,
     },
     Protection {
@@ -144,7 +144,7 @@ const TABLE: [Protection; 18] = [
     },
 ];
 
-/// The protections that hold for the harnesses of a service.
+/// Protections that hold for the harnesses of a service.
 #[derive(Debug, Clone)]
 pub struct Protections {
     support: Support,
@@ -153,13 +153,14 @@ pub struct Protections {
 }
 
 impl Protections {
-    /// Examines the machine for a service with these settings; without settings, for those of the default. Starts
-    /// processes of this program, which has to call [`crate::own_process::run`].
+    /// Examines the machine for a service with these settings, or with the defaults. Starts processes of this program,
+    /// which has to call [`crate::own_process::run`].
     pub fn examine(settings: Option<&HarnessFile>) -> Self {
         let is_off = settings.is_some_and(|settings| settings.sandbox == SandboxMode::Off);
         let account =
             settings.and_then(|settings| sandbox::account(settings.user.as_deref()).ok()?);
         let support = sandbox::support();
+        // Linux exempts root from the limit of processes.
         let has_limit = account.is_some() || !rustix::process::geteuid().is_root();
         let needs = [
             (Need::Always, true),
@@ -181,7 +182,7 @@ impl Protections {
         }
     }
 
-    /// Whether harnesses start in namespaces of their own.
+    /// True if harnesses start in their own namespaces.
     pub(crate) fn has_namespaces(&self) -> bool {
         self.holds(Need::Namespaces)
     }
@@ -190,7 +191,7 @@ impl Protections {
         self.held.contains(&need)
     }
 
-    /// The state of the sandbox, for manifests.
+    /// State of the sandbox for runner manifests.
     pub(crate) fn summary(&self) -> Value {
         if self.is_off {
             return json!("off");
@@ -202,7 +203,7 @@ impl Protections {
         })
     }
 
-    /// Logs what holds and what does not.
+    /// Logs the closed and the open rows of the table.
     pub(crate) fn log(&self) {
         let rows = |holds: bool| {
             let rows = TABLE.iter().filter(|row| self.holds(row.need) == holds);
@@ -233,7 +234,7 @@ impl Protections {
 }
 
 impl std::fmt::Display for Protections {
-    /// The table for a terminal, one row a line; an open row has a second one.
+    /// Writes the table for a terminal: one line for each row, and a second one for each open row.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for row in &TABLE {
             let (reach, mechanism) = (row.reach, row.mechanism);
@@ -253,7 +254,7 @@ mod cgroup {
     use std::fs;
     use std::path::Path;
 
-    /// Whether a cgroup of version 2 around this process bounds memory and processes.
+    /// True if a cgroup (version 2) of this process limits memory and processes.
     pub(super) fn is_limited() -> bool {
         let Ok(membership) = fs::read_to_string("/proc/self/cgroup") else {
             return false;
@@ -266,6 +267,7 @@ mod cgroup {
         };
         let root = Path::new("/sys/fs/cgroup");
         let directory = root.join(path);
+        // Limits of every ancestor apply; `max` means unlimited.
         let limits = |file| {
             let directories = directory
                 .ancestors()

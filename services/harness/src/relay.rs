@@ -1,7 +1,7 @@
-//! The credentials relay: a loopback port through which harnesses reach models and the MCP server of their run.
+//! Credentials relay: a loopback port through which harnesses reach models and the MCP server of their run.
 //!
-//! A harness holds a key of this relay, not the run token. The key opens the model faces and the MCP face alone, and
-//! ends with the run. The relay puts the run token in its place, renewed as often as a long turn needs it.
+//! A harness holds a key of this relay, not the run token. The key opens only the model faces and the MCP face, and
+//! expires with the run. The relay replaces it by the run token and renews the token during long turns.
 
 pub(crate) mod model_faults;
 pub(crate) mod tool_gate;
@@ -31,18 +31,18 @@ use crate::usage::{Spent, Usage, UsageReader};
 use model_faults::ModelFaults;
 use tool_gate::ToolGate;
 
-/// Paths of the host API that a key opens, and the folders below which it opens everything.
+/// Paths of the host API that a key opens; a trailing slash opens all paths below.
 const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
 const MCP: &str = "/mcp";
-/// Headers of one connection, or that this relay sets.
+/// Headers that are not forwarded: they belong to one connection, or the relay sets them.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
-/// A message of MCP.
+/// Maximum bytes of an MCP message.
 const MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// The part of a refusal that is looked at.
+/// Bytes of a refusal that are examined and logged.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The relay of one service. Clones share its keys.
+/// Relay of one service. Clones share its keys.
 #[derive(Clone)]
 pub struct CredentialRelay(Arc<RelayKeys>);
 
@@ -52,7 +52,7 @@ struct RelayKeys {
     client: reqwest::Client,
 }
 
-/// Grant behind a relay key.
+/// Run that a relay key opens.
 #[derive(Clone)]
 struct OpenRun {
     host: Host,
@@ -62,7 +62,7 @@ struct OpenRun {
     gate: ToolGate,
 }
 
-/// A key of one run. Dropping it closes the key.
+/// Key of one run. Dropping it revokes the key.
 pub(crate) struct RelayKey {
     relay: CredentialRelay,
     key: String,
@@ -81,6 +81,7 @@ impl CredentialRelay {
     ) -> io::Result<(Self, impl Future<Output = io::Result<()>> + Send + use<>)> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let client = reqwest::Client::builder()
+            // The run token goes to the gateway and to no target of a redirect.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .build()
@@ -94,12 +95,12 @@ impl CredentialRelay {
         Ok((relay, runner_kit::serve(listener, router, stop)))
     }
 
-    /// The port that a harness may connect to.
+    /// Port that a harness may connect to.
     pub(crate) fn port(&self) -> u16 {
         self.0.address.port()
     }
 
-    /// Opens a key for the run of this host.
+    /// Creates a key for the run of this host.
     pub(crate) fn open(&self, host: Host, faults: ModelFaults, gate: ToolGate) -> RelayKey {
         let key = format!("rk_{}", Uuid::new_v4().simple());
         let (usage, spent) = (Usage::default(), Spent::default());
@@ -119,29 +120,29 @@ impl CredentialRelay {
         }
     }
 
-    // The map is whole after any panic.
+    // A panic cannot leave the map inconsistent, so a poisoned lock is usable.
     fn runs(&self) -> MutexGuard<'_, HashMap<String, OpenRun>> {
         self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RelayKey {
-    /// The key, a secret of the run.
+    /// The key. It is a secret of the run.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The tokens that were used under the key.
+    /// Tokens used with this key.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// Tells that a budget of the run is used up.
+    /// Signal of an exhausted budget.
     pub(crate) fn spent(&self) -> &Spent {
         &self.spent
     }
 
-    /// The base URL of a face, such as `/openai/v1`.
+    /// Base URL of a face, such as `/openai/v1`.
     pub(crate) fn url(&self, face: &str) -> String {
         format!("http://{}{face}", self.relay.0.address)
     }
@@ -166,13 +167,14 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
         Some(_) => path.starts_with(open),
         None => path == *open,
     });
+    // The client library normalizes `..` and `%2e`: such a path could leave an open folder.
     if !is_open
         || path.contains("..")
         || path.contains('%') && path.to_ascii_lowercase().contains("%2e")
     {
         return refusal(
             StatusCode::NOT_FOUND,
-            "a harness reaches model faces and the MCP server alone",
+            "a harness reaches only model faces and the MCP server",
         );
     }
     let is_call = path == MCP && request.method() == Method::POST;
@@ -185,7 +187,7 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
     pass(relay, run, parts, (length, body)).await
 }
 
-/// Passes a message of MCP on, after the permission that its tool needs.
+/// Forwards an MCP message after the permission that its tool needs.
 async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Body) -> Response {
     let Ok(bytes) = axum::body::to_bytes(body, MESSAGE_BYTES).await else {
         return refusal(
@@ -202,7 +204,7 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Bod
         run.usage.see_tools();
     }
     let gate = run.gate.clone();
-    // The message as it was checked: a doubled member counts once.
+    // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
     let bytes = message.to_string().into_bytes();
     let length = Some(bytes.len() as u64);
     let passing = pass(relay, run, parts, (length, bytes.into()));
@@ -212,7 +214,7 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Bod
     }
 }
 
-/// Passes a request on with the run token, its body of this length or in chunks.
+/// Forwards a request with the run token. The body has this length, or is chunked.
 async fn pass(
     relay: CredentialRelay,
     run: OpenRun,
@@ -225,6 +227,7 @@ async fn pass(
         .path_and_query()
         .map_or(parts.uri.path(), |path| path.as_str());
     let url = format!("{}{path}", run.host.base_url());
+    // Fetched for each request: the token expires within a long turn.
     let token = run.host.token().await;
     let mut headers = passed(&parts.headers);
     let sent = relay.0.client.request(parts.method, url);
@@ -233,7 +236,7 @@ async fn pass(
     } else {
         sent.body(body)
     };
-    // A body of known length goes on with it, any other in chunks.
+    // Keep a declared length: some proxies in front of a gateway refuse chunked bodies.
     if let Some(length) = length.filter(|length| *length > 0) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
@@ -252,6 +255,7 @@ async fn pass(
             } else if status.is_success() {
                 run.faults.see_answer();
             }
+            // Responses stream through; only their usage is read.
             let mut reader = UsageReader::new(run.usage);
             let bytes = answer
                 .bytes_stream()
@@ -266,8 +270,7 @@ async fn pass(
     }
 }
 
-/// Passes a refusal on, and logs that of a model; a budget that is used up ends the run, for harnesses ask again and
-/// again.
+/// Forwards an error response, logs that of a model, and signals an exhausted budget.
 async fn refused(
     (status, headers): (StatusCode, HeaderMap),
     answer: reqwest::Response,
@@ -288,6 +291,7 @@ async fn refused(
             break;
         }
     }
+    // Harnesses retry this status without end, so an exhausted budget has to end the run.
     if status == StatusCode::TOO_MANY_REQUESTS {
         run.spent.see(&seen);
     }
@@ -296,7 +300,7 @@ async fn refused(
         let wait = wait.and_then(|value| value.to_str().ok());
         run.faults.see_failure(status, wait, &seen).await;
     }
-    // The whole body, and the error that cut it, so that the harness does not take a part for the whole.
+    // Forward the complete body and its read error: otherwise a truncated body would look complete.
     let body = futures_util::stream::iter(parts).chain(rest);
     (status, headers, Body::from_stream(body)).into_response()
 }
@@ -309,7 +313,7 @@ fn key_of(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(|| headers.get(API_KEY)?.to_str().ok())
 }
 
-/// Headers that go through: all but those of one connection, of credentials, and of the body's length.
+/// Forwarded headers: all except those of the connection, credentials, and body length.
 fn passed(headers: &HeaderMap) -> HeaderMap {
     let kept = headers
         .iter()
@@ -318,7 +322,7 @@ fn passed(headers: &HeaderMap) -> HeaderMap {
         .collect()
 }
 
-/// An error that the clients of all faces read.
+/// Error body in a form that clients of all faces parse.
 fn refusal(status: StatusCode, message: &str) -> Response {
     let error = json!({"type": "error", "error": {"type": "authentication_error", "code": "harness.refused", "message": message}});
     (status, Json(error)).into_response()
@@ -337,7 +341,7 @@ mod tests {
     use crate::config::PermissionMode;
     use crate::turn::testing::{results_of, stage};
 
-    /// A relay, and a gateway of one canned answer behind it.
+    /// Relay in front of a gateway with one canned response.
     struct RelayTest {
         opened: RelayKey,
         gateway: TcpListener,
@@ -371,7 +375,7 @@ mod tests {
             }
         }
 
-        /// Sends a request, answers it once its text ends so, and closes. The request and the answer as they arrived.
+        /// Sends a request, answers it after `end`, and closes. Returns request and response as received.
         async fn pass(&self, request: &str, end: &str, answer: &str) -> (String, String) {
             let head = format!(
                 "authorization: Bearer {}\r\nconnection: close\r\n",
@@ -448,7 +452,7 @@ mod tests {
             ] {
                 let answer = format!("HTTP/1.1 {status}\r\n{cut}");
                 let (_, answered) = passed(&request, "hello", &answer).await;
-                // The head may go down with the body; else it tells of more than there is.
+                // Either no head arrives, or a head that announces more than the body has.
                 let is_told = ["content-length: 9\r\n", "chunked\r\n"];
                 let is_told = is_told.iter().any(|told| answered.contains(told));
                 assert!(answered.is_empty() || is_told, "{answered}");

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 over the standard input and output of a process, one message a line.
+//! JSON-RPC 2.0 over standard input and output of a process, one message per line.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 
 use crate::failure::HarnessFailure;
 
-/// The longest line that is read.
+/// Maximum bytes of a line.
 pub(crate) const LINE_BYTES: usize = 8 * 1024 * 1024;
-/// Lines without a message that one process may write, such as greetings of a package runner.
+/// Maximum lines without a message in the output of one process, such as greetings of a package runner.
 const NOISE_LINES: usize = 64;
-/// Messages that wait for the process to read them.
+/// Capacity of the outbox, in messages.
 const OUTBOX: usize = 64;
-/// How long the process may leave its input unread while the outbox is full.
+/// Timeout of a send to a full outbox: the process reads none of its input.
 const WRITE_TIME: Duration = Duration::from_secs(30);
 
-/// The JSON-RPC code of a method that this side does not have.
+/// JSON-RPC error code of an unsupported method.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
-/// One message of the process.
+/// Message from the process.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RpcMessage {
     Response {
@@ -42,11 +42,11 @@ pub(crate) enum RpcMessage {
     },
 }
 
-/// An error that the process answers with.
+/// Error response of the process.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RpcError {
     pub(crate) code: i64,
-    /// At most 2,000 characters.
+    /// Message and data, at most 1,000 characters of each.
     pub(crate) message: String,
 }
 
@@ -54,15 +54,15 @@ pub(crate) struct RpcError {
 #[derive(Clone)]
 pub(crate) struct RpcSender(mpsc::Sender<String>);
 
-/// Reads messages, in their order.
+/// Reads messages in order.
 pub(crate) struct RpcReceiver {
     lines: FramedRead<ChildStdout, LinesCodec>,
     noise: usize,
-    /// Writes what the outbox holds.
+    /// Task that writes queued messages.
     _tasks: JoinSet<()>,
 }
 
-/// Opens both directions. Writing ends with the last outbox, or with the inbox.
+/// Opens both directions. Writing ends with the last sender, or with the receiver.
 pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (RpcSender, RpcReceiver) {
     let (outbox, waiting) = mpsc::channel(OUTBOX);
     let mut tasks = JoinSet::new();
@@ -78,7 +78,7 @@ pub(crate) fn open(stdin: ChildStdin, stdout: ChildStdout) -> (RpcSender, RpcRec
 
 async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {
     while let Some(line) = waiting.recv().await {
-        // A closed input shows as the end of the output, where the reader reports it.
+        // The reader reports the end of the process; an error here needs no second report.
         if stdin.write_all(line.as_bytes()).await.is_err() || stdin.flush().await.is_err() {
             return;
         }
@@ -86,7 +86,7 @@ async fn write(mut stdin: ChildStdin, mut waiting: mpsc::Receiver<String>) {
 }
 
 impl RpcSender {
-    /// Sends a request. The caller picks the id.
+    /// Sends a request. The caller chooses a unique id.
     pub(crate) async fn request(
         &self,
         id: u64,
@@ -109,7 +109,7 @@ impl RpcSender {
             .await
     }
 
-    /// Answers a request of a method that this side does not have.
+    /// Rejects a request for an unsupported method.
     pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), HarnessFailure> {
         let message = format!("Method not found: {method}");
         let error = json!({"code": METHOD_NOT_FOUND, "message": message});
@@ -117,11 +117,11 @@ impl RpcSender {
             .await
     }
 
-    /// Sends one message as a line.
+    /// Queues one message as a line. Fails after [`WRITE_TIME`] with a full outbox.
     pub(crate) async fn send(&self, message: &Value) -> Result<(), HarnessFailure> {
         let sending = self.0.send(format!("{message}\n"));
         match tokio::time::timeout(WRITE_TIME, sending).await {
-            // A process that has gone shows as the end of its output.
+            // A closed channel means that the process has ended, which the reader reports.
             Ok(_) => Ok(()),
             Err(_) => Err(HarnessFailure::protocol(format!(
                 "the harness has read none of its input for {} s",
@@ -132,7 +132,7 @@ impl RpcSender {
 }
 
 impl RpcReceiver {
-    /// The next message; `None` at the end of the output. Cancel-safe.
+    /// Next message; `None` at the end of the output. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<RpcMessage>, HarnessFailure> {
         while let Some(line) = self.next_line().await? {
             match RpcMessage::parse(&line) {
@@ -143,7 +143,7 @@ impl RpcReceiver {
         Ok(None)
     }
 
-    /// The next line that holds anything. Cancel-safe.
+    /// Next non-empty line. Cancel-safe.
     pub(crate) async fn next_line(&mut self) -> Result<Option<String>, HarnessFailure> {
         while let Some(line) = self.lines.next().await {
             match line {
@@ -164,9 +164,10 @@ impl RpcReceiver {
         Ok(None)
     }
 
-    /// Counts a line that holds no message; an error beyond [`NOISE_LINES`].
+    /// Counts a line without a message. Fails beyond [`NOISE_LINES`].
     pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), HarnessFailure> {
         self.noise += 1;
+        // Only the size: the line may hold text of the conversation.
         let bytes = line.len();
         tracing::debug!(bytes, "skipped a line of the harness that is no message");
         if self.noise > NOISE_LINES {
@@ -179,7 +180,7 @@ impl RpcReceiver {
 }
 
 impl RpcMessage {
-    /// Reads one line. `jsonrpc` may be absent, as Codex leaves it out. `None`: not a message.
+    /// Parses one line; `None` if it is no message. `jsonrpc` is optional: Codex omits it.
     fn parse(line: &str) -> Option<Self> {
         let Ok(Value::Object(mut message)) = serde_json::from_str(line) else {
             return None;
@@ -194,6 +195,7 @@ impl RpcMessage {
             (Some(id), Some(method)) => Some(Self::Request { id, method, params }),
             (None, Some(method)) => Some(Self::Notification { method, params }),
             (Some(id), None) => {
+                // Responses refer to requests of this side, whose ids are numbers.
                 let id = id.as_u64()?;
                 let result = match message.remove("error") {
                     Some(error) if !error.is_null() => Err(RpcError::read(&error)),
@@ -210,7 +212,7 @@ impl RpcError {
     fn read(error: &Value) -> Self {
         let message = error["message"].as_str().unwrap_or("no message");
         let mut message: String = message.chars().take(1_000).collect();
-        // Several harnesses leave the cause in `data` alone.
+        // Several harnesses put the cause into `data` only.
         let data = &error["data"];
         if !data.is_null() {
             let data = data

@@ -1,4 +1,4 @@
-//! One run of a harness: workspace, session, prompts, results, and the one terminal.
+//! One run of a harness: workspace, session, prompts, results, and one terminal result.
 
 use std::time::{Duration, SystemTime};
 
@@ -35,10 +35,10 @@ use crate::workspace::RunWorkspace;
 const SESSION_ID: &str = "external.session_id";
 const SESSION_RUNNER: &str = "external.session_runner";
 const DIRECTORY: &str = "external.working_directory";
-/// Messages that came during a run and become turns of it.
+/// Maximum steering messages that become turns of one run.
 const MOST_FOLLOW_UPS: usize = 256;
 
-/// All that one run works with.
+/// State of one run after its preparation.
 struct HarnessRun {
     context: AgentRunContext,
     host: Host,
@@ -64,13 +64,13 @@ pub(crate) async fn run(
     )?;
     let workspaces = service.workspaces.clone();
     let (conversation, named) = (conversation_of(&run.context), config.directory.clone());
-    // Giving a large workspace to another user takes seconds.
+    // Blocking: the change of a large workspace's owner takes seconds.
     let workspace =
         tokio::task::spawn_blocking(move || workspaces.open(&conversation, named.as_deref()));
     let workspace = workspace.await.map_err(|error| unusable(error.into()))??;
     files::make_folders(&workspace.directory).map_err(unusable)?;
     let aside = match config.directory {
-        // Settings in a directory of the operator's are the operator's.
+        // In a directory of the operator, settings are the operator's own.
         Some(_) => Vec::new(),
         None => files::set_settings_aside(&workspace.directory).map_err(unusable)?,
     };
@@ -86,6 +86,7 @@ pub(crate) async fn run(
     let prepared = launch::prepare(&harness, &config, &workspace, &opened)?;
     let stop = StopSignal {
         cancel: run.cancel.clone(),
+        // Stop before the gateway's deadline, which would end the turn abruptly.
         until: config
             .timeout
             .map(|timeout| Instant::now() + timeout - ending_time(timeout)),
@@ -116,6 +117,7 @@ pub(crate) async fn run(
         faults,
     };
     let ended = work.work(prepared, &opened).await;
+    // Failed and cancelled runs have used tokens, too.
     let usage = opened.usage().total();
     let terminal = match ended {
         Ok(reason) => results::run_completed_because(reason),
@@ -133,32 +135,33 @@ fn unusable(error: std::io::Error) -> HarnessFailure {
     )
 }
 
-/// Work with files, beside the tasks that wait.
+/// Runs blocking file operations outside the async worker threads.
 async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await?
 }
 
-/// The part of a run's time in which its turn ends cleanly: the gateway's deadline is the same `timeout`.
+/// Share of the timeout for a clean end of the turn. The gateway's deadline is the same `timeout`.
 fn ending_time(timeout: Duration) -> Duration {
     (timeout / 5).min(GRACE * 2)
 }
 
-/// The conversation across all agents of its workspace, or the run itself where it has none.
+/// Key of the conversation, shared by all agents of its workspace; without a conversation, a key of the run.
 fn conversation_of(context: &AgentRunContext) -> String {
     let conversation = context.conversation.as_ref();
     let id = conversation.and_then(|conversation| {
         let workspace = conversation.workspace_id.as_deref().unwrap_or_default();
         let thread = conversation.thread_id.as_deref().unwrap_or_default();
         let id = conversation.conversation_id.as_deref()?;
+        // NUL as separator: different triples must not form the same key.
         Some(format!("{workspace}\0{id}\0{thread}"))
     });
     id.unwrap_or_else(|| format!("\0run\0{}", context.run_id))
 }
 
 impl HarnessRun {
-    /// Starts the harness, converses, and ends it. Why the last turn ended.
+    /// Starts the harness, runs all turns, and ends it. Returns the finish reason of the last turn.
     async fn work(
         mut self,
         prepared: PreparedLaunch,
@@ -177,6 +180,7 @@ impl HarnessRun {
         let ended = self.converse(&mut agent, session).await;
         let lines = agent.end().await;
         match ended {
+            // A cancel needs no explanation from standard error.
             Err(failure) if !failure.is_cancelled() => {
                 if !lines.is_empty() {
                     let text = cut(&lines.join("\n"), 16_000);
@@ -193,6 +197,7 @@ impl HarnessRun {
         agent: &mut HarnessSession,
         session: OpenSession,
     ) -> Result<String, HarnessFailure> {
+        // Before the first turn: the next run resumes the session even if this one fails.
         self.remember(&session.id).await;
         let mut prompt = self.prompt(&self.context.input.clone()).await?;
         if input::is_empty(&prompt) {
@@ -220,7 +225,7 @@ impl HarnessRun {
         Ok(reason)
     }
 
-    /// The session of the conversation, if this very runner has left one.
+    /// Stored session of the conversation, if it belongs to this runner.
     fn stored_session(&self) -> Option<String> {
         let state = &self.context.state.conversation;
         let text = |key: &str| state.get(key).and_then(Value::as_str);
@@ -237,13 +242,14 @@ impl HarnessRun {
             (SESSION_RUNNER, &self.harness.id().to_string()),
             (DIRECTORY, &directory),
         ] {
+            // Unchanged values would only add events.
             if state.get(key).and_then(Value::as_str) != Some(value) {
                 self.stage.speaker.remember(key, json!(value)).await;
             }
         }
     }
 
-    /// Puts before the first prompt what the session does not know.
+    /// Prepends introduction and history to the first prompt of a new session.
     async fn introduce(
         &mut self,
         prompt: &mut TurnPrompt,
@@ -282,12 +288,14 @@ impl HarnessRun {
         agent: &mut HarnessSession,
         prompt: &TurnPrompt,
     ) -> Result<String, HarnessFailure> {
+        // Wall clock: outbox files are selected by their modification time.
         let began = crate::clock::now();
         self.faults.begin_turn();
         let reason = agent.turn(prompt, &mut self.stage).await?;
         if let Some(failure) = self.faults.explain(self.stage.speaker.text()) {
             return Err(HarnessFailure::new(TURN_FAILED, failure));
         }
+        // Harnesses ignore an unreachable MCP server silently.
         if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
             return Err(HarnessFailure::new(
                 MCP_FAILED,
@@ -315,8 +323,7 @@ impl HarnessRun {
         Ok(reason)
     }
 
-    /// Uploads what the harness has put into the outbox, one file after the other. The ids of the files; the answer names
-    /// those that are not delivered.
+    /// Uploads new files of the outbox sequentially and returns their ids. The answer names undelivered files.
     async fn deliver(&mut self, began: SystemTime) -> Vec<String> {
         let directory = self.workspace.directory.clone();
         let found = in_thread(move || files::outgoing(&directory, began)).await;
@@ -344,7 +351,7 @@ impl HarnessRun {
         ids
     }
 
-    /// The id of an uploaded file, or why it is not delivered.
+    /// Uploads a file and returns its id. The error is a reason for the answer's text.
     async fn upload(&self, file: Outgoing) -> Result<String, String> {
         let name = file.name.clone();
         let bytes = in_thread(move || file.bytes()).await;
@@ -353,6 +360,7 @@ impl HarnessRun {
             _ => format!("it cannot be read ({error})"),
         })?;
         let blob = Blob {
+            // Untrusted content: a neutral type keeps browsers from executing it.
             content_type: "application/octet-stream".to_owned(),
             bytes,
         };
@@ -362,7 +370,7 @@ impl HarnessRun {
         Ok(artifact.artifact_id)
     }
 
-    /// Messages that came while the run works. An error ends the steering, not the run.
+    /// Pulls steering messages that arrived during the run. An error ends the steering, not the run.
     async fn pull(&self) -> Vec<protocol::context::AgentInput> {
         if !self.context.context.available_apis.steering_pull {
             return Vec::new();
@@ -373,7 +381,7 @@ impl HarnessRun {
                 tracing::warn!(
                     run.id = self.context.run_id,
                     code = error.code,
-                    "follow-ups cannot be pulled"
+                    "cannot pull steering messages, the run ends with its current turn"
                 );
                 Vec::new()
             }

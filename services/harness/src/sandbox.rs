@@ -1,10 +1,10 @@
-//! The sandbox of a harness process: confines itself, then executes the command in its place.
+//! Sandbox of a harness process: a wrapper that confines itself and then executes the command in its place.
 //!
-//! The service starts each harness by the command line of [`Confinement::wrapped`]. What the sandbox holds and what it
-//! does not hold stands in `docs/security-harness.md`.
+//! The service starts each harness by the command line of [`Confinement::stage`]. `docs/security-harness.md` lists the
+//! protections and their limits.
 //!
-//! On Linux, Landlock confines files and TCP, and seccomp closes the ways around Landlock's TCP rules. On other systems
-//! the wrapper executes the command unconfined, and refuses with `--require`.
+//! On Linux, Landlock confines files and TCP, and seccomp closes bypasses of Landlock's TCP rules. On other systems the
+//! wrapper executes the command unconfined, and refuses with `--require`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -37,13 +37,13 @@ const ABI_WITH_TCP: u8 = 4;
 /// First Landlock ABI with scopes (Linux 6.12).
 const ABI_WITH_SCOPES: u8 = 6;
 
-/// Confinement of one process and all its descendants. The default allows system directories alone, no TCP at all, and
-/// sets no limits.
+/// Confinement of one process and all its descendants. The default allows only system directories, denies TCP, and sets
+/// no limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Confinement {
     /// Directories to read, write and execute in, with all below them. Each must exist.
     pub read_write: Vec<PathBuf>,
-    /// Files and directories to read and execute, beside the system's. Each must exist.
+    /// Files and directories to read and execute, in addition to the system's. Each must exist.
     pub read_only: Vec<PathBuf>,
     /// TCP ports to connect to, on any host. Not 0.
     pub connect: Vec<u16>,
@@ -53,10 +53,9 @@ pub struct Confinement {
     pub user: Option<String>,
     /// Resource limits.
     pub limits: ResourceLimits,
-    /// Whether files, TCP, signals and privileges stay open. The user, the limits, the environment and the descriptors
-    /// are as they are without it.
+    /// Leaves files, TCP, signals and privileges open. User, limits, environment and descriptors are unaffected.
     pub is_open: bool,
-    /// Whether the wrapper refuses to run with any protection missing ([`Confinement::missing`]).
+    /// Refuses to run with any missing protection ([`Confinement::missing`]).
     pub is_required: bool,
 }
 
@@ -66,7 +65,7 @@ pub struct ResourceLimits {
     /// Bytes of private writable memory of each process (`RLIMIT_DATA`). Processes do not share it: the tree may use
     /// `memory` × `processes`. Address space is not limited, because V8 reserves far more than it uses.
     pub memory: Option<u64>,
-    /// Processes and threads of the user, on the whole machine (`RLIMIT_NPROC`). Linux exempts root.
+    /// Processes and threads of the user, on the entire machine (`RLIMIT_NPROC`). Linux exempts root.
     pub processes: Option<u64>,
     /// Bytes of one file (`RLIMIT_FSIZE`).
     pub file_size: Option<u64>,
@@ -83,13 +82,13 @@ pub struct ResourceLimits {
 pub struct Support {
     /// Landlock ABI version; `None` without Landlock.
     pub abi: Option<u8>,
-    /// Whether files can be confined (Landlock ABI 1, Linux 5.13).
+    /// Confinement of files (Landlock ABI 1, Linux 5.13).
     pub filesystem: bool,
-    /// Whether TCP can be confined (Landlock ABI 4, Linux 6.7, and seccomp filters).
+    /// Confinement of TCP (Landlock ABI 4, Linux 6.7, and seccomp filters).
     pub network: bool,
-    /// Whether signals and abstract Unix sockets can be confined (Landlock ABI 6, Linux 6.12).
+    /// Confinement of signals and abstract Unix sockets (Landlock ABI 6, Linux 6.12).
     pub scopes: bool,
-    /// Whether seccomp filters system calls.
+    /// Seccomp filters of system calls.
     pub filters: bool,
 }
 
@@ -107,27 +106,26 @@ impl Support {
     }
 }
 
-/// Whether harnesses can have namespaces and a file system of their own: tries it with processes of this program. The
-/// program has to call [`crate::own_process::run`].
+/// Tests with processes of this program if harnesses can have their own namespaces and file system view. The program
+/// has to call [`crate::own_process::run`].
 pub(crate) fn has_namespaces() -> bool {
     system::has_namespaces()
 }
 
-/// Asks the kernel for its support: a few system calls in a thread that ends at once. The answer does not change while
-/// the system runs.
+/// Probes the kernel's support by a few system calls in a short-lived thread. Constant until a reboot.
 pub fn support() -> Support {
     system::support()
 }
 
 impl Confinement {
-    /// Protections of this confinement that the machine does not offer: words for logs, manifests and errors. Empty when
-    /// all of them hold. Scopes are no part of it: they are used where the kernel has them.
+    /// Protections of this confinement that the machine lacks, named for logs, manifests and errors. Scopes are optional
+    /// and not listed.
     pub fn missing(&self, support: Support) -> Vec<&'static str> {
         self.missing_as(support, rustix::process::geteuid())
     }
 
-    /// Refuses what the wrapper would refuse at each run: missing protections that are required, a user that cannot be
-    /// changed to, and paths that do not exist. Confines nothing.
+    /// Fails like the wrapper would at each run: missing required protections, a user that cannot be changed to, and
+    /// absent paths. Confines nothing.
     pub fn check(&self) -> anyhow::Result<()> {
         check_requirement(self, support())?;
         Ok(system::check(self)?)
@@ -144,7 +142,7 @@ impl Confinement {
         missing.map(|(_, name)| *name).collect()
     }
 
-    /// Arguments of the process of this program that executes a command in this confinement.
+    /// Arguments of the helper process that executes a command in this confinement.
     pub(crate) fn stage(&self, stage: Stage, command: &[OsString]) -> Vec<OsString> {
         let mut line = vec![stage.name().into()];
         line.extend(command_line::options(self));
@@ -154,7 +152,7 @@ impl Confinement {
     }
 }
 
-/// A process on the way to a command.
+/// Helper process that leads to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The first process of the namespaces; it starts the next one.
@@ -172,24 +170,24 @@ impl Stage {
     }
 }
 
-/// Moves this process and those that it starts into new namespaces. Call it from `main` before starting threads.
+/// Moves this process and its children into new namespaces. Call it from `main` before starting threads.
 pub(crate) fn enter_namespaces() -> anyhow::Result<()> {
     Ok(system::enter_namespaces()?)
 }
 
-/// Acts as the first process of the namespaces that the parent has entered: shows the command a file system of its own,
-/// runs it, and ends all other processes with it.
+/// Runs the first process of the namespaces that the parent has entered: builds the file system view, runs the command,
+/// and ends all other processes with it.
 pub(crate) fn execute_first(args: &SandboxArgs) -> ExitCode {
     system::run_first(&args.confinement(), &args.command).unwrap_or_else(|error| failed(&error))
 }
 
-/// Shows this process the file system of a default confinement. Like [`execute_first`] without a command.
+/// Enters the file system view of a default confinement. Like [`execute_first`] without a command.
 pub(crate) fn try_view() -> ExitCode {
     let shown = system::enter_view(&Confinement::default());
     shown.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
-/// Confines this process and executes the command in its place. Returns on failure alone, with an error on standard
+/// Confines this process and executes the command in its place. Returns only on failure, with a message on standard
 /// error and the exit status: [`EXIT_CONFIGURATION`], [`EXIT_NOT_FOUND`] or [`EXIT_NOT_EXECUTABLE`].
 ///
 /// Closes every inherited file descriptor above 2. Call it from `main` before starting threads or a runtime.
@@ -227,7 +225,7 @@ fn run(confinement: &Confinement, command: &[OsString]) -> SandboxError {
     let mut replacement = Command::new(program);
     replacement.args(args);
     if let Some(account) = account {
-        // The standard library drops supplementary groups with the user.
+        // The standard library also drops supplementary groups here.
         replacement.uid(account.user).gid(account.group);
     }
     let source = replacement.exec();
@@ -257,7 +255,7 @@ pub(crate) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxErro
     system::account(user)
 }
 
-/// Reasons not to execute the command.
+/// Failures before the execution of the command.
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(
     not(target_os = "linux"),

@@ -1,4 +1,4 @@
-//! `runnel-harness serve`.
+//! Commands `serve`, `health` and `check` of `runnel-harness`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use runner_kit::{CancellationToken, RouterOptions, router_with, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
-/// How often old workspaces are removed.
+/// Interval of the removal of old workspaces.
 const SWEEP: Duration = Duration::from_hours(1);
 
 /// Arguments of `runnel-harness serve`.
@@ -40,7 +40,7 @@ pub(crate) struct HarnessHealthArgs {
     port: u16,
 }
 
-/// Asks the service on that port.
+/// Sends a health check to the service on that port.
 pub(crate) fn health(args: &HarnessHealthArgs) -> ExitCode {
     if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
         ExitCode::SUCCESS
@@ -85,7 +85,7 @@ pub(crate) fn execute(args: &HarnessServeArgs) -> ExitCode {
     exit_code(start(args))
 }
 
-#[expect(clippy::print_stderr, reason = "a command that fails says so")]
+#[expect(clippy::print_stderr, reason = "a command reports its failure")]
 fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,6 +111,7 @@ fn start(args: &HarnessServeArgs) -> anyhow::Result<()> {
 }
 
 async fn run(settings: HarnessFile) -> anyhow::Result<()> {
+    // All checks come before the first port opens: a service that listens can run harnesses.
     let secret = settings.secret()?;
     check_sandbox(&settings)?;
     let owner = ProcessOwner::of(settings.user.as_deref())?;
@@ -141,6 +142,7 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
         stop.clone(),
     );
     let stopping = async {
+        // Dropping the guard stops both servers.
         let _stop = stop.drop_guard_ref();
         stop_requested().await
     };
@@ -151,10 +153,10 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lines on standard output: where the service is, and which harnesses it offers.
+/// Prints the address of the service and its harnesses to standard output.
 #[expect(
     clippy::print_stdout,
-    reason = "the first lines say where the service listens"
+    reason = "the first lines announce the address of the service"
 )]
 fn say(listener: &TcpListener, service: &HarnessService) -> anyhow::Result<()> {
     println!(
@@ -175,6 +177,7 @@ fn check_sandbox(settings: &HarnessFile) -> anyhow::Result<()> {
 async fn sweep(workspaces: Workspaces, keep: WorkspaceRetention) {
     loop {
         let swept = workspaces.clone();
+        // Blocking: the removal of a large workspace takes seconds.
         let swept = tokio::task::spawn_blocking(move || swept.sweep(keep.age(), keep.bytes)).await;
         if let Ok(Err(error)) = swept {
             tracing::warn!(%error, "old workspaces cannot be removed, trying again in an hour");

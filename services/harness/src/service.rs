@@ -1,4 +1,4 @@
-//! The harnesses of one settings file as runners.
+//! Harnesses of one settings file as runners.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,7 @@ impl HarnessService {
         }
     }
 
-    /// The sandbox of a harness that works in this workspace.
-    /// `port`: loopback port of its processes.
+    /// Sandbox of a harness in this workspace. `port`: loopback port of its processes.
     pub(crate) fn confinement(
         &self,
         workspace: &RunWorkspace,
@@ -68,12 +67,13 @@ impl HarnessService {
             .read_only
             .extend(files_to_execute(command, &self.settings));
         confinement.connect.push(self.relay.port());
+        // The harness binds this port, and its other processes connect to it.
         confinement.connect.extend(port);
         confinement.bind.extend(port);
         confinement
     }
 
-    /// One line for each harness: its runner id, and its command or why it cannot run. Missing commands are logged, too.
+    /// One line for each harness: runner id, and command or the reason of its absence. Logs missing commands, too.
     pub fn offered(&self) -> Vec<String> {
         let harnesses = self.settings.harnesses.iter();
         harnesses
@@ -179,7 +179,7 @@ impl Harness {
     }
 }
 
-/// Files that a command needs, without a folder that holds all workspaces or the signing secret.
+/// Files that a command needs. Folders that contain all workspaces or the signing secret are excluded.
 fn files_to_execute(command: &Path, settings: &HarnessFile) -> Vec<PathBuf> {
     let secret = settings.secret.strip_prefix("file:").map(Path::new);
     let private = [Some(settings.workspaces.as_path()), secret];
@@ -188,6 +188,7 @@ fn files_to_execute(command: &Path, settings: &HarnessFile) -> Vec<PathBuf> {
         .flatten()
         .filter_map(|path| path.canonicalize().ok())
         .collect();
+    // A command in a shared folder would open workspaces of other conversations to its harness.
     let is_around_private = |path: &PathBuf| {
         let real = path.canonicalize();
         real.is_ok_and(|real| private.iter().any(|private| private.starts_with(&real)))

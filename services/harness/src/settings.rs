@@ -1,4 +1,4 @@
-//! The operator's settings file of the service (`runnel-harness serve --settings FILE`).
+//! Settings file of the service, written by the operator (`runnel-harness serve --settings FILE`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,74 +16,74 @@ use crate::launch::find;
 use crate::preset::Preset;
 use crate::sandbox::{self, Confinement};
 
-/// The file, as it is written. Unknown keys are errors.
+/// Contents of the file. Unknown keys are errors.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HarnessFile {
-    /// Where to listen. Port 0 takes a free one.
+    /// Listen address. Port 0 selects a free port.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
     /// The signing secret of the runner endpoint: `env:NAME` or `file:PATH`.
     pub secret: String,
-    /// The directory below which workspaces are made.
+    /// Parent directory of all workspaces.
     pub workspaces: PathBuf,
     #[serde(default)]
     pub sandbox: SandboxMode,
-    /// The user that harnesses run as, where the service runs as root.
+    /// User that harnesses run as. Requires a service with root.
     #[serde(default)]
     pub user: Option<String>,
     #[serde(default)]
     pub limits: HarnessLimits,
     #[serde(default)]
     pub keep: WorkspaceRetention,
-    /// Directories that agents may name as their `workspace`.
+    /// Directories that agents may select as their `workspace`, by name.
     #[serde(default)]
     pub directories: BTreeMap<String, PathBuf>,
-    /// Paths that harnesses may read beside the system's, such as where they are installed.
+    /// Paths that harnesses may read in addition to the system's, such as installation directories.
     #[serde(default)]
     pub readable: Vec<PathBuf>,
-    /// Ports that harnesses may connect to beside the relay's, on any host.
+    /// TCP ports that harnesses may connect to in addition to the relay's, on any host.
     #[serde(default)]
     pub connect: Vec<u16>,
-    /// Variables that agents may ask for by name: a value, `env:NAME` or `file:PATH`.
+    /// Environment variables that agents may select: a value, `env:NAME` or `file:PATH`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     pub harnesses: Vec<HarnessSettings>,
 }
 
-/// One harness that is served.
+/// Harness of the service.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HarnessSettings {
     pub preset: Preset,
-    /// The last part of the runner id.
+    /// Last part of the runner id.
     #[serde(default = "default_name")]
     pub name: String,
-    /// The preset's own when absent; `acp` has none.
+    /// Command; the preset's by default. `acp` has no default.
     #[serde(default)]
     pub command: Option<String>,
     /// Replaces the preset's arguments.
     #[serde(default)]
     pub args: Option<Vec<String>>,
-    /// The harness's own protocol, or ACP. Claude Code has both, and its own by default; Codex has its own alone, and the
-    /// others have ACP.
+    /// True for the harness's own protocol, false for ACP. Claude Code supports both and defaults to its own; Codex
+    /// supports only its own, and all others only ACP.
     #[serde(default)]
     pub native: Option<bool>,
-    /// Why the installed command cannot run, once it was checked.
+    /// Cached result of [`unfit_node`], which starts a process.
     #[serde(skip)]
     unfit: OnceLock<Option<String>>,
 }
 
-/// Whether harnesses are confined by Landlock.
+/// Confinement of harnesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxMode {
-    /// As far as the kernel can.
+    /// Confined as far as the kernel supports it.
     #[default]
     Auto,
-    /// The service does not start where a protection is missing.
+    /// The service does not start if a protection is missing.
     Required,
-    /// Nothing is confined: the user and the limits of resources alone remain.
+    /// Unconfined: only the user and the resource limits apply.
     Off,
 }
 
@@ -91,13 +91,13 @@ pub enum SandboxMode {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HarnessLimits {
-    /// Runs at one time.
+    /// Concurrent runs.
     pub live_runs: usize,
     pub memory_bytes: u64,
     pub processes: u64,
     pub file_bytes: u64,
     pub cpu_seconds: u64,
-    /// Seconds that `initialize` and the opening of a session may take, each.
+    /// Timeout of each startup request (`initialize`, opening a session), in seconds.
     pub start_seconds: u64,
 }
 
@@ -114,13 +114,13 @@ impl Default for HarnessLimits {
     }
 }
 
-/// How long workspaces are kept.
+/// Retention of unused workspaces.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkspaceRetention {
     /// Days since the last run.
     pub days: u64,
-    /// Bytes of all workspaces; the oldest go first.
+    /// Maximum bytes of all workspaces; the longest unused ones are removed first.
     pub bytes: u64,
 }
 
@@ -134,7 +134,7 @@ impl Default for WorkspaceRetention {
 }
 
 impl WorkspaceRetention {
-    /// The age at which a workspace is removed.
+    /// Time after the last use at which a workspace is removed.
     pub fn age(self) -> Duration {
         Duration::from_hours(self.days.saturating_mul(24))
     }
@@ -149,14 +149,14 @@ fn default_name() -> String {
 }
 
 impl HarnessFile {
-    /// Reads and checks a file.
+    /// Reads and validates a file.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("{} cannot be used", path.display()))
     }
 
-    /// Checks all that one value cannot say of itself.
+    /// Parses and validates the text of a file, and resolves `env:` and `file:` values.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let mut settings: Self = toml::from_str(text)?;
         ensure!(
@@ -184,6 +184,7 @@ impl HarnessFile {
                 name != crate::config::CONVERSATION,
                 "directories: `{name}` is the name of the conversation's own workspace"
             );
+            // Resolve links now: later changes of a link must not move the workspace.
             *path = path
                 .canonicalize()
                 .with_context(|| format!("directories.{name}: {} is not there", path.display()))?;
@@ -199,7 +200,7 @@ impl HarnessFile {
         Ok(settings)
     }
 
-    /// The sandbox of every harness, without its workspace, its command and its relay.
+    /// Sandbox of every harness, without its workspace, command and relay port.
     pub fn confinement(&self) -> Confinement {
         let limits = self.limits;
         Confinement {
@@ -218,7 +219,7 @@ impl HarnessFile {
         }
     }
 
-    /// Harnesses whose command is not installed: the runner id, and [`HarnessSettings::missing`].
+    /// Harnesses without a usable command: the runner id, and [`HarnessSettings::missing`].
     pub fn missing(&self) -> Vec<(RunnerId, String)> {
         let harnesses = self.harnesses.iter();
         let missing =
@@ -226,7 +227,7 @@ impl HarnessFile {
         missing.collect()
     }
 
-    /// The signing secret.
+    /// Signing secret. Fails for an inline value.
     pub fn secret(&self) -> anyhow::Result<SigningSecret> {
         ensure!(
             self.secret.starts_with("env:") || self.secret.starts_with("file:"),
@@ -247,20 +248,19 @@ impl HarnessSettings {
             .with_context(|| format!("harnesses: {id} is not a runner id"))
     }
 
-    /// Whether it is spoken to by its own protocol.
+    /// True for the harness's own protocol, false for ACP.
     pub(crate) fn is_native(&self) -> bool {
         self.preset.native(self.native).unwrap_or_default()
     }
 
-    /// The command that is started.
+    /// Command to start.
     pub(crate) fn command(&self) -> &str {
         let own = self.command.as_deref();
         own.or_else(|| self.preset.command(self.is_native()))
             .unwrap_or_default()
     }
 
-    /// The missing command, and how to install it, or why it does not fit: one clause without a full stop. `None` where the
-    /// command can run.
+    /// Reason that the command cannot run, with advice: one clause without a full stop. `None` if it can run.
     pub(crate) fn missing(&self) -> Option<String> {
         let command = self.command();
         let advice = || {
@@ -276,7 +276,7 @@ impl HarnessSettings {
         unfit.map(|reason| format!("the command `{command}` does not fit: {reason}"))
     }
 
-    /// How to install the command.
+    /// Advice to install the command, for the reason in [`Self::missing`].
     fn advice(&self) -> String {
         let package = self.preset.package(self.is_native());
         match package.filter(|_| self.command.is_none()) {
@@ -292,7 +292,7 @@ impl HarnessSettings {
     }
 }
 
-/// A value, or what `env:NAME` and `file:PATH` refer to.
+/// Resolves `env:NAME` and `file:PATH`; other values are literal.
 #[expect(clippy::disallowed_methods, reason = "the settings name the variable")]
 fn resolved(value: &str) -> anyhow::Result<String> {
     if let Some(name) = value.strip_prefix("env:") {
@@ -302,6 +302,7 @@ fn resolved(value: &str) -> anyhow::Result<String> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
         return Ok(text.trim_end().to_owned());
     }
+    // The kernel ends environment strings at NUL, and the spawn of a process rejects it.
     if value.contains('\0') {
         bail!("a value holds no NUL");
     }

@@ -1,4 +1,4 @@
-//! Results of a run as its user and the ledger see them.
+//! Results of a run: messages for the user, and records for the ledger.
 
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent};
@@ -13,46 +13,46 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 
-/// A result of a gateway that tells no bounds, in bytes.
+/// Default maximum bytes of a result, for a gateway that declares no limit.
 const RESULT_BYTES: u64 = 256 * 1024;
-/// A delta repeats the whole text once that much of it, as a part, is new.
+/// A delta repeats the full text once the new part is at least 1/`REPEATS` of it.
 const REPEATS: usize = 64;
 
-/// Sends the results of one run.
+/// Writer of one run's results.
 pub(crate) struct TurnWriter {
     out: ResultSender,
-    /// Bytes that the data of one result may take.
+    /// Maximum bytes of the data of one result.
     most: usize,
     deltas: DeltaContent,
-    /// The next delta repeats the text so far, of which a part was removed.
+    /// The next delta repeats the text so far, because a part of it was removed.
     replaces: bool,
-    /// The text of the message that is not complete.
+    /// Text of the open message.
     said: String,
-    /// Its bytes as JSON.
+    /// Bytes of that text as JSON.
     said_bytes: usize,
-    /// Of it, bytes that the last delta with the whole text had.
+    /// Bytes of that text in the last delta that repeated it.
     repeated: usize,
     sequence: i64,
-    /// The next piece begins a paragraph.
+    /// The next piece starts a paragraph.
     breaks: bool,
-    /// Sentences that are the answer of a turn without text.
+    /// Sentences that form the answer of a turn without text.
     notes: Vec<String>,
-    /// Completed messages of the turn that were full.
+    /// Messages of the turn that were completed because they were full.
     full_messages: usize,
 }
 
-/// Deltas of a run.
+/// Content of the deltas of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeltaContent {
     /// The surface does not stream.
     None,
-    /// The new part alone.
+    /// Only the new part.
     Parts,
-    /// The new part, and at times the text so far.
+    /// The new part, and sometimes the text so far.
     Repeating,
 }
 
-/// A position in the text of a turn.
+/// Position in the text of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextMark {
     full_messages: usize,
@@ -72,6 +72,7 @@ impl TurnWriter {
         let most = usize::try_from(told.min().unwrap_or(RESULT_BYTES)).unwrap_or(usize::MAX);
         Self {
             out,
+            // The envelope of a result takes the rest of its line.
             most: most - most / 8,
             deltas: match context.delivery.supports_streaming {
                 true if config.repeats_text => DeltaContent::Repeating,
@@ -89,17 +90,17 @@ impl TurnWriter {
         }
     }
 
-    /// Bytes that one part of a result may take, such as the output of a tool.
+    /// Maximum bytes of one part of a result, such as the output of a tool.
     pub(crate) fn part_bytes(&self) -> usize {
         self.most / 4
     }
 
-    /// The next piece of the answer begins a paragraph: something was done before it.
+    /// Starts a paragraph with the next piece of the answer, such as after a tool call.
     pub(crate) fn new_paragraph(&mut self) {
         self.breaks = true;
     }
 
-    /// Says the next piece of the answer. A message that is full is completed, and the next one goes on.
+    /// Appends a piece of the answer. A full message is completed, and the next one continues the text.
     pub(crate) async fn append(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -115,6 +116,7 @@ impl TurnWriter {
         let piece_bytes = self.part_bytes();
         for piece in pieces(text, piece_bytes) {
             let bytes = piece.chars().map(json_bytes).sum::<usize>();
+            // `message.completed` carries the full text in one result, with its message envelope.
             if self.said_bytes + bytes > self.most / 4 * 3 {
                 self.end_message(Vec::new()).await;
                 self.full_messages += 1;
@@ -144,7 +146,7 @@ impl TurnWriter {
         }
     }
 
-    /// The end of the text so far.
+    /// End of the text so far.
     pub(crate) fn mark(&self) -> TextMark {
         TextMark {
             full_messages: self.full_messages,
@@ -152,8 +154,9 @@ impl TurnWriter {
         }
     }
 
-    /// Removes the text behind a mark, as far as its message is not complete. The next delta repeats the text so far.
+    /// Removes the text after a mark from the open message. The next delta repeats the text so far.
     pub(crate) fn retract_to(&mut self, mark: TextMark) {
+        // Completed messages cannot be changed; only the open one is cut.
         let is_here = mark.full_messages == self.full_messages;
         let end = if is_here { mark.bytes } else { 0 };
         if end < self.said.len() {
@@ -163,25 +166,24 @@ impl TurnWriter {
         }
     }
 
-    /// `processor.log`: for the ledger, not for the conversation.
+    /// Sends `processor.log`: for the ledger, not for the conversation.
     pub(crate) async fn log(&self, text: impl Into<String>) {
         self.out.send(results::log(text)).await;
     }
 
-    /// Notes a sentence, such as a refusal, that is the answer of a turn without text. Beside a text it is logged: the
-    /// answer becomes history, and models repeat what they find there.
+    /// Records a sentence, such as a refusal. It is the answer of a turn without text, otherwise a log entry.
     pub(crate) fn note(&mut self, sentence: String) {
         if !self.notes.contains(&sentence) && self.notes.len() < 20 {
             self.notes.push(sentence);
         }
     }
 
-    /// The text of the message that is not complete.
+    /// Text of the open message.
     pub(crate) fn text(&self) -> &str {
         &self.said
     }
 
-    /// Whether the turn has an answer so far, its files aside.
+    /// True if the turn has text or notes so far. Files do not count.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_text() || !self.notes.is_empty()
     }
@@ -190,11 +192,12 @@ impl TurnWriter {
         self.full_messages > 0 || !self.said.trim().is_empty()
     }
 
-    /// Ends the turn with a `message.completed` of the rest of its text, or of its notes, and the files. Whether the turn
-    /// has an answer: text, a note, or a file.
+    /// Ends the turn with a `message.completed` of its remaining text, or its notes, and the files. Returns false for a
+    /// turn without any answer.
     pub(crate) async fn complete(&mut self, file_ids: Vec<String>) -> bool {
         let has_answered = self.has_answered() || !file_ids.is_empty();
         let notes = std::mem::take(&mut self.notes).join("\n\n");
+        // The answer becomes history, and models repeat the phrases that they find in it.
         if self.has_text() && !notes.is_empty() {
             self.log(notes).await;
         } else if !notes.is_empty() {
@@ -216,7 +219,7 @@ impl TurnWriter {
         self.out.send(completed).await;
     }
 
-    /// `tool.call.started`.
+    /// Sends `tool.call.started`.
     pub(crate) async fn tool_started(&self, id: &str, name: &str, parameters: Value) {
         let payload = ToolCallStartedPayload {
             tool_call_id: cut(id, 255),
@@ -226,7 +229,7 @@ impl TurnWriter {
         self.known(ResultType::ToolCallStarted, &payload).await;
     }
 
-    /// `tool.call.completed`.
+    /// Sends `tool.call.completed`.
     pub(crate) async fn tool_completed(
         &self,
         (id, name): (&str, &str),
@@ -242,7 +245,7 @@ impl TurnWriter {
         self.known(ResultType::ToolCallCompleted, &payload).await;
     }
 
-    /// A result of the harness service's own: `x.harness.KIND`.
+    /// Sends a result of the harness service's own type `x.harness.KIND`.
     pub(crate) async fn tell(&self, kind: &str, data: Value) {
         let result = results::custom(format!("x.harness.{kind}"), object(data));
         self.out.send(result).await;
@@ -259,7 +262,7 @@ impl TurnWriter {
     }
 }
 
-/// A result of a type of the protocol.
+/// Result of a protocol type.
 pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     let data = serde_json::to_value(payload).unwrap_or_default();
     results::custom(kind.as_str(), object(data))
@@ -273,7 +276,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// At most so many bytes of a text, ended where a character ends.
+/// Cuts a text to at most `bytes`, at a character boundary, with an ellipsis.
 pub(crate) fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -284,7 +287,7 @@ pub(crate) fn cut(text: &str, bytes: usize) -> String {
     )
 }
 
-/// A value whose JSON takes at most so many bytes, or its beginning as a text.
+/// The value if its JSON has at most `bytes`, otherwise an object with its size and beginning.
 pub(crate) fn bounded(value: &Value, bytes: usize) -> Value {
     let text = value.to_string();
     if text.len() <= bytes {
@@ -293,7 +296,7 @@ pub(crate) fn bounded(value: &Value, bytes: usize) -> Value {
     json!({"truncated": true, "bytes": text.len(), "preview": cut(&text, bytes / 2)})
 }
 
-/// A text in pieces that take at most so many bytes of JSON, or one character.
+/// Splits a text into pieces of at most `bytes` of JSON. A single longer character is a piece of its own.
 fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -310,7 +313,7 @@ fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Bytes of a character in a JSON text.
+/// Bytes of a character in a JSON string.
 fn json_bytes(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -325,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// The results of a turn that says the text and has one file.
+    /// Results of a turn with this text and one file.
     async fn results_of(text: String, streams: bool, repeats: bool) -> Vec<AgentRunResult> {
         let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
         let access = serde_json::from_value(access).unwrap();
@@ -376,7 +379,7 @@ mod tests {
                 .any(|it| !it.data["chunk"]["all_content"].is_null());
             assert_eq!(has_repeats, !deltas.is_empty() && repeats);
             if !repeats {
-                // The events are about as large as the text.
+                // Without repeats, the size of the events is linear in the text.
                 let bytes: u64 = deltas.iter().map(|it| size(it)).sum();
                 assert!(bytes < long.len() as u64 * 8, "{bytes}");
             }

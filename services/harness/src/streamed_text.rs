@@ -1,20 +1,20 @@
-//! Text that a harness sends in deltas first and whole afterwards.
+//! Text that a harness sends twice: in deltas, and then completely.
 
 use crate::speaker::{TextMark, TurnWriter};
 
-/// Compares the deltas of a turn with its whole texts, which count: a stream can break off, and a harness then asks again
-/// with or without streaming.
+/// Merges the deltas of a turn with its complete texts. The complete texts are authoritative: after a broken stream, a
+/// harness repeats the request with or without streaming.
 #[derive(Debug, Default)]
 pub(crate) struct StreamedText {
-    /// Deltas without their whole text, and where they begin.
+    /// Start and text of deltas whose complete text has not arrived.
     pending: Option<(TextMark, String)>,
-    /// Start of the streamed message that has not ended.
+    /// Start of the open streamed message.
     open: Option<TextMark>,
     has_text: bool,
 }
 
 impl StreamedText {
-    /// Begins a streamed message. The text of an unfinished one is removed.
+    /// Begins a streamed message. Removes the text of an unfinished one.
     pub(crate) fn begin(&mut self, writer: &mut TurnWriter) {
         let pending = self.pending.take().map(|(start, _)| start);
         if let Some(start) = self.open.take().or(pending) {
@@ -23,17 +23,17 @@ impl StreamedText {
         self.open = Some(writer.mark());
     }
 
-    /// Ends the streamed message: its whole texts stay.
+    /// Ends the streamed message. Its complete texts are final.
     pub(crate) fn end(&mut self) {
         self.open = None;
     }
 
-    /// Ends the step: all text so far stays, for the harness goes on from it.
+    /// Ends the step. All text so far is final: the harness continues from it.
     pub(crate) fn keep(&mut self) {
         (self.open, self.pending) = (None, None);
     }
 
-    /// Says a delta.
+    /// Appends a delta.
     pub(crate) async fn add_delta(&mut self, text: &str, writer: &mut TurnWriter) {
         let start = writer.mark();
         let (_, pending) = self.pending.get_or_insert_with(|| (start, String::new()));
@@ -42,7 +42,7 @@ impl StreamedText {
         writer.append(text).await;
     }
 
-    /// Says the part of a whole text that no delta had.
+    /// Appends the part of a complete text that no delta contained.
     pub(crate) async fn add_whole(&mut self, text: &str, writer: &mut TurnWriter) {
         if text.trim().is_empty() {
             return;
@@ -53,18 +53,19 @@ impl StreamedText {
             return writer.append(text).await;
         };
         if let Some(rest) = pending.strip_prefix(text) {
-            // Deltas of the next text of the same message.
+            // The rest belongs to the next text of the same message.
             self.pending = (!rest.trim().is_empty()).then(|| (start, rest.to_owned()));
         } else if let Some(rest) = text.strip_prefix(pending.as_str()) {
             writer.append(rest).await;
         } else if !pending.trim_end().ends_with(text.trim()) {
+            // The deltas came from a broken stream: the complete text replaces them.
             writer.retract_to(start);
             writer.new_paragraph();
             writer.append(text).await;
         }
     }
 
-    /// Says the answer that the end of a turn repeats, if the turn has no other text or ends with an unfinished one.
+    /// Appends the answer that the end of a turn repeats, if the turn has no text or ends with an unfinished one.
     pub(crate) async fn finish(&mut self, answer: &str, writer: &mut TurnWriter) {
         if !self.has_text || self.pending.is_some() {
             self.add_whole(answer, writer).await;

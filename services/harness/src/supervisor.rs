@@ -1,4 +1,4 @@
-//! The supervisor of one harness: no process of it outlives the run, whatever ends the run.
+//! Supervisor of one harness: none of its processes outlives the run, however the run ends.
 //!
 //! The process `supervise -- COMMAND` starts the command in a process group of its own and stays its parent. It is the
 //! subreaper of all descendants, so that a process that leaves the group, or whose parent exits, still ends with it. A
@@ -6,7 +6,7 @@
 //! thread that started the supervisor ends, and a thread pool ends its idle threads.
 //!
 //! With namespaces, the child is the first process of a process namespace. The kernel ends all others with it, also if
-//! the supervisor is killed. A process that enters one for its children cannot start threads any more.
+//! the supervisor is killed. A process that has entered a process namespace for its children cannot start threads.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -25,12 +25,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::sandbox;
 
-/// How long a harness may take to end after SIGTERM.
+/// Grace period of a harness between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// Rounds in which processes that remain are killed, and the pause between two.
+/// Maximum rounds of killing the remaining processes, and the pause between rounds.
 const ROUNDS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
-/// The exit code of a command that cannot be started, as shells have it.
+/// Exit code of a command that cannot be started, as shells report it.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// Arguments of the process `supervise`.
@@ -47,8 +47,8 @@ pub struct SuperviseArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command; ends when it ends, on SIGTERM, and when the parent dies. Nothing of it is left then. The exit code
-/// is the command's, 128 and the signal for a killed one, 127 where it cannot be started.
+/// Runs the command until it ends, SIGTERM arrives, or the parent dies; then kills all descendants. Returns the exit
+/// code of the command, 128 plus the signal if it was killed, and 127 if it cannot be started.
 pub fn execute(args: &SuperviseArgs) -> ExitCode {
     if args.namespaces
         && let Err(error) = sandbox::enter_namespaces()
@@ -56,6 +56,7 @@ pub fn execute(args: &SuperviseArgs) -> ExitCode {
         say(&format!("{error:#}"));
         return ExitCode::from(sandbox::EXIT_CONFIGURATION);
     }
+    // One thread: a multi-threaded runtime could not start in a process with namespaces.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -67,6 +68,7 @@ pub fn execute(args: &SuperviseArgs) -> ExitCode {
 }
 
 async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
+    // Handlers first: a signal must not kill the supervisor before it has stopped its child.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
     set_child_subreaper(Some(getpid()))?;
@@ -74,7 +76,7 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
         return Ok(1);
     };
     let parent = pidfd_open(parent, PidfdFlags::empty())?;
-    // The parent may have ended before its descriptor was opened, and its id may belong to another process.
+    // The parent may have died before its descriptor was opened, so that its id names another process.
     if getppid().map(Pid::as_raw_pid) != Some(args.parent) {
         return Ok(1);
     }
@@ -127,9 +129,10 @@ fn code_of(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Kills what the command left behind, again and again: a process may fork while it is listed.
+/// Kills all remaining descendants in rounds: a process may fork while the list is read.
 async fn kill_rest() {
     for _ in 0..ROUNDS {
+        // Reap first: zombies of the last round must not count as remaining.
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
         if each_descendant(Signal::KILL) == 0 {
             return;
@@ -138,16 +141,17 @@ async fn kill_rest() {
     }
 }
 
-/// Sends a signal to each descendant. How many there are.
+/// Sends a signal to each descendant and returns their number.
 fn each_descendant(signal: Signal) -> usize {
     let all = descendants(getpid().as_raw_pid(), &parents());
     for pid in all.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // An error means that the process has just ended.
         let _ = kill_process(pid, signal);
     }
     all.len()
 }
 
-/// The parent of each process that is not a zombie.
+/// Parent of each process, without zombies.
 fn parents() -> HashMap<i32, i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -158,8 +162,9 @@ fn parents() -> HashMap<i32, i32> {
     .collect()
 }
 
-/// The parent in the text of `/proc/PID/stat`; the name before it may hold spaces and brackets.
+/// Parses the parent from `/proc/PID/stat`; `None` for a zombie.
 fn parent_in(stat: &str) -> Option<i32> {
+    // The process name is in brackets and may contain brackets and spaces itself.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if fields.next()? == "Z" {
         return None;

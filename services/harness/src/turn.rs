@@ -1,4 +1,4 @@
-//! Types shared by the adapters of all protocols: prompt, stage of a turn, and its end.
+//! Types shared by all protocol adapters: prompt, handles of a turn, and stop signal.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use crate::permission::{Decided, PermissionDecider};
 use crate::speaker::TurnWriter;
 use crate::usage::Spent;
 
-/// Why a turn ended whose model refused to answer.
+/// Finish reason of a turn whose model refused to answer.
 pub(crate) const REFUSED: &str = "content_filter";
-/// Why a turn ended that reached its limit of model calls, in ACP's word.
+/// Finish reason of a turn that reached its limit of model calls, as ACP names it.
 pub(crate) const MAX_TURNS: &str = "max_turn_requests";
 
-/// The content of one prompt.
+/// Content of one prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnPrompt {
     pub(crate) text: String,
     pub(crate) files: Vec<PromptFile>,
 }
 
-/// A file of a prompt. It also stands in the workspace.
+/// File of a prompt. The workspace holds a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct PromptFile {
     pub(crate) name: String,
     pub(crate) mime_type: String,
     pub(crate) bytes: Vec<u8>,
-    /// Where it stands, relative to the workspace.
+    /// Path relative to the workspace.
     pub(crate) path: PathBuf,
 }
 
-/// Where a turn shows what it does, and asks.
+/// Output, permission and stop handles of one turn.
 pub(crate) struct TurnStage {
     pub(crate) speaker: TurnWriter,
     pub(crate) permissions: PermissionDecider,
@@ -41,20 +41,20 @@ pub(crate) struct TurnStage {
     pub(crate) stop: StopSignal,
 }
 
-/// When a run has to stop.
+/// Reasons to stop a run early: cancel, exhausted budget, and timeout.
 #[derive(Clone)]
 pub(crate) struct StopSignal {
     pub(crate) cancel: CancellationToken,
-    /// The end of the configured time.
+    /// End of the configured timeout.
     pub(crate) until: Option<Instant>,
     /// Fires when a budget of the run is used up.
     pub(crate) spent: Spent,
-    /// How long a turn may take to end after it was asked to.
+    /// Time for a turn to end after the cancel request.
     pub(crate) grace: Duration,
 }
 
 impl TurnStage {
-    /// Notes that a permission was not given, and why.
+    /// Records a refused permission and its reason as a note of the turn.
     pub(crate) fn note_refusal<Request>(&mut self, decided: &Decided<Request>) {
         let Some(reason) = decided.decision.reason() else {
             return;
@@ -67,7 +67,7 @@ impl TurnStage {
 }
 
 impl TurnPrompt {
-    /// Names images by their paths alone, for a model that accepts text.
+    /// Replaces images by lines with their paths, for a model without image input.
     pub(crate) fn name_images(&mut self) {
         let is_image = |file: &mut PromptFile| file.mime_type.starts_with("image/");
         for file in self.files.extract_if(.., is_image) {
@@ -77,7 +77,7 @@ impl TurnPrompt {
 }
 
 impl PromptFile {
-    /// A line that names the file for a harness.
+    /// Text that names the file and its path for a harness.
     pub(crate) fn line(&self) -> String {
         format!(
             "\n\n[file {} ({}) is at ./{}]",
@@ -89,7 +89,7 @@ impl PromptFile {
 }
 
 impl StopSignal {
-    /// Waits until the run has to stop. Why.
+    /// Waits for cancel, budget or timeout; returns the failure.
     pub(crate) async fn reached(&self) -> HarnessFailure {
         let over = async {
             match self.until {
@@ -105,23 +105,23 @@ impl StopSignal {
     }
 }
 
-/// A session that is ready for prompts.
+/// Session that is ready for prompts.
 #[derive(Debug)]
 pub(crate) struct OpenSession {
     pub(crate) id: String,
     pub(crate) start: SessionStart,
 }
 
-/// How a session came about.
+/// Origin of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionStart {
     New,
     Resumed,
-    /// The stored session could not be resumed, and a new one stands in its place.
+    /// The stored session could not be resumed; a new one replaces it.
     Lost,
 }
 
-/// Sleeps until then; for ever without a time.
+/// Sleeps until `end`; pends without one.
 pub(crate) async fn sleep_until(end: Option<Instant>) {
     match end {
         Some(end) => tokio::time::sleep_until(end).await,
@@ -129,7 +129,7 @@ pub(crate) async fn sleep_until(end: Option<Instant>) {
     }
 }
 
-/// Why a run stops where it does, or the failure.
+/// Reason of the stop, or `failure` if the run was not stopping.
 pub(crate) fn stopped_or(
     stopping: Option<(HarnessFailure, Instant)>,
     failure: HarnessFailure,
@@ -149,7 +149,7 @@ pub(crate) mod testing {
     use super::*;
     use crate::config::PermissionMode;
 
-    /// A stage of a run in this mode that streams.
+    /// Handles of a streaming run in this mode.
     pub(crate) fn stage(out: &ResultSender, mode: PermissionMode) -> TurnStage {
         let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
         let access: protocol::request::HostAccess = serde_json::from_value(access).unwrap();
@@ -172,7 +172,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// The results of a turn.
+    /// Results that a turn sends.
     pub(crate) async fn results_of<Turn>(
         turn: impl FnOnce(ResultSender) -> Turn + Send + 'static,
     ) -> Vec<AgentRunResult>
@@ -186,7 +186,7 @@ pub(crate) mod testing {
         results.map(Result::unwrap).collect().await
     }
 
-    /// The text of the completed messages.
+    /// Text of all completed messages.
     pub(crate) fn completed(results: &[AgentRunResult]) -> String {
         let messages = results.iter().filter(|it| it.kind == "message.completed");
         let texts = messages.map(|it| it.data["message"]["content"].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! Usage of a run, read from gateway responses in the relay: tokens, and whether tools were listed.
+//! Usage of a run, read from gateway responses in the relay: tokens, and contact with the MCP server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,10 +6,10 @@ use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-/// The longest line, or whole answer, that is looked at.
+/// Maximum bytes of a line, or of a complete unstreamed response, that is parsed. Longer ones are skipped.
 const LINE_BYTES: usize = 1024 * 1024;
 
-/// The tokens of one run. Clones share them.
+/// Tokens of one run. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage(Arc<Mutex<Tokens>>);
 
@@ -22,7 +22,7 @@ struct Tokens {
 }
 
 impl Usage {
-    /// Usage so far.
+    /// Usage so far; `None` if no response reported any.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let tokens = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.is_known.then(|| LlmTokenUsage {
@@ -33,7 +33,7 @@ impl Usage {
         })
     }
 
-    /// Whether the harness has reached the MCP server.
+    /// True once the harness has reached the MCP server.
     pub(crate) fn has_tools(&self) -> bool {
         self.0
             .lock()
@@ -41,7 +41,7 @@ impl Usage {
             .has_tools
     }
 
-    /// The MCP server has answered.
+    /// Records a response of the MCP server.
     pub(crate) fn see_tools(&self) {
         self.0
             .lock()
@@ -51,20 +51,22 @@ impl Usage {
 
     fn add(&self, more: Tokens) {
         let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Providers report the counts, so they may be arbitrarily large.
         tokens.input = tokens.input.saturating_add(more.input);
         tokens.output = tokens.output.saturating_add(more.output);
         tokens.is_known |= more.is_known;
     }
 }
 
-/// Tells that a budget of the run is used up. Clones share it.
+/// Signal of an exhausted budget of the run. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spent(Arc<(Mutex<Option<String>>, Notify)>);
 
 impl Spent {
-    /// A refusal of the gateway: used up if it says so.
+    /// Checks a refusal of the gateway, and fires the signal if its reason is a budget.
     pub(crate) fn see(&self, refusal: &[u8]) {
         let text = String::from_utf8_lossy(refusal);
+        // `insufficient_quota` is the code of the OpenAI faces for an exhausted budget.
         if !text.contains("\"reason\":\"budget\"") && !text.contains("insufficient_quota") {
             return;
         }
@@ -76,9 +78,10 @@ impl Spent {
         self.0.1.notify_waiters();
     }
 
-    /// Waits until one is used up. What the gateway says of it.
+    /// Waits for an exhausted budget and returns the gateway's message.
     pub(crate) async fn reached(&self) -> String {
         loop {
+            // Register before reading the message: a notification in between must not be missed.
             let told = self.0.1.notified();
             if let Some(message) = self
                 .0
@@ -94,8 +97,8 @@ impl Spent {
     }
 }
 
-/// Reads the usage of one answer, whole or streamed, while its bytes pass. Adds it when it is dropped, so that an answer
-/// that was cut counts, too.
+/// Reads the usage of one complete or streamed response while its bytes pass. Adds it on drop, so that aborted
+/// responses count, too.
 pub(crate) struct UsageReader {
     usage: Usage,
     line: Vec<u8>,
@@ -138,7 +141,7 @@ impl UsageReader {
             return;
         }
         if let Ok(event) = serde_json::from_str::<Value>(json) {
-            // Of a stream, the last figures are those of the whole answer; Anthropic's tell input and output apart.
+            // The last counts of a stream are its totals; Anthropic sends input and output in separate events.
             for place in [
                 &event["usage"],
                 &event["message"]["usage"],
@@ -152,6 +155,7 @@ impl UsageReader {
     fn see(&mut self, usage: &Value) {
         let count = |names: &[&str]| names.iter().find_map(|name| usage[*name].as_i64());
         if let Some(input) = count(&["prompt_tokens", "input_tokens"]) {
+            // Anthropic excludes cached tokens from `input_tokens`.
             let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
             let cached: i64 = cached.iter().filter_map(|name| usage[*name].as_i64()).sum();
             self.last.input = input.saturating_add(cached);

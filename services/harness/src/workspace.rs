@@ -1,4 +1,4 @@
-//! Workspaces: one directory for each conversation below the operator's root, or a directory that the operator names.
+//! Workspaces: one directory for each conversation in the operator's root, or a directory that the operator names.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,19 +14,19 @@ use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
 use crate::hash::{is_short_hash, short_hash};
 use crate::owner::ProcessOwner;
 
-/// Readable and writable by their owner alone.
+/// Mode of new directories: access for the owner only.
 const MODE: u32 = 0o700;
-/// The folders of one workspace: where the harness works, and its home directory.
+/// Folders of one workspace: the working directory and the home directory of the harness.
 const WORK: &str = "work";
 const HOME: &str = "home";
-/// The beginning of names of workspaces that are being removed.
+/// Name prefix of workspaces during their removal.
 const REMOVED: &str = ".removed-";
-/// How long after its last use a workspace is kept in any case.
+/// Minimum retention after the last use of a workspace.
 const RECENT: Duration = Duration::from_mins(1);
-/// Entries of one workspace that are looked at to know its size.
+/// Maximum entries counted for the size of one workspace.
 const MOST_ENTRIES: usize = 100_000;
 
-/// All workspaces of a service. Clones share what is in use.
+/// All workspaces of a service. Clones share the set of those in use.
 #[derive(Clone, Debug)]
 pub struct Workspaces {
     path: PathBuf,
@@ -34,21 +34,21 @@ pub struct Workspaces {
     in_use: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// The workspace of one run. Dropping it frees it.
+/// Workspace of one run. Dropping it releases the workspace.
 #[derive(Debug)]
 pub(crate) struct RunWorkspace {
-    /// Where the harness works.
+    /// Working directory of the harness.
     pub(crate) path: PathBuf,
-    /// The directory of that path. The service works in it by this descriptor alone.
+    /// Handle of that directory. The service accesses its files only through this descriptor.
     pub(crate) directory: Directory,
-    /// The path of its home directory, kept from run to run for its sessions.
+    /// Path of the home directory. It persists across runs and holds the harness's sessions.
     pub(crate) home_path: PathBuf,
-    /// The directory of that path.
+    /// Handle of the home directory.
     pub(crate) home: Directory,
     _use: InUse,
 }
 
-/// The mark that a workspace is in use. Dropping it frees the workspace.
+/// Mark of a workspace in use. Dropping it releases the workspace.
 #[derive(Debug)]
 struct InUse {
     name: String,
@@ -56,8 +56,8 @@ struct InUse {
 }
 
 impl Workspaces {
-    /// Those below `path`, which is made if it is missing. `owner`: the user that harnesses run as; an error where it
-    /// cannot get there.
+    /// Workspaces in `path`, which is created if it is missing. `owner`: the user of harnesses; fails if that user
+    /// cannot enter the path.
     pub fn new(path: &Path, owner: ProcessOwner) -> io::Result<Self> {
         make_root(path)?;
         let workspaces = Self {
@@ -79,14 +79,14 @@ impl Workspaces {
         Ok(workspaces)
     }
 
-    /// The directory above all workspaces, the service's own: harnesses rename nothing there.
+    /// Parent directory of all workspaces. The service owns it, so that harnesses cannot rename its entries.
     fn root(&self) -> io::Result<Directory> {
         make_root(&self.path)?;
         let root = Directory::open(&self.path, ProcessOwner::own())?;
         self.open_way(root)
     }
 
-    /// Lets the user of the harnesses through a directory of the service.
+    /// Allows the user of harnesses to enter a directory of the service.
     fn open_way(&self, directory: Directory) -> io::Result<Directory> {
         if !self.owner.is_own() {
             directory.let_through()?;
@@ -94,13 +94,14 @@ impl Workspaces {
         Ok(directory)
     }
 
-    /// The workspace of a conversation. `named`: a directory of the operator to work in instead of an own one.
-    /// An error while another run of this service uses it.
+    /// Opens the workspace of a conversation. `named`: working directory of the operator instead of an own one. Fails
+    /// with `harness.workspace_busy` while another run of this service uses it.
     pub(crate) fn open(
         &self,
         conversation: &str,
         named: Option<&Path>,
     ) -> Result<RunWorkspace, HarnessFailure> {
+        // Conversation ids hold any characters; the hash is a safe name of fixed length.
         let name = short_hash(conversation);
         if !self.in_use().insert(name.clone()) {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
@@ -126,7 +127,7 @@ impl Workspaces {
         let parent = self.open_way(parent)?.for_user(self.owner);
         let folder = |name: &str| {
             let folder = parent.make_folder(OsStr::new(name))?;
-            // Made by an earlier service of another user, or for one.
+            // The service or its harnesses may have had another user before.
             folder.adopt().map(|()| folder)
         };
         let home = folder(HOME)?;
@@ -145,15 +146,15 @@ impl Workspaces {
         })
     }
 
-    /// Removes workspaces that were not used for `age`, and the longest unused of the others until all take at most
-    /// `bytes`. Never a workspace in use or used in the last minute: processes of its last run may still end.
+    /// Removes workspaces that were unused for `age`, then the longest unused ones until the total is at most `bytes`.
+    /// Workspaces in use, or used within [`RECENT`], remain: processes of the last run may still be ending.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
         let mut kept = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if name.starts_with(REMOVED) {
-                // An earlier service ended while it removed this one.
+                // An earlier service process ended during this removal.
                 delete(&path);
             } else if is_short_hash(&name)
                 && let Ok(used_at) = last_used(&path)
@@ -174,13 +175,13 @@ impl Workspaces {
         Ok(())
     }
 
-    /// Whether a workspace was removed. Not while it is in use, or once it was used after `seen`.
+    /// Removes a workspace; returns false if it is in use or was used after `seen`.
     fn remove(&self, name: &str, seen: SystemTime) -> bool {
         let path = self.path.join(name);
         let removed = format!("{REMOVED}{}", uuid::Uuid::new_v4().simple());
         let removed = self.path.join(removed);
         {
-            // Under the lock, no run opens the workspace; the long removal is beside it.
+            // The lock keeps runs from opening the workspace. Rename only: the slow removal follows without it.
             let in_use = self.in_use();
             let is_used = in_use.contains(name) || !last_used(&path).is_ok_and(|at| at == seen);
             if is_used || std::fs::rename(&path, &removed).is_err() {
@@ -192,14 +193,14 @@ impl Workspaces {
         true
     }
 
-    // The set is whole after any panic.
+    // A panic cannot leave the set inconsistent, so a poisoned lock is usable.
     fn in_use(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl InUse {
-    /// Marks the time of the use, for [`Workspaces::sweep`]. Files deep in a workspace leave no mark of themselves.
+    /// Sets the time of the last use, for [`Workspaces::sweep`]. Changes in nested folders do not update it.
     fn touch(&self) -> io::Result<()> {
         let all = Directory::open(&self.all.path, ProcessOwner::own())?;
         all.folder(OsStr::new(&self.name))?.touch()
@@ -219,7 +220,7 @@ fn make_root(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)
 }
 
-/// Removes what was renamed for it. The next sweep tries again.
+/// Removes a renamed workspace. The next sweep retries after an error.
 fn delete(path: &Path) {
     if let Err(error) = std::fs::remove_dir_all(path) {
         let path = path.display();
@@ -227,7 +228,7 @@ fn delete(path: &Path) {
     }
 }
 
-/// When a workspace was last used, as its directories tell.
+/// Time of the last use, by the modification times of its directories.
 fn last_used(path: &Path) -> io::Result<SystemTime> {
     let mut newest = path.symlink_metadata()?.modified()?;
     for part in [WORK, HOME] {
@@ -242,7 +243,7 @@ fn last_used(path: &Path) -> io::Result<SystemTime> {
     Ok(newest)
 }
 
-/// Bytes below a path, links not followed, of at most [`MOST_ENTRIES`] entries.
+/// Disk usage of a tree in bytes, up to [`MOST_ENTRIES`] entries. Links are not followed.
 fn size_of(path: &Path) -> u64 {
     let (mut bytes, mut seen, mut waiting) = (0, 0, vec![path.to_path_buf()]);
     while let Some(directory) = waiting.pop() {
@@ -250,6 +251,7 @@ fn size_of(path: &Path) -> u64 {
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
+            // Allocated blocks: sparse files take less than their length.
             bytes += metadata.blocks() * 512;
             seen += 1;
             if seen >= MOST_ENTRIES {
@@ -301,7 +303,7 @@ mod tests {
         std::fs::remove_dir_all(root).unwrap();
     }
 
-    /// Makes a workspace look unused for so long.
+    /// Sets the last use of a workspace to `time` ago.
     fn leave_unused(path: &Path, time: Duration) {
         let parent = path.parent().unwrap();
         for path in [path, parent, &parent.join(HOME)] {
@@ -325,7 +327,7 @@ mod tests {
         workspaces.sweep(HOUR * 2, u64::MAX).unwrap();
         assert!(!old.exists() && large.exists());
         workspaces.sweep(HOUR * 2, 0).unwrap();
-        // The last minute's is kept at any size.
+        // A workspace of the last minute remains at any size.
         assert!(!large.exists() && new.exists());
         let names = std::fs::read_dir(&root).unwrap().flatten();
         assert_eq!(

@@ -1,9 +1,8 @@
-//! Arguments of a call in the text of its question.
+//! Arguments of a tool call in the text of its question.
 
 use serde_json::Value;
 
-/// The text, and a line for each other member of the arguments. `shown`: members that the text holds already, or that change
-/// nothing of the call.
+/// The text, and a line for each other argument. `shown`: arguments that the text contains or that have no effect.
 pub(crate) fn with_members(text: String, arguments: &Value, shown: &[&str]) -> String {
     let members = arguments.as_object().into_iter().flatten();
     let others =

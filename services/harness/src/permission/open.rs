@@ -1,4 +1,4 @@
-//! Permissions that a turn has asked for and that are not decided yet, the same for all protocols.
+//! Undecided permissions of a turn, shared by all protocols.
 
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -6,13 +6,13 @@ use futures_util::stream::FuturesUnordered;
 
 use super::{Permission, PermissionDecider, PermissionDecision};
 
-/// Permissions of one turn that may be open at a time.
+/// Maximum undecided permissions of one turn. Further requests are refused.
 const MOST_OPEN: usize = 32;
 
-/// The open permissions of one turn. `Request` is the protocol's own request, to be answered with the decision.
+/// Undecided permissions of one turn. `Request`: the protocol's own request, which its response refers to.
 pub(crate) struct OpenPermissions<Request> {
     deciding: FuturesUnordered<BoxFuture<'static, (u64, PermissionDecision)>>,
-    /// In the order in which they were asked.
+    /// Number, request and title of each permission, oldest first.
     open: Vec<(u64, Request, String)>,
     next: u64,
     is_closed: bool,
@@ -36,7 +36,7 @@ impl<Request> OpenPermissions<Request> {
         }
     }
 
-    /// Asks for a permission. `Some`: it is decided at once, because the turn stops or too many are open.
+    /// Starts the decision on a permission. `Some`: decided at once, because the turn stops or too many are open.
     pub(crate) fn ask(
         &mut self,
         request: Request,
@@ -65,6 +65,7 @@ impl<Request> OpenPermissions<Request> {
                 decision,
             });
         }
+        // Requests need not be unique: harnesses choose their ids. The number identifies the decision.
         self.next += 1;
         let number = self.next;
         self.deciding
@@ -73,10 +74,11 @@ impl<Request> OpenPermissions<Request> {
         None
     }
 
-    /// The next decision. Waits for ever while none is open. Cancel-safe.
+    /// Next decision. Pends while none is open. Cancel-safe.
     pub(crate) async fn decided(&mut self) -> Decided<Request> {
         loop {
             let Some((number, decision)) = self.deciding.next().await else {
+                // An empty set ends at once; returning would spin the caller's `select!`.
                 std::future::pending::<()>().await;
                 continue;
             };
@@ -92,9 +94,10 @@ impl<Request> OpenPermissions<Request> {
         }
     }
 
-    /// Cancels the open permissions, and each that is asked from now on.
+    /// Cancels all open permissions, and every later request.
     pub(crate) fn close(&mut self) -> Vec<Decided<Request>> {
         self.is_closed = true;
+        // Dropping a decision ends its wait for the person.
         self.deciding.clear();
         let open = self.open.drain(..);
         open.map(|(_, request, title)| Decided {

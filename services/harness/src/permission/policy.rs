@@ -1,4 +1,4 @@
-//! The policy of the agent's mode: what is allowed, refused, or a question.
+//! Policy of the agent's mode: allow, refuse, or ask.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(super) enum Ruling {
     Ask,
 }
 
-/// The ruling of a mode.
+/// Ruling of a mode on one permission.
 pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Path) -> Ruling {
     match (mode, permission.kind) {
         (PermissionMode::Full, _)
@@ -45,7 +45,7 @@ pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
     format!("{kind}:{}", short_hash(&exact))
 }
 
-/// Whether every path, of which there is one at least, lies in the workspace, with links followed as far as they exist.
+/// True if all paths, at least one, are inside the workspace. Existing links are followed.
 fn stays(permission: &Permission, workspace: &Path) -> bool {
     !permission.paths.is_empty()
         && permission.paths.iter().all(|path| {
@@ -54,17 +54,18 @@ fn stays(permission: &Permission, workspace: &Path) -> bool {
         })
 }
 
-/// Names of files that programs execute parts of, beside all hidden ones.
+/// Names of files with commands that programs execute, in addition to all hidden files.
 const CONFIGURATION: [&str; 2] = ["opencode.json", "opencode.jsonc"];
 
-/// Whether an edit touches a file that configures a program, such as `.git/config`, `.mcp.json` or `.envrc`: the program
-/// may then execute commands of the file without a permission.
+/// True if an edit touches a file that configures a program, such as `.git/config`, `.mcp.json` or `.envrc`. Such a
+/// file can name commands that the program executes without a permission.
 fn configures_programs(permission: &Permission, workspace: &Path) -> bool {
     let root = resolved(workspace).unwrap_or_default();
     permission.kind == ActionKind::Edit
         && permission.paths.iter().any(|path| {
             let path = workspace.join(path);
             let real = resolved(&path).unwrap_or_else(|| path.clone());
+            // Parts above the workspace are the operator's and may be hidden folders.
             let inside = real.strip_prefix(&root).unwrap_or(&real);
             inside.components().any(|part| {
                 let name = part.as_os_str().to_string_lossy();
@@ -76,7 +77,7 @@ fn configures_programs(permission: &Permission, workspace: &Path) -> bool {
         })
 }
 
-/// The path without links and dots. `None`: it climbs through something that is not there.
+/// Path without links and dots; missing parts are kept. `None` for `..` after a missing part, and for dangling links.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let mut there = path;
     let mut missing = Vec::new();
@@ -89,7 +90,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
                     .fold(real, |path, part| path.join(part)),
             );
         }
-        // A link to something that is not there leads anywhere.
+        // A dangling link: its target can be created anywhere later.
         if there.symlink_metadata().is_ok() {
             return None;
         }

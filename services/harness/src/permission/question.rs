@@ -1,4 +1,4 @@
-//! Permissions as questions to a person: an interaction that the live run waits for.
+//! Permission questions to a person: interactions that the live run waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{ALLOWED, ActionKind, Permission};
 use crate::speaker::cut;
 
-/// Bytes of what exactly is asked for.
+/// Maximum bytes of the action's details in a question.
 const DETAIL_BYTES: usize = 8_000;
 const TITLE_BYTES: usize = 900;
 const ALLOW: &str = "Allow: ";
@@ -31,7 +31,7 @@ pub(super) enum QuestionOutcome {
     No,
     Expired,
     Unavailable,
-    /// Answered, although the question did not show all of the command.
+    /// Answered, but the question did not show the complete command.
     TooLong,
     Cancelled,
 }
@@ -61,7 +61,7 @@ impl RunQuestions {
         }
     }
 
-    /// Asks, and waits for the answer as long as it may come.
+    /// Asks, and waits for the answer until the question expires.
     pub(super) async fn ask(&self, permission: &Permission) -> QuestionOutcome {
         if !self.can_ask {
             return QuestionOutcome::Unavailable;
@@ -74,6 +74,7 @@ impl RunQuestions {
         self.out
             .send(results::custom(ResultType::ActionRequested.as_str(), data))
             .await;
+        // A client may send actions that were not offered; do not trust its answer to a cut question.
         match self.wait(&id).await {
             QuestionOutcome::Once | QuestionOutcome::Conversation | QuestionOutcome::No
                 if !can_be_allowed(permission) =>
@@ -84,7 +85,7 @@ impl RunQuestions {
         }
     }
 
-    /// Stores what the conversation allows.
+    /// Stores the grants of the conversation.
     pub(super) async fn remember(&self, allowed: Value) {
         let result = results::state_updated(StateScope::Conversation, ALLOWED, allowed);
         self.out.send(result).await;
@@ -117,6 +118,7 @@ impl RunQuestions {
                 Some(CONVERSATION) => QuestionOutcome::Conversation,
                 _ => QuestionOutcome::No,
             },
+            // `wait` polls again while the question is open, so `Open` is not expected here.
             Ok(AwaitedInteraction::Expired | AwaitedInteraction::Open) => QuestionOutcome::Expired,
             Ok(AwaitedInteraction::Cancelled) => QuestionOutcome::Cancelled,
             Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
@@ -126,7 +128,7 @@ impl RunQuestions {
                 tracing::warn!(
                     interaction.id = id,
                     code = error.code,
-                    "a permission cannot be asked for, it counts as refused"
+                    "cannot wait for the answer to a permission question, refusing the permission"
                 );
                 QuestionOutcome::Unavailable
             }
@@ -134,18 +136,19 @@ impl RunQuestions {
     }
 }
 
-/// Only what a question shows can be allowed. An edit may be longer: it ends in a file of the workspace.
+/// True if the question shows the complete action. Edits may be longer: their effect is limited to a file.
 fn can_be_allowed(permission: &Permission) -> bool {
     let Permission { title, detail, .. } = permission;
     let shows_title = ALLOW.len() + title.len() <= TITLE_BYTES || detail.contains(title);
     permission.kind == ActionKind::Edit || (detail.len() <= DETAIL_BYTES && shows_title)
 }
 
-/// A text of at most `max_bytes`, or its beginning and end with the number of bytes between them.
+/// The text, or its beginning and end with the number of omitted bytes, within `max_bytes`.
 fn both_ends(text: &str, max_bytes: usize) -> String {
     if text.len() <= max_bytes {
         return text.to_owned();
     }
+    // 100 bytes of each half are for the sentence between them.
     let half = max_bytes / 2 - 100;
     let head = &text[..text.floor_char_boundary(half)];
     let tail = &text[text.ceil_char_boundary(text.len() - half)..];

@@ -1,10 +1,11 @@
-//! Claude Code (npm `@anthropic-ai/claude-code`; ACP by `@agentclientprotocol/claude-agent-acp`): configured by variables.
+//! Claude Code (npm `@anthropic-ai/claude-code`; ACP by `@agentclientprotocol/claude-agent-acp`): configured by
+//! environment variables.
 
 use serde_json::{Map, json};
 
 use super::{Access, PresetAdditions, is_read_only, tool_time};
 
-/// Tools that work outside the workspace or beyond the run.
+/// Disabled tools: they act outside the workspace or after the run.
 const WITHHELD: [&str; 9] = [
     "WebFetch",
     "WebSearch",
@@ -16,15 +17,15 @@ const WITHHELD: [&str; 9] = [
     "EnterWorktree",
     "ExitWorktree",
 ];
-/// Tools that write nothing.
+/// Tools without side effects.
 pub(crate) const READING: [&str; 3] = ["Read", "Grep", "Glob"];
-/// Tools of the MCP server: the relay asks for their calls.
+/// All tools of the MCP server. The relay decides their calls.
 pub(crate) const GRANTED: &str = "mcp__runnel";
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let config = access.config;
     let on = || "1".to_owned();
-    // Settings of the workspace are left unread: they could allow anything.
+    // No settings of the workspace: they could grant any permission.
     let mut options =
         json!({"settingSources": [], "allowedTools": [GRANTED], "disallowedTools": WITHHELD});
     if is_read_only(access) {
@@ -35,6 +36,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
         env: vec![
             ("ANTHROPIC_BASE_URL", access.anthropic.clone()),
             ("ANTHROPIC_AUTH_TOKEN", access.key.to_owned()),
+            // All aliases point to granted models: the gateway rejects Anthropic's own names.
             ("ANTHROPIC_MODEL", config.model.clone()),
             ("ANTHROPIC_DEFAULT_OPUS_MODEL", config.model.clone()),
             ("ANTHROPIC_DEFAULT_SONNET_MODEL", config.model.clone()),

@@ -1,6 +1,6 @@
-//! Codex (npm `@openai/codex`), by its app server: configured by files in its own home.
+//! Codex (npm `@openai/codex`) over its app server: configured by files in its own home.
 //!
-//! Its ACP adapter is not used: it runs a second thread for titles whose commands ask for no permission.
+//! Its ACP adapter is not used: it runs a second thread for titles that executes commands without a permission.
 
 use serde_json::{Value, json};
 use toml::Table;
@@ -35,12 +35,12 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
 fn config(access: &Access<'_>, catalog: &str) -> String {
     let config = json!({
         "model": access.config.model, "model_provider": "runnel", "model_catalog_json": catalog,
-        // Threads are opened with an approval policy of their own; anything else asks nothing and writes nothing.
+        // Threads of the run set their own approval policy; any other thread neither asks nor writes.
         "approval_policy": "never", "sandbox_mode": "read-only",
         "check_for_update_on_startup": false, "web_search": "disabled",
         "analytics": {"enabled": false}, "feedback": {"enabled": false}, "history": {"persistence": "none"},
         "agents": {"enabled": false},
-                // A project that nothing is said of is made a trusted one, whose settings count.
+        // Codex trusts unlisted projects and applies their settings.
         "projects": {access.directory.to_string_lossy(): {"trust_level": "untrusted"}},
         "features": {"apps": false, "plugins": false, "remote_plugin": false, "goals": false},
         "model_providers": {"runnel": {
@@ -56,7 +56,7 @@ fn config(access: &Access<'_>, catalog: &str) -> String {
     table.to_string()
 }
 
-/// The entry of the model catalog, without which Codex warns of the model and has no tool for patches.
+/// Model catalog with the run's model. Without an entry, Codex logs a warning and omits its patch tool.
 fn catalog_of(config: &Config) -> Value {
     let mut catalog: Value = serde_json::from_str(include_str!("codex_catalog.json"))
         .expect("the embedded catalog is JSON");

@@ -1,9 +1,9 @@
-//! Gemini CLI (npm `@google/gemini-cli`): it speaks to Google's models alone, with a key of the operator's (`env`).
+//! Gemini CLI (npm `@google/gemini-cli`): it supports only Google's models, with a key of the operator (`env`).
 
 use super::{Access, PresetAdditions};
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
-    // Without `folderTrust` off, it leaves the MCP server out in silence.
+    // With `folderTrust` enabled, it drops the MCP server silently.
     let settings = serde_json::json!({
         "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": false}},
         "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},

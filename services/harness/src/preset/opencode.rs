@@ -1,10 +1,10 @@
-//! `OpenCode` (npm `opencode-ai`): configured by one variable, so that nothing of the workspace changes its permissions.
+//! `OpenCode` (npm `opencode-ai`): configured by one variable, so that the workspace cannot change its permissions.
 
 use serde_json::json;
 
 use super::{Access, PresetAdditions, is_read_only, tool_time};
 
-/// Tokens that the model is said to take and to give where the grant says nothing of it.
+/// Context and output limits of a model, in tokens: defaults, because the grant declares none.
 const CONTEXT: u64 = 128_000;
 const OUTPUT: u64 = 8_192;
 
@@ -18,7 +18,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let model = |id: &str| {
         json!({
             "name": id, "tool_call": true, "limit": {"context": CONTEXT, "output": OUTPUT},
-            // Without them, images are left out.
+            // Without these members, OpenCode drops images.
             "attachment": config.accepts_images(id),
             "modalities": {"input": config.input_modalities(id), "output": ["text"]},
         })
@@ -33,7 +33,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             "models": {config.model.as_str(): model(&config.model), config.small_model.as_str(): model(&config.small_model)},
         }},
         "experimental": {"mcp_timeout": tool_time(access).as_millis()},
-        // The relay asks for calls of tools of the MCP server.
+        // The relay decides tool calls of the MCP server.
         "permission": {
             "edit": writes, "bash": commands, "webfetch": "ask", "websearch": "deny",
             "external_directory": "ask", "runnel_*": "allow",
@@ -44,7 +44,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
         env: vec![
             ("OPENCODE_CONFIG_CONTENT", content.to_string()),
             ("RUNNEL_KEY", access.key.to_owned()),
-            // Its own port runs commands for callers without a password.
+            // Without a password, any local process could execute commands over its port.
             (
                 "OPENCODE_SERVER_PASSWORD",
                 uuid::Uuid::new_v4().simple().to_string(),
@@ -94,7 +94,7 @@ mod tests {
             assert_eq!(models["small"]["modalities"]["input"], json!(["text"]));
             assert!(
                 !prepared.env[0].1.contains("rk_secret"),
-                "the key stands in the configuration"
+                "the configuration contains the key"
             );
         }
     }

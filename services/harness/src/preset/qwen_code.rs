@@ -10,7 +10,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
         "privacy": {"usageStatisticsEnabled": false}, "telemetry": {"enabled": false},
         "general": {"enableAutoUpdate": false}, "model": {
             "name": access.config.model,
-            // By its own table of model names, others take text alone.
+            // Its table of model names declares unlisted models as text-only.
             "generationConfig": {"modalities": {"image": access.config.accepts_images(&access.config.model)}},
         },
     });
@@ -29,8 +29,8 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             ("QWEN_CODE_NO_RELAUNCH", "true".to_owned()),
             ("NO_BROWSER", "1".to_owned()),
         ],
-        // Settings of the workspace could allow tools and start servers; those of the system stand above them.
-        // Behind `tool_search`, the model would not see the tools of the MCP server.
+        // Settings of the workspace could allow tools and start servers; system settings override them.
+        // `tool_search` would hide the tools of the MCP server from the model.
         args: [
             "--exclude-tools",
             "tool_search",

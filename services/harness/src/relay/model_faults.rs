@@ -1,5 +1,5 @@
-//! Requests to the model that failed, as the relay sees them. Harnesses repeat them in silence, or pass the error off as
-//! their answer.
+//! Failed model requests, as the relay observes them. Harnesses retry them silently or present the error as their
+//! answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::speaker::cut;
 
-/// Failed requests that one run logs.
+/// Maximum failed requests that one run logs.
 const MOST_LOGGED: u32 = 100;
 const REASON_BYTES: usize = 500;
-/// The beginning of an error's message by which an answer is recognized as that error.
+/// Length of the prefix of an error message that identifies it in an answer.
 const RECOGNIZED_CHARS: usize = 60;
 
 /// Failed requests of one run. Clones share them.
@@ -24,9 +24,9 @@ pub(crate) struct ModelFaults {
 
 #[derive(Debug, Default)]
 struct ModelRequests {
-    /// The failure of the last request, if it failed.
+    /// Failure of the last request; `None` after a success.
     failed: Option<ModelFault>,
-    /// Whether a request of this turn succeeded.
+    /// True after a successful request of this turn.
     has_answer: bool,
     logged: u32,
 }
@@ -51,13 +51,13 @@ impl ModelFaults {
         (requests.failed, requests.has_answer) = (None, false);
     }
 
-    /// A request succeeded.
+    /// Records a successful request.
     pub(crate) fn see_answer(&self) {
         let mut requests = self.requests();
         (requests.failed, requests.has_answer) = (None, true);
     }
 
-    /// A request failed: logs it, with the time that the provider asks to wait.
+    /// Records and logs a failed request, with the retry delay that the provider requests.
     pub(crate) async fn see_failure(
         &self,
         status: StatusCode,
@@ -65,6 +65,7 @@ impl ModelFaults {
         body: &[u8],
     ) {
         let message = message_of(body);
+        // The lock ends before the await below.
         let logged = {
             let mut requests = self.requests();
             let (status, message) = (status, message.clone());
@@ -85,13 +86,14 @@ impl ModelFaults {
         self.out.send(results::log(text)).await;
     }
 
-    /// Why a turn has failed that ended with this text: the text is the error of the last request, or no request
-    /// succeeded. Requests for titles may fail beside a good answer.
+    /// Reason for the failure of a turn with this text; `None` if the turn succeeded.
     pub(crate) fn explain(&self, text: &str) -> Option<String> {
         let requests = self.requests();
         let ModelFault { status, message } = requests.failed.clone()?;
+        // Harnesses cut the message or quote it as JSON.
         let beginning: String = message.chars().take(RECOGNIZED_CHARS).collect();
         let repeats = text.contains(&beginning) || text.contains(&beginning.replace('"', "\\\""));
+        // Auxiliary requests, such as those for titles, may fail during a successful turn.
         if requests.has_answer && !repeats {
             return None;
         }
@@ -99,13 +101,13 @@ impl ModelFaults {
         Some(format!("the provider answered {code}: {message}"))
     }
 
-    // The counts are whole after any panic.
+    // A panic cannot leave the record inconsistent, so a poisoned lock is usable.
     fn requests(&self) -> MutexGuard<'_, ModelRequests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The message of an error body, or the body.
+/// Message of an error body, or the complete body.
 fn message_of(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let read: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -162,10 +164,10 @@ mod tests {
             let quoted = r#"{"message": "the \"prompt\" is too long for this model"}"#;
             assert_eq!(faults.explain(repeated), None);
             fail().await;
-            // No answer of a model at all.
+            // No request has succeeded.
             let reason = faults.explain("Something went wrong.").unwrap();
             assert!(reason.starts_with("the provider answered 400: the"));
-            // An answer, and then the error, as of a second step or of a title.
+            // An error after an answer, as of a second step or of a title.
             faults.see_answer();
             assert_eq!(faults.explain(repeated), None);
             fail().await;

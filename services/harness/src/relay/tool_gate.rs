@@ -1,4 +1,4 @@
-//! Permissions of tool calls over MCP. Harnesses do not know the effect of a granted tool; the relay asks in their place.
+//! Permissions of tool calls over MCP. The relay requests them: harnesses do not know the effects of granted tools.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::permission::{ActionKind, Permission, PermissionDecider, PermissionDecision};
 
-/// Tools of the gateway that change nothing but the run's own record.
+/// Tools of the gateway that change at most the run's own record.
 const READING: [&str; 6] = [
     "list_assets",
     "get_current_event",
@@ -26,22 +26,22 @@ const READING: [&str; 6] = [
     "wait_for_interaction",
     "activate",
 ];
-/// Bytes of the answer to a call that waited.
+/// Maximum bytes of the response to a call that waited for a permission.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// JSON-RPC's code of an internal error.
 const INTERNAL_ERROR: i64 = -32603;
-/// Calls that may wait for a person at a time. Further ones are refused.
+/// Maximum calls that wait for a permission at a time. Further ones are refused.
 const MOST_WAITING: usize = 32;
-/// How often a waiting call shows life, so that the harness does not give it up.
+/// Interval of progress events for a waiting call; silence would trigger timeouts in the harness.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Decides tool calls of one run. Clones share it.
+/// Permission gate for the tool calls of one run. Clones share the permits.
 #[derive(Clone)]
 pub(crate) struct ToolGate(Arc<GateOfRun>);
 
 struct GateOfRun {
     permissions: PermissionDecider,
-    /// Tools that are known to change nothing.
+    /// Tools with the declared effect `read`, and [`READING`].
     reading: BTreeSet<String>,
     waiting: Arc<Semaphore>,
     out: ResultSender,
@@ -72,13 +72,14 @@ impl ToolGate {
         }))
     }
 
-    /// The call in a message that needs a permission: that of a tool that is not known to read.
+    /// Call in a message that needs a permission; `None` for other messages and for reading tools.
     pub(crate) fn gated(&self, message: &Value) -> Option<GatedCall> {
         if message["method"] != "tools/call" {
             return None;
         }
         let params = &message["params"];
         let tool = params["name"].as_str().unwrap_or_default();
+        // Tools without a declared effect need a permission.
         if self.0.reading.contains(tool) {
             return None;
         }
@@ -96,8 +97,8 @@ impl ToolGate {
         })
     }
 
-    /// The answer to a gated call: at once where no person is asked, otherwise events while the call waits. `forward` makes
-    /// the call.
+    /// Response to a gated call: immediate if no person decides, otherwise an event stream while the call waits.
+    /// `forward` performs the call.
     pub(crate) async fn answer(
         self,
         call: GatedCall,
@@ -105,6 +106,7 @@ impl ToolGate {
     ) -> Response {
         let (id, token) = (call.id.clone(), call.progress_token.clone());
         let mut deciding = self.decide(call).boxed();
+        // One poll decides without a person; plain JSON then keeps the gateway's status and headers.
         match (&mut deciding).now_or_never() {
             Some(Ok(())) => forward.await,
             Some(Err(refused)) => Json(refused).into_response(),
@@ -120,7 +122,7 @@ impl ToolGate {
         }
     }
 
-    /// Decides a call; may wait for a person. `Err`: the answer to a refused call.
+    /// Decides a call; may wait for a person. `Err`: the response to a refused call.
     async fn decide(self, call: GatedCall) -> Result<(), Value> {
         let GatedCall {
             tool,
@@ -138,6 +140,7 @@ impl ToolGate {
         let reason = decision.reason().unwrap_or("the run ends");
         let text = format!("the tool {tool} was not called: {reason}");
         self.0.out.send(results::log(text.as_str())).await;
+        // A tool error, not a protocol error: the model sees the reason and can choose another way.
         let content = json!([{"type": "text", "text": text}]);
         let result = json!({"content": content, "isError": true});
         Err(json!({"jsonrpc": "2.0", "id": id, "result": result}))
@@ -145,8 +148,9 @@ impl ToolGate {
 }
 
 impl GatedCall {
-    /// Notice that the call still waits, as an event.
+    /// Progress event of a waiting call.
     fn progress(id: &Value, number: u64) -> Bytes {
+        // MCP allows progress notifications only with the caller's token; a comment also resets idle timers.
         if id.is_null() {
             return Bytes::from_static(b": waiting\n\n");
         }
@@ -156,12 +160,12 @@ impl GatedCall {
     }
 }
 
-/// The event of a JSON-RPC message.
+/// JSON-RPC message as a server-sent event.
 fn event(message: &Value) -> Bytes {
     format!("event: message\ndata: {message}\n\n").into()
 }
 
-/// Events of a waiting call until its answer.
+/// Event stream of a waiting call until its response.
 fn events_until(answer: BoxFuture<'static, Value>, progress_token: Value) -> Response {
     let begin = (Some(answer), progress_token, 1);
     let events = stream::unfold(begin, |(waiting, token, number)| async move {
@@ -178,7 +182,7 @@ fn events_until(answer: BoxFuture<'static, Value>, progress_token: Value) -> Res
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-/// The JSON-RPC message of the gateway's answer, or an error in its place.
+/// JSON-RPC message of the gateway's response, or a JSON-RPC error.
 async fn message_of(answer: Response, id: &Value) -> Value {
     let status = answer.status();
     let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES).await;
@@ -210,7 +214,7 @@ mod tests {
         json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params})
     }
 
-    /// Whether each tool is called in this mode, where no person can be asked.
+    /// Names of tools, each with true if the mode allows its call without a person.
     async fn called(mode: PermissionMode) -> Vec<(&'static str, bool)> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         results_of(move |out| async move {

@@ -1,4 +1,4 @@
-//! The command line of the wrapper, in both directions: [`options`] writes what [`SandboxArgs`] reads.
+//! Command line of the wrapper, in both directions: [`options`] writes the format of [`SandboxArgs`].
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub struct SandboxArgs {
     /// A directory to read, write and execute in; repeatable.
     #[arg(long, value_name = "DIR")]
     read_write: Vec<PathBuf>,
-    /// A file or directory to read and execute, beside the system's; repeatable.
+    /// A file or directory to read and execute, in addition to the system's; repeatable.
     #[arg(long, value_name = "PATH")]
     read_only: Vec<PathBuf>,
     /// A TCP port to connect to, on any host; repeatable.
@@ -26,7 +26,7 @@ pub struct SandboxArgs {
     /// Bytes of writable memory of each process.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
-    /// Processes and threads of the user, on the whole machine.
+    /// Processes and threads of the user, on the entire machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     processes: Option<u64>,
     /// Bytes of one file.
@@ -66,11 +66,11 @@ impl SandboxArgs {
     }
 }
 
-/// Options that [`SandboxArgs`] reads as this confinement. Values follow an equals sign, so that a value with a leading
-/// dash is no option.
+/// Options that [`SandboxArgs`] parses as this confinement.
 pub(super) fn options(confinement: &Confinement) -> Vec<OsString> {
     let mut options = Vec::new();
     let mut add = |name: &str, value: &OsStr| {
+        // One word with an equals sign: a value with a leading dash is not parsed as an option.
         let mut option = OsString::from(format!("--{name}="));
         option.push(value);
         options.push(option);

@@ -25,7 +25,7 @@ pub(super) use namespaces::{are_available as has_namespaces, enter as enter_name
 pub(super) use privileges::account;
 pub(super) use view::enter as enter_view;
 
-/// Probes in a thread of its own, because Landlock and seccomp restrict the calling thread for good.
+/// Probes the kernel in a separate thread: Landlock and seccomp restrict the calling thread permanently.
 pub(super) fn support() -> Support {
     let probe = || {
         let landlock = Support::of(rules::probe());
@@ -41,21 +41,25 @@ pub(super) fn support() -> Support {
     answer.unwrap_or_default()
 }
 
-/// Confines the calling thread and what it executes. Leaves the change of the user to the caller's `exec`, which needs
-/// the privileges of root for it.
+/// Confines the calling thread and the programs that it executes. The returned account is left to the caller's `exec`,
+/// which still has the privileges to change to it.
 pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, SandboxError> {
     close_inherited_descriptors()?;
     umask(Mode::RWXG | Mode::RWXO);
     let account = privileges::account(confinement.user.as_deref())?;
+    // `sandbox = "off"` keeps the user, limits, and closed descriptors.
     if confinement.is_open {
         limits::set(confinement.limits)?;
         return Ok(account);
     }
+    // Paths are opened before the privileges to reach them are dropped.
     let rules = rules::open(confinement)?;
     limits::set(confinement.limits)?;
     privileges::drop_capabilities(account)?;
+    // Landlock and seccomp require this flag of a thread without CAP_SYS_ADMIN.
     set_no_new_privs(true).map_err(|error| setup("no new privileges", error))?;
     rules.restrict()?;
+    // Without `--require`, the run continues with the other protections.
     if let Err(error) = sockets::restrict()
         && confinement.is_required
     {
@@ -64,7 +68,7 @@ pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, Sand
     Ok(account)
 }
 
-/// The part of [`confine`] that looks things up.
+/// Checks user and paths of a confinement without applying it.
 pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
     privileges::account(confinement.user.as_deref())?;
     if !confinement.is_open {
@@ -73,7 +77,7 @@ pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Closes all descriptors above standard error. Nothing in this process owns one: see `execute`.
+/// Closes all descriptors above 2: inherited ones could bypass the rules. This process owns none, see `execute`.
 fn close_inherited_descriptors() -> Result<(), SandboxError> {
     const PLACE: &str = "/proc/self/fd";
     let failed = |error| {
@@ -82,7 +86,7 @@ fn close_inherited_descriptors() -> Result<(), SandboxError> {
             error,
         )
     };
-    // The listing's own descriptor is among them and closed before the loop.
+    // The list includes the descriptor of the listing itself, which is closed before the loop (`EBADF`).
     let open: Vec<RawFd> = fs::read_dir(PLACE)
         .map_err(failed)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -90,7 +94,7 @@ fn close_inherited_descriptors() -> Result<(), SandboxError> {
         .collect();
     for descriptor in open {
         match nix::unistd::close(descriptor) {
-            // Linux releases the descriptor also when `close` is interrupted.
+            // Linux releases the descriptor even if `close` is interrupted.
             Ok(()) | Err(Errno::EBADF | Errno::EINTR) => {}
             Err(error) => return Err(setup("the descriptors", error)),
         }

@@ -1,4 +1,4 @@
-//! The first process of a process namespace: starts the command in the view, and ends all others with itself.
+//! First process of a process namespace: starts the command in its view of the file system. Its end ends all others.
 
 use std::process::{Command, ExitCode};
 
@@ -8,16 +8,16 @@ use super::{setup, view};
 use crate::own_process;
 use crate::sandbox::{Confinement, SandboxError, Stage};
 
-/// This program, also in a view that does not show its file.
+/// Path of this program. It works in a view that does not contain the file, too.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Runs the command confined. The exit code is the command's, or 128 and the signal that ended it. The kernel kills all
-/// processes of the namespace then.
+/// Runs the command confined. Returns its exit code, or 128 plus the signal that ended it. The kernel then kills all
+/// processes of the namespace.
 pub(in crate::sandbox) fn run(
     confinement: &Confinement,
     command: &[std::ffi::OsString],
 ) -> Result<ExitCode, SandboxError> {
-    // The main thread of the supervisor started this process, and ends with it.
+    // Safe here: the main thread of the supervisor is the parent and lives as long as its process.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| setup("the end with the supervisor", error))?;
     view::enter(confinement)?;
@@ -30,7 +30,7 @@ pub(in crate::sandbox) fn run(
     })?;
     let child = i32::try_from(child.id()).ok();
     loop {
-        // Orphans of the namespace are children of this process.
+        // The first process inherits all orphans of the namespace and has to reap them.
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if Some(pid.as_raw_pid()) == child => {
                 return Ok(code_of(status));

@@ -5,11 +5,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::setup;
 use crate::sandbox::{ResourceLimits, SandboxError};
 
-/// Seconds from `SIGXCPU`, which a process may handle, to `SIGKILL`.
+/// Seconds between `SIGXCPU`, which a process may handle, and `SIGKILL`.
 const CPU_GRACE: u64 = 5;
 
-/// Sets the limits, and core dumps to none: a dump would hold the run token.
+/// Sets the limits and disables core dumps.
 pub(super) fn set(limits: ResourceLimits) -> Result<(), SandboxError> {
+    // A core dump would contain the secrets of the run.
     lower(Resource::Core, 0, 0)?;
     let plain = [
         (Resource::Data, limits.memory),
@@ -32,7 +33,7 @@ fn lower(resource: Resource, current: u64, maximum: u64) -> Result<(), SandboxEr
     setrlimit(resource, limit).map_err(|error| setup("a resource limit", error))
 }
 
-/// The stricter of both limits; only root may raise a maximum.
+/// Stricter of both limits. Raising a maximum would fail without root.
 fn lowered(before: Rlimit, current: u64, maximum: u64) -> Rlimit {
     let stricter = |before: Option<u64>, wanted: u64| before.map_or(wanted, |it| it.min(wanted));
     Rlimit {

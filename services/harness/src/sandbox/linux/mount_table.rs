@@ -1,4 +1,4 @@
-//! The mounts of a process, as `/proc/self/mountinfo` lists them.
+//! Mounts of a process, parsed from `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use nix::mount::MsFlags;
 
-/// A mount, and the options that a remount has to repeat.
+/// Mount with the options that a remount has to repeat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountPoint {
     pub(super) path: PathBuf,
     pub(super) flags: MsFlags,
 }
 
-/// Options of a mount, by their names in the table. Others belong to the file system.
+/// Mount options by their names in the table. Other names are options of the file system.
 const OPTIONS: [(&str, MsFlags); 6] = [
     ("nosuid", MsFlags::MS_NOSUID),
     ("nodev", MsFlags::MS_NODEV),
@@ -37,7 +37,7 @@ pub(super) fn mount_points(table: &str) -> impl Iterator<Item = MountPoint> {
     })
 }
 
-/// The table writes spaces, tabs, line ends and backslashes as octal numbers.
+/// Decodes the octal escapes of the table: spaces, tabs, line ends and backslashes.
 fn unescaped(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();

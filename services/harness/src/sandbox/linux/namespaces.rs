@@ -1,4 +1,5 @@
-//! Namespaces of a harness: processes, System V objects and, without root, users. The first process adds one of mounts.
+//! Namespaces of a harness: processes, System V objects and, without root, users. The first process adds a mount
+//! namespace.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -13,19 +14,20 @@ use super::setup;
 use crate::own_process;
 use crate::sandbox::SandboxError;
 
-/// Moves this process into new namespaces; its next children are in the new process namespace. Only root does so without
-/// a user namespace. Call it before starting threads: the kernel refuses a user namespace to a process with several.
+/// Moves this process into new namespaces; its next children are in the new process namespace. Call it before starting
+/// threads: the kernel denies a user namespace to a process with several threads.
 pub(in crate::sandbox) fn enter() -> Result<(), SandboxError> {
     let failed = |error: std::io::Error| setup("namespaces", error);
     let (user, group) = (geteuid(), getegid());
     let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    // Other users may create namespaces only inside a user namespace of their own.
     if !user.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
     }
     unshare(flags).map_err(|error| failed(error.into()))?;
     if !user.is_root() {
         let (user, group) = (user.as_raw(), group.as_raw());
-        // The kernel demands it before a group is mapped.
+        // The kernel requires this before an unprivileged process maps its group.
         fs::write("/proc/self/setgroups", "deny").map_err(failed)?;
         fs::write("/proc/self/uid_map", format!("{user} {user} 1")).map_err(failed)?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1")).map_err(failed)?;
@@ -34,7 +36,7 @@ pub(in crate::sandbox) fn enter() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Lets the next program of this user mount in the namespaces; without root, a program starts without capabilities.
+/// Passes the mount capability to the next program: without root, `exec` drops all capabilities that are not ambient.
 fn pass_mount_capability() -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
     sets.inheritable |= CapabilitySet::SYS_ADMIN;
@@ -42,7 +44,7 @@ fn pass_mount_capability() -> rustix::io::Result<()> {
     configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)
 }
 
-/// Tries all of it in processes of this program that end at once.
+/// Tests namespaces and view with short-lived processes of this program.
 pub(in crate::sandbox) fn are_available() -> bool {
     let Ok(program) = std::env::current_exe() else {
         return false;

@@ -1,4 +1,4 @@
-//! The user of the command, and capabilities.
+//! User and capabilities of the command.
 
 use nix::unistd::User;
 use rustix::process::{getegid, geteuid};
@@ -9,7 +9,7 @@ use rustix::thread::{
 use super::setup;
 use crate::sandbox::{Account, SandboxError};
 
-/// Account to change to; `None` to stay. A name that is this process's own user changes nothing.
+/// Account to change to; `None` for this process's own user.
 pub(in crate::sandbox) fn account(user: Option<&str>) -> Result<Option<Account>, SandboxError> {
     let Some(name) = user else {
         return Ok(None);
@@ -32,6 +32,7 @@ pub(in crate::sandbox) fn account(user: Option<&str>) -> Result<Option<Account>,
 
 fn judge(name: &str, account: Account, own: Account) -> Result<Option<Account>, SandboxError> {
     let name = || name.to_owned();
+    // Root could undo the sandbox; its group owns files of the system.
     if account.user == 0 || account.group == 0 {
         return Err(SandboxError::RootUser(name()));
     }
@@ -44,12 +45,12 @@ fn judge(name: &str, account: Account, own: Account) -> Result<Option<Account>, 
     Err(SandboxError::NotRoot(name()))
 }
 
-/// Drops all capabilities. With an account to change to, the change itself drops the permitted ones, which it needs.
-/// No new privileges keeps root from regaining them by executing a program.
+/// Drops all capabilities. `no_new_privs` keeps root from regaining them by `exec`.
 pub(super) fn drop_capabilities(account: Option<Account>) -> Result<(), SandboxError> {
     let failed = |error| setup("capabilities", error);
     clear_ambient_capability_set().map_err(failed)?;
     let kept = match account {
+        // The change of the user needs its capabilities and drops them itself.
         Some(_) => capabilities(None).map_err(failed)?,
         None => CapabilitySets {
             effective: CapabilitySet::empty(),

@@ -1,8 +1,8 @@
-//! A seccomp filter for calls that act on other processes, which Landlock does not see: resource limits, priorities,
-//! scheduling and memory of a process of the same user, and keys that processes of a user share.
+//! Seccomp rules for system calls that act on other processes, which Landlock does not cover: resource limits,
+//! priorities, scheduling and memory of processes of the same user, and keys that processes of a user share.
 //!
-//! The filter cannot know the id of the calling process. Programs name themselves by 0 in these calls; an id is refused,
-//! also their own.
+//! A filter cannot know the id of the calling process. Programs refer to themselves by 0 in these calls; every other id
+//! is denied, including their own.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::sockets::SyscallRules;
 /// `IOPRIO_WHO_PROCESS` of `linux/ioprio.h`.
 const IOPRIO_PROCESS: u64 = 1;
 
-/// Calls with the process id as an argument, by its position. Anything but 0 is refused.
+/// Calls with a process id, and the position of that argument. Values other than 0 are denied.
 const BY_PROCESS: [(i64, u8); 9] = [
     (libc::SYS_prlimit64, 0),
     (libc::SYS_sched_setaffinity, 0),
@@ -26,13 +26,13 @@ const BY_PROCESS: [(i64, u8); 9] = [
     (libc::SYS_ioprio_set, 1),
 ];
 
-/// Calls with a kind of id, of which only this one is a process.
+/// Calls whose first argument is a kind of id, and the kind for a process. Groups and users are denied.
 const BY_KIND: [(i64, u64); 2] = [
     (libc::SYS_setpriority, libc::PRIO_PROCESS as u64),
     (libc::SYS_ioprio_set, IOPRIO_PROCESS),
 ];
 
-/// Calls that read or change another process by a descriptor or an address space.
+/// Calls that access another process by a descriptor or an address space. Always denied.
 const ALWAYS: [i64; 8] = [
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -44,10 +44,11 @@ const ALWAYS: [i64; 8] = [
     libc::SYS_bpf,
 ];
 
-/// Calls that act on another process.
+/// Rules against calls that act on another process.
 pub(super) fn other_process_rules() -> Result<SyscallRules, BackendError> {
     let mut rules: SyscallRules = BTreeMap::new();
     let differs = |argument: u8, value: u64| {
+        // The kernel reads 32 bits of these arguments; a 64-bit comparison could be bypassed by the upper half.
         let length = SeccompCmpArgLen::Dword;
         let condition = SeccompCondition::new(argument, length, SeccompCmpOp::Ne, value)?;
         SeccompRule::new(vec![condition])
@@ -62,7 +63,7 @@ pub(super) fn other_process_rules() -> Result<SyscallRules, BackendError> {
     Ok(rules)
 }
 
-/// Keyrings. A user's keyring is shared by all processes of the user; programs fall back to files.
+/// Rules against keyrings, which all processes of a user share. Programs fall back to files.
 pub(super) fn key_rules() -> SyscallRules {
     let calls = [libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl];
     calls.map(|call| (call, Vec::new())).into()

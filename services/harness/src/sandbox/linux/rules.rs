@@ -11,17 +11,16 @@ use landlock::{
 use super::setup;
 use crate::sandbox::{Confinement, SandboxError};
 
-/// Newest ABI whose rights are handled. Older kernels enforce those that they know. Raise it together with a run of the
-/// tests on such a kernel.
+/// Newest supported ABI. Older kernels enforce the rights that they support. Test on a newer kernel before raising it.
 const TESTED: ABI = ABI::V7;
 
-/// Programs, libraries and their configuration; `/proc` for runtimes that read their own memory and processors there.
-/// Processes outside the sandbox stay closed: their secrets in `/proc` need the right to trace, which Landlock denies.
+/// Programs, libraries and their configuration; `/proc` for runtimes that read their own memory and processors.
+/// Secrets of outside processes in `/proc` require the right to trace, which Landlock denies.
 pub(super) const SYSTEM: [&str; 10] = [
     "/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/sbin", "/usr",
 ];
 
-/// Devices to read and write. No shared memory.
+/// Readable and writable devices. Shared memory (`/dev/shm`) is excluded.
 pub(super) const DEVICES: [&str; 5] = [
     "/dev/full",
     "/dev/null",
@@ -30,10 +29,10 @@ pub(super) const DEVICES: [&str; 5] = [
     "/dev/zero",
 ];
 
-/// Pseudo terminals, in which some harnesses run commands. Those of other users stay closed by their modes.
+/// Pseudo terminals, in which some harnesses run commands. File modes protect those of other users.
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
-/// Rules with their paths opened, not yet in force.
+/// Landlock rules with opened paths, not yet in force.
 pub(super) struct PathRules(RulesetCreated);
 
 /// Restricts the calling thread and returns the kernel's ABI version; `None` without Landlock.
@@ -53,7 +52,7 @@ pub(super) fn probe() -> Option<u8> {
     Some(u8::try_from(version).unwrap_or(u8::MAX))
 }
 
-/// Opens the paths of a confinement. System paths that do not exist are left out; each path of the caller must exist.
+/// Opens the paths of a confinement. Absent system paths are skipped; each path of the caller must exist.
 pub(super) fn open(confinement: &Confinement) -> Result<PathRules, SandboxError> {
     let mut rules = with_system(&confinement.connect, &confinement.bind).map_err(failed)?;
     let paths = [
@@ -98,14 +97,14 @@ fn with_path(
             other => std::io::Error::other(other),
         },
     })?;
-    // For a file, the crate leaves out the rights that only directories have.
+    // The crate removes rights of directories from rules for files, which the kernel would reject.
     rules
         .add_rule(PathBeneath::new(opened, access))
         .map_err(failed)
 }
 
 impl PathRules {
-    /// Puts the rules in force, as far as the kernel knows them. They cannot be taken back.
+    /// Enforces the rules, as far as the kernel supports them. Irreversible.
     pub(super) fn restrict(self) -> Result<(), SandboxError> {
         self.0.restrict_self().map(drop).map_err(failed)
     }

@@ -1,8 +1,9 @@
-//! Seccomp filters. Those of this file close the ways around Landlock's TCP rules, which see `connect` and `bind` of plain TCP sockets alone:
+//! Seccomp filters. The filters of this file close bypasses of Landlock's TCP rules, which cover only `connect` and
+//! `bind` of plain TCP sockets:
 //!
-//! * Multipath TCP sockets connect to any TCP server (landlock-lsm/linux#54), and other families reach the host (VSOCK).
+//! * Multipath TCP sockets connect to any TCP server (landlock-lsm/linux#54); other families reach the host (VSOCK).
 //! * `MSG_FASTOPEN` connects while it sends (landlock-lsm/linux#41).
-//! * `io_uring` makes sockets without the system call that the filter sees.
+//! * `io_uring` creates sockets without the system call that the filter checks.
 //!
 //! Programs of another architecture (32-bit on 64-bit) are killed: their system calls have other numbers.
 
@@ -18,9 +19,9 @@ use super::processes;
 /// System calls, each with the rules that match it; any match is denied, and so is a call without rules.
 pub(super) type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Restricts the calling thread and what it executes. Sets no new privileges.
+/// Restricts the calling thread and the programs that it executes. Sets `no_new_privs`.
 pub(super) fn restrict() -> Result<(), seccompiler::Error> {
-    // Errors that programs take for "not on this machine", and fall back.
+    // Programs interpret these errors as missing kernel support, and fall back.
     let filters = [
         (socket_rules()?, libc::EPROTONOSUPPORT),
         (fast_open_rules()?, libc::EOPNOTSUPP),
@@ -40,7 +41,7 @@ pub(super) fn restrict() -> Result<(), seccompiler::Error> {
     Ok(())
 }
 
-/// Denies `socket` but for Unix, plain TCP, UDP and the kernel's table of addresses and routes.
+/// Denies `socket` except for Unix, plain TCP, UDP, and the kernel's table of addresses and routes.
 fn socket_rules() -> Result<SyscallRules, BackendError> {
     let families = [
         libc::AF_UNIX,
@@ -58,7 +59,7 @@ fn socket_rules() -> Result<SyscallRules, BackendError> {
     Ok(SyscallRules::from([(libc::SYS_socket, rules)]))
 }
 
-/// Conditions of a family with a protocol that is none of these.
+/// Conditions that match a family with any other protocol than these.
 fn family_beyond(family: i32, protocols: &[i32]) -> Result<Vec<SeccompCondition>, BackendError> {
     let mut conditions = vec![condition(0, SeccompCmpOp::Eq, family)?];
     conditions.extend(none_of(2, protocols)?);
@@ -70,7 +71,7 @@ fn none_of(argument: u8, values: &[i32]) -> Result<Vec<SeccompCondition>, Backen
     values.iter().map(differs).collect()
 }
 
-/// The kernel reads these arguments as 32-bit integers.
+/// Condition on a 32-bit argument: the kernel ignores the upper half.
 fn condition(
     argument: u8,
     operator: SeccompCmpOp,
@@ -80,10 +81,10 @@ fn condition(
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
 }
 
-/// Denies the flag in the calls that take it.
+/// Denies `MSG_FASTOPEN` in the calls that accept it.
 fn fast_open_rules() -> Result<SyscallRules, BackendError> {
     let flag = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
-    // System call, and which argument has the flags.
+    // System call, and position of its flags argument.
     let calls = [
         (libc::SYS_sendto, 3),
         (libc::SYS_sendmsg, 2),
@@ -102,10 +103,11 @@ fn ring_rules() -> SyscallRules {
     SyscallRules::from([(libc::SYS_io_uring_setup, Vec::new())])
 }
 
-/// The same rules for the x32 numbers of x86-64 kernels that have them.
+/// Adds the same rules for x32 system call numbers, which some x86-64 kernels accept.
 #[cfg(target_arch = "x86_64")]
 fn on_every_table(rules: SyscallRules) -> SyscallRules {
     const X32: i64 = 0x4000_0000;
+    // Most x32 numbers add this bit; these two have numbers of their own.
     let number = |call| match call {
         libc::SYS_sendmsg => X32 + 518,
         libc::SYS_sendmmsg => X32 + 538,

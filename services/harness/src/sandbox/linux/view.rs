@@ -1,5 +1,5 @@
-//! The file system that a harness sees: system directories, its own directories and its own terminals. All else does not
-//! exist in it, and what is not writable is mounted read-only, which also holds for modes, owners and times of files.
+//! File system view of a harness: system directories, its own directories and its own terminals. Nothing else exists in
+//! it. Read-only mounts also protect modes, owners and times of files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -17,13 +17,13 @@ use super::rules::{DEVICES, SYSTEM};
 use super::setup;
 use crate::sandbox::{Confinement, SandboxError};
 
-/// A directory of every system. The root of the view is built on it, in this mount namespace alone.
+/// Mount point for the root of the view, in this mount namespace only. Every system has the directory.
 const BASE: &str = "/usr";
 const OLD_ROOT: &str = "/old";
 const NEW_ROOT: &str = "/new";
-/// Links of one path, as many as the kernel follows.
+/// Maximum links of one path, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Links that shells and programs use for their own descriptors.
+/// Links in `/dev` that shells and programs use for their own descriptors.
 const DESCRIPTORS: [(&str, &str); 4] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -31,12 +31,13 @@ const DESCRIPTORS: [(&str, &str); 4] = [
     ("stderr", "/proc/self/fd/2"),
 ];
 
-/// Replaces the root of this process, the first one of its namespaces. The working directory stays where the view has it.
+/// Replaces the root of this process, the first one of its namespaces. Keeps the working directory if the view has it.
 pub(in crate::sandbox) fn enter(confinement: &Confinement) -> Result<(), SandboxError> {
     let directory = std::env::current_dir().unwrap_or_default();
     let view = View::of(confinement)?;
     view.build()
         .map_err(|error| setup("the view of the file system", error))?;
+    // The old directory is still open through the old root; enter it by path in the new one.
     if std::env::set_current_dir(&directory).is_err() {
         std::env::set_current_dir("/").map_err(|error| setup("the working directory", error))?;
     }
@@ -45,13 +46,13 @@ pub(in crate::sandbox) fn enter(confinement: &Confinement) -> Result<(), Sandbox
 
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
-    /// A symbolic link to this target.
+    /// Symbolic link to this target.
     Link(PathBuf),
-    /// A file or directory, with all below it.
+    /// File or directory with its subtree.
     Bind { is_writable: bool },
 }
 
-/// Entries by absolute path. A parent is before its children.
+/// Entries by absolute path. The order puts parents before their children.
 #[derive(Debug, Default)]
 struct View(BTreeMap<PathBuf, Entry>);
 
@@ -83,7 +84,7 @@ impl View {
         })
     }
 
-    /// Adds the file behind an absolute path, and each link that leads to it.
+    /// Adds the target of an absolute path, and each link on the way.
     fn show(&mut self, path: &Path, is_writable: bool) -> io::Result<()> {
         let mut real = PathBuf::from("/");
         let mut rest: VecDeque<OsString> = VecDeque::new();
@@ -112,13 +113,14 @@ impl View {
         }
         let bind = Entry::Bind { is_writable };
         let entry = self.0.entry(real).or_insert(bind);
+        // A path that is listed twice keeps the wider access.
         if is_writable {
             *entry = Entry::Bind { is_writable };
         }
         Ok(())
     }
 
-    /// Whether the nearest of these directories is writable; `None` for a path outside all of them.
+    /// Writability of the nearest of these directories; `None` for a path outside all of them.
     fn writable_around<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<bool> {
         paths.find_map(|path| match self.0.get(path)? {
             Entry::Bind { is_writable } => Some(*is_writable),
@@ -126,7 +128,7 @@ impl View {
         })
     }
 
-    /// Entries that no other one contains.
+    /// Entries to mount: those that no other entry contains, and writable ones inside read-only ones.
     fn outermost(&self) -> impl Iterator<Item = (&Path, &Entry)> {
         let entries = self.0.iter().map(|(path, entry)| (path.as_path(), entry));
         entries.filter(|(path, entry)| {
@@ -153,11 +155,12 @@ impl View {
         }
         own_processes()?;
         own_terminals()?;
+        // After all mounts: the function reads their table from the new `/proc`.
         self.protect()?;
         close_old_root()
     }
 
-    /// Remounts all but writable directories read-only, also what is mounted below them.
+    /// Remounts everything outside writable directories read-only, including nested mounts.
     fn protect(&self) -> io::Result<()> {
         let table = fs::read_to_string(beneath(NEW_ROOT, Path::new("/proc/self/mountinfo")))?;
         for MountPoint { path, flags } in mount_points(&table) {
@@ -169,6 +172,7 @@ impl View {
             if is_own || self.writable_around(shown.ancestors()) == Some(true) {
                 continue;
             }
+            // A user namespace may not clear flags such as `nosuid`, so the remount repeats them.
             let flags = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
             mount_at(None, &path, None, flags, None)?;
         }
@@ -176,7 +180,7 @@ impl View {
     }
 }
 
-/// The steps of a path, before those that follow it.
+/// Inserts the components of a path before the remaining ones.
 fn prepend(rest: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
@@ -187,15 +191,17 @@ fn prepend(rest: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// An absolute path below one of the roots.
+/// Absolute path moved below one of the roots.
 fn beneath(root: &str, path: &Path) -> PathBuf {
     Path::new(root).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Makes a root of memory in a mount namespace of this process, with the old root at [`OLD_ROOT`] and an empty one at [`NEW_ROOT`].
+/// Creates a root in memory in a new mount namespace, with the old root at [`OLD_ROOT`] and an empty one at
+/// [`NEW_ROOT`].
 fn open_roots() -> io::Result<()> {
-    // The supervisor still needs its own root.
+    // A new mount namespace: the supervisor still needs its own root.
     unshare(CloneFlags::CLONE_NEWNS)?;
+    // Shared mounts would propagate the changes below to the host.
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount_at(None, Path::new("/"), None, private, None)?;
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -211,19 +217,21 @@ fn open_roots() -> io::Result<()> {
     fs::create_dir(new)?;
     pivot_root(".", old)?;
     std::env::set_current_dir("/")?;
+    // `pivot_root` accepts only a mount point.
     bind(Path::new(NEW_ROOT), Path::new(NEW_ROOT))
 }
 
 fn close_old_root() -> io::Result<()> {
+    // Lazy unmount: processes still use files of the old root.
     umount2(OLD_ROOT, MntFlags::MNT_DETACH)?;
     std::env::set_current_dir(NEW_ROOT)?;
-    // The old root is mounted over the new one, at the same path, and goes.
+    // `pivot_root` stacks the old root on the new one at the same path; unmount it.
     pivot_root(".", ".")?;
     umount2(".", MntFlags::MNT_DETACH)?;
     std::env::set_current_dir("/")
 }
 
-/// Shows a file or directory, with all that is mounted below it.
+/// Bind-mounts a file or directory with all nested mounts. Creates the target.
 fn bind(source: &Path, target: &Path) -> io::Result<()> {
     if source.is_dir() {
         fs::create_dir_all(target)?;
@@ -246,6 +254,7 @@ fn own_terminals() -> io::Result<()> {
     let target = devices.join("pts");
     fs::create_dir_all(&target)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    // An own instance: terminals of other processes do not exist in it.
     let options = Some("newinstance,ptmxmode=0666,mode=0620");
     let source = Some(Path::new("devpts"));
     mount_at(source, &target, Some("devpts"), flags, options)?;
