@@ -1,4 +1,4 @@
-//! One run from its start to its one terminal.
+//! One run from its start to its single terminal result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,30 +40,30 @@ use crate::usage::TokenUsageLog;
 use crate::work::AttemptTasks;
 use crate::writer::ResultWriter;
 
-/// Time before the deadline that is kept for the end of a run.
+/// Reserve before the deadline for the end of a run.
 const MARGIN: Duration = Duration::from_secs(5);
-/// Most part of the time that the margin takes.
+/// Maximum share of the run's time for the margin: one part in ten.
 const MARGIN_PART: u32 = 10;
-/// Longest wait for attempts to end after a cancel.
+/// Maximum wait for attempts to end after a cancel.
 const GRACE: Duration = Duration::from_secs(6);
-/// Longest question about the cancel of this run.
+/// Timeout of the host call that reads the run's cancel status.
 const ASK_TIME: Duration = Duration::from_secs(2);
-/// Time of a run whose gateway names no deadline.
+/// Default duration of a run without a deadline of the gateway.
 const NO_DEADLINE: Duration = Duration::from_hours(1);
 
-/// The agent. It keeps nothing between runs; any number of them go on at once.
+/// The agent. It has no state between runs and supports any number of concurrent runs.
 #[derive(Debug)]
 pub struct ProtocolAgent {
     id: RunnerId,
 }
 
 impl ProtocolAgent {
-    /// The agent under that id.
+    /// Agent with this runner id.
     pub fn new(id: RunnerId) -> Self {
         Self { id }
     }
 
-    /// The same, ready to be served.
+    /// Agent as a [`Runner`] for a router.
     pub fn runner(id: RunnerId) -> Arc<dyn Runner> {
         Arc::new(Self::new(id))
     }
@@ -79,7 +79,7 @@ impl Runner for ProtocolAgent {
     }
 }
 
-/// Runs on that host. The last result is the terminal, whatever happens.
+/// Runs the agent on a host. The last result is always the terminal result.
 pub(crate) fn run_on(
     context: AgentRunContext,
     host: impl GraphAgentHost,
@@ -99,6 +99,7 @@ pub(crate) fn run_on(
             }) => results::run_completed_because(reason),
             Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
         };
+        // Failed and cancelled runs have used tokens, too.
         out.send(AgentRunResult {
             usage: usage.total(),
             ..terminal
@@ -123,6 +124,7 @@ async fn work(
         let message = "/protocol-enabled must be true in the agent's config: it runs graphs";
         return Err(GraphRunFailure::new(CONFIG_INVALID, message));
     }
+    // Graphs of programs, and answers to their questions, need no model.
     if config.models.is_empty() && !program::needs_no_model(&context) {
         let message = "no model is granted: set `model` of the agent's config to a model that its resource policy grants";
         return Err(GraphRunFailure::new(NO_MODEL, message));
@@ -158,7 +160,7 @@ async fn work(
     run_session(env, role, writer, cancel).boxed().await
 }
 
-/// When work must have ended: the earlier of the two deadlines, less a margin for the end itself.
+/// End of work: the earlier of both deadlines, minus a margin for the end of the run itself.
 fn end_of(context: &AgentRunContext, config: &Config, clock: RunClock) -> Instant {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
     let now = clock.now() as f64 / 1_000.0;
@@ -169,7 +171,7 @@ fn end_of(context: &AgentRunContext, config: &Config, clock: RunClock) -> Instan
     Instant::now() + time.saturating_sub(MARGIN.min(time / MARGIN_PART))
 }
 
-/// The role of the agent: the prompt of the entry, else that of the configuration.
+/// Role of the agent: the prompt of the entry, otherwise of the configuration.
 async fn role(env: &ExecutorEnv<impl GraphAgentHost>) -> Result<Vec<Message>, Halt> {
     if !env.context.context.available_apis.prompt_get {
         return Ok(env.config.prompt.clone());
@@ -204,13 +206,14 @@ async fn run_session<H: GraphAgentHost>(
     }
 }
 
-/// Reads the run's records and history.
+/// Loads records and history, and creates the session.
 async fn open<H: GraphAgentHost>(
     env: ExecutorEnv<H>,
     prompt: Vec<Message>,
     writer: ResultWriter,
     cancel: CancellationToken,
 ) -> Result<(ProtocolSession<H>, crate::records::LoadedRecords), Halt> {
+    // The attempt number lets a restarted run take over graphs of its earlier attempt.
     let record = own_record(&env).await?;
     let attempt = record.as_ref().map_or(1, |run| run.dispatch_attempts);
     let attempt = u32::try_from(attempt).unwrap_or(1).max(1);
@@ -252,12 +255,12 @@ async fn open<H: GraphAgentHost>(
     Ok((session, loaded))
 }
 
-/// Whether the event asks for a child run.
+/// True if the event starts a child run.
 fn is_child_event(context: &AgentRunContext) -> bool {
     context.event.source == "run" && context.event.data.contains_key("parent_run_id")
 }
 
-/// The run's row in the ledger: its attempt, and whether another run started it.
+/// Ledger row of this run, with its attempt and its parent. `None` without access.
 async fn own_record(env: &ExecutorEnv<impl GraphAgentHost>) -> Result<Option<AgentRun>, Halt> {
     if !env.context.context.available_apis.run_get {
         return Ok(None);
@@ -278,18 +281,17 @@ fn failure_of(halt: Halt) -> GraphRunFailure {
 }
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Takes over earlier work, then the event: an answer of a person, or a request. Gives an end where the event
-    /// asks for nothing more.
+    /// Takes over earlier work, then handles the event: an answer or a request. `Some`: the run ends with it.
     async fn begin(
         &mut self,
         loaded: crate::records::LoadedRecords,
     ) -> Result<Option<SessionEnd>, Halt> {
-        // Open graphs stay as they are stored.
+        // Before the take-over: a command leaves open graphs as they are stored.
         if let Some(ended) = self.command().await? {
             return Ok(Some(ended));
         }
         self.resume(loaded).await?;
-        // Work that ended in earlier runs stands before the event of this run.
+        // Results of earlier runs precede the event of this run in the transcript.
         self.driver.observe_ended(&mut self.transcript).await?;
         let context = Arc::clone(&self.driver.graphs.env.context);
         if let Some(answer) = &context.input.interaction {
@@ -312,7 +314,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(None)
     }
 
-    /// Ends a run that was stopped: what runs is cancelled or left to the next run, and its last state is stored.
+    /// Ends a stopped run: cancels its attempts or leaves them to the next run, and stores the last state.
     async fn halt(&mut self, halt: Halt) -> Result<SessionEnd, GraphRunFailure> {
         self.driver.graphs.is_closing = true;
         let ended = match halt {
@@ -324,7 +326,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 self.driver.graphs.store_turns(&self.transcript).await;
                 Err(GraphRunFailure::cancelled())
             }
-            // The server stops: graphs that are stored go on with the next event.
+            // The server stops: the next event continues the stored graphs.
             Halt::Cancelled => Err(GraphRunFailure::cancelled()),
             Halt::Deadline => {
                 let grace = MARGIN / 2;
@@ -344,14 +346,14 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
         let asides = self.driver.graphs.work.finish_detached();
         if tokio::time::timeout(ASK_TIME, asides).await.is_err() {
-            tracing::warn!("child runs were not asked to end in time");
+            tracing::warn!("cannot cancel all child runs in time, they end at their own deadlines");
         }
         ended
     }
 }
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    /// Stops the graphs of the run. `keeps_stored`: those that are stored stay as they are for the next run.
+    /// Stops the graphs of the run. `keeps_stored`: stored graphs stay unchanged for the next run.
     async fn stop(&mut self, keeps_stored: bool, event: impl Fn() -> GraphEvent, grace: Duration) {
         for position in 0..self.graphs.live_graphs.len() {
             let live = &self.graphs.live_graphs[position];
@@ -378,7 +380,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     }
 }
 
-/// Whether the gateway cancelled the run, and not the server that stops.
+/// Distinguishes a cancel by the gateway from a stop of this server.
 async fn is_cancelled_by_user(host: &impl GraphAgentHost) -> bool {
     let asked = tokio::time::timeout(ASK_TIME, host.run()).await;
     match asked {

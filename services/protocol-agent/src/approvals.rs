@@ -1,5 +1,5 @@
-//! Commands about approvals for the conversation: `/approvals` lists them, `/approvals revoke NAME` takes one back. The
-//! model is not asked.
+//! Commands for approvals of the conversation: `/approvals` lists them, `/approvals revoke NAME` revokes one. They need
+//! no model.
 
 use action_graph::rules::StandingApproval;
 use protocol::result::RunOutcome;
@@ -15,11 +15,12 @@ const COMMAND: &str = "/approvals";
 const REVOKE: &str = "revoke";
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Carries a command of the user out. `None`: the message is for the model.
+    /// Executes a command of the user. `None`: the message is for the model.
     pub(crate) async fn command(&mut self) -> Result<Option<SessionEnd>, Halt> {
         let input = self.driver.graphs.env.context.input.clone();
         let text = input.text.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
+        // Texts of a parent run are no commands of the user.
         if self.driver.rules.delegated
             || input.interaction.is_some()
             || words.next() != Some(COMMAND)
@@ -30,7 +31,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             (None, ..) => listed(&self.driver.graphs.records.approvals.standing()),
             (Some(REVOKE), Some(name), None) => {
                 if self.driver.graphs.records.approvals.revoke(name).await? {
-                    format!("`{name}` is revoked: such calls are asked about again.")
+                    format!("`{name}` is revoked: such calls need an approval again.")
                 } else {
                     format!("There is no approval `{name}`. `{COMMAND}` lists them.")
                 }

@@ -1,4 +1,4 @@
-//! The catalogue of a run: its granted tools, agents and remotes, with the effects that are known of them.
+//! Catalogue of a run: granted tools, agents and remotes, with their declared effects.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use crate::config::{Config, Delegation, Remote};
 use crate::host::GraphAgentHost;
 
-/// The tool that searches knowledge bases.
+/// Name of the built-in tool that searches knowledge bases.
 pub(crate) const KNOWLEDGE: &str = "knowledge.search";
-/// Descriptions of tools that are read at a time.
+/// Concurrent requests for tool descriptions.
 const AT_ONCE: usize = 8;
 
-/// Reads the catalogue of a run. A tool whose schema cannot be read is left out.
+/// Builds the catalogue of a run. A tool without a readable schema is skipped.
 pub(crate) async fn open(
     host: &impl GraphAgentHost,
     context: &AgentRunContext,
@@ -32,6 +32,7 @@ pub(crate) async fn open(
     let described: Vec<_> = granted
         .map(|tool| tool_entry(host, tool, config).boxed())
         .collect();
+    // `buffered` preserves the order of the grant, so that the catalogue is the same in every run.
     let described: Vec<_> = stream::iter(described).buffered(AT_ONCE).collect().await;
     let mut entries = Vec::new();
     for entry in described {
@@ -87,6 +88,7 @@ async fn tool_entry(
         &description,
         Value::Object(parameters),
     );
+    // Facts of the operator override those of the host.
     entry.effects = effects_of(tool, config);
     entry.idempotency = idempotency_of(tool);
     if let Some(facts) = config.effects.get(name) {
@@ -98,8 +100,7 @@ async fn tool_entry(
     Ok(Some(entry))
 }
 
-/// The effects of a tool: the operator's word, else the host's and those of the remotes that call it. An irreversible
-/// call is an effect on the outside world that needs an approval. Empty: unknown.
+/// Effects of a tool: the operator's, otherwise the host's and those of remotes that use it. Empty: unknown.
 fn effects_of(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
     let facts = config.effects.get(&tool.tool_name);
     if let Some(effects) = facts.and_then(|facts| facts.effects.as_ref()) {
@@ -108,16 +109,18 @@ fn effects_of(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
     let mut effects = match tool.effect {
         Some(ToolEffect::Read) => BTreeSet::from([Effect::Read]),
         Some(ToolEffect::Write) => BTreeSet::from([Effect::Write]),
+        // An effect on the outside world, which needs an approval by default.
         Some(ToolEffect::Irreversible) => BTreeSet::from([Effect::External]),
         None => BTreeSet::new(),
     };
+    // Without this, a direct call of the tool would bypass the approval of its remote.
     let remotes = config.remotes.iter();
     let behind = remotes.filter(|remote| remote.tool == tool.tool_name);
     effects.extend(behind.flat_map(|remote| &remote.effects));
     effects
 }
 
-/// The same, with the effect `unknown` if there is none.
+/// Effects of a tool, or `unknown` without any.
 pub(crate) fn known_effects(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
     let effects = effects_of(tool, config);
     if effects.is_empty() {
@@ -151,7 +154,7 @@ fn knowledge() -> CatalogEntry {
         .able(&["search"])
 }
 
-/// The name of an agent in the catalogue.
+/// Name of an agent in the catalogue: its display name, otherwise its id.
 pub(crate) fn agent_name(agent: &AgentResource) -> &str {
     agent.display_name.as_deref().unwrap_or(&agent.agent_id)
 }

@@ -1,11 +1,11 @@
-//! The clock of a run: wall time at its start, and the monotonic clock since.
+//! Clock of a run: wall time at its start plus monotonic time since then.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use action_graph::graph::Millis;
 use tokio::time::Instant;
 
-/// The time of one run. It never goes back, and follows tokio's clock.
+/// Clock of one run. It is monotonic and follows tokio's clock, which tests can pause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunClock {
     start: Instant,
@@ -13,7 +13,7 @@ pub(crate) struct RunClock {
 }
 
 impl RunClock {
-    /// A clock that starts at the wall time.
+    /// Starts the clock at the current wall time.
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
@@ -31,7 +31,7 @@ impl RunClock {
         millis(self.start.elapsed())
     }
 
-    /// The instant of this time.
+    /// Monotonic instant of a time in milliseconds since the epoch.
     pub(crate) fn instant(&self, at: Millis) -> Instant {
         self.start + Duration::from_millis(at.saturating_sub(self.start_ms))
     }
@@ -43,7 +43,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one place where the agent reads the clock"
+    reason = "the only use of the system clock"
 )]
 fn wall_ms() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

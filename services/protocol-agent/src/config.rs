@@ -1,4 +1,4 @@
-//! The configuration of an agent, as one run reads it. A wrong value ends the run with its JSON pointer.
+//! Configuration of an agent for one run. An invalid value fails the run with its JSON pointer.
 
 mod read;
 mod tables;
@@ -20,56 +20,56 @@ pub use tables::{Remote, RemoteKind, ToolFacts};
 pub(crate) use read::PLAN;
 use read::TableReader;
 
-/// The most that a run may declare; larger values are refused.
+/// Upper bound of the setting `max-declarations`.
 const MOST_DECLARATIONS: u64 = 24;
-/// The largest number of parallel actions.
+/// Upper bound of the setting `max-parallel`.
 const MOST_PARALLEL: u64 = 16;
-/// The longest lifetime of a question, in seconds: the gateway's bound.
+/// Upper bound of the setting `interaction-seconds`, as in the gateway.
 const MOST_INTERACTION_SECONDS: u64 = 86_400;
 
-/// The configuration of one run, restricted to what the run was granted.
+/// Configuration of one run, restricted to its granted resources.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Models in the order in which they are tried; empty: the run cannot begin.
+    /// Models in the order of attempts; empty: the run cannot begin.
     pub models: Vec<ModelOption>,
-    /// `None`: the gateway's deadline alone holds.
+    /// Time limit of the agent; `None`: only the gateway's deadline applies.
     pub timeout: Option<Duration>,
     /// The agent's role, for events without a prompt of their own.
     pub prompt: Vec<Message>,
     /// Rules of the action protocol, `enabled` among them.
     pub rules: AgentRules,
-    /// How the model sees earlier declarations.
+    /// Replay mode of earlier declarations in model requests.
     pub replay: Replay,
-    /// Bounds of a run besides those in `rules`.
+    /// Token bounds of a run, in addition to the limits of `rules`.
     pub budgets: Budgets,
-    /// Whether a person approves each plan before its first action.
+    /// Requires a person's approval of each plan before its first action.
     pub approves_plans: bool,
-    /// The operator's word about tools, by name.
+    /// Facts about tools from the operator, by tool name.
     pub effects: BTreeMap<String, ToolFacts>,
-    /// Services and pipelines.
+    /// Services and pipelines behind tools of the host.
     pub remotes: Vec<Remote>,
-    /// Whether actions may be child runs.
+    /// Execution of delegated actions.
     pub delegation: Delegation,
     /// Lifetime of questions and approvals, in seconds.
     pub interaction_seconds: u32,
-    /// The model that shortens long results.
+    /// Model that summarizes long results.
     pub summarizer: Option<String>,
-    /// Knowledge bases of `knowledge.search`.
+    /// Ids of the knowledge bases for `knowledge.search`.
     pub knowledge_bases: Vec<String>,
-    /// Passages asked of each knowledge base.
+    /// Passages requested from each knowledge base.
     pub retrieval_top_k: u64,
 }
 
-/// A model of the run, and how it may be asked.
+/// Model of the run with its granted operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelOption {
-    /// Its id.
+    /// Model id.
     pub id: String,
-    /// Whether streaming is granted.
+    /// Grant of `stream`.
     pub streams: bool,
-    /// Whether whole answers are granted.
+    /// Grant of `invoke`.
     pub invokes: bool,
-    /// Whether its provider accepts a pinned tool, as far as the run knows.
+    /// The provider accepts a pinned tool. Assumed until it refuses one.
     pub pins: bool,
 }
 
@@ -78,30 +78,31 @@ pub struct ModelOption {
 pub struct Budgets {
     /// Tokens of all model calls; `None`: unbounded.
     pub tokens: Option<u64>,
-    /// The model's context window, in tokens.
+    /// Context window of the model, in tokens.
     pub window: usize,
-    /// Tokens of the window that are kept for the answer.
+    /// Tokens of the window that are reserved for the answer.
     pub reserve: usize,
 }
 
 impl Budgets {
-    /// Tokens that a request may take.
+    /// Maximum tokens of a request.
     pub fn request(&self) -> usize {
+        // A reserve beyond the window must not leave an empty request.
         self.window - self.reserve.min(self.window / 4)
     }
 }
 
-/// Where delegated actions run.
+/// Execution of delegated actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delegation {
     /// As child runs of the host.
     #[default]
     Host,
-    /// Nowhere: agents are not in the catalogue.
+    /// Disabled: the catalogue lists no agents.
     Off,
 }
 
-/// A configuration that cannot be run: every fault with its JSON pointer.
+/// Invalid configuration: every fault with its JSON pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig(pub Vec<TableFault>);
 
@@ -118,7 +119,7 @@ impl fmt::Display for InvalidConfig {
 impl std::error::Error for InvalidConfig {}
 
 impl Config {
-    /// Reads the configuration of an agent that was granted these resources. All faults are reported at once.
+    /// Reads the configuration of an agent with these granted resources. Reports all faults together.
     pub fn read(config: &JsonObject, resources: &AgentResources) -> Result<Self, InvalidConfig> {
         let mut reader = TableReader::new(config);
         let window = reader.size("context-window-tokens", 1_024, 10_000_000, 200_000);
@@ -170,7 +171,7 @@ impl Config {
     }
 }
 
-/// Rules of the protocol, and whether plans need an approval.
+/// Rules of the protocol, and true if plans need an approval.
 fn rules(reader: &mut TableReader<'_>) -> (AgentRules, bool) {
     let defaults = AgentRules::default();
     let carriers = [
@@ -213,9 +214,10 @@ fn rules(reader: &mut TableReader<'_>) -> (AgentRules, bool) {
     (rules, approves_plans)
 }
 
-/// The first model and its fallbacks, without those that the run may not ask.
+/// First model and its fallbacks, without models that lack a grant.
 fn models(reader: &mut TableReader<'_>, resources: &AgentResources) -> Vec<ModelOption> {
     let mut models: Vec<ModelOption> = Vec::new();
+    // Grants vary between entries of one agent: a model without one is skipped, not a fault.
     for id in reader.models("model") {
         let granted = resources.models.iter().find(|model| model.model_id == id);
         let Some(granted) = granted else { continue };

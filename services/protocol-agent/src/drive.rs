@@ -1,4 +1,4 @@
-//! Drives graphs until nothing of them moves: applies events, stores, carries out commands, shows progress.
+//! Drives graphs until no transition is possible: applies events, stores, executes commands, shows progress.
 
 mod carry;
 mod words;
@@ -22,13 +22,12 @@ use crate::work::AttemptKey;
 use crate::writer::known;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    /// Runs until nothing moves without the outside. A child run is waited for, unless a question of its graph is open: the
-    /// answer starts another run. Questions of other graphs end no wait, because their answers may never come.
+    /// Drives all graphs until they need a model, a person, or a later run. Waits for child runs, see [`Self::moves`].
     pub(crate) async fn drive(&mut self) -> Result<(), Halt> {
         self.drive_until(self.graphs.env.end).await
     }
 
-    /// The same, until `end` at the latest.
+    /// Like [`Self::drive`], until `end` at the latest.
     pub(crate) async fn drive_until(&mut self, end: Instant) -> Result<(), Halt> {
         loop {
             self.drain().await?;
@@ -42,6 +41,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 .next_timer()
                 .map(|at| self.graphs.env.clock.instant(at));
             let shows = self.graphs.next_show();
+            // Biased: a cancel takes precedence over finished attempts, which could start new ones.
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled(), if !self.graphs.is_closing => return Err(Halt::Cancelled),
@@ -58,6 +58,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(())
     }
 
+    /// True while an attempt, a due timer or a child run can change a graph.
     fn moves(&self) -> bool {
         let end = self
             .graphs
@@ -68,7 +69,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
         }
-        // The answer to a question of the child's own graph starts the run that goes on with both.
+        // The answer to a question of the same graph starts a run that continues with the child, too. Questions of
+        // other graphs do not count: their answers may never arrive.
         let is_asking = |graph: &GraphId| {
             let position = self.graphs.position(graph);
             position.is_some_and(|position| self.graphs.live_graphs[position].has_question())
@@ -77,7 +79,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         following.any(|graph| !is_asking(graph)) && !self.graphs.is_closing
     }
 
-    /// Applies all events and carries out all commands that wait.
+    /// Applies all pending events and executes all pending commands.
     pub(crate) async fn drain(&mut self) -> Result<(), Halt> {
         loop {
             if let Some((graph, command)) = self.graphs.work.commands.pop_front() {
@@ -85,6 +87,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                     self.carry_out(position, command).await?;
                 }
             } else if let Some((graph, event)) = self.graphs.work.events.pop_front() {
+                // Adjacent events of one graph share a single write of its head.
                 let mut events = vec![event];
                 while self
                     .graphs
@@ -104,7 +107,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         }
     }
 
-    /// Takes the report of an executor.
+    /// Handles the report of an executor.
     async fn reported(&mut self, key: AttemptKey, report: AttemptReport) {
         match report {
             AttemptReport::Finished(outcome) => {
@@ -117,6 +120,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 let node = self.graphs.position(&key.graph);
                 let node =
                     node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+                // The attempt was aborted during the spawn request, so the new child run is obsolete.
                 if node.is_none_or(|node| node.aborting || node.attempt != key.attempt) {
                     let host = self.graphs.env.host.clone();
                     self.graphs.work.end_child(host, run);
@@ -141,12 +145,13 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         }
     }
 
-    /// Fires the timers that are due. One of an aborted attempt ends its grace, and its task.
+    /// Fires all due timers.
     fn fire(&mut self) {
         for key in self.graphs.work.due(self.graphs.env.clock.now()) {
             let node = self.graphs.position(&key.graph);
             let node =
                 node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+            // The timer of an aborted attempt is the end of its grace period.
             if node.is_some_and(|node| node.aborting) {
                 self.graphs.work.abort(&key);
             }
@@ -160,7 +165,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Applies events to a graph and stores it. Its commands wait. Gives whether the rules refused one.
+    /// Applies events to a graph, stores it, and queues its commands. Returns true if the rules refused an event.
     pub(crate) async fn apply(
         &mut self,
         position: usize,
@@ -202,13 +207,14 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 live.why = None;
             }
         }
+        // Stored before the queued commands run: a crash between both must not lose a started effect.
         if stores {
             self.save(position).await?;
         }
         Ok(is_refused)
     }
 
-    /// Stores a graph. This run stops driving a graph that another run has taken over.
+    /// Stores a graph. Stops driving it if another run has taken it over.
     pub(crate) async fn save(&mut self, position: usize) -> Result<(), Halt> {
         let Err(error) = self
             .records
@@ -221,7 +227,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         self.handle_records_error(position, error)
     }
 
-    /// Handles a record that was not stored.
+    /// Handles a failed write of a record. `Ok`: the run continues.
     pub(crate) fn handle_records_error(
         &mut self,
         position: usize,
@@ -239,12 +245,14 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             RecordsError::Full { what, most } => {
                 tracing::warn!(graph = %graph, what, most, "a record of the graph is full, nothing new starts");
                 let is_first = !std::mem::replace(&mut live.is_full, true);
+                // Queued starts are not stored, so none of them may run.
                 self.work.call_off(&graph);
                 if is_first {
                     self.work.events.push_back((graph, GraphEvent::BudgetGone));
                 }
                 Ok(())
             }
+            // The run ends anyway; the next run decides from the last stored state.
             error if self.is_closing => {
                 tracing::warn!(graph = %graph, "the last state of the graph is not stored: {error}");
                 Ok(())
@@ -253,7 +261,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         }
     }
 
-    /// Tells the user that a call ended.
+    /// Sends `tool.call.completed` for an attempt.
     async fn report_end(&mut self, key: &AttemptKey, outcome: &ActionOutcome) {
         let Some(position) = self.position(&key.graph) else {
             return;
@@ -273,6 +281,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 };
                 (Some(output_limit.within_limit(value)), None)
             }
+            // Private output: the user sees the end of the call without its result.
             ActionOutcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
             ActionOutcome::Err(failure) => {
                 let message = format!("{}: {}", failure.code, failure.message);
@@ -294,7 +303,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     }
 }
 
-/// A failure that is not tried again.
+/// Failure outcome without a retry.
 pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> ActionOutcome {
     ActionOutcome::Err(ActionFailure::new(code, message, sent))
 }

@@ -1,4 +1,4 @@
-//! Ends of a run: answers, reports, waits and limits, each with a message that a person can read.
+//! Ends of a run: answers, reports, waits and limits, each with a message for the user.
 
 use std::fmt::Write as _;
 
@@ -14,27 +14,27 @@ use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
 use crate::session::{ProtocolSession, RunGraphs, RunTranscript, budget};
 
-/// The finish reason of a run whose answer comes from a person.
+/// Finish reason of a run that waits for a person.
 pub(crate) const WAITING_USER: &str = "waiting_user";
-/// The finish reason of a run whose graph waits for a time.
+/// Finish reason of a run that waits for a timer.
 pub(crate) const WAITING: &str = "waiting";
-/// The finish reason of a run that reached a limit.
+/// Finish reason of a run that reached a limit.
 pub(crate) const LIMIT: &str = "limit";
-/// The finish reason of an answer after a graph that did not complete.
+/// Finish reason of an answer after a graph that did not complete.
 pub(crate) const ACTIONS_FAILED: &str = "actions_failed";
-/// The finish reason of an answer.
+/// Finish reason of a regular answer.
 pub(crate) const STOP: &str = "stop";
-/// Actions that a message about a limit lists.
+/// Maximum actions listed in a message about a limit.
 const LISTED: usize = 40;
 
-/// How a run ended well.
+/// Successful end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionEnd {
     pub(crate) reason: &'static str,
     pub(crate) outcome: Option<RunOutcome>,
 }
 
-/// A limit that ended a run.
+/// Limit that ended a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Declarations of the run.
@@ -46,12 +46,13 @@ pub(crate) enum Limit {
 }
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Ends with an answer. Graphs that wait for something else stay open.
+    /// Ends the run with an answer. Waiting graphs stay open.
     pub(crate) async fn answer(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
         let text = with_losses(&mut self.lost, text);
         self.driver.graphs.writer.complete(&text).await;
         reach("answer.sent").await;
         self.transcript.turns.push(TranscriptTurn::Answer { text });
+        // Turns before graphs: a crash in between repeats an observation, but never loses the answer.
         self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
         let waits = self
@@ -70,7 +71,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// Ends without a further word, or with this one.
+    /// Ends the run without a message, unless `text` or lost graphs need one.
     pub(crate) async fn end_silently(&mut self, text: &str, outcome: RunOutcome) -> SessionEnd {
         if !text.trim().is_empty() || !self.lost.is_empty() {
             return self.answer(text, outcome).await;
@@ -83,7 +84,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// Ends because a graph waits: with its note as the message, and what it waits for.
+    /// Ends the run because a graph waits. The message is its note, or the list of waiting actions.
     pub(crate) async fn wait(&mut self) -> SessionEnd {
         let waiting = self
             .driver
@@ -109,6 +110,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             .live_graphs
             .iter()
             .any(|live| !live.is_closed && live.waits_for_child());
+        // A child run takes precedence: its end starts the next run by itself.
         let reason = match (has_child, is(GraphWait::User)) {
             (true, _) => WAITING_CHILD,
             (false, true) => WAITING_USER,
@@ -120,7 +122,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// Ends at a limit: what is done, what is not, and why.
+    /// Ends the run at a limit. The message lists done and open actions.
     pub(crate) async fn end_at(&mut self, limit: Limit) -> SessionEnd {
         let mut text = match limit {
             Limit::Declarations => format!(
@@ -155,9 +157,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     .iter()
                     .any(|live| live.need() == GraphWait::Moving);
         text.push_str(if goes_on {
-            "\n\nThe open steps go on with your next message."
+            "\n\nThe open steps continue with your next message."
         } else {
-            "\n\nTell me how to go on."
+            "\n\nTell me how to continue."
         });
         let ended = self.answer(&text, RunOutcome::NotDone).await;
         SessionEnd {
@@ -171,7 +173,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// The text with the actions of all open graphs that are done, and those that are not.
+    /// Appends the lists of done and open actions of all open graphs to a text.
     pub(crate) fn progress(&self, text: &str) -> String {
         let open = self.live_graphs.iter();
         let open = open.filter(|live| !live.is_closed);
@@ -183,8 +185,9 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         text
     }
 
-    /// The finish reason of an answer, by the newest graph of the run: later graphs replace failed ones.
+    /// Finish reason of an answer.
     fn answer_reason(&self) -> &'static str {
+        // The newest graph decides: the model replaces failed graphs by later ones.
         let newest = self.live_graphs.last().filter(|live| !live.waits());
         let newest = newest.map(|live| live.graph.status());
         match newest {
@@ -195,7 +198,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         }
     }
 
-    /// Keeps the turns of this run for later ones.
+    /// Stores the turns of this run for later runs. An error does not fail the run.
     pub(crate) async fn store_turns(&mut self, transcript: &RunTranscript) {
         let own = transcript.turns.iter().skip(transcript.earlier);
         let own = own
@@ -204,12 +207,13 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             .collect();
         let now = self.env.clock.now();
         match self.records.finish(own, now).await {
+            // `Refused`: the run has no conversation, so no later run could read them.
             Ok(()) | Err(crate::records::RecordsError::Refused(_)) => {}
-            Err(error) => tracing::warn!("the turns of this run are not kept: {error}"),
+            Err(error) => tracing::warn!("cannot store the turns of this run, later runs read the history: {error}"),
         }
     }
 
-    /// Closes the graphs that nothing waits for any more.
+    /// Closes all graphs that only the model could still change.
     pub(crate) async fn close_all(&mut self) {
         for position in 0..self.live_graphs.len() {
             if self.live_graphs[position].need() == GraphWait::Model {
@@ -218,7 +222,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         }
     }
 
-    /// Closes a graph with its record.
+    /// Closes a graph and stores its record. After an error, the next run closes it.
     pub(crate) async fn close(&mut self, position: usize) {
         let (tokens_in, tokens_out) = self.env.usage.tokens();
         let metrics = Metrics {
@@ -241,14 +245,15 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     }
 }
 
-/// The text after the lines about lost graphs. Each line is sent once.
+/// Prepends the lines about lost graphs to a text.
 fn with_losses(lost: &mut Vec<String>, text: &str) -> String {
+    // Taken, so that each line is sent once.
     let mut lines = std::mem::take(lost);
     lines.push(text.to_owned());
     lines.join("\n\n")
 }
 
-/// The note of a graph, or its title and what it waits for.
+/// Note of a graph, or the titles of its waiting actions.
 fn note_of(graph: &Graph) -> String {
     let note = graph.info.note.trim();
     if !note.is_empty() {
@@ -283,12 +288,12 @@ fn list<'a>(text: &mut String, heading: &str, nodes: impl Iterator<Item = &'a No
     }
 }
 
-/// Why a step is not done, in words for a person.
+/// Reason for an unfinished step, as text for the user.
 fn why_not(node: &Node) -> String {
     let why = match node.state {
         NodeState::Completed if node.satisfying => return String::new(),
         NodeState::Skipped => return " (not needed)".to_owned(),
-        NodeState::Completed => "ended without the result that was asked for",
+        NodeState::Completed => "ended without the requested result",
         NodeState::Uncertain => "it is not known whether it happened",
         NodeState::Waiting(_) => "waits",
         NodeState::Running | NodeState::FanOut => "was under way",

@@ -1,4 +1,4 @@
-//! Reads fields of a configuration, and collects what is wrong with them.
+//! Typed access to fields of a configuration, with a list of all faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use protocol::message::Message;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A selector's word for no choice.
+/// Value of form selectors for "none".
 const NONE: &str = "__none__";
 
-/// The word for approvals of plans.
+/// Value of `approve` that requires approvals of plans.
 pub(crate) const PLAN: &str = "plan";
 
-/// One fault of a configuration.
+/// Fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFault {
-    /// JSON pointer below the agent's `config`.
+    /// JSON pointer relative to the agent's `config`.
     pub pointer: String,
-    /// The rule that the value breaks.
+    /// Rule that the value violates.
     pub message: String,
 }
 
-/// Reads one configuration. An absent value and null are the default; a wrong value is a fault.
+/// Reader of one configuration. Absent values and null select the default; invalid values are faults.
 pub(super) struct TableReader<'a> {
     config: &'a JsonObject,
     faults: Vec<TableFault>,
@@ -86,7 +86,7 @@ impl<'a> TableReader<'a> {
         usize::try_from(self.integer(key, least, most, default)).unwrap_or(usize::MAX)
     }
 
-    /// One of these words.
+    /// Reads one of these words.
     pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)], default: T) -> T {
         let Some(value) = self.get(key) else {
             return default;
@@ -103,7 +103,7 @@ impl<'a> TableReader<'a> {
         default
     }
 
-    /// Effects that need an approval, and whether plans do: the word alone leaves the effects at their default.
+    /// Effects that need an approval, and true if plans do.
     pub(super) fn approvals(&mut self, default: &[Effect]) -> (BTreeSet<Effect>, bool) {
         let is_plan = |value: &Value| value.as_str() == Some(PLAN);
         let Some(value) = self.get("approve") else {
@@ -117,13 +117,14 @@ impl<'a> TableReader<'a> {
                 return (BTreeSet::new(), false);
             }
         };
+        // `plan` without effects adds to the default effects instead of replacing them.
         if effects.is_empty() && !plans.is_empty() {
             return (default.iter().copied().collect(), true);
         }
         (self.effects("approve", default), !plans.is_empty())
     }
 
-    /// A list of effects by name.
+    /// Reads a list of effects by name.
     pub(super) fn effects(&mut self, key: &str, default: &[Effect]) -> BTreeSet<Effect> {
         let Some(value) = self.get(key) else {
             return default.iter().copied().collect();
@@ -134,6 +135,7 @@ impl<'a> TableReader<'a> {
         };
         let mut effects = BTreeSet::new();
         for (index, name) in list.iter().enumerate() {
+            // `approvals` reads this word; skipping it here preserves the indices of faults.
             if key == "approve" && name.as_str() == Some(PLAN) {
                 continue;
             }
@@ -150,7 +152,7 @@ impl<'a> TableReader<'a> {
         effects
     }
 
-    /// A list of texts; blank ones and the word for no choice are left out.
+    /// Reads a list of texts without blank ones and [`NONE`].
     pub(super) fn texts(&mut self, key: &str) -> Vec<String> {
         let Some(value) = self.get(key) else {
             return Vec::new();
@@ -170,7 +172,7 @@ impl<'a> TableReader<'a> {
         texts
     }
 
-    /// The id that a selector picked.
+    /// Reads the id of a selector.
     pub(super) fn selected(&mut self, key: &str) -> Option<String> {
         let value = self.get(key)?;
         let Some(id) = value.as_str() else {
@@ -181,7 +183,7 @@ impl<'a> TableReader<'a> {
         (!matches!(id, "" | NONE)).then(|| id.to_owned())
     }
 
-    /// The ids of a model selector with fallbacks, or one id.
+    /// Reads the ids of a model selector with fallbacks, or one id.
     pub(super) fn models(&mut self, key: &str) -> Vec<String> {
         let chosen: Vec<&Value> = match self.get(key) {
             None => return Vec::new(),
@@ -208,7 +210,7 @@ impl<'a> TableReader<'a> {
             .collect()
     }
 
-    /// Seconds; 0: no limit of the agent's own.
+    /// Reads a timeout in seconds; 0 and null mean no limit of the agent.
     pub(super) fn timeout(&mut self, key: &str, default: Duration) -> Option<Duration> {
         if self.config.get(key).is_some_and(Value::is_null) {
             return None;
@@ -217,7 +219,7 @@ impl<'a> TableReader<'a> {
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// Messages with a role and a text, or one text.
+    /// Reads messages with a role and a text, or one text as the system message.
     pub(super) fn prompt(&mut self, key: &str) -> Vec<Message> {
         let list = match self.get(key) {
             None => return Vec::new(),
@@ -242,13 +244,14 @@ impl<'a> TableReader<'a> {
         messages
     }
 
-    /// A value of a type with its own shape; a text holds it as JSON.
+    /// Deserializes a structured value; form fields hold it as JSON text.
     pub(super) fn table<T: DeserializeOwned + Default>(&mut self, key: &str) -> T {
         let Some(value) = self.get(key) else {
             return T::default();
         };
         let value = match value {
             Value::String(text) if text.trim().is_empty() => return T::default(),
+            // Null fails the deserialization below and becomes a fault of this field.
             Value::String(text) => serde_json::from_str(text).unwrap_or(Value::Null),
             other => other.clone(),
         };

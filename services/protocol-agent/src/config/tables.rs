@@ -1,4 +1,4 @@
-//! The operator's tables: facts about tools, and remotes.
+//! Tables of the operator: facts about tools, and remotes.
 
 use std::collections::BTreeSet;
 
@@ -10,63 +10,63 @@ use serde_json::{Value, json};
 
 use super::read::TableReader;
 
-/// The operator's word about a tool. Absent members keep the host's word.
+/// Facts about a tool from the operator. Absent members leave the host's values unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolFacts {
-    /// Its effects; absent: those that the host tells.
+    /// Effects of a call; the host's by default.
     pub effects: Option<BTreeSet<Effect>>,
-    /// Calls that are made twice.
+    /// Safety of repeated calls.
     pub idempotency: Option<Idempotency>,
-    /// Readers of its results.
+    /// Allowed readers of results.
     pub visibility: Visibility,
     /// Labels for matching.
     pub capabilities: Vec<String>,
-    /// Calls at the same time; absent: no bound of its own.
+    /// Maximum concurrent calls; unlimited by default, within the run's limit.
     pub max_parallel: Option<u8>,
 }
 
-/// A service or pipeline, called through a tool of the host.
+/// Service or pipeline, called through a tool of the host.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remote {
-    /// Its name in the catalogue.
+    /// Name in the catalogue.
     pub name: String,
-    /// Its class.
+    /// Executor class.
     #[serde(rename = "type")]
     pub kind: RemoteKind,
-    /// The host's tool that calls it.
+    /// Tool of the host that calls it.
     pub tool: String,
-    /// A line for the model.
+    /// Description for the model, one line.
     #[serde(default)]
     pub description: String,
     /// JSON Schema of its arguments; any object when absent.
     #[serde(default = "any_object")]
     pub schema: Value,
-    /// Its effects; absent: unknown.
+    /// Effects of a call; unknown by default.
     #[serde(default)]
     pub effects: BTreeSet<Effect>,
-    /// Calls that are made twice.
+    /// Safety of repeated calls.
     #[serde(default)]
     pub idempotency: Idempotency,
     /// Labels for matching.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// The host's read-only tool that tells what became of a call, by its `key`.
+    /// Read-only tool of the host that reports the outcome of a call by its `key`.
     #[serde(default)]
     pub status_tool: Option<String>,
-    /// Arguments that every call gets besides the model's.
+    /// Fixed arguments of every call. They override the model's.
     #[serde(default)]
     pub arguments: JsonObject,
 }
 
-/// Classes of remotes.
+/// Executor class of a remote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemoteKind {
-    /// A named outside service.
+    /// Named outside service.
     Service,
-    /// A named sequence of fixed steps.
+    /// Named sequence of fixed steps.
     Pipeline,
 }
 
@@ -83,7 +83,7 @@ fn any_object() -> Value {
     json!({"type": "object"})
 }
 
-/// The remotes, each name once.
+/// Reads the remotes. Names are unique within a class.
 pub(super) fn remotes(reader: &mut TableReader<'_>) -> Vec<Remote> {
     let remotes: Vec<Remote> = reader.table("remotes");
     for (index, remote) in remotes.iter().enumerate() {

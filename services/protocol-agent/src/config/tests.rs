@@ -19,7 +19,7 @@ fn read(config: Value) -> Result<Config, InvalidConfig> {
     Config::read(config.as_object().unwrap(), &resources())
 }
 
-/// The pointers of all faults.
+/// JSON pointers of all faults of an invalid configuration.
 fn pointers(config: Value) -> Vec<String> {
     let faults = read(config).unwrap_err().0;
     faults.into_iter().map(|fault| fault.pointer).collect()

@@ -1,4 +1,4 @@
-//! Carries out the commands of the scheduler.
+//! Execution of scheduler commands.
 
 use action_graph::action::{Class, ExecutorKind};
 use action_graph::code::Code;
@@ -63,13 +63,14 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         }
     }
 
-    /// Runs an attempt, after a second check of its bound arguments.
+    /// Starts an attempt after a second check of its arguments.
     async fn execute(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
         let live = &self.graphs.live_graphs[position];
         let key = key_of(live.id(), &execute);
         let Some(node) = live.graph.node(&execute.id) else {
             return Ok(());
         };
+        // The declaration was validated before its references had values; validate the bound values now.
         let faults = check_bound(&node.action, &execute.input, &self.graphs.env.catalog);
         if let Some(fault) = faults.first() {
             let message = format!("{}: {}", fault.pointer, fault.message);
@@ -84,6 +85,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         }
         let most = self.rules.limits.timeout_ms(kind, execute.timeout_ms);
         let time = self.graphs.env.time_of(most);
+        // A later run repeats the call under the same key only if both share its scope.
         let scope = if is_durable && self.graphs.records.can_persist() {
             KeyScope::Conversation
         } else {
@@ -93,6 +95,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         self.graphs.report_start(position, &key, &execute).await;
         reach("effect.before_call").await;
         let env = self.graphs.env.clone();
+        // A host tool with the built-in name takes precedence.
         if kind == ExecutorKind::Tool
             && execute.target == KNOWLEDGE
             && !self.graphs.env.has_host_tool(KNOWLEDGE)
@@ -143,7 +146,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(())
     }
 
-    /// Ends an attempt. An attempt that may not be repeated keeps its grace, so that its outcome may still be known.
+    /// Ends an attempt, immediately or after its grace period.
     async fn abort(&mut self, position: usize, key: &AttemptKey) {
         let Some(node) = self.graphs.live_graphs[position].graph.node(&key.id) else {
             return;
@@ -157,7 +160,9 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                     self.graphs.work.abort(key);
                 }
             }
+            // A question has no task; a late answer finds no waiting action.
             ExecutorKind::Human => {}
+            // Not repeatable: its outcome may still arrive within the grace period.
             _ if class == Class::AtMostOnce && is_running => reach("cancel.grace").await,
             _ => {
                 self.graphs.work.abort(key);
@@ -172,7 +177,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Asks a person. The question is stored before it is sent, so that its answer finds the action.
+    /// Sends the question of an action to a person.
     async fn ask(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
         let live = &self.live_graphs[position];
         let key = key_of(live.id(), execute);
@@ -180,7 +185,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             node.state == NodeState::Waiting(Wait::User) && node.attempt == execute.attempt
         };
         if !live.graph.node(&execute.id).is_some_and(waits) {
-            // An earlier question about it was answered meanwhile.
+            // An earlier question about it has been answered in the meantime.
             return Ok(());
         }
         let id = format!("{}.{}.{}", key.graph, key.id, key.attempt);
@@ -200,14 +205,14 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         }
     }
 
-    /// Asks for approvals that wait together. Those that were given meanwhile are left out; those that no question can
-    /// show are denied.
+    /// Sends the questions for pending approvals. Actions that no question can display completely are denied.
     async fn ask_approval(
         &mut self,
         position: usize,
         mut requests: Vec<ApprovalRequest>,
     ) -> Result<(), Halt> {
         let graph = &self.live_graphs[position].graph;
+        // Approvals that were given in the meantime need no question.
         requests.retain(|one| {
             let node = graph.node(&one.id);
             node.is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval))
@@ -226,7 +231,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         Ok(())
     }
 
-    /// Asks for the approvals of one question.
+    /// Sends one question for several approvals.
     async fn ask_together(
         &mut self,
         position: usize,
@@ -244,7 +249,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         self.send_question(position, request, about).await
     }
 
-    /// Stores a question, then sends it.
+    /// Stores a question and sends it.
     pub(crate) async fn send_question(
         &mut self,
         position: usize,
@@ -257,6 +262,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             expires_at: self.env.until(),
             run: String::new(),
         };
+        // Stored first: otherwise an early answer would find no action.
         if let Err(error) = self
             .records
             .driven
@@ -276,6 +282,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             return;
         };
         let parameters = match &execute.input {
+            // Arguments bound to private results must not reach the user.
             Value::Object(input) if node.taint < Visibility::RuntimeOnly => input.clone(),
             _ => protocol::JsonObject::new(),
         };
@@ -298,17 +305,17 @@ fn key_of(graph: &action_graph::ids::GraphId, execute: &Execute) -> AttemptKey {
     }
 }
 
-/// The id of a call in results: graph, action and attempt.
+/// Id of a call in results: graph, action and attempt.
 pub(super) fn call_id(key: &AttemptKey) -> String {
     format!("{}/{}/{}", key.graph, key.id, key.attempt)
 }
 
-/// Whether the attempts of an action are told as calls.
+/// True if attempts of an action appear as tool calls.
 pub(super) fn is_reported(node: &Node) -> bool {
     !matches!(node.kind(), ExecutorKind::Runtime | ExecutorKind::Human)
 }
 
-/// Whether the user may see the result of an action.
+/// True if the user may see the result of an action.
 pub(super) fn may_see(node: &Node) -> bool {
     node.visibility() < Visibility::RuntimeOnly
 }

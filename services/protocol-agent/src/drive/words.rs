@@ -1,4 +1,4 @@
-//! The runtime's own words: wait, merge, checkpoint, summarize, expand, decide.
+//! Built-in words of the runtime: wait, merge, checkpoint, summarize, expand, decide.
 
 use action_graph::code::Code;
 use action_graph::declaration::{ExpandItem, GraphDecision};
@@ -25,11 +25,11 @@ use crate::host::GraphAgentHost;
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
 
-/// Time that a wait leaves before the run's end, in milliseconds.
+/// Reserve between the end of a wait and the end of the run, in milliseconds.
 const MARGIN: u64 = 10_000;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    /// Carries out a word of the runtime.
+    /// Executes a word of the runtime.
     pub(super) async fn word(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
         let key = AttemptKey {
             graph: self.graphs.live_graphs[position].id().clone(),
@@ -69,7 +69,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(())
     }
 
-    /// Waits by a timer. A wait that is longer than the run goes on with the next event, where the graph is stored.
+    /// Suspends an action until a timer fires. The next run continues a longer wait of a stored graph.
     fn wait_until(&mut self, position: usize, key: &AttemptKey, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
         let most = millis(self.graphs.env.left()).saturating_sub(MARGIN);
@@ -110,12 +110,13 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(runtime::done(ActionOutput::json(shown)))
     }
 
-    /// Reads more of stored results, within bounds. Private ones count as missing.
+    /// Expands references to stored results within token bounds. Private results count as missing.
     pub(crate) async fn expand(
         &mut self,
         from: &GraphId,
         items: &[ExpandItem],
     ) -> Result<Vec<Expanded>, Halt> {
+        // Read all texts first: `expand` takes a synchronous function.
         let mut texts = Vec::new();
         for item in items {
             texts.push(self.stored_text(from, &item.reference).await?);
@@ -151,6 +152,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         let known = self.graphs.records.known(&graph.0).await?;
         let known = known.iter().find(|one| one.id == *graph);
         let known = known.and_then(|one| one.actions.get(action));
+        // Privacy outlives the graph: its record marks private results.
         let Some(known) = known.filter(|known| !known.private) else {
             return Ok(None);
         };
@@ -168,7 +170,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         })
     }
 
-    /// The declaration of a graph, as the model wrote it.
+    /// Declaration of a graph in the model's own text.
     async fn declared_text(&mut self, graph: &GraphId) -> Result<Option<String>, Halt> {
         let live = self
             .graphs
@@ -195,7 +197,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Applies a decision of the model; the reason where it is refused.
+    /// Applies a decision of the model. The inner error is the reason of a refusal.
     pub(crate) async fn decide(
         &mut self,
         decision: GraphDecision,
@@ -208,6 +210,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             .as_ref()
             .map(|id| self.live_graphs[position].graph.node(id));
         if let (Some(input), Some(Some(node))) = (&decision.input, node) {
+            // Replaced arguments skip the validation of a declaration.
             let faults = check_input(&node.action, input, &self.env.catalog);
             if let Some(fault) = faults.first() {
                 return Ok(Err(format!("{}: {}", fault.pointer, fault.message)));

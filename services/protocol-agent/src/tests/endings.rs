@@ -172,7 +172,7 @@ async fn declarations_are_limited() {
     assert_eq!(host.calls().len(), 24);
     assert_eq!(host.asked(), 25);
     let text = said(&results);
-    for part in ["24 declarations", "Done:\n- a", "Tell me how to go on."] {
+    for part in ["24 declarations", "Done:\n- a", "Tell me how to continue."] {
         assert!(text.contains(part), "{part} in {text}");
     }
     assert!(host.request(24).contains("Limits: 0 declarations left"));
