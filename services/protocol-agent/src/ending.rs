@@ -110,7 +110,6 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             .live_graphs
             .iter()
             .any(|live| !live.is_closed && live.waits_for_child());
-        // A child run takes precedence: its end starts the next run by itself.
         let reason = match (has_child, is(GraphWait::User)) {
             (true, _) => WAITING_CHILD,
             (false, true) => WAITING_USER,

@@ -1,4 +1,4 @@
-//! Executors: each carries out one attempt and reports its end. None of them changes a graph.
+//! Executors: each executes one attempt and reports its end. None of them changes a graph.
 
 pub(crate) mod agent;
 pub(crate) mod human;
@@ -22,7 +22,7 @@ use crate::clock::RunClock;
 use crate::config::Config;
 use crate::usage::TokenUsageLog;
 
-/// Shared parts of all executors of a run. Clones share them.
+/// Environment shared by all executors of a run. Clones share its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct ExecutorEnv<H> {
     pub(crate) host: H,
@@ -31,50 +31,50 @@ pub(crate) struct ExecutorEnv<H> {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) clock: RunClock,
     pub(crate) usage: TokenUsageLog,
-    /// When the run must have ended its work.
+    /// End of work, before the run's deadline.
     pub(crate) end: Instant,
 }
 
-/// The report of an executor.
+/// Report of an executor.
 #[derive(Debug)]
 pub(crate) enum AttemptReport {
     /// The attempt ended.
     Finished(ActionOutcome),
-    /// A child run works on it.
+    /// A child run continues the attempt.
     Spawned(RunId),
 }
 
 impl<H> ExecutorEnv<H> {
-    /// The time of one attempt: its own limit, within the run.
+    /// Timeout of one attempt: its own limit, within the remaining time of the run.
     pub(crate) fn time_of(&self, most_ms: u32) -> Duration {
         self.left().min(Duration::from_millis(u64::from(most_ms)))
     }
 
-    /// Time that is left.
+    /// Remaining time of the run.
     pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// When a question of now expires.
+    /// Expiry of a question that is sent now.
     pub(crate) fn until(&self) -> Millis {
         let seconds = u64::from(self.config.interaction_seconds);
         self.clock.now().saturating_add(seconds * 1_000)
     }
 
-    /// Whether the tokens of the run are used up.
+    /// True if the token budget of the run is exhausted.
     pub(crate) fn is_spent(&self) -> bool {
         let (input, output) = self.usage.tokens();
         let most = self.config.budgets.tokens;
         most.is_some_and(|most| input + output >= most)
     }
 
-    /// Whether the host grants a tool of this name.
+    /// True if the host grants a tool of this name.
     pub(crate) fn has_host_tool(&self, name: &str) -> bool {
         let mut tools = self.context.resources.tools.iter();
         tools.any(|tool| tool.tool_name == name)
     }
 
-    /// The event as references may read it.
+    /// Event data that references of a declaration can read.
     pub(crate) fn event(&self) -> Value {
         let context = &self.context;
         json!({
@@ -87,7 +87,7 @@ impl<H> ExecutorEnv<H> {
     }
 }
 
-/// Random change of a retry's delay, in thousandths: −200 to 200.
+/// Random jitter of a retry delay, in thousandths: −200 to 200.
 pub(crate) fn jitter() -> i16 {
     let random = Uuid::new_v4().as_u128() % 401;
     i16::try_from(random).unwrap_or(200) - 200

@@ -1,6 +1,6 @@
-//! Points at which tests let a run die. Elsewhere they do nothing and cost nothing.
+//! Failpoints: tests kill a run at these points. They compile to nothing outside tests.
 
-/// Goes on at once, unless a test armed this point: then the run stops here for good, and the test drops it.
+/// Marks a failpoint. A test that has armed it stops the run here and drops it.
 #[cfg(not(test))]
 pub(crate) async fn reach(_point: &'static str) {}
 
@@ -14,7 +14,7 @@ mod armed {
 
     use tokio::sync::Notify;
 
-    /// The point at which a run dies, and how often it passes before.
+    /// Failpoint at which a run dies, and the number of passes before.
     #[derive(Clone, Debug)]
     pub(crate) struct Kill {
         point: &'static str,
@@ -23,12 +23,12 @@ mod armed {
     }
 
     impl Kill {
-        /// Dies at the first time.
+        /// Kills the run at the first pass.
         pub(crate) fn at(point: &'static str) -> Self {
             Self::after(point, 0)
         }
 
-        /// Dies after it has passed so many times.
+        /// Kills the run after this number of passes.
         pub(crate) fn after(point: &'static str, passes: usize) -> Self {
             Self {
                 point,
@@ -37,7 +37,7 @@ mod armed {
             }
         }
 
-        /// Goes on at once, unless this is the point: then the run stops here for good.
+        /// Continues unless this is the armed point; then the run never resumes.
         pub(crate) async fn pass(&self, point: &'static str) {
             if self.point != point {
                 return;
@@ -58,7 +58,7 @@ mod armed {
         static KILL: Option<Kill>;
     }
 
-    /// Polls a run until it ends or dies; `None`: it died, and was dropped.
+    /// Polls a run until it ends or dies. `None`: it died and was dropped.
     pub(crate) async fn with<T>(kill: Option<Kill>, run: impl Future<Output = T>) -> Option<T> {
         let dead = kill.as_ref().map(|kill| Arc::clone(&kill.dead));
         let died = async {
@@ -74,7 +74,7 @@ mod armed {
         }
     }
 
-    /// Goes on at once, unless this point is armed.
+    /// Continues unless this point is armed.
     pub(crate) async fn reach(point: &'static str) {
         let kill = KILL.try_with(Clone::clone).ok().flatten();
         if let Some(kill) = kill {

@@ -1,4 +1,4 @@
-//! Codes of failed runs, and why a run stops before its end.
+//! Error codes of failed runs, and reasons for an early stop.
 
 use runner_kit::HostError;
 use runner_kit::runner::CANCELLED;
@@ -6,35 +6,35 @@ use runner_kit::runner::CANCELLED;
 use crate::model::ModelCallFailure;
 use crate::records::RecordsError;
 
-/// The configuration cannot be run.
+/// The configuration is invalid.
 pub(crate) const CONFIG_INVALID: &str = "protocol_agent.config_invalid";
 /// The declaration of a program was refused.
 pub(crate) const DECLARATION_INVALID: &str = "protocol_agent.declaration_invalid";
 /// No model of the configuration was granted.
 pub(crate) const NO_MODEL: &str = "runner.no_model";
-/// Neither the event nor an open graph asks for anything.
+/// The event has no input, and no graph is open.
 pub(crate) const NO_INPUT: &str = "runner.no_input";
 /// The run's time is over.
 pub(crate) const TIMEOUT: &str = "runner.timeout";
 /// No model has answered.
 pub(crate) const LLM_ERROR: &str = "runner.llm_error";
-/// The model did not keep to the protocol, also after repairs.
+/// The model violated the protocol, also after repairs.
 pub(crate) const PROTOCOL: &str = "runner.protocol";
-/// The gateway does not keep the graph's records.
+/// The gateway did not store the graph's records.
 pub(crate) const RECORDS: &str = "protocol_agent.records_unavailable";
 /// Any other failure of the host.
 pub(crate) const ERROR: &str = "runner.error";
 
-/// Why a run fails, as its user is told.
+/// Failure of a run, as `run.failed` reports it.
 #[derive(Debug)]
 pub(crate) struct GraphRunFailure {
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// Whether the same event may succeed a second time.
+    /// True if a retry of the same event may succeed.
     pub(crate) retryable: bool,
 }
 
-/// Why work stops before it is done.
+/// Early stop of a run.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// The run was cancelled, or its server stops.
@@ -91,6 +91,7 @@ impl From<RecordsError> for Halt {
         match error {
             RecordsError::Unavailable(error) if error.is_cancelled() => Self::Cancelled,
             RecordsError::Unavailable(error) if error.is_deadline_exceeded() => Self::Deadline,
+            // Stored graphs survive, so a retry continues them.
             error => Self::Failed(GraphRunFailure::new(RECORDS, error.to_string()).retryable()),
         }
     }

@@ -1,4 +1,4 @@
-//! The transcript before this run: turns that earlier runs kept, and messages of the conversation without them.
+//! Transcript before this run: turns stored by earlier runs, and other messages of the conversation.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use runner_kit::HostError;
 use crate::host::GraphAgentHost;
 use crate::records::Digest;
 
-/// Messages of the conversation that are read.
+/// Maximum messages of the conversation that are read.
 const ITEMS: u32 = 50;
 
-/// The turns before the current event, oldest first.
+/// Turns before the current event, oldest first.
 pub(crate) async fn before(
     host: &impl GraphAgentHost,
     context: &AgentRunContext,
@@ -31,7 +31,7 @@ pub(crate) async fn before(
         Err(error) => {
             tracing::warn!(
                 code = error.code,
-                "the history cannot be read, the run goes on without it"
+                "cannot read the history, the run continues without it"
             );
             Vec::new()
         }
@@ -39,8 +39,9 @@ pub(crate) async fn before(
     Ok(merge(page, digests, &context.event.event_id))
 }
 
-/// Turns in place of the messages of their event; other messages as they are. `page` is newest first.
+/// Merges stored turns and messages, oldest first. `page` is newest first.
 fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<TranscriptTurn> {
+    // Events older than the page have stored turns only.
     let events: BTreeSet<String> = page.iter().map(|item| item.event_id.clone()).collect();
     let (mut within, older): (Vec<_>, Vec<_>) = digests
         .into_iter()
@@ -53,6 +54,7 @@ fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<
         .rev()
         .filter(|item| item.event_id != current)
     {
+        // Stored turns replace all messages of their event: they include protocol turns, which the history lacks.
         if !known.contains(&item.event_id) {
             turns.extend(of_item(&item));
             continue;
@@ -77,7 +79,7 @@ fn of_item(item: &TranscriptItem) -> Option<TranscriptTurn> {
     }
 }
 
-/// The turn of an input; `None` where it asks for nothing.
+/// Turn of an input; `None` without text and attachments.
 pub(crate) fn of_input(input: &AgentInput) -> Option<TranscriptTurn> {
     let parts = input
         .contents

@@ -1,4 +1,4 @@
-//! The gateway as the agent needs it: a trait, so that the agent runs without a network.
+//! Host API of the agent as a trait, so that tests run without a network.
 
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
@@ -15,39 +15,39 @@ use serde_json::Value;
 
 pub use crate::records::{HostResult, RecordsHost};
 
-/// The calls of the host API that the agent makes, besides those of its records. Each fails as [`Host`]'s of the same
-/// name do. Clones are the same host.
+/// Host API calls of the agent, in addition to those for its records. Errors are those of the [`Host`] methods with the
+/// same names. Clones are handles of the same host.
 pub trait GraphAgentHost: RecordsHost {
-    /// The run's own row in the ledger.
+    /// Ledger row of this run.
     fn run(&self) -> impl Future<Output = HostResult<AgentRun>> + Send;
 
-    /// The prompt that the entry has put together, if it has.
+    /// Prompt of the entry; `None` if it has none.
     fn prompt(&self) -> impl Future<Output = HostResult<Option<Vec<Message>>>> + Send;
 
-    /// A page of the conversation's transcript, newest first.
+    /// Page of the conversation's transcript, newest first.
     fn history(&self, limit: u32) -> impl Future<Output = HostResult<Page<TranscriptItem>>> + Send;
 
-    /// All that was sent to the conversation while the run works.
+    /// Takes the steering inputs that arrived during the run.
     fn pull_steering(&self) -> impl Future<Output = HostResult<Vec<SteeringInputItem>>> + Send;
 
-    /// A whole answer of a model.
+    /// Complete response of a model.
     fn invoke_model(
         &self,
         model: &str,
         request: &LlmRequest,
     ) -> impl Future<Output = HostResult<LlmInvokeResult>> + Send;
 
-    /// A model's answer as it comes.
+    /// Streamed response of a model.
     fn stream_model(
         &self,
         model: &str,
         request: &LlmRequest,
     ) -> impl Future<Output = HostResult<ModelStream>> + Send;
 
-    /// A tool with its schema.
+    /// Description and schema of a tool.
     fn tool(&self, name: &str) -> impl Future<Output = HostResult<ToolDescription>> + Send;
 
-    /// Calls a tool once under a key that the runs of `scope` share.
+    /// Calls a tool at most once for a key. `scope`: runs that share the key.
     fn call_tool(
         &self,
         name: &str,
@@ -56,7 +56,7 @@ pub trait GraphAgentHost: RecordsHost {
         scope: KeyScope,
     ) -> impl Future<Output = HostResult<Value>> + Send;
 
-    /// Bytes of an artifact from `first` to `last`, both included.
+    /// Bytes of an artifact from `first` to `last`, inclusive.
     fn read_artifact(
         &self,
         id: &str,
@@ -64,27 +64,27 @@ pub trait GraphAgentHost: RecordsHost {
         last: u64,
     ) -> impl Future<Output = HostResult<Vec<u8>>> + Send;
 
-    /// Passages of a knowledge base.
+    /// Passages of a knowledge base for a query.
     fn retrieve(
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
     ) -> impl Future<Output = HostResult<Vec<RetrievalResultEntry>>> + Send;
 
-    /// Starts a child run; the same key answers with the same run.
+    /// Starts a child run. A repeated idempotency key returns the existing run.
     fn spawn_child(
         &self,
         request: &ChildRunRequest,
     ) -> impl Future<Output = HostResult<ChildRun>> + Send;
 
-    /// A child run, after its end or `wait_seconds`; `None` when this run may see none of that id.
+    /// State of a child run, after its end or `wait_seconds`. `None` if this run has no access to that id.
     fn child_run(
         &self,
         id: RunId,
         wait_seconds: u64,
     ) -> impl Future<Output = HostResult<Option<ChildRun>>> + Send;
 
-    /// Asks a child run to end.
+    /// Requests the cancel of a child run.
     fn cancel_child(&self, id: RunId, reason: &str) -> impl Future<Output = HostResult<()>> + Send;
 }
 

@@ -1,9 +1,9 @@
-//! The protocol agent: a runner whose model declares graphs of actions, on nothing but the public host API.
+//! The protocol agent: a runner whose model declares graphs of actions. It uses only the public host API.
 //!
 //! The crate `action-graph` decides, this service acts, and the host authorizes every effect again. Reading order:
-//! [`agent`] is one run from its start to its terminal; `turn` asks the model and accepts its declarations; `drive`
-//! runs graphs; `execute` calls tools, agents and persons; [`records`] stores graphs between runs. The gateway is behind
-//! [`host::GraphAgentHost`], so that everything runs without a network.
+//! [`agent`] is one run from its start to its terminal result; `turn` calls the model and accepts its declarations;
+//! `drive` runs graphs; `execute` calls tools, agents and persons; [`records`] stores graphs between runs. The trait
+//! [`host::GraphAgentHost`] abstracts the gateway, so that tests run without a network.
 
 pub mod agent; // start here
 pub mod config;

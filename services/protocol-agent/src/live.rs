@@ -1,4 +1,4 @@
-//! Graphs that a run holds in memory.
+//! In-memory state of the graphs of a run.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use action_graph::rules::KnownGraph;
 use action_graph::schedule::Why;
 use tokio::time::Instant;
 
-/// A graph of this run, with what the service remembers of it.
+/// Graph of this run with its state outside the scheduler.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -19,46 +19,46 @@ use tokio::time::Instant;
 )]
 pub(crate) struct LiveGraph {
     pub(crate) graph: Graph,
-    /// Why nothing of it moves; absent while something does, and for plans.
+    /// Reason for quiescence; absent while the graph moves, and for plans.
     pub(crate) why: Option<Why>,
-    /// The model's output that declared it in this run.
+    /// Model output that declared the graph in this run.
     pub(crate) raw: Option<String>,
     /// Warnings of its declaration.
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// Generation and transition of the last observation.
     pub(crate) seen: Option<(u32, u64)>,
-    /// The projection that the user has.
+    /// Last projection sent to the user.
     pub(crate) shown: Option<Projection>,
-    /// When it was sent.
+    /// Time of that projection, for the rate limit.
     pub(crate) shown_at: Option<Instant>,
-    /// Whether it has changed since.
+    /// Changed since that projection.
     pub(crate) is_dirty: bool,
-    /// Whether the user has the whole of its end.
+    /// The complete final projection was sent.
     pub(crate) is_reported: bool,
-    /// Effects of unknown outcome that a person was asked about.
+    /// Attempts of unknown outcome with a question to a person.
     pub(crate) asked: BTreeSet<(ActionId, u32)>,
-    /// Whether a bound of the records was reached before.
+    /// A bound of the records was reached.
     pub(crate) is_full: bool,
-    /// Whether it takes no part any more: closed, or driven by another run.
+    /// Inactive: closed, or driven by another run.
     pub(crate) is_closed: bool,
 }
 
-/// The party that a graph waits for.
+/// Party or condition that a graph waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GraphWait {
-    /// It moves by itself.
+    /// None: it moves by itself.
     Moving,
-    /// It is a plan, and has not begun.
+    /// A decision to start: it is a plan.
     Plan,
-    /// The model decides, or answers.
+    /// A decision or answer of the model.
     Model,
-    /// A person answers.
+    /// An answer of a person.
     User,
-    /// A child run ends.
+    /// The end of a child run.
     Child,
-    /// A time comes.
+    /// A timer.
     Time,
-    /// Nothing: it takes no part any more.
+    /// None: it is inactive.
     Nothing,
 }
 
@@ -84,7 +84,7 @@ impl LiveGraph {
         &self.graph.id
     }
 
-    /// The party that it waits for.
+    /// Party or condition that the graph waits for.
     pub(crate) fn need(&self) -> GraphWait {
         if self.is_closed {
             return GraphWait::Nothing;
@@ -102,7 +102,7 @@ impl LiveGraph {
         }
     }
 
-    /// Whether it goes on later, without the model.
+    /// True if the graph continues later without the model.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             self.need(),
@@ -110,14 +110,14 @@ impl LiveGraph {
         )
     }
 
-    /// Whether a child run works for it.
+    /// True if an action waits for a child run.
     pub(crate) fn waits_for_child(&self) -> bool {
         self.nodes_in(NodeState::Waiting(Wait::Child))
             .next()
             .is_some()
     }
 
-    /// Whether a question of it is open.
+    /// True if a question of the graph is open.
     pub(crate) fn has_question(&self) -> bool {
         let waits = [Wait::User, Wait::Approval];
         let mut waits = waits.into_iter().map(NodeState::Waiting);
@@ -126,18 +126,18 @@ impl LiveGraph {
                 || self.uncertain().any(|node| self.is_asked(node)))
     }
 
-    /// Effects of unknown outcome.
+    /// Actions with an effect of unknown outcome.
     pub(crate) fn uncertain(&self) -> impl Iterator<Item = &Node> {
         self.nodes_in(NodeState::Uncertain)
     }
 
-    /// Whether a person was asked about this attempt.
+    /// True if a question about this attempt was sent.
     pub(crate) fn is_asked(&self, node: &Node) -> bool {
         let attempt = (node.action.id.clone(), node.attempt);
         self.asked.contains(&attempt)
     }
 
-    /// Whether effects of unknown outcome are all that it waits for, and a person was asked about each.
+    /// True if the graph waits only for answers about effects of unknown outcome.
     fn is_asked_alone(&self) -> bool {
         let mut uncertain = self.uncertain().peekable();
         uncertain.peek().is_some()
@@ -152,9 +152,10 @@ impl LiveGraph {
             .filter(move |node| node.state == state)
     }
 
-    /// Facts of it for later declarations. A graph that waits for a decision is open, so that it may be revised.
+    /// Facts about the graph for later declarations.
     pub(crate) fn known(&self) -> KnownGraph {
         let known = KnownGraph::from(&self.graph);
+        // A graph that waits for a decision counts as open, so that it can be revised.
         let is_open = known.open || self.why == Some(Why::Decide);
         let open = is_open && !self.is_closed;
         KnownGraph { open, ..known }

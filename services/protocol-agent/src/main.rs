@@ -1,4 +1,4 @@
-//! Serves the protocol agent: a plain HTTP service, to be registered as a runner endpoint.
+//! HTTP service of the protocol agent, to be registered as a runner endpoint.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -60,13 +60,13 @@ async fn main() -> anyhow::Result<()> {
         let _stop = stop.drop_guard_ref();
         stop_requested().await
     };
-    // The signal handler stands before the first connection is accepted.
+    // `stopping` first: its signal handler is installed before the first connection is accepted.
     tokio::try_join!(stopping, serving)?;
     Ok(())
 }
 
 /// Prints the only line on standard output: the agent's address, for people and scripts.
-#[expect(clippy::print_stdout, reason = "the first line says where we listen")]
+#[expect(clippy::print_stdout, reason = "the first line announces the address")]
 fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
     println!("{id} listening on http://{}", listener.local_addr()?);
     Ok(())

@@ -1,4 +1,4 @@
-//! The manifest: identity, capabilities, permissions and configuration form of the protocol agent.
+//! Manifest of the protocol agent: identity, capabilities, permissions and configuration form.
 
 use protocol::id::RunnerId;
 use protocol::manifest::{
@@ -9,10 +9,10 @@ use protocol::resources::{
     ModelOperation, StateScope, StorageArea, ToolOperation,
 };
 
-/// The id under which the agent is offered unless its operator names another.
+/// Default runner id.
 pub const RUNNER_ID: &str = "plugin:runnel/protocol-agent/default";
 
-/// The manifest of the agent under that id.
+/// Manifest of the agent with this runner id.
 pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
     let label = I18n::from_iter([
         ("en_US".to_owned(), "Protocol agent".to_owned()),
@@ -53,7 +53,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             storage: vec![StorageArea::Binding],
             interactions: InteractionOperation::ALL.to_vec(),
             agents: AgentOperation::ALL.to_vec(),
-            // Results of tools that are larger than an answer holds.
+            // Tool results that exceed a response are stored as artifacts and read back.
             artifacts: vec![ArtifactOperation::Read],
             state: vec![StateScope::Conversation],
             ..Permissions::default()
@@ -68,7 +68,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
     }
 }
 
-/// The configuration form: flat fields, each with a default.
+/// Configuration form: flat fields, each with a default.
 fn form() -> Vec<FormItem> {
     serde_json::from_str(include_str!("config_schema.json"))
         .expect("the embedded form is a list of fields")

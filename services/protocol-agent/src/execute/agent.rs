@@ -1,4 +1,4 @@
-//! Delegation: an action as a child run of another agent.
+//! Delegation: actions as child runs of other agents.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use crate::execute::tool::failure_of;
 use crate::execute::{AttemptReport, ExecutorEnv, jitter};
 use crate::host::GraphAgentHost;
 
-/// Seconds that one look at a child run waits.
+/// Long-poll timeout for the end of a child run, in seconds.
 const WAIT_SECONDS: u64 = 25;
-/// Looks in a row that may fail.
+/// Maximum consecutive failures of that poll.
 const MOST_FAILURES: u32 = 20;
-/// Pause after a failed look.
+/// Pause after a failed call.
 const PAUSE: Duration = Duration::from_secs(1);
 const NO_QUESTIONS: &str = "You cannot ask the user. If a person must answer first, say so with the outcome \
 need_input; if the work cannot be done, say why with the outcome not_done.";
 
-/// The request that starts the child run of an action; a failure if a reference has no value, or a right may not be given.
+/// Request for the child run of an action. Fails for a reference without a value, or a right that may not be passed on.
 pub(crate) fn request(
     env: &ExecutorEnv<impl GraphAgentHost>,
     graph: &Graph,
@@ -66,8 +66,7 @@ pub(crate) fn request(
     })
 }
 
-/// The rights of the child run. A child cannot ask, so that a tool whose effect needs an approval is given only if the
-/// action named it and was approved with it.
+/// Grants of the child run: those that the action requests, or all tools that need no approval.
 fn grants(
     env: &ExecutorEnv<impl GraphAgentHost>,
     node: &Node,
@@ -89,6 +88,7 @@ fn grants(
         grants.tools = Some(open.map(|tool| tool.tool_name.clone()).collect());
         return Ok(grants);
     };
+    // A child run cannot ask a person. A guarded tool needs an approval that included its name.
     let resolved = node.action.resolved.as_ref();
     let approved = resolved.filter(|resolved| resolved.approval);
     for tool in tools.iter().filter(|tool| named.contains(&tool.tool_name)) {
@@ -107,12 +107,13 @@ fn grants(
     Ok(grants)
 }
 
-/// Starts the child run. The same key finds the same run again.
+/// Starts the child run.
 pub(crate) async fn spawn(
     env: &ExecutorEnv<impl GraphAgentHost>,
     request: &ChildRunRequest,
 ) -> AttemptReport {
     let mut answer = env.host.spawn_child(request).await;
+    // A lost response is safe to repeat: the same idempotency key returns the same run.
     if answer.as_ref().is_err_and(|error| error.retryable) {
         tokio::time::sleep(PAUSE).await;
         answer = env.host.spawn_child(request).await;
@@ -140,6 +141,7 @@ pub(crate) async fn follow(env: &ExecutorEnv<impl GraphAgentHost>, run: RunId) -
             Ok(Some(child)) if child.status.is_terminal() => return outcome_of(&child),
             Ok(Some(_)) => failures = 0,
             Ok(None) => return ActionOutcome::Err(unknown()),
+            // The child run continues during an outage of the gateway, so the poll does, too.
             Err(error) if error.retryable && failures < MOST_FAILURES => {
                 failures += 1;
                 tokio::time::sleep(PAUSE).await;
@@ -149,7 +151,7 @@ pub(crate) async fn follow(env: &ExecutorEnv<impl GraphAgentHost>, run: RunId) -
     }
 }
 
-/// The failure of a child run that the host does not know.
+/// Failure of a child run that the host does not find.
 pub(crate) fn unknown() -> ActionFailure {
     let message = "the child run is not known any more";
     ActionFailure {
@@ -159,7 +161,7 @@ pub(crate) fn unknown() -> ActionFailure {
     }
 }
 
-/// The end of a child run as the end of its action. A task that was not done is delivered and opens no edge.
+/// Converts the end of a child run to the outcome of its action.
 pub(crate) fn outcome_of(child: &ChildRun) -> ActionOutcome {
     let code = match child.status {
         RunStatus::Completed => return completed(child),
@@ -195,6 +197,7 @@ fn completed(child: &ChildRun) -> ActionOutcome {
     output.artifacts.push(("child".to_owned(), reference));
     ActionOutcome::Ok {
         output,
+        // An unfinished task is delivered to the model, but starts no dependent action.
         satisfying: outcome == RunOutcome::Ok && !said.trim().is_empty(),
     }
 }

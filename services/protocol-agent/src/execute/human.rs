@@ -1,4 +1,4 @@
-//! Questions to a person: forms, approvals and effects of unknown outcome, and what their answers mean.
+//! Questions to a person (forms, approvals, effects of unknown outcome) and the interpretation of their answers.
 
 mod approval;
 mod form;
@@ -20,21 +20,21 @@ use crate::writer::known;
 pub(crate) use approval::{Consent, calls_of, consent_of, grouped, request as approvals};
 pub(crate) use form::{outcome, request as question};
 
-/// Characters of a title.
+/// Maximum characters of a title. Below the gateway's bound, as the other limits here.
 const TITLE: usize = 900;
-/// Characters of a description.
+/// Maximum characters of a description.
 pub(crate) const DESCRIPTION: usize = 9_900;
-/// Characters of a label.
+/// Maximum characters of a label.
 const LABEL: usize = 500;
 
-/// It happened.
+/// Answer: the effect happened.
 const HAPPENED: &str = "happened";
-/// It did not happen: run it again.
+/// Answer: the effect did not happen, repeat it.
 const AGAIN: &str = "again";
-/// It did not happen, and shall not.
+/// Answer: the effect did not happen, skip it.
 const GIVE_UP: &str = "give_up";
 
-/// The result that asks.
+/// Result that sends a question.
 pub(crate) fn asking(request: &InteractionRequest) -> AgentRunResult {
     let payload = ActionRequestedPayload {
         action: INTERACTION_REQUESTED.to_owned(),
@@ -44,7 +44,7 @@ pub(crate) fn asking(request: &InteractionRequest) -> AgentRunResult {
     known(ResultType::ActionRequested, &payload)
 }
 
-/// The question about an effect of unknown outcome: only a person may say that it happened.
+/// Question about an effect of unknown outcome.
 pub(crate) fn uncertain(
     id: String,
     graph: &Graph,
@@ -62,7 +62,7 @@ pub(crate) fn uncertain(
     let actions = vec![
         button(
             HAPPENED,
-            "It happened: go on",
+            "It happened: continue",
             InteractionActionStyle::Primary,
         ),
         button(
@@ -83,11 +83,12 @@ pub(crate) fn uncertain(
     )
 }
 
-/// Why an answer did not come, in words for a person. Messages of the host API are advice for runners.
+/// Reason for a missing response, as text for a person.
 fn cause(node: &Node) -> &str {
     let Some(error) = &node.error else {
         return "the reason is not known";
     };
+    // Messages of the host API advise runners; these codes get a text for persons.
     match error.code {
         Code::Canceled => "the run was cancelled meanwhile",
         Code::Timeout | Code::Deadline => "it took too long",
@@ -96,11 +97,12 @@ fn cause(node: &Node) -> &str {
     }
 }
 
-/// The decision of an answer to that question.
+/// Decision for an answer to the question about an effect of unknown outcome.
 pub(crate) fn verdict(submission: &Submission) -> DecisionChoice {
     match submission.action.as_deref() {
         Some(HAPPENED) => DecisionChoice::Continue,
         Some(AGAIN) => DecisionChoice::Retry,
+        // Unknown buttons must not repeat an effect.
         _ => DecisionChoice::Skip,
     }
 }
@@ -142,7 +144,7 @@ fn request(
     }
 }
 
-/// The first characters of a text.
+/// Clips a text to its first characters, with an ellipsis.
 fn clip(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! Services and pipelines, called through HTTP tools of the host: only the gateway opens outside connections.
+//! Services and pipelines, called through HTTP tools of the host. Only the gateway opens outside connections.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::execute::ExecutorEnv;
 use crate::execute::tool::{ToolJob, call};
 use crate::host::GraphAgentHost;
 
-/// Time of a question about the fate of a call.
+/// Timeout of a status tool.
 const STATUS_TIME: Duration = Duration::from_secs(20);
 
-/// The remote of this class and name.
+/// Finds a remote by class and name.
 pub(crate) fn find<'a>(
     remotes: &'a [Remote],
     kind: ExecutorKind,
@@ -27,9 +27,10 @@ pub(crate) fn find<'a>(
     remotes.iter().find(is_it)
 }
 
-/// The call of a remote's tool. Arguments of the operator win over those of the model.
+/// Call of a remote's tool.
 pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Duration) -> ToolJob {
     let mut parameters = execute.input.as_object().cloned().unwrap_or_default();
+    // Extended last: the operator's arguments override those of the model.
     parameters.extend(remote.arguments.clone());
     ToolJob {
         tool: remote.tool.clone(),
@@ -41,8 +42,8 @@ pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Dur
     }
 }
 
-/// Asks the remote's status tool about a call of unknown outcome: whether it happened, and its output. `None`:
-/// it does not know, or there is no such tool. The tool takes `{"key": …}` and answers `{"done": bool, "output"?: …}`.
+/// Queries the remote's status tool for a call of unknown outcome: true if it happened, and its output. `None` without
+/// a tool or a usable response. The tool takes `{"key": …}` and returns `{"done": bool, "output"?: …}`.
 pub(crate) async fn status(
     env: &ExecutorEnv<impl GraphAgentHost>,
     remote: &Remote,
@@ -52,6 +53,7 @@ pub(crate) async fn status(
     let job = ToolJob {
         tool,
         parameters: JsonObject::from_iter([("key".to_owned(), json!(key))]),
+        // A new key for each query: a repeated key would return the first response.
         key: format!("status.{}", Uuid::new_v4().simple()),
         scope: KeyScope::Run,
         time: STATUS_TIME,

@@ -1,4 +1,4 @@
-//! Words of the runtime that need nothing but their bound arguments: merge and summarize.
+//! Words of the runtime that depend only on their bound arguments: merge and summarize.
 
 use action_graph::code::Code;
 use action_graph::node::{ActionOutput, Sent, SummarySource};
@@ -11,7 +11,7 @@ use crate::execute::ExecutorEnv;
 use crate::execute::tool::summary_by;
 use crate::host::GraphAgentHost;
 
-/// The values of `refs`. A text that is a reference was not bound: the model is told how to bind it.
+/// Values of `refs`. Fails for a text that is an unbound reference; the message tells the model how to bind it.
 fn values(execute: &Execute) -> Result<Vec<Value>, ActionFailure> {
     let values = execute.input.get("refs").and_then(Value::as_array);
     let values = values.cloned().unwrap_or_default();
@@ -32,7 +32,7 @@ fn values(execute: &Execute) -> Result<Vec<Value>, ActionFailure> {
     }
 }
 
-/// `runtime.merge`: texts as sections of one text, anything else as a list.
+/// `runtime.merge`: texts become sections of one text, other values a list.
 pub(crate) fn merge(execute: &Execute) -> ActionOutcome {
     match values(execute) {
         Ok(values) => done(words::merge(&values)),
@@ -40,7 +40,7 @@ pub(crate) fn merge(execute: &Execute) -> ActionOutcome {
     }
 }
 
-/// `runtime.summarize`: by the summarizer model where one is configured, else mechanically.
+/// `runtime.summarize`: by the configured summarizer model, otherwise mechanically. A model failure is no failure.
 pub(crate) async fn summarize(
     env: &ExecutorEnv<impl GraphAgentHost>,
     execute: &Execute,
@@ -72,7 +72,7 @@ pub(crate) async fn summarize(
     }
 }
 
-/// A successful end with this output.
+/// Successful outcome with this output.
 pub(crate) fn done(output: ActionOutput) -> ActionOutcome {
     ActionOutcome::Ok {
         output,

@@ -119,7 +119,7 @@ async fn approvals_are_listed_and_revoked_by_command() {
     answers(&host, &asked, "allow_conversation", &json!({})).await;
 
     let listed = command("/approvals").await;
-    assert!(listed.contains("every `send`, whatever x says"), "{listed}");
+    assert!(listed.contains("every `send`, with any x"), "{listed}");
     let name = listed.split('`').nth(1).unwrap();
     let unknown = command("/approvals revoke s_0").await;
     assert!(unknown.starts_with("There is no approval"), "{unknown}");

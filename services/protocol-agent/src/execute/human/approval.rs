@@ -1,4 +1,4 @@
-//! Approvals: one question for all actions that wait together, each with its bound arguments.
+//! Approvals: one question for several waiting actions, each with its bound arguments.
 
 use action_graph::graph::Millis;
 use action_graph::ids::ActionId;
@@ -14,19 +14,19 @@ use serde_json::Value;
 use super::{DESCRIPTION, LABEL, button, clip};
 use crate::records::{Submission, pattern};
 
-/// This call, once.
+/// Allows this call once.
 const ONCE: &str = "allow_once";
-/// Calls of this pattern, for the conversation.
+/// Allows calls of the displayed pattern for the conversation.
 const CONVERSATION: &str = "allow_conversation";
-/// Not at all.
+/// Refuses the call.
 const REFUSE: &str = "refuse";
-/// The answers stand in the fields.
+/// Submits the answers of the fields.
 const SUBMIT: &str = "submit";
-/// Bytes of arguments in a question about an effect of unknown outcome.
+/// Maximum bytes of arguments in a question about an effect of unknown outcome.
 const ARGUMENTS: usize = 3_000;
-/// Most actions of one question. With their labels its text stays below the gateway's bound.
+/// Maximum actions of one question. Its text with all labels stays below the gateway's bound.
 const TOGETHER: usize = 16;
-/// Between the texts of two actions.
+/// Separator between the texts of two actions.
 const GAP: &str = "\n\n";
 const LABELS: [(&str, &str); 3] = [
     (ONCE, "Allow once"),
@@ -34,31 +34,32 @@ const LABELS: [(&str, &str); 3] = [
     (REFUSE, "Refuse"),
 ];
 
-/// The answer to an approval.
+/// Answer to an approval question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consent {
-    /// Exactly these arguments, once.
+    /// Allows exactly these arguments once.
     Once,
-    /// Calls of the pattern that was shown, for the conversation.
+    /// Allows calls of the displayed pattern for the conversation.
     Conversation,
-    /// No.
+    /// Refuses the call.
     Refuse,
 }
 
-/// Approvals by the questions that ask for them.
+/// Approvals grouped by question.
 #[derive(Debug, Default)]
 pub(crate) struct GroupedApprovals {
     pub(crate) groups: Vec<Vec<ApprovalRequest>>,
-    /// Actions that no question can show.
+    /// Actions that no question can display completely.
     pub(crate) too_long: Vec<ActionId>,
 }
 
-/// Groups approvals so that each question shows all arguments of its actions: what is not shown cannot be allowed.
+/// Groups approvals so that each question shows all arguments of its actions.
 pub(crate) fn grouped(requests: Vec<ApprovalRequest>) -> GroupedApprovals {
     let mut grouped = GroupedApprovals::default();
     let mut used = 0;
     for request in requests {
         let length = text(&request).chars().count();
+        // An approval of hidden arguments would be blind, so such an action gets no question.
         if length > DESCRIPTION {
             grouped.too_long.push(request.id);
             continue;
@@ -78,7 +79,7 @@ pub(crate) fn grouped(requests: Vec<ApprovalRequest>) -> GroupedApprovals {
     grouped
 }
 
-/// The question: buttons for one action, a field for each of several.
+/// Question with buttons for one action, or with a field for each of several.
 pub(crate) fn request(
     id: String,
     requests: &[ApprovalRequest],
@@ -139,7 +140,7 @@ fn option(value: &str, label: &str) -> InteractionOption {
     }
 }
 
-/// Tool, effects, bound arguments with their hash, and the calls that an approval for the conversation would cover.
+/// Text of one action: tool, effects, arguments with their hash, and the calls covered by a conversation approval.
 fn text(request: &ApprovalRequest) -> String {
     let effects: Vec<_> = request.effects.iter().map(|one| one.as_str()).collect();
     let effects = effects.join(", ");
@@ -158,7 +159,7 @@ fn text(request: &ApprovalRequest) -> String {
     )
 }
 
-/// The calls that an approval for the conversation covers, in words.
+/// Calls covered by an approval for the conversation, as text.
 pub(crate) fn calls_of(pattern: &StandingApproval) -> String {
     let name = |pointer: &str| pointer.trim_start_matches('/').to_owned();
     let fixed = pattern.arguments.iter();
@@ -172,19 +173,18 @@ pub(crate) fn calls_of(pattern: &StandingApproval) -> String {
         text.push_str(&fixed.join(", "));
     }
     if !free.is_empty() {
-        text.push_str(", whatever ");
+        text.push_str(", with any ");
         text.push_str(&free.join(", "));
-        text.push_str(" says");
     }
     text
 }
 
-/// A block of JSON. A fence within it cannot end it.
+/// JSON as a code block. Fences within it are replaced, so that arguments cannot end the block.
 fn block(text: &str) -> String {
     format!("```json\n{}\n```", text.replace("```", "'''"))
 }
 
-/// Arguments as a block of JSON, with a word where they are longer than shown.
+/// Arguments as a JSON block, with the number of omitted bytes.
 pub(super) fn arguments(input: Option<&Value>) -> String {
     let text = input.map(pretty).unwrap_or_default();
     let end = text.floor_char_boundary(ARGUMENTS);
@@ -195,7 +195,7 @@ pub(super) fn arguments(input: Option<&Value>) -> String {
     format!("{}{more}", block(&text[..end]))
 }
 
-/// The answer about one action. Anything that is not an approval is a refusal.
+/// Answer about one action.
 pub(crate) fn consent_of(action: &ActionId, submission: &Submission) -> Consent {
     let word = match submission.action.as_deref() {
         Some(SUBMIT) | None => submission
@@ -207,6 +207,7 @@ pub(crate) fn consent_of(action: &ActionId, submission: &Submission) -> Consent 
     match word {
         Some(ONCE) => Consent::Once,
         Some(CONVERSATION) => Consent::Conversation,
+        // Fail closed: unknown buttons and values refuse.
         _ => Consent::Refuse,
     }
 }

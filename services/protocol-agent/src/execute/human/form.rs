@@ -1,4 +1,4 @@
-//! `human.ask` and `human.approve`: forms, choices and confirmations.
+//! Questions of `human.ask` and `human.approve`: forms, choices and confirmations.
 
 use action_graph::code::Code;
 use action_graph::graph::Millis;
@@ -16,16 +16,16 @@ use crate::records::Submission;
 const SUBMIT: &str = "submit";
 const DECLINE: &str = "decline";
 const YES: &str = "yes";
-/// Beginning of the ids of buttons for choices.
+/// Id prefix of choice buttons, followed by the index of the choice.
 const CHOICE: &str = "choice_";
-/// Most options of one field.
+/// Maximum options of one field.
 const MOST_OPTIONS: usize = 100;
-/// Most characters of a field's name.
+/// Maximum characters of a field name.
 const MOST_NAME: usize = 128;
-/// Most choices as buttons.
+/// Maximum choice buttons of one question.
 const MOST_BUTTONS: usize = 16;
 
-/// The kind of a question, by its bound arguments.
+/// Kind of a question, by its bound arguments.
 fn kind_of(execute: &Execute) -> InteractionKind {
     let kind = execute.input.get("kind").and_then(Value::as_str);
     match (execute.target.as_str(), kind) {
@@ -35,7 +35,7 @@ fn kind_of(execute: &Execute) -> InteractionKind {
     }
 }
 
-/// The question of an action; a failure where its fields cannot be asked.
+/// Question of an action. Fails for unusable fields; the message tells the model how to correct them.
 pub(crate) fn request(
     id: String,
     execute: &Execute,
@@ -61,6 +61,7 @@ pub(crate) fn request(
                 .enumerate()
                 .take(MOST_BUTTONS)
                 .map(|(index, label)| {
+                    // By index: labels may exceed the length of an id or repeat.
                     button(
                         &format!("{CHOICE}{index}"),
                         label,
@@ -150,7 +151,7 @@ fn field(one: &Value) -> Result<InteractionField, ActionFailure> {
     })
 }
 
-/// Options as texts, or as objects with value and label.
+/// Options of a field: texts, or objects with value and label. Duplicates are dropped.
 fn options(one: &Value) -> Vec<InteractionOption> {
     let list = one.get("options").and_then(Value::as_array);
     let read = |option: &Value| {
@@ -177,11 +178,11 @@ fn options(one: &Value) -> Vec<InteractionOption> {
     options
 }
 
-/// The end of an action by its answer. A refusal is an output, too; it opens edges only where a field says
-/// `allow_decline`.
+/// Outcome of an action by its answer. A refusal is an output, too; it satisfies the action only with `allow_decline`.
 pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> ActionOutcome {
     let button = submission.action.as_deref();
     let picked = button.and_then(|id| id.strip_prefix(CHOICE)?.parse::<usize>().ok());
+    // A client may send an index without a button.
     let choice = picked.and_then(|index| choices(&execute.input).get(index).copied());
     let kind = kind_of(execute);
     let (value, is_given) = match (kind, button, choice) {
