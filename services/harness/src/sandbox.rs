@@ -118,8 +118,8 @@ pub fn support() -> Support {
 }
 
 impl Confinement {
-    /// Protections of this confinement that the machine lacks, named for logs, manifests and errors. Scopes are optional
-    /// and not listed.
+    /// Protections of this confinement that the machine lacks, named for logs, manifests and errors. Scopes are
+    /// optional and not listed.
     pub fn missing(&self, support: Support) -> Vec<&'static str> {
         self.missing_as(support, rustix::process::geteuid())
     }

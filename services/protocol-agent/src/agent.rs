@@ -164,6 +164,7 @@ async fn work(
 fn end_of(context: &AgentRunContext, config: &Config, clock: RunClock) -> Instant {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
     let now = clock.now() as f64 / 1_000.0;
+    // The clocks of gateway and runner may differ, so the deadline may lie in the past.
     let host = context.runtime.deadline_at.map(|at| (at - now).max(0.0));
     let host = host.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let time = host.unwrap_or(NO_DEADLINE);
@@ -199,6 +200,7 @@ async fn run_session<H: GraphAgentHost>(
     };
     match ended {
         Ok(ended) => {
+            // Cancels of child runs need the run's token, which expires with the run.
             session.driver.graphs.work.finish_detached().await;
             Ok(ended)
         }
@@ -385,6 +387,7 @@ async fn is_cancelled_by_user(host: &impl GraphAgentHost) -> bool {
     let asked = tokio::time::timeout(ASK_TIME, host.run()).await;
     match asked {
         Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
+        // The gateway answers calls of a cancelled run with this error.
         Ok(Err(error)) => error.is_cancelled(),
         Err(_) => false,
     }

@@ -73,6 +73,7 @@ async fn tool_entry(
         ),
         None => match host.tool(name).await {
             Ok(detail) => (detail.description, detail.parameters),
+            // An ended run must not continue with an incomplete catalogue.
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
                 return Err(failed);
             }
@@ -131,6 +132,7 @@ pub(crate) fn known_effects(tool: &ToolResource, config: &Config) -> BTreeSet<Ef
 
 fn idempotency_of(tool: &ToolResource) -> Idempotency {
     match (tool.effect, tool.idempotent) {
+        // A read has no effect that a repetition could double.
         (Some(ToolEffect::Read), _) | (_, Some(true)) => Idempotency::Safe,
         (_, Some(false)) => Idempotency::Unsafe,
         (_, None) => Idempotency::Unknown,

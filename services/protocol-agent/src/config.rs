@@ -46,7 +46,7 @@ pub struct Config {
     pub approves_plans: bool,
     /// Facts about tools from the operator, by tool name.
     pub effects: BTreeMap<String, ToolFacts>,
-    /// Services and pipelines behind tools of the host.
+    /// Services and pipelines, called through tools of the host.
     pub remotes: Vec<Remote>,
     /// Execution of delegated actions.
     pub delegation: Delegation,
@@ -140,6 +140,7 @@ impl Config {
                 Replay::Hybrid,
             ),
             budgets: Budgets {
+                // 0 means unbounded.
                 tokens: Some(reader.integer("max-tokens", 0, u64::MAX, 0)).filter(|most| *most > 0),
                 window,
                 reserve: reader.size("context-reserve-tokens", 0, 10_000_000, 16_384),
@@ -239,6 +240,7 @@ fn summarizer(reader: &mut TableReader<'_>, resources: &AgentResources) -> Optio
     let mut granted = resources.models.iter();
     let is_granted = granted
         .any(|model| model.model_id == id && model.operations.contains(&ModelOperation::Invoke));
+    // Without a grant, summaries are mechanical; the run does not fail.
     is_granted.then_some(id)
 }
 

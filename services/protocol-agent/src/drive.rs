@@ -50,6 +50,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                     Err(error) => self.graphs.work.broke(&key, &error),
                 },
                 () = at(timer) => self.fire(),
+                // The loop sends due patches at its start.
                 () = at(shows) => {}
                 () = sleep_until(end) => return Err(Halt::Deadline),
             }
@@ -66,6 +67,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             .clock
             .now()
             .saturating_add(crate::clock::millis(self.graphs.env.left()));
+        // A timer after the end of work is left to the next run.
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
         }
@@ -247,6 +249,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 let is_first = !std::mem::replace(&mut live.is_full, true);
                 // Queued starts are not stored, so none of them may run.
                 self.work.call_off(&graph);
+                // One event is enough: all further writes of the record fail in the same way.
                 if is_first {
                     self.work.events.push_back((graph, GraphEvent::BudgetGone));
                 }

@@ -148,6 +148,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             .live_graphs
             .iter()
             .any(crate::live::LiveGraph::waits)
+            // At the deadline, moving graphs stay stored and continue in the next run.
             || limit == Limit::Deadline
                 && self
                     .driver
@@ -303,6 +304,7 @@ fn why_not(node: &Node) -> String {
             let error = node.error.as_ref();
             let message =
                 error.map_or("", |error| error.message.lines().next().unwrap_or_default());
+            // Messages of tools may be long reports; a list shows the beginning of the first line.
             let short: String = message.chars().take(120).collect();
             return format!(": failed, {short}");
         }

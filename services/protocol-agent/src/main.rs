@@ -43,6 +43,7 @@ async fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let log = EnvFilter::try_new(&cli.log).context("--log cannot be understood")?;
+    // Standard output carries only the address.
     tracing_subscriber::fmt()
         .with_env_filter(log)
         .with_writer(std::io::stderr)

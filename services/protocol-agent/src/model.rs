@@ -1,4 +1,4 @@
-//! Asking a model: the configured ones in their order until one has begun to answer.
+//! Model calls: the configured models are tried in order until one begins to answer.
 
 mod collect;
 mod scan;
@@ -22,46 +22,46 @@ use crate::writer::ResultWriter;
 use collect::CollectedOutput;
 use scan::AnswerScan;
 
-/// The models of a run. The first model that answers serves the rest of the run.
+/// Fallback chain of models. The first model that answers serves the rest of the run.
 #[derive(Debug)]
 pub(crate) struct ModelChain {
     choices: Vec<ModelOption>,
 }
 
-/// One output of a model.
+/// Output of one model call.
 #[derive(Debug)]
 pub(crate) struct ModelReply {
     pub(crate) output: ModelOutput,
     pub(crate) usage: Option<LlmTokenUsage>,
 }
 
-/// Parts of a growing output that the user sees.
+/// Parts of a streamed output that are shown to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VisibleParts {
-    /// Nothing before its end.
+    /// Nothing before the end of the output.
     Nothing,
-    /// Its text.
+    /// The text.
     Text,
-    /// The message of an answer by the carrier.
+    /// The message of an answer in the carrier's arguments.
     Answer,
 }
 
-/// Why no model has answered.
+/// Failure of a model call.
 #[derive(Debug)]
 pub(crate) enum ModelCallFailure {
-    /// The request is larger than the model's window.
+    /// The request exceeds the model's context window.
     Overflow(HostError),
-    /// The run itself is over: cancelled, or past its deadline.
+    /// The run has ended: cancelled, or past its deadline.
     Over(HostError),
     /// No model answered.
     Silent {
-        /// The last error.
+        /// Error of the last model.
         last: String,
-        /// Models that were asked.
+        /// Number of models called.
         models: usize,
-        /// Whether one of them may answer later.
+        /// True if a model may answer a retry.
         retryable: bool,
-        /// Whether the last one refused the request as it is.
+        /// True if the last model rejected the form of the request.
         refused: bool,
     },
 }
@@ -92,7 +92,7 @@ impl ModelChain {
         Self { choices }
     }
 
-    /// Asks, and shows what `stream` names while it comes.
+    /// Calls the models in order. Shows the parts named by `stream` during the call.
     pub(crate) async fn ask(
         &mut self,
         host: &impl GraphAgentHost,
@@ -109,6 +109,7 @@ impl ModelChain {
         for (position, choice) in self.choices.iter_mut().enumerate() {
             let failed = match ask_one(choice, host, request, stream, writer).await {
                 Ok(asked) => {
+                    // Keep only this model: later calls must not wait for the failed ones again.
                     let chosen = self.choices.swap_remove(position);
                     self.choices = vec![chosen];
                     return Ok(asked);
@@ -129,6 +130,7 @@ impl ModelChain {
                 },
             ) = (&failed, &silent)
             else {
+                // Overflow and the end of the run concern all models.
                 return Err(failed);
             };
             tracing::warn!(model.id = choice.id, "model {} failed: {last}", choice.id);
@@ -143,7 +145,7 @@ impl ModelChain {
     }
 }
 
-/// Asks one model. A provider that refuses the pinned tool is asked without the pin from then on.
+/// Calls one model. After a provider has rejected the pinned tool, all its calls omit the pin.
 async fn ask_one(
     choice: &mut ModelOption,
     host: &impl GraphAgentHost,
@@ -183,6 +185,7 @@ async fn ask_as(
     stream: VisibleParts,
     writer: &mut ResultWriter,
 ) -> Result<ModelReply, ModelCallFailure> {
+    // Streaming helps only if deltas are shown; it is also the fallback without a grant of `invoke`.
     let wants_stream = writer.is_streaming() && stream != VisibleParts::Nothing || !choice.invokes;
     if wants_stream && choice.streams {
         let events = host.stream_model(&choice.id, request).await;
@@ -198,7 +201,7 @@ async fn ask_as(
     })
 }
 
-/// Reads a stream to its end. A stream that breaks off after its first piece is a cut-off output: nothing of it runs.
+/// Reads a stream to its end.
 async fn listen(
     mut events: ModelStream,
     stream: VisibleParts,
@@ -211,9 +214,11 @@ async fn listen(
         let event = match event {
             Ok(event) => event,
             Err(failed) if is_over(&failed) => return Err(ModelCallFailure::Over(failed)),
+            // Nothing was shown yet, so the next model may answer instead.
             Err(failed) if !collected.has_begun() => return Err(of_host(failed)),
             Err(failed) => {
-                tracing::warn!(code = failed.code, "the model's stream broke off");
+                // A truncated output: the parser rejects it, so that no incomplete action runs.
+                tracing::warn!(code = failed.code, "the model's stream ended early, treating its output as truncated");
                 collected.break_off();
                 break;
             }

@@ -1,4 +1,4 @@
-//! Decision points: what the model is shown of graphs that do not move, and what a person is asked about them.
+//! Decision points: observations of quiescent graphs for the model, and questions about unknown outcomes.
 
 use action_graph::action::ExecutorKind;
 use action_graph::declaration::{DecisionChoice, GraphDecision};
@@ -13,11 +13,11 @@ use crate::live::GraphWait;
 use crate::records::QuestionSubject;
 use crate::session::{GraphDriver, RunGraphs, RunTranscript, budget};
 
-/// Status tools that are asked for one decision point.
+/// Maximum actions of unknown outcome that are resolved at one decision point.
 const MOST_LOOKS: usize = 16;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    /// Drives all graphs to their next decision point, and observes them there.
+    /// Drives all graphs to their next decision point and observes them.
     pub(crate) async fn advance(&mut self, transcript: &mut RunTranscript) -> Result<(), Halt> {
         loop {
             self.drive().await?;
@@ -28,7 +28,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         self.observe(transcript).await
     }
 
-    /// Adds a turn for every graph that has come to a new decision point.
+    /// Adds a turn for every graph at a new decision point.
     async fn observe(&mut self, transcript: &mut RunTranscript) -> Result<(), Halt> {
         for position in 0..self.graphs.live_graphs.len() {
             self.observe_graph(position, transcript).await?;
@@ -38,7 +38,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(())
     }
 
-    /// The same for graphs that only the model could still move.
+    /// Like [`Self::observe`], only for graphs that wait for the model.
     pub(crate) async fn observe_ended(
         &mut self,
         transcript: &mut RunTranscript,
@@ -66,6 +66,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             return Ok(());
         };
         live.seen = Some(point);
+        // The turn is stored before the model reads it: a later run must show the same observation.
         let make = |graph: &action_graph::Graph| {
             TranscriptTurn::Protocol(protocol_turn(graph, why, budget(window)))
         };
@@ -82,7 +83,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 return Ok(());
             }
         };
-        // A run that died before it closed the graph has left this turn already.
+        // An earlier run that died before it closed the graph has stored this turn already.
         if !transcript.turns.contains(&turn) {
             transcript.turns.push(turn);
         }
@@ -90,7 +91,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         Ok(())
     }
 
-    /// Finds out about effects of unknown outcome: by a status tool, else by a person. Gives whether a graph moves on.
+    /// Resolves effects of unknown outcome by a status tool, otherwise by a person. True if a graph moves again.
     async fn resolve_uncertain(&mut self) -> Result<bool, Halt> {
         let mut moves = false;
         for position in 0..self.graphs.live_graphs.len() {
@@ -98,6 +99,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 continue;
             }
             let live = &self.graphs.live_graphs[position];
+            // Cloned: the loop below changes the graph.
             let open: Vec<Node> = live
                 .uncertain()
                 .filter(|node| !live.is_asked(node))
@@ -106,6 +108,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 .collect();
             for node in open {
                 let attempt = (node.action.id.clone(), node.attempt);
+                // Marked before the await: each attempt gets one question.
                 self.graphs.live_graphs[position]
                     .asked
                     .insert(attempt.clone());
@@ -120,6 +123,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 {
                     self.graphs.ask_outcome(position, &node).await?;
                 } else {
+                    // No question is possible in this run; the model sees the unknown outcome.
                     self.graphs.live_graphs[position].asked.remove(&attempt);
                 }
             }

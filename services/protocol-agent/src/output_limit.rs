@@ -1,4 +1,4 @@
-//! The size of a result line. The gateway ends a run that sends a longer one.
+//! Size limit of a result line. The gateway fails a run with a longer one.
 
 use protocol::JsonObject;
 use protocol::context::AgentRunContext;
@@ -10,12 +10,12 @@ const LINE_BYTES: u64 = 256 * 1024;
 /// Fraction of a line that is reserved for the members around the data.
 const RESERVED: usize = 8;
 
-/// Bytes of JSON that the data of one result may take.
+/// Maximum bytes of JSON for the data of one result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputLimit(usize);
 
 impl OutputLimit {
-    /// The room by the limits in the context.
+    /// Limit from the context of a run.
     pub(crate) fn of(context: &AgentRunContext) -> Self {
         let limits = context.runtime.metadata.get("limits");
         let limit = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
@@ -24,29 +24,30 @@ impl OutputLimit {
         Self(line - line / RESERVED)
     }
 
-    /// Half of the room.
+    /// Half of the limit.
     #[must_use]
     pub(crate) fn half(self) -> Self {
         Self(self.0 / 2)
     }
 
-    /// Whether the value fits.
+    /// True if the value fits.
     pub(crate) fn holds(self, value: &impl Serialize) -> bool {
         serde_json::to_vec(value).is_ok_and(|json| json.len() <= self.0)
     }
 
-    /// The longest beginning of a text that fits; one character at least.
+    /// Longest prefix of a text that fits, at least one character.
     pub(crate) fn beginning(self, text: &str) -> &str {
         let mut bytes = 0;
         let mut chars = text.char_indices();
         let over = chars.find(|(at, char)| {
             bytes += json_bytes(*char);
+            // At least one character, or the caller would loop for ever.
             *at > 0 && bytes > self.0
         });
         &text[..over.map_or(text.len(), |(at, _)| at)]
     }
 
-    /// An object, or a preview of it where the whole does not fit.
+    /// The object, or a preview of it beyond half of the limit.
     pub(crate) fn within_limit(self, object: JsonObject) -> JsonObject {
         if self.half().holds(&object) {
             return object;
@@ -63,7 +64,7 @@ impl OutputLimit {
     }
 }
 
-/// Bytes of a character inside a JSON text.
+/// Bytes of a character in a JSON string.
 fn json_bytes(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,

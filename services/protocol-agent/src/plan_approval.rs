@@ -1,4 +1,4 @@
-//! Approval of a plan: a question in front of all actions of a declaration. Nothing starts before its answer.
+//! Approval of a plan: a question action that precedes all actions of a declaration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,17 +24,18 @@ use crate::host::GraphAgentHost;
 use crate::program::GRAPH_RUN;
 use crate::session::GraphDriver;
 
-/// Beginning of the id of the question. A random rest keeps it apart from those of models and of earlier plans.
+/// Id prefix of the question. A random suffix avoids collisions with ids of the model and of earlier plans.
 const ID: &str = "plan_approval_";
 
-/// Whether an action is the question about a plan.
+/// True if an action is the question about a plan.
 pub(crate) fn is_question(id: &ActionId) -> bool {
     id.as_str().starts_with(ID)
 }
 
-/// The end of the question: a refusal fails it, so that the graph stops and no decision of a model goes on without it.
+/// Outcome of the question about a plan.
 pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
     match outcome {
+        // A refusal is a failure: the graph stops, and no decision of the model can continue it.
         ActionOutcome::Ok {
             satisfying: false, ..
         } => ActionOutcome::Err(ActionFailure::new(
@@ -46,14 +47,14 @@ pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
     }
 }
 
-/// Whether the agent or the program wants plans to be approved.
+/// True if the agent's configuration or the program requires an approval of plans.
 fn is_wanted(env: &ExecutorEnv<impl GraphAgentHost>) -> bool {
     let event = &env.context.event;
     let is_asked = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
     env.config.approves_plans || event.event_type == GRAPH_RUN && is_asked
 }
 
-/// The declaration with the question about its plan, where one is wanted; why it cannot be asked otherwise.
+/// Adds the question about its plan to a declaration, if required. The error is a reason for the model.
 pub(crate) fn with_question(
     driver: &GraphDriver<impl GraphAgentHost>,
     accepted: AcceptedDeclaration,
@@ -66,6 +67,7 @@ pub(crate) fn with_question(
     let title = format!("Run this plan? {}", draft.title);
     let hash = draft.source.semantic_sha256.clone();
     let details = shown(draft.actions(), &draft.source.sections);
+    // An approval of a plan that is not shown completely would be blind.
     if details.chars().count() > DESCRIPTION {
         return Err(format!(
             "the plan has more than {DESCRIPTION} characters, which no question shows: declare fewer actions"
@@ -75,6 +77,7 @@ pub(crate) fn with_question(
     let Payload::ActionGraph { actions, .. } = &mut draft.payload else {
         return Err("its payload is no graph".to_owned());
     };
+    // Every action depends on the answer, also those with other dependencies.
     for action in actions.iter_mut() {
         action.depends_on.push(question.id.clone());
     }
@@ -84,17 +87,18 @@ pub(crate) fn with_question(
         known,
         rules: &driver.rules,
     };
+    // Validate again: the added question changes dependencies and the number of actions.
     let mut asking = accept_draft(draft, context).map_err(|faults| {
         let fault = faults.iter().find(|one| one.is_error());
         fault.map_or_else(String::new, |one| format!("{}: {}", one.code, one.line()))
     })?;
-    // The same work declared again is known by its own hash.
+    // Repeated declarations are detected by the hash without the random question.
     asking.declaration.source.semantic_sha256 = hash;
     asking.diagnostics = accepted.diagnostics;
     Ok(asking)
 }
 
-/// Whether an action reaches beyond the runtime and the user.
+/// True if an action has effects outside the runtime and the user.
 fn acts(action: &Action) -> bool {
     let kind = action.resolved.as_ref().map(|one| one.kind);
     !matches!(kind, Some(ExecutorKind::Runtime | ExecutorKind::Human))
@@ -107,18 +111,20 @@ fn question(title: &str, details: &str) -> Action {
     action.description.clone_from(&action.title);
     let input = json!({"title": title.trim(), "details": details});
     action.input = input.as_object().cloned().unwrap_or_default();
+    // A refusal stops the entire graph.
     action.failure.mode = FailureMode::Abort;
     action
 }
 
-/// The texts that a declaration may refer to.
+/// Text sections that a declaration may refer to.
 type Sections = BTreeMap<String, Section>;
 
-/// Each action with its executor, its arguments as declared, its list and its task.
+/// Text of a plan: each action with its target, declared arguments, list and task.
 fn shown(actions: &[Action], sections: &Sections) -> String {
     let lines = actions.iter().enumerate().map(|(index, action)| {
         let target = action.resolved.as_ref().map_or("", |one| &one.target);
         let input = readable(&Value::Object(action.input.clone()), sections);
+        // Arguments must not end the code block.
         let input = pretty(&input).replace("```", "'''");
         let mut text = format!("{}. {}: `{target}`", index + 1, action.title);
         if let Some(each) = &action.for_each {
@@ -134,7 +140,7 @@ fn shown(actions: &[Action], sections: &Sections) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The arguments with the source of a value in place of its binding.
+/// Arguments with each binding replaced by the source of its value.
 fn readable(value: &Value, sections: &Sections) -> Value {
     match value {
         Value::Object(object) if is_binding(value) => {
@@ -151,7 +157,7 @@ fn readable(value: &Value, sections: &Sections) -> Value {
     }
 }
 
-/// The text of a section, or the source of a later value.
+/// Text of a section, or the name of a later value.
 fn source(reference: &str, sections: &Sections) -> String {
     let section = reference.strip_prefix("md:");
     let section = section.and_then(|id| sections.get(&id.to_lowercase()));

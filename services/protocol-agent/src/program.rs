@@ -1,4 +1,4 @@
-//! Graphs of programs: an event of type `graph.run` holds the declaration, and no model takes part.
+//! Graphs of programs: an event of type `graph.run` carries the declaration, without a model.
 
 use action_graph::accept::{OutputVerdict, accept};
 use action_graph::declaration::{DeclarationForm, Intent, ReportBody, ReportSection, ReportSpec};
@@ -20,19 +20,19 @@ use crate::host::GraphAgentHost;
 use crate::live::{GraphWait, LiveGraph};
 use crate::session::ProtocolSession;
 
-/// Type of the events.
+/// Event type of declarations by programs.
 pub(crate) const GRAPH_RUN: &str = "graph.run";
 /// Member of the event's data with the declaration.
 const DECLARATION: &str = "declaration";
-/// Faults that a failure names.
+/// Maximum faults in a failure message.
 const NAMED: usize = 8;
 
-/// Whether the event can be handled without a model: a declaration, or the answer to a question of one.
+/// True if the event needs no model: a declaration, or the answer to a question.
 pub(crate) fn needs_no_model(context: &AgentRunContext) -> bool {
     context.event.event_type == GRAPH_RUN || context.input.interaction.is_some()
 }
 
-/// The declaration of the event. `None` for an event of another type.
+/// Declaration of the event; `None` for other event types.
 pub(crate) fn declared(
     context: &AgentRunContext,
 ) -> Option<Result<&Map<String, Value>, GraphRunFailure>> {
@@ -45,7 +45,7 @@ pub(crate) fn declared(
     Some(declaration.ok_or_else(|| GraphRunFailure::new(DECLARATION_INVALID, missing)))
 }
 
-/// The declaration as the output that a model would write, and the carrier that it uses.
+/// Declaration as a model output, and its carrier. Programs and models share the same parser and checks.
 fn output_of(declaration: &Map<String, Value>) -> (ModelOutput, CarrierMode) {
     let text = Value::Object(declaration.clone()).to_string();
     if declaration.contains_key("kind") {
@@ -59,7 +59,7 @@ fn is_of_program(live: &LiveGraph) -> bool {
     live.graph.info.origin == DeclarationForm::Injected
 }
 
-/// Makes the graph of a program's declaration.
+/// Opens the graph of a program's declaration. Fails the run if no graph results.
 pub(crate) async fn begin(
     session: &mut ProtocolSession<impl GraphAgentHost>,
     declaration: &Map<String, Value>,
@@ -71,6 +71,7 @@ pub(crate) async fn begin(
     let known = session.known(&raw).await?;
     let rules = AgentRules {
         carrier,
+        // Text without a declaration is a fault of the program, not an answer.
         plain_text: PlainText::Repair,
         ..session.driver.rules.clone()
     };
@@ -87,6 +88,7 @@ pub(crate) async fn begin(
     if graphs.any(|live| is_of_program(live) && !live.is_closed) {
         return Ok(());
     }
+    // `open` reports refusals as notices for a model; without one, the notice is the failure.
     let why = match session.transcript.turns.last() {
         Some(TranscriptTurn::Notice(notice)) => notice.sentence.clone(),
         _ => "the graph was not made".to_owned(),
@@ -94,7 +96,7 @@ pub(crate) async fn begin(
     Err(Halt::Failed(GraphRunFailure::new(RECORDS, why).retryable()))
 }
 
-/// Ends a run whose graphs are those of programs, in place of a question to a model. `None`: a model decides.
+/// Ends a run in which only graphs of programs need the model. `None`: the model decides.
 pub(crate) async fn end(session: &mut ProtocolSession<impl GraphAgentHost>) -> Option<SessionEnd> {
     let own = session
         .transcript
@@ -107,6 +109,7 @@ pub(crate) async fn end(session: &mut ProtocolSession<impl GraphAgentHost>) -> O
     let graphs = &session.driver.graphs.live_graphs;
     let mut ended = graphs.iter().filter(|live| live.need() == GraphWait::Model);
     let newest = ended.clone().next_back()?;
+    // Steering input of the user needs an answer of the model.
     if has_request || !ended.all(is_of_program) {
         return None;
     }
@@ -141,7 +144,7 @@ fn accepted(verdict: OutputVerdict) -> Result<AcceptedDeclaration, GraphRunFailu
     }
 }
 
-/// The fault with its pointer into the event.
+/// Fault with its JSON pointer into the event.
 fn fault(one: &Diagnostic) -> String {
     format!(
         "/data/{DECLARATION}{} {}: {}",
@@ -151,7 +154,7 @@ fn fault(one: &Diagnostic) -> String {
     )
 }
 
-/// The results of a completed graph that no other action uses; `None` for a graph that did not complete.
+/// Results of the final actions of a completed graph; `None` for other graphs.
 fn results_of(graph: &Graph) -> Option<String> {
     if graph.aggregate() != GraphStatus::Completed {
         return None;
@@ -177,6 +180,7 @@ fn results_of(graph: &Graph) -> Option<String> {
             part: ResultPart::Output,
             pointer: String::new(),
         }),
+        // Skipped actions have no output.
         optional: true,
     });
     let spec = ReportSpec {

@@ -1,6 +1,7 @@
-//! The user's view of graphs: results of type `x.graph.projection`, whole first, then patches, whole at the end.
+//! View of graphs for the user: results of type `x.graph.projection`. The first and the last one are complete, the
+//! others are patches.
 //!
-//! Data of a result: `{"form": "whole", "projection": …}` or `{"form": "patch", "patch": …}`.
+//! The data of a result has the member `form`, and either `projection` or `patch`.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use crate::output_limit::OutputLimit;
 use crate::session::RunGraphs;
 use crate::writer::custom;
 
-/// The type of the results.
+/// Result type of projections.
 pub(crate) const PROJECTION: &str = "x.graph.projection";
-/// Least time between two patches of a graph: four a second.
+/// Minimum interval between two patches of a graph: four per second.
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Sends the changes of every graph whose last result is old enough.
+    /// Sends the changes of every graph whose interval has passed.
     pub(crate) async fn show_due(&mut self) {
         let now = Instant::now();
         for position in 0..self.live_graphs.len() {
@@ -32,13 +33,13 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         }
     }
 
-    /// When the next changes may be sent.
+    /// Time of the next due patch; `None` without changes.
     pub(crate) fn next_show(&self) -> Option<Instant> {
         let dirty = self.live_graphs.iter().filter(|live| live.is_dirty);
         dirty.filter_map(|live| Some(live.shown_at? + PAUSE)).min()
     }
 
-    /// Sends what changed, and the whole of a graph that has come to its end.
+    /// Sends all changes, and the complete projection of each finished graph.
     pub(crate) async fn show_all(&mut self) {
         for position in 0..self.live_graphs.len() {
             let live = &mut self.live_graphs[position];
@@ -68,7 +69,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     }
 }
 
-/// The projection within one result line: without descriptions, then without results.
+/// Projection within one result line: too large ones lose descriptions and result summaries.
 fn fitting(mut projection: Projection, output_limit: OutputLimit) -> Projection {
     if output_limit.half().holds(&projection) {
         return projection;

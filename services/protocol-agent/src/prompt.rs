@@ -1,4 +1,4 @@
-//! The messages of a model request: role and protocol, one message per turn, the instruction.
+//! Messages of a model request: role and protocol, turns, and the final instruction.
 
 use action_graph::card::{carrier_tool, system_message};
 use action_graph::catalog::Catalog;
@@ -10,12 +10,12 @@ use protocol::message::Message;
 use protocol::model::{LlmRequest, LlmTool};
 use serde_json::{Value, json};
 
-/// Name of the argument that pins a tool.
+/// Request argument that forces the call of a tool.
 pub(crate) const TOOL_CHOICE: &str = "tool_choice";
-/// Least tokens of the transcript, also where the system message takes more than its share.
+/// Minimum tokens for the transcript, even if the system message exceeds the budget.
 const LEAST: usize = 1_000;
 
-/// Parts of a request.
+/// Parts of a model request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelPrompt<'a> {
     /// Role messages of the entry, or of the configuration.
@@ -24,16 +24,16 @@ pub(crate) struct ModelPrompt<'a> {
     pub(crate) rules: &'a AgentRules,
     pub(crate) turns: &'a [TranscriptTurn],
     pub(crate) replay: Replay,
-    /// Tokens of the whole request.
+    /// Maximum tokens of the complete request.
     pub(crate) most: usize,
-    /// A line about open questions.
+    /// Line about open questions.
     pub(crate) waiting: Option<&'a str>,
-    /// Declarations that are left.
+    /// Remaining declarations of the run.
     pub(crate) left: Option<u32>,
 }
 
 impl ModelPrompt<'_> {
-    /// The request of an agent that declares actions.
+    /// Request of an agent that declares actions.
     pub(crate) fn request(&self) -> LlmRequest {
         let mut messages = self.begin();
         let before: usize = messages.iter().map(|one| estimate(&one.plain_text())).sum();
@@ -49,12 +49,13 @@ impl ModelPrompt<'_> {
             messages,
             extra_args: tool.as_ref().map(pinned).unwrap_or_default(),
             tools: tool.into_iter().collect(),
+            // Reasoning in the content is no part of a declaration.
             remove_think: true,
             ..LlmRequest::default()
         }
     }
 
-    /// The request of an agent without the protocol: an ordinary conversation.
+    /// Request of an agent without the protocol: an ordinary conversation.
     pub(crate) fn conversation(&self) -> LlmRequest {
         let mut messages = self.begin();
         let said = self.turns.iter().filter_map(|turn| match turn {
@@ -67,6 +68,7 @@ impl ModelPrompt<'_> {
             .rev()
             .take_while(|message| {
                 let tokens = estimate(&message.plain_text());
+                // The current request always stays, even if it exceeds the budget.
                 let fits = tokens <= left || left == self.most;
                 left = left.saturating_sub(tokens);
                 fits
@@ -80,7 +82,7 @@ impl ModelPrompt<'_> {
         }
     }
 
-    /// The system message, then examples of the role that have other authors.
+    /// System message, then the role's examples in other roles.
     fn begin(&self) -> Vec<Message> {
         let is_system = |message: &&Message| message.role == "system";
         let role: Vec<_> = self
@@ -97,9 +99,10 @@ impl ModelPrompt<'_> {
     }
 }
 
-/// The turns and the instruction as messages of alternating roles, which some chat templates require: answers are the
-/// assistant's, all between two answers is one message of the user. Answers before the first request stay turns.
+/// Turns and instruction as messages of alternating roles: answers become assistant messages, all turns between two
+/// answers one user message.
 fn alternating(turns: &[TranscriptTurn], instruction: &str) -> Vec<Message> {
+    // Some chat templates reject repeated roles, and a conversation that begins with the assistant.
     let mut messages = Vec::new();
     let (mut shown, mut said) = (String::new(), String::new());
     for (index, turn) in turns.iter().enumerate() {
@@ -129,7 +132,7 @@ fn alternating(turns: &[TranscriptTurn], instruction: &str) -> Vec<Message> {
     messages
 }
 
-/// Argument that makes a model call this tool.
+/// Argument that forces a model to call this tool.
 fn pinned(tool: &LlmTool) -> JsonObject {
     let choice = json!({"type": "function", "function": {"name": tool.name}});
     JsonObject::from_iter([(TOOL_CHOICE.to_owned(), choice)])

@@ -1,17 +1,17 @@
 //! Persistence: graphs survive the run that declared them, and no effect happens twice (specification, durability).
 //!
-//! A graph has a small head in the conversation's state, written where its last version still stands, and bodies in
-//! the agent's storage, written before the head that names them. The run that drives a graph stands in its head;
-//! another run takes it over once the first one is over, with the next epoch. No clock decides that.
+//! A graph has a small head in the conversation's state, written by compare-and-swap on its version, and bodies in the
+//! agent's storage, written before the head that names them. The head names the run that drives the graph. Another run
+//! takes it over with the next epoch once that run has ended. The take-over depends on no clock.
 //!
 //! | record | holds | bound |
 //! |---|---|---|
-//! | state `apd.index` | open graphs, the last 50 closed ones, which declaration made which graph | 60 KiB |
+//! | state `apd.index` | open graphs, the last 50 closed ones, the graph of each declaration | 60 KiB |
 //! | state `apd.g.{id}` | the head of an open graph | 200 KiB |
 //! | state `apd.turns` | turns of earlier runs | 60 KiB |
 //! | state `apd.allow` | approvals for the conversation | 32 entries |
-//! | state `apd.in.{hash}` | an answer that came while another run drove the graph | 64 KiB |
-//! | storage `apd/{conversation}/{graph}/…` | declaration, sections, inputs, outputs, observations, closed records | 256 MiB a graph, 30 days |
+//! | state `apd.in.{hash}` | an answer that arrived while another run drove the graph | 64 KiB |
+//! | storage `apd/…/{graph}/…` | declaration, inputs, outputs, observations, closed records | 256 MiB, 30 days |
 
 mod allowances;
 mod bodies;
@@ -52,29 +52,30 @@ pub use save::DrivenGraphs;
 use digests::DigestRing;
 use document::StateDocument;
 
-/// The run that keeps.
+/// Identity under which records are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunIdentity {
-    /// Its id.
+    /// Run id.
     pub run: String,
-    /// Its attempt: a later one of the same run takes graphs of an earlier one over.
+    /// Attempt of the run. A later attempt takes over graphs of an earlier one.
     pub attempt: u32,
-    /// Its conversation and thread; absent: nothing is kept.
+    /// Conversation and thread; without them, nothing is stored.
     pub conversation: Option<String>,
-    /// Id of the event that began it.
+    /// Id of the event that started the run.
     pub event: String,
-    /// Whether it may read and write the conversation's state.
+    /// Access to the conversation's state.
     pub has_state: bool,
-    /// Whether it may read and write the agent's storage, and look up runs.
+    /// Access to the agent's storage and to the status of runs.
     pub has_storage: bool,
 }
 
 impl RunIdentity {
-    /// The run of this context.
+    /// Identity of the run with this context.
     pub fn of(context: &AgentRunContext, attempt: u32) -> Self {
         let conversation = context.conversation.as_ref();
         let thread = conversation.and_then(|one| one.thread_id.as_deref());
         let conversation = conversation.and_then(|one| one.conversation_id.as_deref());
+        // Threads of one conversation have separate records.
         let named = conversation.map(|id| match thread {
             Some(thread) => format!("{id}\n{thread}"),
             None => id.to_owned(),
@@ -91,7 +92,7 @@ impl RunIdentity {
         }
     }
 
-    /// The conversation, or an empty text.
+    /// Conversation, or an empty text.
     fn conversation(&self) -> String {
         self.conversation.clone().unwrap_or_default()
     }
@@ -105,12 +106,12 @@ impl RunIdentity {
     }
 }
 
-/// The records of one run.
+/// Records of one run.
 #[derive(Debug)]
 pub struct GraphRecords<H> {
     host: H,
     me: RunIdentity,
-    /// Why graphs are not kept.
+    /// Reason that graphs are not stored.
     refused: Option<&'static str>,
     ring: StateDocument<DigestRing>,
     /// Open graphs that other runs drive.
@@ -126,7 +127,7 @@ pub struct GraphRecords<H> {
     pub inbox: AnswerInbox<H>,
 }
 
-/// Stored state at the start of a run.
+/// Stored records at the start of a run.
 #[derive(Debug, Default)]
 pub struct LoadedRecords {
     /// Open graphs that this run drives from now on, oldest first.
@@ -135,71 +136,70 @@ pub struct LoadedRecords {
     pub busy: Vec<(GraphId, String)>,
     /// Turns of earlier runs, oldest first.
     pub digests: Vec<Digest>,
-    /// Graphs that could not be read, and why, for the user.
+    /// Unreadable graphs with the reason, for the user.
     pub lost: Vec<(GraphId, String)>,
-    /// Answers that came while another run drove their graph.
+    /// Answers that arrived while another run drove their graph.
     pub inbox: Vec<Submission>,
 }
 
-/// A graph that this run took over. Step `events` in their order, save, and only then act on their commands.
+/// Graph that this run has taken over. Apply `events` in order, save, and only then execute their commands.
 #[derive(Debug)]
 pub struct Resumed {
-    /// The graph, as it was stored.
+    /// Last stored state of the graph.
     pub graph: Graph,
     /// Warnings and repairs of its declaration.
     pub diagnostics: Vec<Diagnostic>,
-    /// Observations of runs that left no turns.
+    /// Observations of runs that stored no turns.
     pub observations: Vec<TranscriptTurn>,
-    /// Stored facts about its open attempts.
+    /// Events derived from stored facts about open attempts.
     pub events: Vec<GraphEvent>,
-    /// Child runs to look at: action, attempt, run. Give `Recovered` for each.
+    /// Child runs to query: action, attempt, run. Apply `Recovered` for each.
     pub children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub timers: Vec<(ActionId, u32, Millis)>,
-    /// Questions that are open.
+    /// Open questions.
     pub asks: Vec<PendingQuestion>,
-    /// Approvals whose question was perhaps never sent: ask again.
+    /// Approvals whose question may never have been sent: ask again.
     pub unasked: Vec<ApprovalRequest>,
 }
 
-/// Whether a graph may be opened.
+/// Outcome of opening a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenOutcome {
-    /// It is stored.
+    /// The graph is stored.
     New,
-    /// This declaration of this run has made that graph before.
+    /// This declaration of this run has already opened that graph.
     Exists(GraphId),
 }
 
-/// Whether this run drives a graph now.
+/// Outcome of a take-over.
 #[derive(Debug)]
 pub enum Adoption {
-    /// It does.
+    /// This run drives the graph now.
     Mine(Box<Resumed>),
-    /// A live run does.
+    /// A live run drives the graph.
     Busy {
-        /// The run.
+        /// Id of that run.
         run: String,
     },
     /// The graph is closed, or was never stored.
     Gone,
-    /// It cannot be read, and why.
+    /// The graph is unreadable, for this reason.
     Lost(String),
 }
 
 impl<H: RecordsHost> GraphRecords<H> {
-    /// Whether graphs are kept.
+    /// True if graphs are stored.
     pub fn can_persist(&self) -> bool {
         self.refused.is_none()
     }
 
-    /// Why graphs are not kept.
+    /// Reason that graphs are not stored.
     pub fn unavailable(&self) -> Option<&'static str> {
         self.refused
     }
 
-    /// Keeps the turns of this run for later ones, instead of those that it kept before. Once, right before the
-    /// terminal. Removes some bodies of forgotten graphs, too.
+    /// Stores the turns of this run for later runs, replacing its earlier ones. Call it before the terminal result.
     pub async fn finish(
         &mut self,
         turns: Vec<TranscriptTurn>,
@@ -214,6 +214,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         };
         let add = |ring: &mut DigestRing| Ok(ring.add(&digest));
         self.ring.change(&self.host, add).await?;
+        // One bounded step of garbage collection for each run.
         if self.can_persist() {
             self.archive.sweep().await;
         }

@@ -1,4 +1,4 @@
-//! The beginning of a run: graphs of earlier runs go on, and answers of persons reach them.
+//! Start of a run: takes over graphs of earlier runs and delivers answers of persons to them.
 
 use std::time::Duration;
 
@@ -25,23 +25,23 @@ use crate::records::{
 use crate::session::{GraphDriver, ProtocolSession, RunTranscript};
 use crate::work::AttemptKey;
 
-/// Times that a graph of a live run is looked at, for an answer to it.
+/// Maximum attempts to take over a graph of a live run, for an answer to it.
 const LOOKS: u32 = 20;
-/// Pause between two looks.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The effect of an answer.
+/// Effect of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubmissionEffect {
-    /// It woke its graph.
+    /// The graph continues.
     Woken,
-    /// Another run drives the graph; its next run takes the answer.
+    /// Another run drives the graph; the next run takes the answer from the inbox.
     Left,
-    /// No open graph waits for it.
+    /// No open graph waits for the answer.
     Stale,
 }
 
-/// Takes over graphs of earlier runs, and gives answers to the graphs that asked.
+/// Take-over of graphs and delivery of answers.
 struct GraphTakeover<'a, H> {
     driver: &'a mut GraphDriver<H>,
     transcript: &'a mut RunTranscript,
@@ -58,7 +58,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// Gives an answer to the graph that asked.
+    /// Delivers an answer to its graph.
     pub(crate) async fn submitted(
         &mut self,
         answer: &InteractionSubmission,
@@ -72,7 +72,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         self.takeover().receive(&submission).await
     }
 
-    /// Takes over what earlier runs left.
+    /// Takes over graphs and answers of earlier runs.
     pub(crate) async fn resume(&mut self, loaded: LoadedRecords) -> Result<(), Halt> {
         for resumed in loaded.mine {
             self.takeover().take_over(resumed).await?;
@@ -81,8 +81,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             let interaction = submission.interaction.clone();
             self.takeover().receive(&submission).await?;
             self.driver.drain().await?;
+            // Removed after the graph is stored: a crash in between delivers it twice, which is harmless.
             if let Err(error) = self.driver.graphs.records.inbox.taken(&interaction).await {
-                tracing::warn!("an answer that was taken stays in the inbox: {error}");
+                tracing::warn!("cannot remove a delivered answer from the inbox, the next run ignores it: {error}");
             }
         }
         for (graph, why) in loaded.lost {
@@ -94,7 +95,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(())
     }
 
-    /// Takes what was sent to the conversation meanwhile: requests become turns, answers reach their graphs.
+    /// Pulls steering inputs: requests become turns, answers are delivered to their graphs.
     pub(crate) async fn take_steering(&mut self) -> Result<(), Halt> {
         if !self
             .driver
@@ -113,7 +114,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 return Err(error.into());
             }
             Err(error) => {
-                tracing::warn!(code = error.code, "what came meanwhile cannot be read");
+                tracing::warn!(code = error.code, "cannot pull steering messages, the run continues without them");
                 return Ok(());
             }
         };
@@ -149,6 +150,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             .uncertain()
             .map(|node| (node.action.id.clone(), node.attempt))
             .collect();
+        // Forms and approvals have waiting states of their own.
         let asked = asks.iter().flat_map(|ask| &ask.about);
         let asked = asked.map(|one| (one.id.clone(), one.attempt));
         live.asked = asked.filter(|one| uncertain.contains(one)).collect();
@@ -165,8 +167,10 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             self.driver.graphs.work.set_timer(at, key);
         }
         let mut events = events;
+        // Its first run may have died between the open and the begin; a second begin has no effect.
         events.push(GraphEvent::Begin);
         let graph = &self.driver.graphs.live_graphs[position].graph;
+        // Only a decision of the model starts a plan.
         if !graph.begun && graph.info.intent == Intent::Plan {
             events.clear();
         }
@@ -175,14 +179,14 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             self.recover_child(position, child).await?;
         }
         if !unasked.is_empty() && self.driver.graphs.can_ask() {
-            // After the event of this run, which may be the answer.
+            // Queued, not sent: the event of this run may be the answer.
             let command = Command::AskApproval(unasked);
             self.driver.graphs.work.commands.push_back((id, command));
         }
         Ok(())
     }
 
-    /// Reads a child run of an earlier run: ended, gone, or followed from now on.
+    /// Reads the state of an earlier run's child run, and follows it if it is live.
     async fn recover_child(
         &mut self,
         position: usize,
@@ -228,12 +232,14 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         {
             return self.wake(&graph, &ask, submission).await;
         }
-        // The id of a question begins with its graph.
+        // Question ids begin with the id of their graph.
         let graph = submission.interaction.split('.').next().unwrap_or_default();
         let graph = GraphId(graph.to_owned());
+        // Only a graph of a live run can become available later.
         if !self.busy.contains(&graph) {
             return Ok(SubmissionEffect::Stale);
         }
+        // The other run may be ending: an answer can arrive before its terminal result.
         for _ in 0..LOOKS {
             match self.driver.graphs.records.adopt(&graph).await? {
                 Adoption::Mine(resumed) => {
@@ -258,7 +264,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         Ok(SubmissionEffect::Left)
     }
 
-    /// Wakes the actions that a question was about.
+    /// Applies an answer to the actions of its question.
     async fn wake(
         &mut self,
         graph: &GraphId,
@@ -313,6 +319,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                         by: Actor::Human,
                     });
                 }
+                // Answered, cancelled or expired in the meantime.
                 _ => {}
             }
         }
@@ -323,7 +330,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         Ok(SubmissionEffect::Woken)
     }
 
-    /// The event of an approval. One for the conversation is stored, and holds for graphs of this run at once.
+    /// Event for an approval. An approval for the conversation is stored.
     async fn consent(
         &mut self,
         position: usize,
@@ -346,12 +353,13 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             let standing = pattern(&resolved.target, &resolved.effects, &input);
             match self.driver.graphs.records.approvals.allow(&standing).await {
                 Ok(()) => {
+                    // Graphs copied the approvals at their opening.
                     for live in &mut self.driver.graphs.live_graphs {
                         live.graph.settings.standing.push(standing.clone());
                     }
                 }
                 Err(error) => {
-                    tracing::warn!("an approval for the conversation counts once: {error}");
+                    tracing::warn!("cannot store an approval for the conversation, it applies to one call: {error}");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! One run of an agent that declares actions: its transcript, its graphs, and what it works with.
+//! State of one run of an agent that declares actions: transcript, graphs, models and records.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::records::{GraphRecords, RecordsError};
 use crate::work::AttemptTasks;
 use crate::writer::ResultWriter;
 
-/// The budget of an observation for a model with this window.
+/// Observation budget for a model with this context window.
 pub(crate) fn budget(window: usize) -> ObservationBudget<'static> {
     ObservationBudget {
         window,
@@ -28,7 +28,7 @@ pub(crate) fn budget(window: usize) -> ObservationBudget<'static> {
     }
 }
 
-/// The graphs of a run, with their records, attempts and results.
+/// Graphs of a run with their records, attempts and results.
 #[derive(Debug)]
 pub(crate) struct RunGraphs<H> {
     pub(crate) env: ExecutorEnv<H>,
@@ -37,34 +37,34 @@ pub(crate) struct RunGraphs<H> {
     /// Graphs of this run, and those that it took over, oldest first.
     pub(crate) live_graphs: Vec<LiveGraph>,
     pub(crate) work: AttemptTasks,
-    /// Whether the run shuts down: cancellation and deadline hold nothing up any more.
+    /// The run is shutting down: it ignores further cancels, and failed writes do not fail it.
     pub(crate) is_closing: bool,
 }
 
-/// Moves the graphs of a run: carries out the scheduler's commands, and reports results back to it.
+/// Drives the graphs of a run: executes the scheduler's commands and reports their results to it.
 #[derive(Debug)]
 pub(crate) struct GraphDriver<H> {
     pub(crate) graphs: RunGraphs<H>,
     pub(crate) cancel: CancellationToken,
     /// Rules of the agent in this run.
     pub(crate) rules: AgentRules,
-    /// Turns that follow the next observation.
+    /// Turns to append after the next observation.
     pub(crate) extras: Vec<TranscriptTurn>,
 }
 
-/// The turns of the conversation.
+/// Turns of the conversation.
 #[derive(Debug)]
 pub(crate) struct RunTranscript {
     /// Oldest first.
     pub(crate) turns: Vec<TranscriptTurn>,
-    /// Turns of earlier runs at its beginning.
+    /// Number of leading turns from earlier runs.
     pub(crate) earlier: usize,
-    /// Whether something happened that the model has not seen.
+    /// A turn was added that the model has not seen.
     pub(crate) needs_model: bool,
 }
 
 impl RunTranscript {
-    /// A transcript that begins with these turns of earlier runs.
+    /// Transcript with these turns of earlier runs.
     pub(crate) fn new(turns: Vec<TranscriptTurn>) -> Self {
         Self {
             earlier: turns.len(),
@@ -80,34 +80,35 @@ impl RunTranscript {
     }
 }
 
-/// The state of one run.
+/// State of one run.
 #[derive(Debug)]
 pub(crate) struct ProtocolSession<H> {
     pub(crate) driver: GraphDriver<H>,
     pub(crate) models: ModelChain,
-    /// Role messages.
+    /// Messages of the agent's role.
     pub(crate) prompt: Vec<Message>,
     pub(crate) transcript: RunTranscript,
-    /// The user's request.
+    /// Text of the user's latest request.
     pub(crate) goal: String,
-    /// Declarations of this run.
+    /// Number of declarations in this run.
     pub(crate) declarations: u32,
-    /// How often a piece of work was declared.
+    /// Graph and number of declarations for each semantic hash.
     pub(crate) repeats: BTreeMap<String, (GraphId, u32)>,
     pub(crate) repairs: RepairBudget,
-    /// Lines about graphs that were lost.
+    /// Lines about lost graphs, for the next message.
     pub(crate) lost: Vec<String>,
     /// Graphs that other runs drive.
     pub(crate) busy: Vec<GraphId>,
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Whether a person can be asked: on this surface, and with records that the answer finds again.
+    /// True if questions to a person are possible.
     pub(crate) fn can_ask(&self) -> bool {
+        // The answer starts another run, which finds the graph only in the records.
         self.env.context.delivery.interactions.is_some() && self.records.can_persist()
     }
 
-    /// The graph of this id.
+    /// Index of the active graph with this id.
     pub(crate) fn position(&self, graph: &GraphId) -> Option<usize> {
         let mut live_graphs = self.live_graphs.iter();
         live_graphs.position(|live| live.id() == graph && !live.is_closed)
@@ -115,9 +116,10 @@ impl<H: GraphAgentHost> RunGraphs<H> {
 }
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Facts for the next declaration. `output` is the model's output: graphs that it names are read whole.
+    /// Facts for the validation of a declaration. `output`: model output; graphs that it names are loaded completely.
     pub(crate) async fn known(&mut self, output: &str) -> Result<KnownFacts, RecordsError> {
         let mut graphs = self.driver.graphs.records.known(output).await?;
+        // Graphs of this run replace their stored versions, which may be older.
         graphs.retain(|graph| {
             !self
                 .driver

@@ -18,11 +18,11 @@ use crate::manifest::RUNNER_ID;
 pub(crate) use outputs::{act, answer, call, carrier, done, fence, text};
 pub(crate) use script::{GraphTestHost, ScriptedOutput, ToolReply};
 
-/// The run of a test's first event.
+/// Run id of a test's first event.
 pub(crate) const RUN: &str = testing::RUN_ID;
 
-/// A context with everything granted: model `m`, tools `look` (reads), `note` (writes), `send` (irreversible) and
-/// `mystery` (unknown), agent `writer`, and a surface that shows questions.
+/// Context with all grants: model `m`, tools `look` (reads), `note` (writes), `send` (irreversible) and `mystery`
+/// (unknown), agent `writer`, and a surface that displays questions.
 pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
     let access = protocol::request::HostAccess {
         base_url: "http://127.0.0.1:9/host/v1".to_owned(),

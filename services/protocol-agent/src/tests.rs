@@ -1,4 +1,4 @@
-//! Whole runs on a scripted host.
+//! Complete runs on a scripted host.
 
 mod crash;
 mod declarations;

@@ -1,4 +1,4 @@
-//! The turn loop: observe, ask the model, accept or repair, drive, until an answer, a wait or a limit.
+//! Turn loop: observe, call the model, accept or repair, drive, until an answer, a wait or a limit.
 
 mod declare;
 mod plain;
@@ -27,23 +27,24 @@ use action_graph::rules::CarrierMode;
 
 pub(crate) use plain::converse as converse_plainly;
 
-/// Requests with less of the transcript after the model's window was too small.
+/// Maximum retries with a smaller transcript after a context overflow.
 const SHRINKS: u32 = 3;
 
-/// The next step after an output of the model.
+/// Next step after an output of the model.
 pub(crate) enum TurnStep {
     /// The run ends.
     End(SessionEnd),
-    /// Graphs move, or the model is asked again.
+    /// The loop continues with graphs or another model call.
     GoOn,
 }
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Runs to the end.
+    /// Runs turns until the run ends.
     pub(crate) async fn converse(&mut self) -> Result<SessionEnd, Halt> {
         loop {
             self.driver.advance(&mut self.transcript).await?;
             self.take_steering().await?;
+            // A steering answer may have woken a graph that was quiescent.
             if !self.driver.graphs.work.events.is_empty()
                 || !self.driver.graphs.work.commands.is_empty()
             {
@@ -70,7 +71,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// A report of a graph that is complete ends the run without the model. A missing part is the model's to judge.
+    /// Ends the run with the declared report of a completed graph, without another model call.
     async fn report(&mut self) -> Option<SessionEnd> {
         for position in 0..self.driver.graphs.live_graphs.len() {
             let live = &self.driver.graphs.live_graphs[position];
@@ -86,6 +87,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             match render_report(&live.graph, spec) {
                 Ok(text) => return Some(self.answer(&text, RunOutcome::Ok).await),
                 Err(missing) => {
+                    // Dropped, so that the model decides about the missing part once.
                     self.driver.graphs.live_graphs[position].graph.info.report = None;
                     self.transcript.push(sentence_notice(&missing.to_string()));
                 }
@@ -94,9 +96,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         None
     }
 
-    /// Asks the model with what fits into its window.
+    /// Calls the model with a request that fits into its context window.
     async fn ask_model(&mut self) -> Result<ModelOutput, Halt> {
         reach("observe.made").await;
+        // Reset before the call: turns that arrive during it need another one.
         self.transcript.needs_model = false;
         let stream = match self.driver.rules.carrier {
             CarrierMode::Flat | CarrierMode::Strict => VisibleParts::Answer,
@@ -142,6 +145,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     tracing::info!(
                         "the request was too large for the model, asking with half of it: {error}"
                     );
+                    // Estimates differ from the provider's tokenizer, so halve until the request fits.
                     most /= 2;
                 }
                 Err(failed) => return Err(failed.into()),
@@ -150,9 +154,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Err(Halt::Deadline)
     }
 
-    /// Judges an output: an answer, a declaration, or a repair.
+    /// Validates an output: an answer, a declaration, or a repair.
     async fn judge(&mut self, output: ModelOutput) -> Result<TurnStep, Halt> {
         let raw = output.raw();
+        // Before the validation, which counts open graphs.
         let most = self.driver.rules.limits.open_graphs;
         self.driver.graphs.make_room(most).await;
         let known = self.known(&raw).await?;
@@ -162,7 +167,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             rules: &self.driver.rules,
         };
         let verdict = accept(&output, context);
-        tracing::info!(adherence = ?verdict.adherence(), "model output judged");
+        tracing::info!(adherence = ?verdict.adherence(), "model output validated");
         match verdict {
             OutputVerdict::Content(text) => {
                 Ok(TurnStep::End(self.answer(&text, RunOutcome::Ok).await))
@@ -175,7 +180,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
     }
 
-    /// A refused output: nothing ran. The model is told why, or the run ends.
+    /// Handles a refused output, of which nothing ran: sends the faults to the model, or ends the run.
     async fn refused(&mut self, repair: &Repair) -> Result<TurnStep, Halt> {
         let is = |code| repair.diagnostics.iter().any(|one| one.code == code);
         if is(Code::TurnLimit) {
@@ -199,7 +204,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 });
                 tracing::warn!(
                     raw = repair.raw.len(),
-                    "the model did not keep to the protocol"
+                    "the model violated the protocol after all repairs, the run fails"
                 );
                 let message =
                     format!("The model did not declare its actions as the protocol has it{why}");
@@ -253,7 +258,7 @@ fn outcome_of(outcome: ReplyOutcome) -> RunOutcome {
     }
 }
 
-/// A notice of one sentence.
+/// Notice with one sentence.
 pub(crate) fn sentence_notice(sentence: &str) -> TranscriptTurn {
     TranscriptTurn::Notice(Notice {
         sentence: sentence.to_owned(),

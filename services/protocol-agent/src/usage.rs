@@ -1,4 +1,4 @@
-//! The tokens of a run, summed over its model calls.
+//! Token usage of a run, summed over its model calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-/// Collects the usage of each model call. Clones share the sums.
+/// Sums of the usage of all model calls. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenUsageLog(Arc<Mutex<TokenTotals>>);
 
@@ -17,10 +17,11 @@ struct TokenTotals {
 }
 
 impl TokenUsageLog {
-    /// One model call has ended; `None`: the provider reported no usage.
+    /// Adds the usage of one model call; `None` if the provider reported none.
     pub(crate) fn add(&self, usage: Option<&LlmTokenUsage>) {
         let mut sums = self.lock();
         sums.calls += 1;
+        // Summed as JSON: providers report members that the type does not name.
         let Some(Ok(Value::Object(usage))) = usage.map(serde_json::to_value) else {
             return;
         };
@@ -29,7 +30,7 @@ impl TokenUsageLog {
         }
     }
 
-    /// The sums with `model_calls`; `None` before the first call.
+    /// Total usage with `model_calls`; `None` before the first call.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let sums = self.lock();
         if sums.calls == 0 {
@@ -40,12 +41,12 @@ impl TokenUsageLog {
         serde_json::from_value(Value::Object(total)).ok()
     }
 
-    /// Model calls so far.
+    /// Number of model calls.
     pub(crate) fn calls(&self) -> u64 {
         self.lock().calls
     }
 
-    /// Tokens of requests and of answers so far.
+    /// Total prompt and completion tokens.
     pub(crate) fn tokens(&self) -> (u64, u64) {
         let sums = self.lock();
         let number = |name: &str| sums.total.get(name).and_then(Value::as_u64).unwrap_or(0);
@@ -53,11 +54,12 @@ impl TokenUsageLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, TokenTotals> {
+        // A panic cannot leave the sums inconsistent, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Adds numbers, and the numbers of nested objects. Other values keep the last one.
+/// Adds numbers, also of nested objects. Other values are replaced.
 fn add(total: &mut JsonObject, name: &str, value: &Value) {
     match (total.get_mut(name), value) {
         (Some(Value::Object(known)), Value::Object(more)) => {

@@ -1,4 +1,4 @@
-//! Attempts under way: their tasks, timers, and the events and commands that wait.
+//! Running attempts: tasks, timers, and queues of events and commands.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -17,7 +17,7 @@ use crate::host::GraphAgentHost;
 /// Reason of a cancelled child run.
 const CHILD_REASON: &str = "the action that started it was cancelled";
 
-/// One attempt of an action.
+/// Key of one attempt of an action.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttemptKey {
     pub(crate) graph: GraphId,
@@ -25,27 +25,27 @@ pub(crate) struct AttemptKey {
     pub(crate) attempt: u32,
 }
 
-/// The attempts of a run. Dropping it ends all tasks.
+/// Attempts of a run. Dropping it aborts all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptTasks {
     tasks: JoinSet<AttemptReport>,
     names: HashMap<Id, AttemptKey>,
     running: HashMap<AttemptKey, AbortHandle>,
-    /// Attempts whose task only waits for a child run.
+    /// Attempts whose tasks only wait for a child run.
     followed: HashSet<AttemptKey>,
-    /// Child runs of attempts.
+    /// Live child runs by attempt.
     pub(crate) children: HashMap<AttemptKey, RunId>,
     timers: BTreeSet<(Millis, AttemptKey)>,
-    /// Events that are not applied yet.
+    /// Queue of events to apply.
     pub(crate) events: VecDeque<(GraphId, GraphEvent)>,
-    /// Commands that are not carried out yet.
+    /// Queue of commands to execute.
     pub(crate) commands: VecDeque<(GraphId, Command)>,
-    /// Requests to end child runs.
+    /// Background tasks that cancel child runs.
     detached: JoinSet<()>,
 }
 
 impl AttemptTasks {
-    /// Runs an attempt.
+    /// Spawns the task of an attempt.
     pub(crate) fn start(
         &mut self,
         key: AttemptKey,
@@ -56,7 +56,7 @@ impl AttemptTasks {
         self.running.insert(key, handle);
     }
 
-    /// Waits for the child run of an attempt.
+    /// Spawns a task that waits for the child run of an attempt.
     pub(crate) fn follow(
         &mut self,
         key: AttemptKey,
@@ -68,21 +68,22 @@ impl AttemptTasks {
         self.start(key, task);
     }
 
-    /// Does something that nothing waits for.
+    /// Spawns a background task. Only the end of the run waits for it.
     fn spawn_detached(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.detached.spawn(task);
     }
 
-    /// Asks a child run to end.
+    /// Cancels a child run in the background.
     pub(crate) fn end_child(&mut self, host: impl GraphAgentHost, run: RunId) {
+        // In the background: a slow gateway must not block the other attempts.
         self.spawn_detached(async move {
             if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
-                tracing::warn!(run.id = %run, code = error.code, "a child run was not cancelled");
+                tracing::warn!(run.id = %run, code = error.code, "cannot cancel a child run, it ends at its own deadline");
             }
         });
     }
 
-    /// The attempt has ended.
+    /// Queues the end of an attempt.
     pub(crate) fn finish(&mut self, key: &AttemptKey, outcome: ActionOutcome) {
         let event = GraphEvent::Finished {
             id: key.id.clone(),
@@ -92,14 +93,14 @@ impl AttemptTasks {
         self.events.push_back((key.graph.clone(), event));
     }
 
-    /// An executor broke.
+    /// Queues the failure of an attempt whose task panicked.
     pub(crate) fn broke(&mut self, key: &AttemptKey, error: &JoinError) {
-        tracing::error!(graph = %key.graph, action = %key.id, "an executor broke: {error}");
+        tracing::error!(graph = %key.graph, action = %key.id, "executor panicked, its attempt fails: {error}");
         let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
         self.finish(key, failure);
     }
 
-    /// Ends attempts that have not begun: their start is not stored, so that nothing of them may happen.
+    /// Fails queued attempts of a graph whose start cannot be stored.
     pub(crate) fn call_off(&mut self, graph: &GraphId) {
         let all = std::mem::take(&mut self.commands);
         for (id, command) in all {
@@ -119,15 +120,16 @@ impl AttemptTasks {
         }
     }
 
-    /// Waits until all that was put aside is done.
+    /// Waits for all background tasks.
     pub(crate) async fn finish_detached(&mut self) {
         while self.detached.join_next().await.is_some() {}
     }
 
-    /// The next attempt that reports. Pending while there is none.
+    /// Report of the next attempt. Pends while no task runs. Cancel-safe.
     pub(crate) async fn next(&mut self) -> (AttemptKey, Result<AttemptReport, JoinError>) {
         loop {
             let Some(done) = self.tasks.join_next_with_id().await else {
+                // Returning would end the `select!` of the drive loop, which also waits for timers.
                 return std::future::pending().await;
             };
             let (id, report) = match done {
@@ -137,7 +139,7 @@ impl AttemptTasks {
             let Some(key) = self.names.remove(&id) else {
                 continue;
             };
-            // An attempt that was aborted has told its end already.
+            // Aborted attempts have reported their end already.
             let is_current = self
                 .running
                 .get(&key)
@@ -150,7 +152,7 @@ impl AttemptTasks {
         }
     }
 
-    /// Ends the task of an attempt; false when it has none.
+    /// Aborts the task of an attempt; false if it has none.
     pub(crate) fn abort(&mut self, key: &AttemptKey) -> bool {
         self.followed.remove(key);
         self.timers.retain(|(_, other)| other != key);
@@ -163,7 +165,7 @@ impl AttemptTasks {
         }
     }
 
-    /// Ends all tasks and forgets timers, events and commands of a graph.
+    /// Aborts all tasks and removes timers, events and commands of a graph.
     pub(crate) fn drop_graph(&mut self, graph: &GraphId) {
         let keys: Vec<_> = self
             .running
@@ -183,12 +185,12 @@ impl AttemptTasks {
         self.timers.insert((at, key));
     }
 
-    /// The time of the next timer.
+    /// Due time of the next timer.
     pub(crate) fn next_timer(&self) -> Option<Millis> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes the timers that are due.
+    /// Removes and returns all due timers.
     pub(crate) fn due(&mut self, now: Millis) -> Vec<AttemptKey> {
         let later = self
             .timers
@@ -207,12 +209,12 @@ impl AttemptTasks {
         self.next_timer().is_some_and(|at| at <= end)
     }
 
-    /// Whether an attempt is under way that does more than wait for a child run.
+    /// True if a task runs that does not only wait for a child run.
     pub(crate) fn is_busy(&self) -> bool {
         self.running.len() > self.followed.len()
     }
 
-    /// Graphs whose child runs are waited for.
+    /// Graphs that wait for child runs.
     pub(crate) fn following(&self) -> impl Iterator<Item = &GraphId> {
         self.followed.iter().map(|key| &key.graph)
     }

@@ -1,4 +1,4 @@
-//! Messages for the user: deltas while a text grows, one whole message at the end.
+//! Messages for the user: deltas of a growing text, and one complete message at the end.
 
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent};
@@ -9,28 +9,29 @@ use serde_json::Value;
 
 use crate::output_limit::OutputLimit;
 
-/// A text waits until it adds this fraction of what was sent, so that many small pieces cost few results.
+/// A delta is sent once it is at least 1/`FRACTION` of the text: the number of deltas grows logarithmically.
 const FRACTION: usize = 64;
 
-/// Sends the results of one run. One text is live at a time: a note, then another note, then the answer. A new text
-/// replaces the one before, by a delta with the whole text.
+/// Writer of one run's results. One text is live at a time: notes, then the answer. A new text replaces the previous
+/// one by a delta with the complete text.
 #[derive(Debug)]
 pub(crate) struct ResultWriter {
     out: ResultSender,
     streaming: bool,
     output_limit: OutputLimit,
-    /// The live text.
+    /// Live text.
     text: String,
-    /// Bytes of it that were sent.
+    /// Bytes of the live text that were sent.
     sent: usize,
-    /// Whether the client has a text that the next delta replaces.
+    /// The client has a text that the next delta replaces.
     replaces: bool,
     sequence: i64,
 }
 
 impl ResultWriter {
-    /// The speaker of a run of this context.
+    /// Writer for a run with this context.
     pub(crate) fn new(out: ResultSender, context: &AgentRunContext) -> Self {
+        // The gateway may disable streaming for a surface that supports it.
         let host = context.runtime.metadata.get("streaming_supported");
         let host = host.and_then(Value::as_bool).unwrap_or(true);
         Self {
@@ -44,29 +45,29 @@ impl ResultWriter {
         }
     }
 
-    /// Whether the client sees texts while they grow.
+    /// True if the client receives deltas.
     pub(crate) fn is_streaming(&self) -> bool {
         self.streaming
     }
 
-    /// Bytes of the data of one result.
+    /// Size limit of the data of one result.
     pub(crate) fn output_limit(&self) -> OutputLimit {
         self.output_limit
     }
 
-    /// Sends a result of another kind.
+    /// Sends a result that is no message.
     pub(crate) async fn send(&self, result: AgentRunResult) {
         self.out.send(result).await;
     }
 
-    /// Begins a new text.
+    /// Starts a new live text.
     pub(crate) fn begin(&mut self) {
         self.replaces |= self.sent > 0;
         self.text.clear();
         self.sent = 0;
     }
 
-    /// Shows a note at once, where the client sees texts while they grow.
+    /// Replaces the live text by a note and sends it as a delta.
     pub(crate) async fn note(&mut self, note: &str) {
         if note.trim().is_empty() || self.text == note {
             return;
@@ -76,7 +77,7 @@ impl ResultWriter {
         self.flush(false).await;
     }
 
-    /// Adds a piece to the live text.
+    /// Appends a piece to the live text.
     pub(crate) async fn append(&mut self, piece: &str) {
         self.text.push_str(piece);
         if (self.text.len() - self.sent) * FRACTION >= self.text.len() {
@@ -84,16 +85,16 @@ impl ResultWriter {
         }
     }
 
-    /// Sends what waits.
+    /// Sends the unsent part of the live text.
     pub(crate) async fn flush(&mut self, is_final: bool) {
         if self.streaming && (self.sent < self.text.len() || is_final) {
             self.send_rest(is_final).await;
         }
     }
 
-    /// Sends the whole message. A text that does not fit into one result is sent as deltas alone: the gateway makes a
-    /// message of them.
+    /// Sends the complete message.
     pub(crate) async fn complete(&mut self, text: &str) {
+        // The final text differs from the streamed one and replaces it.
         if !text.starts_with(&self.text) || self.text.is_empty() {
             self.begin();
         }
@@ -103,6 +104,7 @@ impl ResultWriter {
         let completed = results::message_completed(Message::text("assistant", text), Vec::new());
         if self.output_limit.holds(&completed.data) {
             self.send(completed).await;
+        // A text that exceeds one result is sent in deltas only; the gateway joins them to a message.
         } else if !self.streaming {
             self.send_rest(true).await;
         }
@@ -133,6 +135,7 @@ impl ResultWriter {
             ..MessageChunk::default()
         };
         let mut payload = MessageDeltaPayload { chunk };
+        // The repetition is optional, the new piece is not. A pending replacement moves to a later delta.
         if !self.output_limit.holds(&payload) {
             payload.chunk.all_content = None;
         }
@@ -141,12 +144,12 @@ impl ResultWriter {
     }
 }
 
-/// A result of a type of the protocol.
+/// Result of a protocol type.
 pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     custom(kind.as_str(), payload)
 }
 
-/// A result of any type.
+/// Result of any type.
 pub(crate) fn custom(kind: &str, payload: &impl Serialize) -> AgentRunResult {
     let data = serde_json::to_value(payload).ok();
     let data = data.and_then(|data| data.as_object().cloned());

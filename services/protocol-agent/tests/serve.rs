@@ -1,5 +1,5 @@
-//! The real binary as a service: started, asked, stopped.
-#![expect(clippy::unwrap_used, reason = "a test says what it needs")]
+//! The binary as a service: start, requests, stop.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn agent(arguments: &[&str]) -> Command {
     command
 }
 
-/// Starts one and gives the address that it reports.
+/// Starts the service and returns the address that it reports.
 fn start(command: &mut Command) -> (ProtocolAgentProcess, String) {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = piped.spawn().unwrap();

@@ -78,6 +78,7 @@ impl<'a> TableReader<'a> {
                 format!("must be an integer from {least} to {most}")
             };
             self.fault(format!("/{key}"), message);
+            // The default value lets the same pass check all other fields.
             default
         })
     }
@@ -250,6 +251,7 @@ impl<'a> TableReader<'a> {
             return T::default();
         };
         let value = match value {
+            // An empty text area of the form is no table.
             Value::String(text) if text.trim().is_empty() => return T::default(),
             // Null fails the deserialization below and becomes a fault of this field.
             Value::String(text) => serde_json::from_str(text).unwrap_or(Value::Null),
@@ -272,6 +274,7 @@ fn pointer_of(path: &serde_path_to_error::Path) -> String {
     for segment in path {
         let token = match segment {
             Segment::Seq { index } => index.to_string(),
+            // JSON pointers escape these characters (RFC 6901).
             Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
             Segment::Enum { .. } | Segment::Unknown => continue,
         };

@@ -49,6 +49,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                     .set_timer(at, AttemptKey { graph, id, attempt });
                 Ok(())
             }
+            // The timer of a `wait` has fired.
             Command::Resume { id, attempt } => {
                 let key = AttemptKey { graph, id, attempt };
                 self.graphs.work.finish(
@@ -91,6 +92,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         } else {
             KeyScope::Run
         };
+        // Private outputs must not reach the summarizer model.
         let may_summarize = node.visibility() == Visibility::Model;
         self.graphs.report_start(position, &key, &execute).await;
         reach("effect.before_call").await;
@@ -154,6 +156,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         let (kind, class, is_running) = (node.kind(), node.class(), node.aborting);
         match kind {
             ExecutorKind::Agent => {
+                // Without an entry, the spawn request is still open; its report ends the new child run.
                 if let Some(run) = self.graphs.work.children.remove(key) {
                     let host = self.graphs.env.host.clone();
                     self.graphs.work.end_child(host, run);

@@ -73,6 +73,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     fn wait_until(&mut self, position: usize, key: &AttemptKey, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
         let most = millis(self.graphs.env.left()).saturating_sub(MARGIN);
+        // Only a stored graph survives the run, so that a later run can continue the wait.
         if wait > most && !self.graphs.live_graphs[position].graph.is_durable() {
             let message = format!("at most {most} ms are left");
             self.graphs
@@ -240,6 +241,7 @@ fn faulty(faults: &[Diagnostic]) -> ActionOutcome {
 
 fn text_in(graph: &Graph, action: &ActionId, part: ResultPart, pointer: &str) -> Option<String> {
     let node = graph.node(action)?;
+    // Private results stay hidden from the model.
     if node.visibility() > Visibility::Model {
         return None;
     }

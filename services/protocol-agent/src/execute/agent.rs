@@ -126,6 +126,7 @@ pub(crate) async fn spawn(
 
 fn host_failure(error: &HostError) -> ActionFailure {
     let failure = failure_of(error);
+    // The model sees the code; a delegation is neither a tool nor its arguments.
     let code = match failure.code {
         Code::ToolError | Code::ArgsSchema => Code::ChildFailed,
         code => code,

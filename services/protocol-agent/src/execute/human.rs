@@ -138,8 +138,10 @@ fn request(
         description: (!description.is_empty()).then_some(description),
         fields,
         actions,
+        // The protocol counts seconds.
         expires_at: i64::try_from(until / 1_000).ok(),
         fallback_text: lines.join("\n\n"),
+        // No run waits: the answer is the event of a later run.
         awaits: false,
     }
 }

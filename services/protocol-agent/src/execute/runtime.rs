@@ -11,7 +11,7 @@ use crate::execute::ExecutorEnv;
 use crate::execute::tool::summary_by;
 use crate::host::GraphAgentHost;
 
-/// Values of `refs`. Fails for a text that is an unbound reference; the message tells the model how to bind it.
+/// Values of `refs`. Fails for a text that is an unbound reference; the message explains the binding.
 fn values(execute: &Execute) -> Result<Vec<Value>, ActionFailure> {
     let values = execute.input.get("refs").and_then(Value::as_array);
     let values = values.cloned().unwrap_or_default();

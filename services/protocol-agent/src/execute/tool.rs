@@ -178,6 +178,7 @@ async fn output_of(
     result: Value,
 ) -> Result<ActionOutput, ActionFailure> {
     let text = blocks_of(&result);
+    // MCP reports failures of the tool itself as regular results.
     if result.get("is_error") == Some(&Value::Bool(true)) {
         let message = text.unwrap_or_else(|| result.to_string());
         return Err(ActionFailure::new(Code::ToolError, &message, Sent::Yes));
@@ -185,6 +186,7 @@ async fn output_of(
     if result.get("truncated") == Some(&Value::Bool(true)) {
         return Ok(whole_of(env, &result).await);
     }
+    // MCP tools repeat structured content as text for older clients, so it takes precedence.
     let structured = result.get("structured_content");
     let mut output = match (structured.filter(|value| !value.is_null()), text, &result) {
         (Some(value), _, _) => ActionOutput::json(value.clone()),
@@ -210,6 +212,7 @@ fn blocks_of(result: &Value) -> Option<String> {
         }
         _ => None,
     };
+    // One unknown block is enough: the caller then uses the complete JSON.
     let texts: Option<Vec<_>> = blocks.iter().map(text).collect();
     let texts = texts.filter(|texts| !texts.is_empty())?;
     Some(texts.join("\n"))

@@ -1,30 +1,30 @@
-//! One output of a model, put together from its chunks.
+//! Assembly of one model output from its chunks.
 
 use action_graph::output::{Finish, ModelOutput, NativeCall as Call};
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
 use protocol::model::LlmStreamEvent;
 
-/// Bytes of text and arguments that are collected of one output; more is cut off.
+/// Maximum bytes of text and arguments of one output. A longer output is truncated.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Chunks so far.
+/// Output assembled so far.
 #[derive(Debug, Default)]
 pub(super) struct CollectedOutput {
     text: String,
     calls: Vec<ToolCall>,
-    /// The call that each place of a chunk continues.
+    /// Index into `calls` for each position in a chunk's list of calls.
     places: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     is_cut: bool,
 }
 
-/// News of one chunk.
+/// New content of one chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
     /// New text.
     pub(super) text: String,
-    /// The text so far was replaced: `text` is the whole.
+    /// The previous text was replaced: `text` is the complete new one.
     pub(super) replaced: bool,
     /// New arguments of the first call.
     pub(super) arguments: String,
@@ -60,7 +60,7 @@ impl CollectedOutput {
         }
     }
 
-    /// Whether more would be cut off anyway.
+    /// True if the limit is reached, and reading can stop.
     pub(super) fn is_full(&self) -> bool {
         self.bytes() > MOST_BYTES
     }
@@ -74,12 +74,12 @@ impl CollectedOutput {
         !self.calls.is_empty() || !self.text.trim().is_empty()
     }
 
-    /// The name of the first call.
+    /// Name of the first call.
     pub(super) fn first_name(&self) -> Option<&str> {
         self.calls.first().map(|call| call.function.name.as_str())
     }
 
-    /// The stream broke off.
+    /// Marks the output as truncated.
     pub(super) fn break_off(&mut self) {
         self.is_cut = true;
     }
@@ -89,6 +89,7 @@ impl CollectedOutput {
     }
 
     fn new_text(&self, chunk: &MessageChunk) -> (String, bool) {
+        // `all_content` repeats the text so far, so only its new part counts as news.
         if let Some(whole) = &chunk.all_content {
             match whole.strip_prefix(self.text.as_str()) {
                 Some(rest) => (rest.to_owned(), false),
@@ -103,8 +104,9 @@ impl CollectedOutput {
         }
     }
 
-    /// Adds a delta to its call; gives the place of the call.
+    /// Adds a delta to its call and returns the index of the call.
     fn add_call(&mut self, position: usize, call: ToolCall) -> usize {
+        // Providers send the id in the first delta only, and placeholders in later ones.
         let has_id = !matches!(call.id.trim(), "" | "none" | "None" | "null");
         let known = if has_id {
             self.calls.iter().position(|known| known.id == call.id)
@@ -129,7 +131,7 @@ impl CollectedOutput {
     }
 }
 
-/// The output of a whole message.
+/// Output of a complete message.
 pub(super) fn of_message(message: Message) -> ModelOutput {
     let is_cut = is_cut(message.provider_specific_fields.as_ref());
     let text = message.plain_text();
@@ -153,11 +155,12 @@ fn output(text: String, calls: Vec<ToolCall>, is_cut: bool) -> ModelOutput {
     }
 }
 
-/// Whether the provider ended the output before its end, in the words of chat completions or its own.
+/// True if the provider truncated the output, by finish reasons of chat completions or of single providers.
 fn is_cut(fields: Option<&JsonObject>) -> bool {
     let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
     let Some(reason) = reason else { return false };
     let reason = reason.to_ascii_lowercase();
+    // A filtered or failed output is incomplete, too.
     let cut = [
         "length",
         "max_tokens",

@@ -1,40 +1,41 @@
-//! Reads the message of an answer out of carrier arguments that are still growing.
+//! Incremental extraction of an answer's message from streamed carrier arguments.
 
-/// Follows the top level of one JSON object, character by character. It gives text of `message` once `kind` is known
-/// to be `answer`; anything else stays unseen. It never decides anything: the whole output is judged at its end.
+/// Scanner of the top level of one JSON object, character by character. It returns text of `message` once `kind` is
+/// `answer`. It only previews: the complete output is validated at its end.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerScan {
     depth: u32,
     text: Option<Text>,
-    /// The key whose value comes, at the top level.
+    /// Current key at the top level.
     key: Option<String>,
-    /// Whether the next text at the top level is a value.
+    /// The next text at the top level is a value.
     is_value: bool,
     kind: Option<String>,
-    /// Text of the message that waits for the kind.
+    /// Text of the message before the kind is read.
     waiting: String,
 }
 
-/// A JSON text that is being read.
+/// JSON string that is being read.
 #[derive(Debug, Default)]
 struct Text {
     read: String,
     escape: Option<String>,
-    /// The first half of a surrogate pair.
+    /// High surrogate of a pair.
     high: Option<u32>,
 }
 
-/// Characters of a key or a kind.
+/// Maximum stored bytes of a key or a kind.
 const SHORT: usize = 64;
 
 impl AnswerScan {
-    /// Takes the next piece of the arguments. Gives the text that may be shown.
+    /// Scans the next piece of the arguments and returns new text of the message.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         for letter in piece.chars() {
             self.letter(letter);
         }
         match self.kind.as_deref().map(str::trim) {
             Some(kind) if kind.eq_ignore_ascii_case("answer") => std::mem::take(&mut self.waiting),
+            // Messages of other kinds may be repaired or dropped; show none of them early.
             Some(_) => {
                 self.waiting.clear();
                 String::new()
@@ -49,6 +50,7 @@ impl AnswerScan {
                 self.depth == 1 && self.is_value && self.key.as_deref() == Some("message");
             match text.letter(letter) {
                 JsonScanState::Char(read) if is_message => self.waiting.push(read),
+                // Longer texts are neither a relevant key nor a kind.
                 JsonScanState::Char(read) if text.read.len() < SHORT => text.read.push(read),
                 JsonScanState::Char(_) | JsonScanState::Nothing => {}
                 JsonScanState::End => self.end_text(),
@@ -126,6 +128,7 @@ impl Text {
     }
 
     fn code(&mut self, code: u32) -> JsonScanState {
+        // JSON escapes characters beyond U+FFFF as a pair of surrogates.
         if let (Some(high), 0xdc00..=0xdfff) = (self.high.take(), code) {
             let whole = 0x1_0000 + ((high - 0xd800) << 10) + (code - 0xdc00);
             return JsonScanState::Char(char::from_u32(whole).unwrap_or('\u{fffd}'));
@@ -142,7 +145,7 @@ impl Text {
 mod tests {
     use super::*;
 
-    /// The text that is shown when the arguments come in pieces of this size.
+    /// Text returned for arguments in pieces of this size.
     fn shown(arguments: &str, size: usize) -> String {
         let mut scan = AnswerScan::default();
         let letters: Vec<char> = arguments.chars().collect();

@@ -1,4 +1,4 @@
-//! Approvals that a person gave for the whole conversation.
+//! Approvals of a person for the entire conversation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use crate::records::document::StateDocument;
 use crate::records::error::RecordsError;
 use crate::records::host::RecordsHost;
 
-/// The key of the approvals.
+/// State key of the approvals.
 pub(super) const KEY: &str = "apd.allow";
-/// Approvals of a conversation.
+/// Maximum approvals of a conversation.
 const MOST: usize = 32;
-/// Bytes of all approvals.
+/// Maximum bytes of all approvals.
 const BYTES: usize = 32 << 10;
-/// Characters of an argument whose value an approval names; longer texts may vary.
+/// Maximum characters of an argument that an approval fixes. Longer texts may vary.
 const SHORT: usize = 120;
 
-/// The approvals of a conversation, oldest first.
+/// Approvals of a conversation, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Allowances {
@@ -31,13 +31,14 @@ pub(super) struct Allowances {
 }
 
 impl Allowances {
-    /// Adds an approval; false when it stands there.
+    /// Adds an approval; false if it exists.
     pub(super) fn add(&mut self, standing: &StandingApproval) -> Result<bool, RecordsError> {
         if self.list.iter().any(|one| one.id == standing.id) {
             return Ok(false);
         }
         self.list.push(standing.clone());
         let bytes = serde_json::to_vec(&self.list).map_or(0, |bytes| bytes.len());
+        // No eviction: a silently dropped approval would surprise the user with a question.
         if self.list.len() > MOST || bytes > BYTES {
             return Err(RecordsError::Full {
                 what: "the list of approvals for the conversation",
@@ -47,7 +48,7 @@ impl Allowances {
         Ok(true)
     }
 
-    /// Removes an approval; false when there is none of this name.
+    /// Removes an approval; false if none has this id.
     pub(super) fn remove(&mut self, id: &str) -> bool {
         let before = self.list.len();
         self.list.retain(|one| one.id != id);
@@ -64,7 +65,7 @@ pub struct Approvals<H> {
 }
 
 impl<H: RecordsHost> Approvals<H> {
-    /// The approvals for the conversation.
+    /// All approvals for the conversation.
     pub fn standing(&self) -> Vec<StandingApproval> {
         self.document.value.list.clone()
     }
@@ -76,12 +77,13 @@ impl<H: RecordsHost> Approvals<H> {
         self.document.change(&self.host, add).await
     }
 
-    /// Takes an approval for the conversation back; false when there is none of this name.
+    /// Revokes an approval for the conversation; false if none has this id.
     pub async fn revoke(&mut self, id: &str) -> Result<bool, RecordsError> {
         self.me.needs_state()?;
         let mut is_gone = false;
         let remove = |list: &mut Allowances| {
             let is_here = list.remove(id);
+            // `change` may run the closure again after a conflict, on a list without the entry.
             is_gone |= is_here;
             Ok(is_here)
         };
@@ -90,9 +92,8 @@ impl<H: RecordsHost> Approvals<H> {
     }
 }
 
-/// The approval for the conversation that a question offers beside the approval of one call: this executor, these
-/// effects, and the same arguments, except that long texts and texts of several lines may vary. Its id is a hash of
-/// all that.
+/// Approval for the conversation that covers a call and similar ones: the same executor, effects and arguments, except
+/// for long or multi-line texts, which may vary. Its id is a hash of these parts.
 pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> StandingApproval {
     let mut arguments = BTreeMap::new();
     let mut free = BTreeSet::new();
@@ -108,7 +109,7 @@ pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> Stand
     }
 }
 
-/// Puts each argument below this one into one of the lists.
+/// Sorts an argument and all nested ones into fixed and free arguments.
 fn sort(
     at: String,
     value: &Value,
@@ -117,6 +118,7 @@ fn sort(
 ) {
     let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
     match value {
+        // Empty objects and lists are values of their own: an approval must not cover them filled.
         Value::Object(members) if at.is_empty() || !members.is_empty() => {
             for (name, value) in members {
                 sort(below(name), value, arguments, free);

@@ -1,7 +1,7 @@
 //! Bodies of graphs in the agent's storage: written once, before the head that names them.
 //!
-//! A body is a line of JSON that names its conversation and graph, and its content behind it. What exceeds 8 MiB goes
-//! on in parts of its own.
+//! A body is a JSON line with its conversation and graph, followed by its content. Content beyond 8 MiB is stored in
+//! additional parts.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::records::document::VERSION;
 use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, tried};
 
-/// Bytes of one part; the gateway takes 10 MiB.
+/// Maximum bytes of one part. The gateway's limit is 10 MiB.
 const PART: usize = 8 << 20;
-/// Parts of one body: an output of 10 MiB has up to six times as many bytes as JSON.
+/// Maximum parts of one body. JSON escapes enlarge an output of 10 MiB up to six times.
 const PARTS: usize = 8;
-/// Bodies that are read or written at the same time; the gateway takes four uploads of a run.
+/// Concurrent reads or writes. The gateway admits four uploads of a run.
 const AT_ONCE: usize = 3;
-/// Characters of a hash in a prefix.
+/// Hex digits of the conversation's hash in a key prefix.
 const HASH: usize = 32;
 
-/// The first line of a body.
+/// First line of a body.
 #[derive(Serialize, Deserialize)]
 struct BodyHeader {
     version: u16,
@@ -34,7 +34,7 @@ struct BodyHeader {
     bytes: usize,
 }
 
-/// The bodies of one conversation.
+/// Bodies of one conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Bodies<H> {
     host: H,
@@ -52,19 +52,20 @@ impl<H: RecordsHost> Bodies<H> {
         }
     }
 
-    /// The key of a body. Ids of instances hold brackets, which keys may not.
+    /// Storage key of a body.
     fn key(&self, graph: &GraphId, name: &str) -> String {
+        // Ids of instances contain brackets, which keys may not.
         let name = name.replace('[', ":").replace(']', "");
         format!("{}/{graph}/{name}", self.prefix)
     }
 
-    /// Writes bodies; gives their bytes.
+    /// Writes bodies and returns their total size in bytes.
     pub(super) async fn write_all(
         &self,
         graph: &GraphId,
         bodies: &[(&str, &Value)],
     ) -> Result<u64, RecordsError> {
-        // Boxed and collected: the compiler does not see that a lazy list of borrowing futures is `Send`.
+        // Boxed and collected: the compiler cannot prove that a lazy iterator of borrowing futures is `Send`.
         let writes: Vec<_> = bodies
             .iter()
             .map(|(name, content)| self.write(graph, name, content).boxed())
@@ -77,7 +78,7 @@ impl<H: RecordsHost> Bodies<H> {
         Ok(sum)
     }
 
-    /// Writes a body, its parts before its beginning.
+    /// Writes a body in parts.
     async fn write(
         &self,
         graph: &GraphId,
@@ -103,6 +104,7 @@ impl<H: RecordsHost> Bodies<H> {
         let key = self.key(graph, name);
         let mut chunks = content.chunks(PART);
         let first = chunks.next().unwrap_or_default();
+        // The first part is last: with it, the body becomes visible and is complete.
         for (at, chunk) in chunks.enumerate() {
             let key = format!("{key}.p{}", at + 1);
             tried(|| self.host.blob_put(&key, chunk.to_vec())).await?;
@@ -114,7 +116,7 @@ impl<H: RecordsHost> Bodies<H> {
         Ok(content.len() as u64)
     }
 
-    /// Reads a body. A damaged body, or one of another conversation or graph, counts as absent.
+    /// Reads a body. Damaged bodies, and those of another conversation or graph, count as absent.
     pub(super) async fn read(
         &self,
         graph: &GraphId,
@@ -135,6 +137,7 @@ impl<H: RecordsHost> Bodies<H> {
             };
             content.extend_from_slice(&part);
         }
+        // An interrupted overwrite mixes parts of two versions; their length differs.
         let is_whole = content.len() == line.bytes;
         let content = is_whole.then(|| serde_json::from_slice(&content).ok());
         Ok(content.flatten())
@@ -151,7 +154,7 @@ impl<H: RecordsHost> Bodies<H> {
         is_ours.then_some((line, content.get(1..)?))
     }
 
-    /// Reads bodies by name; those that are absent are left out.
+    /// Reads bodies by name. Absent ones are omitted.
     pub(super) async fn read_all(
         &self,
         graph: &GraphId,
@@ -170,7 +173,7 @@ impl<H: RecordsHost> Bodies<H> {
         Ok(found)
     }
 
-    /// The names of up to 100 bodies of a graph that begin so.
+    /// Names of up to 100 bodies of a graph with this prefix.
     pub(super) async fn names(
         &self,
         graph: &GraphId,
@@ -183,7 +186,7 @@ impl<H: RecordsHost> Bodies<H> {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Removes up to 100 bodies of a graph; true when none is left.
+    /// Removes up to 100 bodies of a graph; true if none remains.
     pub(super) async fn remove(&self, graph: &GraphId) -> Result<bool, RecordsError> {
         let prefix = self.key(graph, "");
         let page = tried(|| self.host.blob_list(&prefix, None)).await?;

@@ -1,4 +1,4 @@
-//! Closed graphs: their records, and what later declarations may refer to.
+//! Closed graphs: their records, and their facts for later declarations.
 
 use std::collections::BTreeMap;
 
@@ -25,24 +25,24 @@ use crate::records::host::{RecordsHost, tried};
 use crate::records::index::{ClosedEntry, Index};
 use crate::records::save::head_key;
 
-/// Bytes of an output in the record of a closed graph; larger ones stay bodies of their own.
+/// Maximum bytes of an output in the record of a closed graph. Larger ones remain separate bodies.
 const INLINE: usize = 64 << 10;
-/// Closed graphs that a declaration may refer to without naming them.
+/// Newest closed graphs whose facts every declaration gets.
 const NEWEST: usize = 8;
 
-/// The record of a closed graph.
+/// Record of a closed graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClosedGraph {
-    /// The result for machines.
+    /// Machine-readable result.
     pub(super) record: Value,
     actions: BTreeMap<ActionId, ClosedAction>,
-    /// Names of bodies: the model's output, transitions, observations.
+    /// Names of bodies with the model's output, transitions and observations.
     source: String,
     segments: Vec<String>,
     observations: Vec<String>,
 }
 
-/// An action of a closed graph.
+/// Action of a closed graph.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct ClosedAction {
@@ -51,7 +51,7 @@ struct ClosedAction {
     private: bool,
     summary: String,
     output: Option<Value>,
-    /// Name of the body of an output that is not here.
+    /// Name of the body with an output that exceeds [`INLINE`].
     body: Option<String>,
     error: Option<String>,
 }
@@ -62,14 +62,13 @@ pub struct GraphArchive<H> {
     pub(super) host: H,
     pub(super) bodies: Bodies<H>,
     pub(super) index: StateDocument<Index>,
-    /// Closed graphs that were read.
+    /// Cache of closed graphs; `None` for absent records.
     pub(super) read: BTreeMap<GraphId, Option<ClosedGraph>>,
     pub(super) now: Millis,
 }
 
 impl<H: RecordsHost> GraphRecords<H> {
-    /// Closes a graph: its record, then the index, then its head is removed. May be done again. For graphs whose
-    /// observation led to an answer, and for superseded and cancelled ones.
+    /// Closes a graph: writes its record, updates the index, and removes its head. Idempotent.
     pub async fn close(
         &mut self,
         graph: &Graph,
@@ -79,7 +78,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         if !self.driven.held.contains_key(id) {
             return Ok(());
         }
-        // Store the last state first: a run that takes the graph over before it is closed closes the same state.
+        // Store the last state first: a run that takes the graph over before its end closes the same state.
         self.driven.save(graph).await?;
         let Some(held) = self.driven.held.get(id) else {
             return Ok(());
@@ -132,6 +131,7 @@ impl<H: RecordsHost> GraphRecords<H> {
 
     async fn end(&mut self, entry: ClosedEntry) -> Result<(), RecordsError> {
         let id = entry.id.clone();
+        // Index before head: a head without an index entry would be adopted again by the next run.
         let close = |index: &mut Index| Ok(index.close(entry.clone()));
         self.archive.index.change(&self.host, close).await?;
         reach("close.index").await;
@@ -141,15 +141,15 @@ impl<H: RecordsHost> GraphRecords<H> {
         Ok(())
     }
 
-    /// Earlier graphs that a declaration may refer to: the newest closed ones, those whose id stands in `output`, and
-    /// open ones of other runs; oldest first. Those of this run are the caller's to add.
+    /// Facts about earlier graphs: the newest closed ones, those whose id occurs in `output`, and open ones of other
+    /// runs; oldest first. The caller adds those of this run.
     pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
         let mut list = self.archive.known(output).await?;
         list.extend(self.others.values().cloned());
         Ok(list)
     }
 
-    /// The records of the newest closed graphs, oldest first.
+    /// Records of the newest closed graphs, oldest first.
     #[cfg(test)]
     pub(crate) async fn closed_records(&mut self) -> Vec<Value> {
         self.known("").await.unwrap();
@@ -158,7 +158,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         closed.map(|closed| closed.record.clone()).collect()
     }
 
-    /// The model's output that declared a graph of this conversation, at most 64 KiB; `None`: there is none any more.
+    /// Model output that declared a graph of this conversation, at most 64 KiB. `None` if it was removed.
     pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, RecordsError> {
         let held = self.driven.held.get(graph);
         let source = match held.map(|held| held.head.source.clone()) {
@@ -175,12 +175,12 @@ impl<H: RecordsHost> GraphRecords<H> {
 }
 
 impl<H: RecordsHost> GraphArchive<H> {
-    /// Whether a graph of this id is closed.
+    /// True if the index lists this graph as closed.
     pub(super) fn is_closed(&self, id: &GraphId) -> bool {
         self.index.value.closed.iter().any(|one| one.id == *id)
     }
 
-    /// The newest closed graphs, and those whose id stands in `output`; oldest first.
+    /// Facts about the newest closed graphs, and those whose id occurs in `output`; oldest first.
     async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
         let mut list = Vec::new();
         let closed = self.index.value.closed.clone();
@@ -197,6 +197,7 @@ impl<H: RecordsHost> GraphArchive<H> {
             };
             let mut actions = BTreeMap::new();
             for (id, action) in graph.iter().flat_map(|graph| &graph.actions) {
+                // Large outputs are loaded for named graphs only: each takes a request.
                 let loaded = match &action.body {
                     Some(body) if is_named => self.value(&entry.id, body).await?,
                     _ => action.output.clone(),
@@ -213,8 +214,8 @@ impl<H: RecordsHost> GraphArchive<H> {
         Ok(list)
     }
 
-    /// The output of an action of a closed graph of this conversation; `None`: there is none any more. The caller
-    /// judges its visibility by `private` of [`KnownAction`].
+    /// Output of an action of a closed graph of this conversation. `None` if it was removed. The caller checks its
+    /// visibility by `private` of [`KnownAction`].
     pub async fn output(
         &mut self,
         graph: &GraphId,
@@ -262,11 +263,12 @@ impl<H: RecordsHost> GraphArchive<H> {
             None => None,
         };
         let closed: Option<ClosedGraph> = body.and_then(|body| serde_json::from_value(body).ok());
+        // Records of closed graphs never change, so absent ones are cached, too.
         self.read.insert(entry.id.clone(), closed.clone());
         Ok(closed)
     }
 
-    /// Removes up to 100 bodies of one forgotten graph. What fails is tried by the next run.
+    /// Removes up to 100 bodies of one forgotten graph. The next run retries after an error.
     pub(super) async fn sweep(&mut self) {
         let Some(id) = self.index.value.discarded.first().cloned() else {
             return;

@@ -4,29 +4,29 @@ use action_graph::graph::Millis;
 use action_graph::transcript::TranscriptTurn;
 use serde::{Deserialize, Serialize};
 
-/// The key of the turns.
+/// State key of the turns.
 pub(super) const KEY: &str = "apd.turns";
-/// Bytes of all turns.
+/// Maximum bytes of all turns.
 const BYTES: usize = 60 << 10;
-/// Bytes of the turns of one run.
+/// Maximum bytes of the turns of one run.
 const OF_RUN: usize = 24 << 10;
-/// Characters of a long text in a run whose turns are too many.
+/// Maximum characters of a text after shortening.
 const SHORT: usize = 400;
 
-/// The turns of one run.
+/// Turns of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Digest {
-    /// The run.
+    /// Run id.
     pub run: String,
-    /// The event that began it.
+    /// Id of the event that started the run.
     pub event: String,
-    /// When it ended.
+    /// End of the run, in milliseconds since the epoch.
     pub at: Millis,
-    /// Its turns.
+    /// Turns of the run, oldest first.
     pub turns: Vec<TranscriptTurn>,
 }
 
-/// The turns of the last runs, oldest first.
+/// Turns of the last runs, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct DigestRing {
@@ -34,7 +34,7 @@ pub(super) struct DigestRing {
 }
 
 impl DigestRing {
-    /// Adds the turns of a run instead of those that it added before; false when they stand there.
+    /// Adds or replaces the turns of a run; false if nothing changes.
     pub(super) fn add(&mut self, digest: &Digest) -> bool {
         let digest = shortened(digest.clone());
         if self.digests.last() == Some(&digest) {
@@ -42,6 +42,7 @@ impl DigestRing {
         }
         self.digests.retain(|one| one.run != digest.run);
         self.digests.push(digest);
+        // The last digest always stays: its own bound is lower than that of all.
         while bytes(&self.digests) > BYTES && self.digests.len() > 1 {
             self.digests.remove(0);
         }
@@ -53,7 +54,7 @@ fn bytes(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |bytes| bytes.len())
 }
 
-/// Shortens long texts, then drops the oldest turns, until the turns of a run keep their bound.
+/// Shortens long texts, then drops the oldest turns, until the digest fits its bound.
 fn shortened(mut digest: Digest) -> Digest {
     if bytes(&digest.turns) > OF_RUN {
         digest.turns.iter_mut().for_each(shorten);
@@ -69,6 +70,7 @@ fn shorten(turn: &mut TranscriptTurn) {
         TranscriptTurn::User { text, .. } | TranscriptTurn::Answer { text } => cut(text, SHORT * 5),
         TranscriptTurn::Notice(notice) => notice.lines.clear(),
         TranscriptTurn::Protocol(turn) => {
+            // The replay must not present shortened texts as exact.
             turn.is_exact = false;
             for call in &mut turn.calls {
                 cut(&mut call.text, SHORT);
@@ -78,7 +80,7 @@ fn shorten(turn: &mut TranscriptTurn) {
     }
 }
 
-/// Keeps the beginning of a text and says that more was there.
+/// Cuts a text and marks the omission.
 fn cut(text: &mut String, most: usize) {
     if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);

@@ -1,4 +1,4 @@
-//! One entry of the conversation's state that several runs change: read with its version, written where it still stands.
+//! Entry of the conversation's state that several runs change: compare-and-swap on its version, with retries.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, tried};
 
-/// Version of stored records.
+/// Format version of stored records.
 pub(super) const VERSION: u16 = 1;
-/// Changes of one entry that others may win in a row.
+/// Maximum consecutive conflicts of one change.
 const ROUNDS: usize = 8;
 
-/// A record that names its conversation: read elsewhere, it is absent.
+/// Envelope that names the conversation of a record. In another conversation, the record counts as absent.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RecordEnvelope<T> {
     pub(super) version: u16,
@@ -20,15 +20,15 @@ pub(super) struct RecordEnvelope<T> {
     pub(super) content: T,
 }
 
-/// The document of a key.
+/// Record under a key.
 pub(super) enum StoredRecord<T> {
     Absent,
     Here(T),
-    /// A later version wrote it.
+    /// Written by a later version of the runner.
     Later(u16),
 }
 
-/// Reads a record. What is damaged or belongs to another conversation is absent.
+/// Reads a record. Damaged records, and those of another conversation, count as absent.
 pub(super) fn read<T: DeserializeOwned>(value: Value, conversation: &str) -> StoredRecord<T> {
     let version = value.get("version").and_then(Value::as_u64);
     let owner = value.get("conversation").and_then(Value::as_str);
@@ -48,7 +48,7 @@ pub(super) fn read<T: DeserializeOwned>(value: Value, conversation: &str) -> Sto
     }
 }
 
-/// Puts a record into its envelope.
+/// Wraps a record in its envelope.
 pub(super) fn named(conversation: &str, content: &impl Serialize) -> Value {
     let named = RecordEnvelope {
         version: VERSION,
@@ -58,7 +58,7 @@ pub(super) fn named(conversation: &str, content: &impl Serialize) -> Value {
     serde_json::to_value(named).unwrap_or_default()
 }
 
-/// An entry, as it was read or written last.
+/// Last read or written version of an entry.
 #[derive(Debug)]
 pub(super) struct StateDocument<T> {
     key: &'static str,
@@ -68,7 +68,7 @@ pub(super) struct StateDocument<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
-    /// An entry that stands nowhere.
+    /// Entry with the default value, without a stored version.
     pub(super) fn absent(key: &'static str) -> Self {
         Self {
             key,
@@ -78,7 +78,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
         }
     }
 
-    /// Reads the entry; an absent one has the default value.
+    /// Reads the entry, or the default value if it is absent.
     pub(super) async fn read(
         host: &impl RecordsHost,
         key: &'static str,
@@ -105,15 +105,15 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
         Ok(())
     }
 
-    /// Applies a change that may be applied again, to what stands now; false: there is nothing to change. A change
-    /// that another run won is made again on what that run wrote.
+    /// Applies a change to the current value. After a conflict, `change` runs again on the new value. It returns false
+    /// if there is nothing to change.
     pub(super) async fn change(
         &mut self,
         host: &impl RecordsHost,
         mut change: impl FnMut(&mut T) -> Result<bool, RecordsError>,
     ) -> Result<(), RecordsError> {
         if self.version.is_none() {
-            // A write of a new document has no condition: read again, another run may have written it meanwhile.
+            // The write of a new entry is unconditional, so read again: another run may have written it by now.
             self.reload(host).await?;
         }
         let mut rounds = ROUNDS;
@@ -140,7 +140,8 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
     }
 }
 
-/// Whether the version that a write named stands no more.
+/// True if a conditional write failed because its version is outdated.
 pub(super) fn is_outrun(error: &runner_kit::HostError) -> bool {
+    // `not_found`: another run has removed the entry.
     error.is_conflict() || error.is_not_found()
 }

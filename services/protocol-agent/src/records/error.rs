@@ -1,37 +1,37 @@
-//! Why something could not be kept.
+//! Errors of records.
 
 use action_graph::ids::GraphId;
 use action_graph::record::RestoreError;
 use runner_kit::HostError;
 
-/// Something that could not be kept.
+/// Failure to read or write records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
-    /// Another run drives the graph: this one ends its attempts and sends nothing more for it.
+    /// Another run drives the graph. This run aborts its attempts and sends no further results for it.
     #[error("run {run} drives graph {graph} now")]
     LeaseLost {
-        /// The graph.
+        /// Graph id.
         graph: GraphId,
-        /// The run that drives it.
+        /// Id of the run that drives the graph; empty if unknown.
         run: String,
     },
-    /// The gateway did not take or give a record, also when asked again. No effect may start.
-    #[error("the gateway does not keep the graph")]
+    /// The gateway failed to read or write a record, also after retries. No effect may start.
+    #[error("the gateway cannot store the graph")]
     Unavailable(#[source] HostError),
-    /// The gateway has no room for a record of this size, or for one more.
-    #[error("the gateway has no room for the graph: remove old records, or raise its bounds")]
+    /// The gateway's quota rejects the size of a record, or another record.
+    #[error("the gateway's quota is too small for the graph: remove old records, or raise its bounds")]
     NoRoom(#[source] HostError),
-    /// A bound is reached.
+    /// A bound of this service is reached.
     #[error(
         "{what} would exceed {most} bytes or entries: declare smaller graphs, or close open ones"
     )]
     Full {
-        /// The record.
+        /// Name of the record.
         what: &'static str,
-        /// Its bound.
+        /// Bound in bytes or entries.
         most: usize,
     },
-    /// This run keeps nothing.
+    /// This run may not store records.
     #[error("{0}")]
     Refused(&'static str),
     /// A stored record is damaged, or of a later version.
@@ -50,7 +50,7 @@ impl From<HostError> for RecordsError {
 }
 
 impl RecordsError {
-    /// Whether the run was cancelled, so that the gateway takes state alone.
+    /// True if the run was cancelled. The gateway then accepts only state from it.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Unavailable(error) if error.is_cancelled())
     }

@@ -1,4 +1,4 @@
-//! The head of a graph: what restores the scheduler, and beside it what the service has to remember.
+//! Head of a graph: the scheduler's state, and further facts of the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,88 +11,88 @@ use serde_json::Value;
 
 use crate::records::error::RecordsError;
 
-/// Bytes of a head.
+/// Maximum bytes of a head.
 pub(super) const HEAD_BYTES: usize = 200 << 10;
-/// Transitions in a head; more become a body.
+/// Maximum transitions in a head. A full list becomes a body.
 const RECENT: usize = 32;
-/// Observations that a head names.
+/// Maximum observations named in a head.
 const OBSERVATIONS: usize = 16;
-/// Questions that a head names.
+/// Maximum questions named in a head.
 const ASKS: usize = 128;
-/// Gateway runs that a head names.
+/// Maximum runs named in a head.
 const RUNS: usize = 32;
 
-/// A question to the user, named before it is sent.
+/// Question to the user, stored before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingQuestion {
     /// The `interaction_id`.
     pub interaction: String,
-    /// Actions that it asks about.
+    /// Actions of the question.
     pub about: Vec<QuestionSubject>,
-    /// When no answer is taken any more.
+    /// Expiry, in milliseconds since the epoch.
     pub expires_at: Millis,
-    /// The run that asks. Set by [`DrivenGraphs`](crate::records::DrivenGraphs).
+    /// Run that sends the question. Set by [`DrivenGraphs`](crate::records::DrivenGraphs).
     #[serde(default)]
     pub run: String,
 }
 
-/// One action that a question is about.
+/// Action of a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuestionSubject {
-    /// The action.
+    /// Action id.
     pub id: ActionId,
-    /// Its attempt.
+    /// Attempt number.
     pub attempt: u32,
     /// Hash of the bound arguments, for approvals.
     pub hash: Option<String>,
 }
 
-/// An observation that was made for the model.
+/// Stored observation for the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Observation {
-    /// The last transition that it shows.
+    /// Last transition in the observation.
     pub(super) seq: u64,
-    /// The generation that it shows.
+    /// Generation of the graph.
     pub(super) generation: u32,
-    /// The run that made it.
+    /// Run that made the observation.
     pub(super) run: String,
-    /// Name of its body.
+    /// Name of the body with its turn.
     pub(super) body: String,
 }
 
-/// The head of a graph.
+/// Head of a graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GraphHead {
     pub(super) stored: StoredGraph,
-    /// When the graph was opened.
+    /// Opening time of the graph.
     pub(super) opened: Millis,
     /// Name of the body with the model's output.
     pub(super) source: String,
-    /// Gateway runs that drove it, the last 32.
+    /// Last [`RUNS`] runs that drove the graph.
     pub(super) runs: Vec<String>,
-    /// The last transitions.
+    /// Last transitions.
     pub(super) recent: Vec<Transition>,
-    /// Names of bodies with earlier ones.
+    /// Names of bodies with earlier transitions.
     pub(super) segments: Vec<String>,
-    /// Observations, the last 16.
+    /// Last [`OBSERVATIONS`] observations.
     pub(super) observations: Vec<Observation>,
-    /// Questions that are not answered.
+    /// Unanswered questions.
     pub(super) asks: Vec<PendingQuestion>,
-    /// Bytes of all bodies.
+    /// Total bytes of all bodies.
     pub(super) bytes: u64,
-    /// Bodies that the gateway did not take from a cancelled run.
+    /// Bodies that the gateway rejected from a cancelled run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) inline: BTreeMap<String, Value>,
 }
 
-/// Writes of one change of a graph.
+/// Writes for one change of a graph.
 pub(super) struct HeadChange {
     pub(super) head: GraphHead,
     pub(super) bodies: Vec<RecordBody>,
 }
 
 impl GraphHead {
-    /// The head of a graph that is opened now.
+    /// Head of a new graph.
     pub(super) fn first(
         graph: &Graph,
         conversation: &str,
@@ -118,7 +118,7 @@ impl GraphHead {
         Ok(HeadChange { head, bodies })
     }
 
-    /// The head after a change of the graph, and the bodies that it names anew.
+    /// Head after a change of the graph, with the new bodies that it names.
     pub(super) fn next(&self, graph: &Graph) -> Result<HeadChange, RecordsError> {
         let owner = self.stored.owner.clone();
         let conversation = &self.stored.conversation;
@@ -128,6 +128,7 @@ impl GraphHead {
             stored,
             ..self.clone()
         };
+        // A question stays as long as one of its actions waits.
         head.asks.retain(|ask| {
             let mut about = ask.about.iter();
             about.any(|asked| is_waiting(graph, &asked.id))
@@ -136,13 +137,13 @@ impl GraphHead {
         Ok(HeadChange { head, bodies })
     }
 
-    /// Adds new transitions; a full list becomes a body.
+    /// Adds new transitions. A full list becomes a body.
     fn note(&mut self, graph: &Graph, mut bodies: Vec<RecordBody>) -> Vec<RecordBody> {
         let last = self.recent.last().map_or(0, |one| one.seq);
         let new = graph.transitions.iter().filter(|one| one.seq > last);
         self.recent.extend(new.cloned());
         if self.recent.len() > RECENT {
-            // The last one stays: it says where the next ones begin.
+            // The last transition stays: its number marks the beginning of the next ones.
             let full = self.recent.split_off(self.recent.len() - 1);
             let full = std::mem::replace(&mut self.recent, full);
             let first = full.first().map_or(0, |one| one.seq);
@@ -154,7 +155,7 @@ impl GraphHead {
         bodies
     }
 
-    /// Names an observation.
+    /// Adds an observation, and evicts the oldest beyond [`OBSERVATIONS`].
     pub(super) fn observe(&mut self, observation: Observation) {
         if self.observations.len() == OBSERVATIONS {
             self.observations.remove(0);
@@ -162,7 +163,7 @@ impl GraphHead {
         self.observations.push(observation);
     }
 
-    /// Names a question; one of the same id is replaced.
+    /// Adds a question, or replaces the one with the same id.
     pub(super) fn ask(&mut self, ask: PendingQuestion) {
         self.asks.retain(|one| one.interaction != ask.interaction);
         if self.asks.len() == ASKS {
@@ -171,7 +172,7 @@ impl GraphHead {
         self.asks.push(ask);
     }
 
-    /// Gives the graph to another run.
+    /// Sets another run as the owner of the graph.
     pub(super) fn take_over(&mut self, run: &str, attempt: u32) {
         self.stored.take_over(run, attempt);
         if self.runs.last().is_none_or(|last| last != run) {
@@ -182,7 +183,7 @@ impl GraphHead {
         }
     }
 
-    /// Names of all bodies that restore the graph.
+    /// Names of all bodies needed to restore the graph.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let stored = &self.stored;
         let outputs = stored.outputs.values().map(|output| output.key.clone());
@@ -191,7 +192,7 @@ impl GraphHead {
     }
 }
 
-/// Whether an answer of the user still matters to this action.
+/// True if the action waits for an answer of the user.
 pub(super) fn is_waiting(graph: &Graph, id: &ActionId) -> bool {
     let state = graph.node(id).map(|node| node.state);
     matches!(

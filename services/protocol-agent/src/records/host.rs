@@ -1,4 +1,4 @@
-//! The gateway as the records need it: state of the conversation, storage of the agent, and the fate of runs.
+//! Host API of the records: state of the conversation, storage of the agent, and status of runs.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use protocol::run::RunStatus;
 use runner_kit::host::{Blob, Host, HostError, StorageKeyQuery};
 use serde_json::Value;
 
-/// The result of a host call.
+/// Result of a host call.
 pub type HostResult<T> = Result<T, HostError>;
 
-/// Area of the bodies: shared by all conversations of the agent.
+/// Storage area of the bodies, shared by all conversations of the agent.
 const AREA: StorageArea = StorageArea::Binding;
-/// Calls of one try in all.
+/// Maximum calls of [`tried`], including the first.
 const TRIES: u32 = 4;
-/// Pause before the second try; it doubles.
+/// Backoff before the first retry; it doubles.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// The calls of the host API that the records make. Each fails as [`Host`]'s of the same name do.
+/// Host API calls of the records. Errors are those of [`Host`].
 pub trait RecordsHost: Clone + Send + Sync + 'static {
-    /// A value of the conversation's state, with its version.
+    /// Value of the conversation's state with its version.
     fn state_get(&self, key: &str) -> impl Future<Output = HostResult<Option<StateValue>>> + Send;
 
-    /// Writes a value of the conversation's state where this version stands; whatever stands when there is none. Gives
-    /// the new version.
+    /// Writes a value of the conversation's state and returns its new version. With `version`, only if it is the stored
+    /// one; without, unconditionally.
     fn state_put(
         &self,
         key: &str,
@@ -33,33 +33,33 @@ pub trait RecordsHost: Clone + Send + Sync + 'static {
         version: Option<i64>,
     ) -> impl Future<Output = HostResult<i64>> + Send;
 
-    /// Removes a value of the conversation's state; false when there was none.
+    /// Removes a value of the conversation's state; false if it was absent.
     fn state_delete(&self, key: &str) -> impl Future<Output = HostResult<bool>> + Send;
 
-    /// Keys of the conversation's state that begin so, at most `limit`.
+    /// Keys of the conversation's state with this prefix, at most `limit`.
     fn state_list(
         &self,
         prefix: &str,
         limit: u32,
     ) -> impl Future<Output = HostResult<StateKeys>> + Send;
 
-    /// A body in the agent's storage.
+    /// Body in the agent's storage; `None` if it is absent.
     fn blob_get(&self, key: &str) -> impl Future<Output = HostResult<Option<Vec<u8>>>> + Send;
 
     /// Writes a body of at most 10 MiB.
     fn blob_put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = HostResult<()>> + Send;
 
-    /// Removes a body; false when there was none.
+    /// Removes a body; false if it was absent.
     fn blob_delete(&self, key: &str) -> impl Future<Output = HostResult<bool>> + Send;
 
-    /// Keys of bodies that begin so: at most 100, behind a cursor.
+    /// Keys of bodies with this prefix, at most 100, after a cursor.
     fn blob_list(
         &self,
         prefix: &str,
         after: Option<String>,
     ) -> impl Future<Output = HostResult<StorageKeys>> + Send;
 
-    /// Where a run of this conversation stands; `None` when there is none any more.
+    /// Status of a run of this conversation; `None` if it was removed.
     fn run_status(&self, id: &str) -> impl Future<Output = HostResult<Option<RunStatus>>> + Send;
 }
 
@@ -118,6 +118,7 @@ impl RecordsHost for Host {
     }
 
     async fn run_status(&self, id: &str) -> HostResult<Option<RunStatus>> {
+        // A malformed id names no run of the gateway, so no live one.
         let Ok(id) = id.parse::<RunId>() else {
             return Ok(None);
         };
@@ -126,7 +127,7 @@ impl RecordsHost for Host {
     }
 }
 
-/// Makes a call again while it fails in a way that may pass, four times in all.
+/// Retries a call with exponential backoff while it fails with a retryable error, at most [`TRIES`] calls.
 pub(super) async fn tried<T, F: Future<Output = HostResult<T>>>(
     mut call: impl FnMut() -> F,
 ) -> HostResult<T> {
@@ -136,7 +137,7 @@ pub(super) async fn tried<T, F: Future<Output = HostResult<T>>>(
             Err(error) if error.retryable => {
                 tracing::warn!(
                     code = error.code,
-                    "the gateway did not take a record, trying again"
+                    "record call to the gateway failed, retrying"
                 );
             }
             answer => return answer,

@@ -1,4 +1,4 @@
-//! Answers that came while another run drove the graph that asked: they wait for the next run.
+//! Inbox of answers that arrived while another run drove their graph. The next run takes them.
 
 use action_graph::graph::Millis;
 use action_graph::sha256;
@@ -10,23 +10,23 @@ use crate::records::document::{StoredRecord, named, read};
 use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, tried};
 
-/// Beginning of the keys of answers.
+/// Key prefix of answers.
 const INBOX: &str = "apd.in.";
-/// An answer that no graph waited for is removed after 7 days.
+/// Retention of answers without a waiting graph: 7 days, in milliseconds.
 const KEPT: Millis = 7 * 24 * 60 * 60 * 1_000;
-/// Bytes of an answer.
+/// Maximum bytes of an answer.
 const BYTES: usize = 64 << 10;
 
-/// An answer of a person.
+/// Answer of a person.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
-    /// The question's `interaction_id`.
+    /// `interaction_id` of the question.
     pub interaction: String,
-    /// The button that was taken.
+    /// Id of the selected button.
     pub action: Option<String>,
     /// Values by field.
     pub values: JsonObject,
-    /// When it came.
+    /// Arrival time.
     pub at: Millis,
 }
 
@@ -39,7 +39,7 @@ pub struct AnswerInbox<H> {
 }
 
 impl<H: RecordsHost> AnswerInbox<H> {
-    /// Leaves an answer for the next run, because a live run drives the graph.
+    /// Stores an answer for the next run, because a live run drives the graph.
     pub async fn leave(&self, submission: &Submission) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let value = named(&self.me.conversation(), submission);
@@ -50,11 +50,12 @@ impl<H: RecordsHost> AnswerInbox<H> {
             });
         }
         let key = key(&submission.interaction);
+        // Unconditional: a repeated answer to the same question replaces the first one.
         tried(|| self.host.state_put(&key, value.clone(), None)).await?;
         Ok(())
     }
 
-    /// Removes an answer that was left, once the graph that it woke is stored.
+    /// Removes a delivered answer. Call it after its graph is stored.
     pub async fn taken(&self, interaction: &str) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let key = key(interaction);
@@ -62,7 +63,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
         Ok(())
     }
 
-    /// Reads the answers under these keys. Expired ones are removed.
+    /// Reads the answers under these keys. Removes expired ones.
     pub(super) async fn read(&self, keys: &[String]) -> Result<Vec<Submission>, RecordsError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
@@ -81,6 +82,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
     }
 }
 
+/// State key of an answer. The hash bounds the length of the key.
 fn key(interaction: &str) -> String {
     format!("{INBOX}{}", &sha256::hex(interaction)[..32])
 }

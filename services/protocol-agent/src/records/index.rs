@@ -1,4 +1,4 @@
-//! The index of a conversation: its open graphs, the last closed ones, and which declaration made which graph.
+//! Index of a conversation: its open graphs, the last closed ones, and the graph of each declaration.
 
 use action_graph::graph::{GraphStatus, Millis};
 use action_graph::ids::GraphId;
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::error::RecordsError;
 
-/// The key of the index.
+/// State key of the index.
 pub(super) const KEY: &str = "apd.index";
-/// Bytes of the index.
+/// Maximum bytes of the index.
 const BYTES: usize = 60 << 10;
-/// Open graphs of a conversation, whatever the limits of the agent allow.
+/// Maximum open graphs of a conversation. The agent's own limits may be lower.
 const OPEN: usize = 16;
-/// Closed graphs that are named.
+/// Maximum closed graphs in the index.
 const CLOSED: usize = 50;
-/// Declarations that are known to have made a graph.
+/// Maximum declarations with their graphs in the index.
 const CREATED: usize = 64;
-/// Graphs whose bodies are to be removed.
+/// Maximum graphs in the queue for the removal of bodies.
 const DISCARDED: usize = 64;
-/// Results of closed graphs are kept for 30 days.
+/// Retention of closed graphs: 30 days, in milliseconds.
 const KEPT: Millis = 30 * 24 * 60 * 60 * 1_000;
-/// Characters of a title.
+/// Maximum characters of a title.
 const TITLE: usize = 80;
 
-/// The index.
+/// Index of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Index {
@@ -32,31 +32,31 @@ pub(super) struct Index {
     /// Closed graphs, oldest first.
     pub(super) closed: Vec<ClosedEntry>,
     created: Vec<CreatedEntry>,
-    /// Graphs whose bodies nothing names any more.
+    /// Graphs whose bodies are no longer referenced.
     pub(super) discarded: Vec<GraphId>,
 }
 
-/// An open graph.
+/// Open graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct OpenEntry {
     pub(super) id: GraphId,
-    /// The run that opened it.
+    /// Run that opened the graph.
     pub(super) run: String,
     pub(super) at: Millis,
 }
 
-/// A closed graph.
+/// Closed graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClosedEntry {
     pub(super) id: GraphId,
     pub(super) title: String,
     pub(super) status: GraphStatus,
     pub(super) at: Millis,
-    /// Name of the body with its record; absent when it could not be read.
+    /// Name of the body with its record; absent for an unreadable graph.
     pub(super) body: Option<String>,
 }
 
-/// A declaration of a run and the graph that it made.
+/// Declaration of a run and its graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CreatedEntry {
     run: String,
@@ -65,21 +65,21 @@ struct CreatedEntry {
 }
 
 impl ClosedEntry {
-    /// Whether its results are gone.
+    /// True after the retention of its results.
     pub(super) fn is_expired(&self, now: Millis) -> bool {
         now.saturating_sub(self.at) > KEPT
     }
 }
 
 impl Index {
-    /// The graph that this declaration of this run has made.
+    /// Graph that this declaration of this run has opened.
     pub(super) fn made_by(&self, run: &str, ordinal: u32) -> Option<&GraphId> {
         let mut created = self.created.iter();
         let made = created.find(|one| one.run == run && one.ordinal == ordinal);
         made.map(|one| &one.id)
     }
 
-    /// Names a graph as open; false when it stands there.
+    /// Adds an open graph; false if it is listed.
     pub(super) fn open(&mut self, open: OpenEntry, ordinal: u32) -> Result<bool, RecordsError> {
         if self.open.iter().any(|one| one.id == open.id) {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Index {
         Ok(true)
     }
 
-    /// Names a graph as closed; false when it stands there.
+    /// Moves a graph from the open to the closed ones; false if it is closed already.
     pub(super) fn close(&mut self, closed: ClosedEntry) -> bool {
         if self.closed.iter().any(|one| one.id == closed.id) {
             return false;
@@ -116,7 +116,7 @@ impl Index {
         true
     }
 
-    /// Adds graphs whose heads are in state and drops open ones without a head; false when nothing changed.
+    /// Adds graphs that have a head and removes open ones without one; false if nothing changed.
     pub(super) fn mend(&mut self, found: &[OpenEntry], absent: &[GraphId]) -> bool {
         let before = self.open.len();
         self.open.retain(|one| !absent.contains(&one.id));
@@ -126,6 +126,7 @@ impl Index {
         let mut is_new = false;
         for open in found {
             let is_known = self.open.iter().any(|one| one.id == open.id);
+            // A closed graph may still have a head, if its run died before the removal.
             if !is_known && self.closed.iter().all(|one| one.id != open.id) {
                 self.open.push(open.clone());
                 is_new = true;
@@ -134,7 +135,7 @@ impl Index {
         is_gone || is_new
     }
 
-    /// Forgets closed graphs beyond the bounds of number, age and bytes; their bodies are to be removed.
+    /// Removes closed graphs beyond the bounds of number and age, and queues their bodies for removal.
     pub(super) fn forget(&mut self, now: Millis) -> bool {
         let old = self.closed.iter().filter(|one| one.is_expired(now)).count();
         let surplus = old.max(self.closed.len().saturating_sub(CLOSED));
@@ -145,6 +146,7 @@ impl Index {
     }
 
     fn trim(&mut self) {
+        // Only closed graphs are evicted: an unlisted open graph could not be found again.
         while self.closed.len() > CLOSED || (self.bytes() > BYTES && !self.closed.is_empty()) {
             let gone = self.closed.remove(0);
             self.discard([gone.id]);
@@ -162,7 +164,7 @@ impl Index {
         if lost > 0 {
             tracing::warn!(
                 graphs = lost,
-                "bodies of old graphs stay in storage: remove them there"
+                "the removal queue of old graphs is full, their bodies remain: remove them in the agent's storage"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The start of a run: what is stored, and which graphs become its own.
+//! Load of records at the start of a run, and take-over of graphs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,14 +29,14 @@ use crate::records::{
     RunIdentity,
 };
 
-/// Heads of a conversation that are looked at.
+/// Maximum heads of a conversation that are examined.
 const MOST: u32 = 32;
-/// The longest time of a graph: 7 days. It is over then, with what is done.
+/// Maximum lifetime of a graph: 7 days, in milliseconds. It then ends with its results so far.
 const LONGEST: Millis = 7 * 24 * 60 * 60 * 1_000;
-/// Take-overs of one graph that others may win in a row.
+/// Maximum consecutive conflicts of one take-over.
 const ROUNDS: usize = 4;
 
-/// A stored head.
+/// Stored head of a graph.
 enum StoredHead {
     Here(Box<GraphHead>, i64),
     Absent,
@@ -44,8 +44,8 @@ enum StoredHead {
 }
 
 impl<H: RecordsHost> GraphRecords<H> {
-    /// Reads the records of the conversation, and takes over every open graph whose run is over. The first thing of a
-    /// run. Without a conversation or a grant nothing is read, and every durable graph is refused.
+    /// Reads the records of the conversation and takes over every open graph whose run has ended. Call it first in a
+    /// run. Without a conversation or a grant, nothing is read or stored.
     pub async fn load(
         host: H,
         me: RunIdentity,
@@ -106,7 +106,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         Ok((records, loaded))
     }
 
-    /// Looks at each open graph that the index or the keys of heads name.
+    /// Tries to take over each open graph named by the index or by a head's key.
     async fn load_graphs(
         &mut self,
         keys: &[String],
@@ -120,6 +120,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         let nameless: Vec<_> = heads.iter().filter(is_named).cloned().collect();
         let (mut found, mut absent) = (Vec::new(), Vec::new());
         for id in named.into_iter().chain(nameless) {
+            // A run died after it closed the graph and before it removed the head.
             if self.archive.is_closed(&id) {
                 let key = head_key(&id);
                 tried(|| self.host.state_delete(&key)).await?;
@@ -143,12 +144,13 @@ impl<H: RecordsHost> GraphRecords<H> {
             });
         }
         let now = self.now;
+        // `|` and not `||`: both changes have to be made.
         let mend = |index: &mut Index| Ok(index.mend(&found, &absent) | index.forget(now));
         self.archive.index.change(&self.host, mend).await
     }
 
-    /// Takes a graph over, unless a live run drives it: at the start of a run, after a lost lease, or when the run
-    /// that drove it may have ended since.
+    /// Takes over a graph unless a live run drives it: at the start of a run, after a lost lease, or when the other run
+    /// may have ended.
     pub async fn adopt(&mut self, id: &GraphId) -> Result<Adoption, RecordsError> {
         self.needs_storage()?;
         self.driven.held.remove(id);
@@ -168,6 +170,7 @@ impl<H: RecordsHost> GraphRecords<H> {
             head.take_over(&self.me.run, self.me.attempt);
             let value = named(&self.me.conversation(), &*head);
             let key = head_key(id);
+            // Conditional write: of several runs, only one wins the graph.
             match tried(|| self.host.state_put(&key, value.clone(), Some(version))).await {
                 Ok(version) => {
                     reach("adopt.taken").await;
@@ -180,7 +183,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         Ok(Adoption::Busy { run: String::new() })
     }
 
-    /// Remembers what a graph of another run looks like.
+    /// Caches facts about a graph of another run.
     async fn show(&mut self, id: &GraphId, head: GraphHead) -> Result<(), RecordsError> {
         let mut bodies = self.driven.bodies.read_all(id, head.names()).await?;
         bodies.extend(head.inline);
@@ -200,7 +203,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         Ok(())
     }
 
-    /// An index entry without a head: its run may be about to write it.
+    /// Handles an index entry without a head: its live run may be about to write the head.
     async fn absent(&self, id: &GraphId) -> Result<Adoption, RecordsError> {
         let mut open = self.archive.index.value.open.iter();
         match open.find(|one| one.id == *id) {
@@ -212,7 +215,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         }
     }
 
-    /// Restores a graph that is this run's now. One whose bodies are gone is closed.
+    /// Restores a graph after its take-over. Closes a graph with missing bodies.
     async fn resume(
         &mut self,
         id: &GraphId,
@@ -289,7 +292,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         })
     }
 
-    /// Observations before this transition, by runs that left no turns.
+    /// Observations before this transition by runs that stored no turns.
     async fn observations(
         &self,
         id: &GraphId,
@@ -312,20 +315,20 @@ impl<H: RecordsHost> GraphRecords<H> {
     }
 }
 
-/// A run that is not found has ended and was removed.
+/// True if a run has not ended. An absent run has ended and was removed.
 async fn is_live(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
     let status = tried(|| host.run_status(run)).await?;
     Ok(status.is_some_and(|status| !status.is_terminal()))
 }
 
-/// A run that is not found has ended and was removed.
+/// True if a run has completed. An absent run has ended and was removed.
 async fn has_completed(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
     let status = tried(|| host.run_status(run)).await?;
     Ok(matches!(status, Some(RunStatus::Completed) | None))
 }
 
-/// Runs whose questions were surely sent and are not answered: those that completed, unless the run that drove the
-/// graph after them died. That one may have had the answer.
+/// Runs whose questions were certainly sent and not answered: completed runs, unless the last run that drove the graph
+/// died. That one may have had the answer.
 async fn runs_that_ended(
     host: &impl RecordsHost,
     head: &GraphHead,
@@ -356,7 +359,7 @@ async fn diagnostics(
     Ok(list.unwrap_or_default())
 }
 
-/// Outputs of running attempts that were stored before their head.
+/// Outputs of running attempts whose bodies were stored without a new head.
 async fn outputs_of_running(
     bodies: &Bodies<impl RecordsHost>,
     graph: &action_graph::Graph,

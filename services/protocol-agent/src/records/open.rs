@@ -1,4 +1,4 @@
-//! Opening a graph: stored before anything of it runs.
+//! Opening of graphs. A graph is stored before its first action.
 
 use action_graph::declaration::DeclarationSource;
 use action_graph::diagnostic::Diagnostic;
@@ -17,12 +17,12 @@ use crate::records::{GraphRecords, OpenOutcome};
 
 /// Name of the body with the model's output.
 const SOURCE: &str = "source";
-/// Bytes of the model's output that are kept for inspection.
+/// Maximum bytes of the model's output that are stored for inspection.
 const RAW: usize = 64 << 10;
 
 impl<H: RecordsHost> GraphRecords<H> {
-    /// Stores a graph that was accepted and has not begun: the model's output, then the index, then its head.
-    /// `ordinal` is the number of the declaration in this run: the same one again gives the graph that it made.
+    /// Stores an accepted graph: the model's output, then the index, then its head. `ordinal`: number of the
+    /// declaration in this run; a repeated one returns its existing graph.
     pub async fn open(
         &mut self,
         ordinal: u32,
@@ -52,6 +52,7 @@ impl<H: RecordsHost> GraphRecords<H> {
             run: self.me.run.clone(),
             at: now,
         };
+        // Index before head: the next run finds and removes an entry without a head, and its bodies.
         let add = |index: &mut Index| index.open(open.clone(), ordinal);
         self.archive.index.change(&self.host, add).await?;
         reach("open.index").await;
@@ -71,7 +72,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         let mut head = change.head;
         head.bytes = bytes;
         let value = named(&conversation, &head);
-        // The id was drawn for this graph: nothing stands under its key.
+        // Unconditional: the random id guarantees that the key is unused.
         let key = head_key(id);
         let version = tried(|| self.host.state_put(&key, value.clone(), None)).await?;
         reach("open.head").await;

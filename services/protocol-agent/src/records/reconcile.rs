@@ -1,4 +1,4 @@
-//! Take-over of attempts whose end is not stored (rule 16): decided from stored facts alone.
+//! Recovery of attempts without a stored end (rule 16), decided only from stored facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use crate::records::head::PendingQuestion;
 
-/// Stored facts about a graph that is taken over.
+/// Stored facts about a graph at its take-over.
 pub(super) struct RecoveryFacts<'a> {
-    /// Outputs of running attempts whose bodies stand in storage.
+    /// Outputs of running attempts whose bodies are stored.
     pub(super) outputs: BTreeMap<(ActionId, u32), ActionOutput>,
-    /// Questions that the head names.
+    /// Questions in the head.
     pub(super) asks: &'a [PendingQuestion],
-    /// Runs that came to their regular end, so that their questions were sent.
+    /// Runs that completed, so that their questions were sent.
     pub(super) ended: &'a BTreeSet<String>,
-    /// The time.
+    /// Current time.
     pub(super) now: Millis,
 }
 
@@ -30,17 +30,17 @@ pub(super) struct RecoveryFacts<'a> {
 pub(super) struct RecoveryFindings {
     /// Events for the scheduler, in this order.
     pub(super) events: Vec<GraphEvent>,
-    /// Child runs to look at: action, attempt, run.
+    /// Child runs to query: action, attempt, run.
     pub(super) children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub(super) timers: Vec<(ActionId, u32, Millis)>,
-    /// Questions that are open.
+    /// Open questions.
     pub(super) asks: Vec<PendingQuestion>,
-    /// Approvals to ask for again.
+    /// Approvals whose question has to be sent again.
     pub(super) unasked: Vec<ApprovalRequest>,
 }
 
-/// Judges each action of a graph that was taken over.
+/// Derives the findings for each action of a graph at its take-over.
 pub(super) fn findings(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> RecoveryFindings {
     let mut found = RecoveryFindings::default();
     for node in &graph.nodes {
@@ -54,6 +54,7 @@ impl RecoveryFindings {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
             NodeState::Running => {
+                // Outputs are stored before the head: a stored one proves the end of the attempt.
                 let found = match facts.outputs.remove(&(id.clone(), attempt)) {
                     Some(output) => RecoveredAttempt::Ended(ActionOutcome::Ok {
                         output,
@@ -94,8 +95,9 @@ impl RecoveryFindings {
         }
     }
 
-    /// A question that was surely sent is open until it expires; any other is asked again.
+    /// Recovers the question of an action.
     fn question(&mut self, node: &Node, facts: &RecoveryFacts<'_>) {
+        // A question that was certainly sent is open until it expires; any other is sent again.
         let asks = facts.asks.iter().rev();
         let mut asks = asks.filter(|ask| ask.about.iter().any(|one| one.id == node.action.id));
         let sent = asks.find(|ask| facts.ended.contains(&ask.run));
@@ -127,7 +129,7 @@ impl RecoveryFindings {
                     outcome,
                 });
             }
-            // Whether the effect happened stays unknown until a person says so.
+            // The outcome of an effect stays unknown until a person answers.
             _ => {}
         }
     }
@@ -141,7 +143,7 @@ impl RecoveryFindings {
     }
 }
 
-/// The approval that a waiting action asks for.
+/// Approval request of a waiting action.
 fn request(node: &Node) -> Option<ApprovalRequest> {
     let resolved = node.action.resolved.as_ref()?;
     Some(ApprovalRequest {
@@ -154,7 +156,7 @@ fn request(node: &Node) -> Option<ApprovalRequest> {
     })
 }
 
-/// When the wait of an action ends: its argument `ms` after its attempt began.
+/// End of a wait: `ms` of its arguments after the start of its attempt.
 fn due(node: &Node) -> Millis {
     let started = node.attempts.last().map_or(0, |last| last.started);
     let input = node.input.as_ref();

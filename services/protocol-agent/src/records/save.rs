@@ -1,4 +1,4 @@
-//! Storing a graph that runs: bodies first, then the head, where its last version still stands.
+//! Storage of a running graph: bodies first, then the head by compare-and-swap on its version.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ use crate::records::error::RecordsError;
 use crate::records::head::{GraphHead, HEAD_BYTES, HeadChange, Observation, PendingQuestion};
 use crate::records::host::{RecordsHost, tried};
 
-/// Bytes of all bodies of a graph.
+/// Maximum bytes of all bodies of a graph.
 const GRAPH_BYTES: u64 = 256 << 20;
-/// Writes of one head whose answers may be lost in a row.
+/// Maximum consecutive conflicts of one write of a head.
 const ROUNDS: usize = 4;
 
-/// Beginning of the keys of heads.
+/// Key prefix of heads.
 pub(super) const HEADS: &str = "apd.g.";
 
-/// Key of a graph's head.
+/// State key of a graph's head.
 pub(super) fn head_key(graph: &GraphId) -> String {
     format!("{HEADS}{graph}")
 }
@@ -40,29 +40,29 @@ pub struct DrivenGraphs<H> {
     pub(super) held: BTreeMap<GraphId, DrivenGraph>,
 }
 
-/// A graph that this run drives.
+/// Stored graph that this run drives.
 #[derive(Debug)]
 pub(super) struct DrivenGraph {
     pub(super) head: GraphHead,
-    /// Version of the stored head; absent before the first one.
+    /// Version of the stored head; absent before the first write.
     pub(super) version: Option<i64>,
-    /// Bodies that are known to stand.
+    /// Names of stored bodies.
     pub(super) written: BTreeSet<String>,
 }
 
 impl<H: RecordsHost> DrivenGraphs<H> {
-    /// Whether this run drives a stored graph.
+    /// True if this run drives this graph and it is stored.
     pub fn holds(&self, graph: &GraphId) -> bool {
         self.held.contains_key(graph)
     }
 
-    /// The runs that drove a graph, for its record.
+    /// Runs that drove a graph, for its record.
     pub fn runs(&self, graph: &GraphId) -> Vec<String> {
         let held = self.held.get(graph);
         held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
     }
 
-    /// The graph and the question that a submission answers; `None`: no open graph waits for it.
+    /// Graph and question of a submission; `None` if no open graph waits for it.
     pub fn ask(&self, interaction: &str) -> Option<(GraphId, PendingQuestion)> {
         self.held.iter().find_map(|(id, held)| {
             let mut asks = held.head.asks.iter();
@@ -71,8 +71,8 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         })
     }
 
-    /// Stores a graph as it is now. Carry out nothing that follows before it is stored. Graphs that are not kept cost
-    /// nothing here.
+    /// Stores the current state of a graph. Execute its following commands only afterwards. Does nothing for graphs
+    /// that are not durable.
     pub async fn save(&mut self, graph: &Graph) -> Result<(), RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
@@ -81,7 +81,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         self.write(&graph.id, change).await
     }
 
-    /// Names a question before it is sent, so that its answer finds the graph.
+    /// Stores a question. Send it only afterwards, so that its answer finds the graph.
     pub async fn asked(&mut self, graph: &Graph, ask: PendingQuestion) -> Result<(), RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
@@ -92,8 +92,8 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         self.write(&graph.id, change).await
     }
 
-    /// The observation of this decision point: the stored one, when it was made before, or a new one, which is stored
-    /// and marks what it shows as delivered.
+    /// Observation of this decision point: the stored one, or a new one, which is stored. Its results count as
+    /// delivered.
     pub async fn observed(
         &mut self,
         graph: &mut Graph,
@@ -126,7 +126,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         Ok(turn)
     }
 
-    /// The observation of exactly this point, when it was made before.
+    /// Stored observation of exactly this decision point.
     async fn observation(
         &self,
         graph: &Graph,
@@ -168,6 +168,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
                     reach("save.head").await;
                     return Ok(());
                 }
+                // A retried write conflicts with itself if only the response of the first one was lost.
                 Err(error) if is_outrun(&error) => head = self.outrun(id, head).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -175,7 +176,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         Err(self.lost(id, String::new()))
     }
 
-    /// Another version stands: our own, whose answer was lost, or that of the run that took the graph over.
+    /// Handles another stored version: our own write with a lost response, or a take-over by another run.
     async fn outrun(&mut self, id: &GraphId, head: GraphHead) -> Result<GraphHead, RecordsError> {
         let key = head_key(id);
         let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
@@ -203,8 +204,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         }
     }
 
-    /// Writes the bodies that do not stand yet. From a cancelled run the gateway takes state alone: small bodies go
-    /// into the head then.
+    /// Writes bodies that are not stored yet.
     async fn write_bodies(
         &mut self,
         id: &GraphId,
@@ -233,6 +233,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
                 held.written
                     .extend(list.iter().map(|(key, _)| (*key).to_owned()));
             }
+            // From a cancelled run, the gateway accepts only state: the bodies move into the head.
             Err(error) if error.is_cancelled() => {
                 let bodies = list
                     .iter()

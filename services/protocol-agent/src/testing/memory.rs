@@ -1,6 +1,6 @@
 //! A gateway in memory: state with versions, storage, runs, and tools whose effects are counted. It outlives runs.
 //!
-//! Each call passes the failpoints `host.before` and `host.after`, so that a test can let a run die around any of them.
+//! Each call passes the failpoints `host.before` and `host.after`, so that a test can kill a run around any of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,18 +39,18 @@ pub(crate) struct GatewayWorld {
     /// Calls whose answers are lost after they acted.
     lost: Option<(&'static str, usize)>,
     last_version: i64,
-    /// Whether runs that are over still write: the gateway has not noticed yet.
+    /// Accept writes of ended runs: the gateway has not noticed their end yet.
     pub(crate) lax: bool,
 }
 
 impl GatewayWorld {
-    /// Forgets all failures that were told.
+    /// Removes all scripted failures.
     pub(crate) fn reset(&mut self) {
         self.faults.clear();
         self.lost = None;
     }
 
-    /// Whether a call under this key acted.
+    /// True if a call with this key acted.
     pub(crate) fn happened(&self, key: &str) -> bool {
         self.effects.iter().any(|(_, acted)| acted == key)
     }
@@ -91,7 +91,7 @@ impl Memory {
         self.world().runs.insert(self.run.clone(), status);
     }
 
-    /// The same, for a run that dies as the test says.
+    /// The same, for a run that dies at the failpoint of the test.
     pub(crate) fn dying(&self, kill: Option<&Kill>) -> Self {
         Self {
             kill: kill.cloned(),
@@ -99,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// Lets the run die here, if the test says so.
+    /// Kills the run here if the test has armed this failpoint.
     async fn pass(&self, point: &'static str) {
         if let Some(kill) = &self.kill {
             kill.pass(point).await;
@@ -124,7 +124,7 @@ impl Memory {
         self.world().lost = Some((operation, times));
     }
 
-    /// Whether the answer of the last call is lost.
+    /// True if the response of the last call is lost.
     fn loses(&self) -> bool {
         let mut world = self.world();
         let last = world.calls.last().map(|(_, operation, _)| *operation);
@@ -137,14 +137,14 @@ impl Memory {
         }
     }
 
-    /// How often a tool acted.
+    /// Number of calls in which a tool acted.
     pub(crate) fn effects(&self, tool: &str) -> usize {
         let world = self.world();
         let effects = world.effects.iter();
         effects.filter(|(name, _)| name == tool).count()
     }
 
-    /// How often an operation was called, by all runs.
+    /// Number of calls of an operation by all runs.
     pub(crate) fn count(&self, operation: &str) -> usize {
         let world = self.world();
         let calls = world.calls.iter();
@@ -207,7 +207,7 @@ impl Memory {
 pub(crate) fn error(code: &str) -> HostError {
     AgentApiError {
         code: code.to_owned(),
-        message: "as the test says".to_owned(),
+        message: "scripted error".to_owned(),
         retryable: code.starts_with("callback.") || code == "rate_limited",
         details: JsonObject::new(),
     }

@@ -32,7 +32,7 @@ pub(crate) fn native(name: &str, arguments: &str) -> Message {
     }
 }
 
-/// Work.
+/// A declaration of calls.
 pub(crate) fn act(message: &str, calls: &[Value]) -> Message {
     carrier(&json!({"kind": "act", "message": message, "calls": calls}))
 }
@@ -47,7 +47,7 @@ pub(crate) fn done() -> Message {
     carrier(&json!({"kind": "done"}))
 }
 
-/// Text alone.
+/// Text without a call.
 pub(crate) fn text(text: &str) -> Message {
     Message::text("assistant", text)
 }

@@ -28,31 +28,31 @@ use crate::host::GraphAgentHost;
 use crate::manifest::RUNNER_ID;
 use crate::records::HostResult;
 
-/// One answer of a model.
+/// Scripted response of a model.
 #[derive(Clone, Debug)]
 pub(crate) enum ScriptedOutput {
-    /// Its output; streamed in small pieces where it is streamed.
+    /// This output, in small pieces if the call streams.
     Says(Box<Message>),
     /// Fails with this code; `code/reason` gives it a reason.
     Fails(&'static str),
-    /// Never comes.
+    /// Never responds.
     Hangs,
 }
 
-/// One answer of a tool.
+/// Scripted response of a tool.
 #[derive(Clone, Debug)]
 pub(crate) enum ToolReply {
     Says(Value),
-    /// The arguments, back.
+    /// Returns the arguments.
     Echoes,
     Fails(&'static str),
-    /// Acts, and never answers.
+    /// Acts, and never responds.
     Hangs,
-    /// Answers once this many calls have begun.
+    /// Responds once this many calls have begun.
     Together(usize, Value),
 }
 
-/// A model that answers whatever it is asked, from the texts of the request.
+/// Model that computes its output from the texts of the request.
 pub(crate) type Mind = Arc<dyn Fn(&str) -> Message + Send + Sync>;
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ pub(crate) struct GraphScript {
     pub(crate) models: VecDeque<ScriptedOutput>,
     /// Answers once `models` is empty.
     pub(crate) mind: Option<Mind>,
-    /// Answers of a tool in their order; the last one stays.
+    /// Responses of a tool in order; the last one repeats.
     pub(crate) tools: HashMap<String, VecDeque<ToolReply>>,
     pub(crate) requests: Vec<LlmRequest>,
     /// Each call of a tool: name and parameters.
@@ -72,12 +72,12 @@ pub(crate) struct GraphScript {
     pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
     pub(crate) passages: Vec<String>,
     pub(crate) artifacts: HashMap<String, Vec<u8>>,
-    /// Requests of child runs, and what becomes of the next ones.
+    /// Requests of child runs with their ids. `children`: states of the next ones.
     pub(crate) spawned: Vec<(ChildRunRequest, RunId)>,
     pub(crate) children: VecDeque<Value>,
     running: HashMap<RunId, Value>,
     pub(crate) cancelled_children: Vec<RunId>,
-    /// Whether the run was cancelled.
+    /// The gateway has cancelled the run.
     pub(crate) is_cancelled: bool,
     pub(crate) parent: Option<RunId>,
 }
@@ -186,7 +186,7 @@ fn coded(code: &str) -> runner_kit::HostError {
     let Some((code, reason)) = code.split_once('/') else {
         return error(code);
     };
-    let error = json!({"code": code, "message": "as the test says", "retryable": false, "details": {"reason": reason}});
+    let error = json!({"code": code, "message": "scripted error", "retryable": false, "details": {"reason": reason}});
     serde_json::from_value::<protocol::error::AgentApiError>(error)
         .unwrap()
         .into()
@@ -379,7 +379,7 @@ fn usage() -> Option<protocol::message::LlmTokenUsage> {
     .unwrap()
 }
 
-/// A request that was sent to the conversation meanwhile.
+/// Steering input with this text.
 pub(crate) fn steering(text: &str) -> SteeringInputItem {
     serde_json::from_value(json!({
         "claimed_run_id": "r", "runner_id": RUNNER_ID, "claimed_at": 0,

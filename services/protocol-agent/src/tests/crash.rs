@@ -1,4 +1,4 @@
-//! The whole loop dies at each point of the specification; later runs go on, and the end is that of a run that lived.
+//! Crashes at each failpoint of the specification. Later runs continue, with the same end as without a crash.
 
 mod play;
 
@@ -53,7 +53,7 @@ fn revised() -> CrashCase {
     case
 }
 
-/// Compares with the run that lived.
+/// Compares the end with that of a run without a crash.
 async fn check(case: &CrashCase, kill: Kill, what: &str) -> EndState {
     let twin = play(case, None).await;
     let end = play(case, Some(kill)).await;
@@ -65,7 +65,7 @@ async fn check(case: &CrashCase, kill: Kill, what: &str) -> EndState {
 #[tokio::test(start_paused = true)]
 async fn dies_after_the_model_answered() {
     let end = check(&chain("note"), Kill::at("answer.before_accept"), "accept").await;
-    assert_eq!(end.host.asked(), 3, "it is asked again");
+    assert_eq!(end.host.asked(), 3, "the model is called again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,7 @@ async fn dies_within_the_grace_of_a_cancel() {
     let asked = one(&host, request("r2"), None).await.unwrap();
     let question = questions(&asked).remove(0);
     let id = question["interaction_id"].as_str().unwrap();
-    assert!(id.contains(".outcome."), "a person says if it happened");
+    assert!(id.contains(".outcome."), "the outcome needs a person");
     let happened = submitted(&request("r3"), "r3", id, "happened", &json!({}));
     one(&host, happened, None).await.unwrap();
     assert_eq!(host.memory.effects("mystery"), 1);
@@ -187,7 +187,7 @@ async fn stale_runs_write_nothing() {
             .insert("r1".to_owned(), RunStatus::Failed);
         let asked = one(&host, request("r2"), None).await.unwrap();
         let before = heads(&host);
-        // A third call lets the first run go on.
+        // A third call releases the first run.
         host.script().calls.push(("any".to_owned(), Value::Null));
         host.called.notify_waiters();
         (questions(&asked), before)

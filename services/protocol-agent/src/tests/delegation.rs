@@ -80,7 +80,7 @@ async fn next_run_follows_earlier_child() {
     assert_eq!(
         ending(&results),
         ("run.completed", "waiting_child"),
-        "a question ends the run, the child goes on"
+        "a question ends the run, the child continues"
     );
     let child = host.script().spawned[0].1;
     assert_eq!(host.script().cancelled_children, Vec::<RunId>::new());
@@ -184,7 +184,7 @@ async fn run_of_a_user_has_no_outcome() {
     assert!(!schema.contains("outcome"), "{schema}");
 }
 
-/// A delegation to the writer with these arguments, and what the model, the person and the host see of it.
+/// A delegation to the writer with these arguments, as the model, the person and the host observe it.
 async fn delegation_with(
     authority: &Value,
     config: &Value,

@@ -135,7 +135,7 @@ async fn server_stop_leaves_stored_graphs_for_next_run() {
     assert_eq!(ending(&results), ("run.failed", "cancelled"));
     host.says([answer("Noted.")]);
     let mut next = later(&context, &uuid::Uuid::new_v4().to_string(), "e-2");
-    next.input.text = Some("go on".to_owned());
+    next.input.text = Some("continue".to_owned());
     let results = run(&host, next).await;
     assert_eq!(said(&results), "Noted.");
     assert_eq!(

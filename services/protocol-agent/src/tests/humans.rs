@@ -1,4 +1,4 @@
-//! Approvals and questions: the run ends, and the next event goes on.
+//! Approvals and questions: the run ends, and the next event continues it.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn ask(fields: &Value) -> Value {
     call("city", "tool", "human.ask", &form, &[])
 }
 
-/// A first run that asks, and what it asked.
+/// A first run that sends a question, and the question.
 pub(super) async fn asks(
     host: &GraphTestHost,
     calls: &[Value],

@@ -222,7 +222,7 @@ async fn models_cannot_go_on_without_an_approved_plan() {
     let decide = |action: &str, choice: &str| {
         let args = json!({"graph": "GRAPH", "action": action, "choice": choice, "reason": "r"});
         act(
-            "I go on.",
+            "I continue.",
             &[call("d", "tool", "runtime.decide", &args, &[])],
         )
     };

@@ -1,4 +1,4 @@
-//! Accepted declarations: new graphs, plans, decisions, revisions, and requests for more of stored results.
+//! Accepted declarations: new graphs, plans, decisions, revisions, and expansions of stored results.
 
 use action_graph::declaration::{GraphDecision, Intent, Payload, ReportSpec};
 use action_graph::graph::Graph;
@@ -20,7 +20,7 @@ use crate::records::{OpenOutcome, RecordsError};
 use crate::session::{ProtocolSession, RunGraphs, budget};
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
-    /// Carries an accepted declaration out, as far as it does not have to wait.
+    /// Executes an accepted declaration until its first wait.
     pub(super) async fn declare(
         &mut self,
         accepted: AcceptedDeclaration,
@@ -56,7 +56,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(TurnStep::GoOn)
     }
 
-    /// Makes the graph of a declaration. It is stored before anything of it runs.
+    /// Opens the graph of a declaration. Refusals become notices for the model.
     pub(crate) async fn open(
         &mut self,
         accepted: AcceptedDeclaration,
@@ -83,6 +83,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             self.driver.graphs.records.approvals.standing(),
         );
         let hash = graph.info.semantic_sha256.clone();
+        // Stored before its first action: a crash must not lose a started effect.
         if graph.is_durable() && self.driver.graphs.records.can_persist() {
             let now = self.driver.graphs.env.clock.now();
             match self
@@ -94,7 +95,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             {
                 Ok(OpenOutcome::New) => {}
                 Ok(OpenOutcome::Exists(made)) => {
-                    // The same declaration of this run, made before a restart: its graph was taken over.
+                    // The run declared it before a restart, and has taken its graph over.
                     self.transcript.push(sentence_notice(&format!(
                         "This declaration made the graph {made} before: see its turn."
                     )));
@@ -128,7 +129,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(())
     }
 
-    /// The same work again: its stored results answer it, and nothing runs.
+    /// Answers a repeated declaration with its stored results. Nothing runs.
     fn repeat(&mut self, graph: &GraphId, accepted: &AcceptedDeclaration) {
         let hash = accepted.declaration.source.semantic_sha256.clone();
         self.repeats.insert(hash, (graph.clone(), 2));
@@ -153,7 +154,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         let graph = decision.graph.clone();
         match self.driver.graphs.decide(decision).await? {
             Ok(()) => {
-                // A decision that moves nothing is still an answer to the model.
+                // A decision without an effect still needs a response to the model.
                 self.transcript.needs_model |=
                     self.driver.graphs.position(&graph).is_some_and(|position| {
                         self.driver.graphs.live_graphs[position].why.is_some()
@@ -201,7 +202,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         Ok(())
     }
 
-    /// A report over earlier results, without work of its own.
+    /// Ends the run with a report of earlier results, without actions.
     async fn final_report(
         &mut self,
         accepted: AcceptedDeclaration,
@@ -221,7 +222,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 }
 
 impl<H: GraphAgentHost> RunGraphs<H> {
-    /// Closes the oldest graphs that only the model could still move, so that another one may be opened.
+    /// Closes the oldest graphs that wait for the model, so that another one can be opened within the limit.
     pub(crate) async fn make_room(&mut self, most: usize) {
         let open = self
             .live_graphs
@@ -239,7 +240,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     }
 }
 
-/// The turn that shows a plan to the model: it runs once a decision says so.
+/// Turn that shows a plan to the model. A decision starts the plan.
 fn plan(graph: &Graph, window: usize) -> TranscriptTurn {
     let mut turn = protocol_turn(graph, Why::Finished, budget(window));
     turn.next =

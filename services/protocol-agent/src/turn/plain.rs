@@ -1,4 +1,4 @@
-//! Agents without the protocol: the text of the model is the answer, and nothing reaches the parser.
+//! Agents without the protocol: the model's text is the answer, without parsing.
 
 use action_graph::catalog::Catalog;
 use action_graph::output::Finish;
@@ -15,10 +15,10 @@ use crate::model::{ModelChain, VisibleParts};
 use crate::prompt::ModelPrompt;
 use crate::writer::ResultWriter;
 
-/// The finish reason of an answer that the model could not end.
+/// Finish reason of a truncated answer.
 const LENGTH: &str = "length";
 
-/// Answers the event with one call of the model.
+/// Answers the event with one model call.
 pub(crate) async fn converse<H: GraphAgentHost>(
     env: ExecutorEnv<H>,
     role: Vec<Message>,

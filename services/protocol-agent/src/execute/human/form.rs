@@ -35,7 +35,7 @@ fn kind_of(execute: &Execute) -> InteractionKind {
     }
 }
 
-/// Question of an action. Fails for unusable fields; the message tells the model how to correct them.
+/// Question of an action. Fails for unusable fields, with a message for the model.
 pub(crate) fn request(
     id: String,
     execute: &Execute,
@@ -188,6 +188,7 @@ pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> ActionOutco
     let (value, is_given) = match (kind, button, choice) {
         (_, Some(DECLINE), _) => (json!({"declined": true}), allows_decline(&execute.input)),
         (InteractionKind::Confirmation, Some(YES), _) => (json!({"confirmed": true}), true),
+        // Fail closed: any other button declines.
         (InteractionKind::Confirmation, _, _) => {
             (json!({"declined": true}), allows_decline(&execute.input))
         }
@@ -196,6 +197,7 @@ pub(crate) fn outcome(execute: &Execute, submission: &Submission) -> ActionOutco
     };
     let value = match value {
         Value::Object(mut object) if is_given => {
+            // Fields must not override the result of the button.
             for (name, given) in &submission.values {
                 object.entry(name.clone()).or_insert_with(|| given.clone());
             }

@@ -1,4 +1,4 @@
-//! Bounds are kept, and said.
+//! Bounds of records, and the errors that report them.
 
 use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;

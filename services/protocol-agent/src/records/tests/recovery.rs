@@ -1,4 +1,4 @@
-//! A later run takes graphs over, and decides from stored facts alone (rule 16).
+//! Take-over of graphs by a later run, decided only from stored facts (rule 16).
 
 use action_graph::Graph;
 use action_graph::action::Class;

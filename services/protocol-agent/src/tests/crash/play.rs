@@ -1,4 +1,4 @@
-//! Plays a conversation to its end, with a run that dies in it.
+//! Plays a conversation to its end, in which one run dies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) struct EndState {
     pub(super) record: Value,
     pub(super) died: bool,
     pub(super) runs: usize,
-    /// Whether attempts may differ: a person had to say if an effect happened.
+    /// Attempts may differ, because a person decided about an unknown outcome.
     doubted: bool,
 }
 
@@ -72,7 +72,7 @@ impl CrashCase {
         }
     }
 
-    /// The model's output for this request: work, other work where some failed, and an answer once it sees results.
+    /// Model output for this request: a declaration, replacements for failed actions, and an answer to results.
     fn think(&self, request: &str) -> Message {
         let Some((_, graph)) = request.rsplit_once("run_id: `") else {
             return self.declared();
@@ -229,7 +229,7 @@ pub(super) fn heads(host: &GraphTestHost) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Whether the effect that a question is about happened: the far side knows.
+/// True if the effect of a question happened, by the record of the tool.
 fn happened(host: &GraphTestHost, interaction: &str) -> bool {
     let mut parts = interaction.split('.');
     let (graph, action) = (parts.next().unwrap(), parts.next().unwrap());
@@ -310,7 +310,7 @@ pub(super) fn compare(twin: &EndState, end: &EndState, what: &str) {
     }
 }
 
-/// Leaves out what a person's word about an uncertain effect changes.
+/// Removes parts that depend on a person's decision about an unknown outcome.
 fn blur(record: &mut Value) {
     for action in record["actions"].as_array_mut().unwrap() {
         for name in ["attempts", "summary", "summary_source", "delivered"] {
@@ -333,7 +333,7 @@ pub(super) fn once(host: &GraphTestHost, what: &str) {
     assert!(!made.is_empty(), "{what}");
 }
 
-/// Lets a run die at every pass of a point.
+/// Kills a run at every pass of a failpoint.
 pub(super) async fn sweep(case: &CrashCase, point: &'static str) -> usize {
     let twin = play(case, None).await;
     for at in 0.. {
