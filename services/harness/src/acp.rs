@@ -71,9 +71,9 @@ impl Acp {
             )
         })?;
         if self.agent["protocolVersion"].as_u64() != Some(VERSION) {
-            let told = &self.agent["protocolVersion"];
+            let version = &self.agent["protocolVersion"];
             return Err(HarnessFailure::protocol(format!(
-                "the harness speaks version {told} of ACP, and version {VERSION} is needed: install a release that has it"
+                "the harness speaks version {version} of ACP, and version {VERSION} is needed: install a release that has it"
             )));
         }
         Ok(())

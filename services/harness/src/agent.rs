@@ -16,7 +16,7 @@ use crate::workspace::RunWorkspace;
 
 /// Harness process with an open session. Dropping it also removes the secret files of the launch.
 pub(crate) struct HarnessSession {
-    spoken: HarnessProtocol,
+    protocol: HarnessProtocol,
     _files: Box<dyn Send>,
 }
 
@@ -53,7 +53,7 @@ impl HarnessSession {
         let directory: &Path = &opening.workspace.path;
         let mcp_url = opening.access.url("/mcp");
         let preset = opening.settings.preset;
-        let (spoken, opened) = match preset {
+        let (protocol, opened) = match preset {
             Preset::ClaudeCode if opening.settings.is_native() => {
                 let start = ClaudeStart {
                     launch,
@@ -79,7 +79,7 @@ impl HarnessSession {
             }
         };
         let agent = Self {
-            spoken,
+            protocol,
             _files: Box::new(files),
         };
         match opened {
@@ -95,7 +95,7 @@ impl HarnessSession {
         prompt: &TurnPrompt,
         stage: &mut TurnStage,
     ) -> Result<String, HarnessFailure> {
-        match &mut self.spoken {
+        match &mut self.protocol {
             HarnessProtocol::Acp(acp) => acp.turn(prompt, stage).await,
             HarnessProtocol::Claude(claude) => claude.turn(prompt, stage).await,
             HarnessProtocol::Codex(codex) => codex.turn(prompt, stage).await,
@@ -104,7 +104,7 @@ impl HarnessSession {
 
     /// Ends the process with all its descendants. Returns the last lines of its standard error, without secrets.
     pub(crate) async fn end(self) -> Vec<String> {
-        match self.spoken {
+        match self.protocol {
             HarnessProtocol::Acp(acp) => acp.end().await,
             HarnessProtocol::Claude(claude) => claude.end().await,
             HarnessProtocol::Codex(codex) => codex.end().await,

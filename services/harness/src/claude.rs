@@ -21,7 +21,7 @@ use crate::turn::{
 use events::TurnEvents;
 
 /// Maximum project folders searched for a session file.
-const MOST_PROJECTS: usize = 1_000;
+const MAX_PROJECTS: usize = 1_000;
 
 /// Claude Code process. The command line selects its session, so no request opens one.
 pub(crate) struct Claude {
@@ -47,8 +47,8 @@ impl Claude {
         stored: Option<&str>,
     ) -> Result<(Self, OpenSession), HarnessFailure> {
         // `--resume` with an unknown id ends the process; look for the file first.
-        let kept = stored.filter(|id| is_kept(start.home, id));
-        let (flag, id, how) = match (stored, kept) {
+        let existing = stored.filter(|id| has_session_file(start.home, id));
+        let (flag, id, origin) = match (stored, existing) {
             (_, Some(id)) => ("--resume", id.to_owned(), SessionStart::Resumed),
             (Some(_), None) => (
                 "--session-id",
@@ -104,7 +104,7 @@ impl Claude {
             inbox,
             interrupts: 0,
         };
-        Ok((claude, OpenSession { id, start: how }))
+        Ok((claude, OpenSession { id, start: origin }))
     }
 
     /// Runs one turn: sends the prompt and shows messages until its result. Returns the finish reason.
@@ -215,7 +215,7 @@ impl Claude {
 }
 
 /// Searches the project folders for the file of a session.
-fn is_kept(home: &Directory, id: &str) -> bool {
+fn has_session_file(home: &Directory, id: &str) -> bool {
     // The id comes from conversation state and becomes a file name and an argument.
     if id.parse::<Uuid>().is_err() {
         return false;
@@ -226,7 +226,7 @@ fn is_kept(home: &Directory, id: &str) -> bool {
         return false;
     };
     let file = format!("{id}.jsonl");
-    let names = projects.names(MOST_PROJECTS).unwrap_or_default();
+    let names = projects.names(MAX_PROJECTS).unwrap_or_default();
     // Folder names derive from working directories by a rule of Claude Code's that may change.
     let mut folders = names.iter().filter_map(|name| projects.folder(name).ok());
     folders.any(|project| project.read(OsStr::new(&file)).is_ok())

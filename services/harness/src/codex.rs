@@ -110,7 +110,7 @@ impl Codex {
         stage: &mut TurnStage,
     ) -> Result<String, HarnessFailure> {
         let input = items::input(prompt);
-        let asking = self
+        let request_id = self
             .peer
             .request(
                 "turn/start",
@@ -129,7 +129,7 @@ impl Codex {
             tokio::select! {
                 frame = self.peer.inbox.next() => match frame? {
                     None => return Err(stopped_or(stopping, self.peer.process.ended().await)),
-                    Some(RpcMessage::Response { id, result }) if id == asking => match result {
+                    Some(RpcMessage::Response { id, result }) if id == request_id => match result {
                         Ok(result) => turn = result["turn"]["id"].clone(),
                         Err(error) => return Err(refused(&error)),
                     },
@@ -186,8 +186,8 @@ impl Codex {
         stage: &mut TurnStage,
     ) -> Result<(), HarnessFailure> {
         stage.note_refusal(decided);
-        let (id, asked) = &decided.request;
-        let answer = items::answer(asked.as_ref(), decided.decision.is_allowed());
+        let (id, requested) = &decided.request;
+        let answer = items::answer(requested.as_ref(), decided.decision.is_allowed());
         self.peer.outbox.answer(id, answer).await
     }
 

@@ -48,7 +48,7 @@ pub(crate) struct Config {
     pub(crate) reuses_session: bool,
     pub(crate) instructions: String,
     pub(crate) approval: Duration,
-    pub(crate) shows_thoughts: bool,
+    pub(crate) shows_reasoning: bool,
     /// Deltas carry the text so far (`all_content`) in addition to the new part.
     pub(crate) repeats_text: bool,
     /// Environment variables that the agent selected, with the operator's values.
@@ -113,7 +113,7 @@ impl Config {
             approval: Duration::from_secs(
                 seconds("approval-seconds").unwrap_or(1800).clamp(1, 86_400),
             ),
-            shows_thoughts: flag("show-thoughts", false),
+            shows_reasoning: flag("show-thoughts", false),
             repeats_text: flag("repeat-text", false),
             env: env
                 .map(|(name, value)| (name.clone(), value.clone()))

@@ -4,7 +4,7 @@ use serde_json::Value;
 use similar::TextDiff;
 
 /// Maximum bytes of either text for a diff: the comparison takes quadratic time in the worst case.
-const MOST_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = 256 * 1024;
 
 /// Unified diff of an ACP content part of type `diff`.
 pub(crate) fn of_acp(part: &Value) -> String {
@@ -16,7 +16,7 @@ pub(crate) fn of_acp(part: &Value) -> String {
 /// Unified diff of two texts.
 pub(crate) fn unified(path: &str, old: &str, new: &str) -> String {
     // Both full texts stay visible: a permission may only allow what its question shows.
-    if old.len() > MOST_BYTES || new.len() > MOST_BYTES {
+    if old.len() > MAX_BYTES || new.len() > MAX_BYTES {
         let (before, after) = (old.len(), new.len());
         return format!("{path}: {before} bytes become {after} bytes\n{old}\n{new}");
     }

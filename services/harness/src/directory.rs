@@ -28,7 +28,7 @@ pub(crate) struct Directory {
 }
 
 /// Maximum depth of [`Directory::adopt`]. Deeper folders keep their owner.
-const MOST_DEPTH: usize = 128;
+const MAX_DEPTH: usize = 128;
 
 const FOLDER: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
@@ -82,7 +82,7 @@ impl Directory {
 
     /// Changes the owner of this directory and of all entries below it to its owner. Links change themselves.
     pub(crate) fn adopt(&self) -> io::Result<()> {
-        self.adopt_below(MOST_DEPTH)
+        self.adopt_below(MAX_DEPTH)
     }
 
     fn adopt_below(&self, depth: usize) -> io::Result<()> {
@@ -129,7 +129,7 @@ impl Directory {
     }
 
     /// Parent folder of a relative path, created if it is missing, and the file name.
-    fn place<'a>(&self, path: &'a Path) -> io::Result<(Self, &'a OsStr)> {
+    fn parent_of<'a>(&self, path: &'a Path) -> io::Result<(Self, &'a OsStr)> {
         let mut folder = self.clone();
         let mut parts = path.components();
         let Some(Component::Normal(name)) = parts.next_back() else {
@@ -152,7 +152,7 @@ impl Directory {
     /// Replaces the entry at a relative path by a file of mode 0600; creates missing folders.
     /// The entry serves [`DirectoryEntry::remove`].
     pub(crate) fn replace(&self, path: &Path, content: &[u8]) -> io::Result<DirectoryEntry> {
-        let (folder, name) = self.place(path)?;
+        let (folder, name) = self.parent_of(path)?;
         // Never write into an existing file: it may be a hard link, or open in a harness.
         folder.remove(name)?;
         folder.create(name)?.write_all(content)?;
@@ -216,8 +216,8 @@ impl Directory {
         }
     }
 
-    /// Names of the entries, at most `most`, in the order of the file system.
-    pub(crate) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+    /// Names of the entries, at most `max_entries`, in the order of the file system.
+    pub(crate) fn names(&self, max_entries: usize) -> io::Result<Vec<OsString>> {
         let entries = Dir::read_from(&*self.opened)?;
         let mut names = Vec::new();
         for entry in entries {
@@ -227,7 +227,7 @@ impl Directory {
                 names.push(name.to_owned());
             }
             // A harness may create millions of entries; memory stays bounded.
-            if names.len() == most {
+            if names.len() == max_entries {
                 break;
             }
         }
@@ -329,7 +329,7 @@ mod tests {
         let inside = planted.root.join("inside");
         std::fs::rename(&inside, planted.root.join("moved")).unwrap();
         symlink("outside", &inside).unwrap();
-        let place = planted
+        let entry = planted
             .directory
             .replace(Path::new("a/b"), b"text")
             .unwrap();
@@ -337,7 +337,7 @@ mod tests {
         let mut file = std::fs::File::open(planted.root.join("moved/a/b")).unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
-        place.remove().unwrap();
+        entry.remove().unwrap();
         assert!(!planted.root.join("moved/a/b").exists());
         assert_eq!(planted.outside().0, 1);
         assert!(Directory::open(&inside, ProcessOwner::own()).is_err());

@@ -13,7 +13,7 @@ pub(crate) const INBOX: &str = "inbox";
 /// Folder for files from the harness to the user, relative to the workspace.
 pub(crate) const OUTBOX: &str = "outbox";
 /// Maximum files of one prompt, and of one answer.
-pub(crate) const MOST_FILES: usize = 20;
+pub(crate) const MAX_FILES: usize = 20;
 /// Maximum bytes of one file, in both directions.
 pub(crate) const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -31,7 +31,7 @@ const SETTINGS: [&str; 9] = [
 ];
 
 /// Maximum entries of the outbox that are examined for one answer.
-const MOST_ENTRIES: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 /// Open file of the outbox.
 #[derive(Debug)]
@@ -58,17 +58,17 @@ pub(crate) fn make_folders(workspace: &Directory) -> io::Result<()> {
 }
 
 /// Renames settings of harnesses in a workspace, so that no harness reads them. Returns the original names.
-pub(crate) fn set_settings_aside(workspace: &Directory) -> io::Result<Vec<&'static str>> {
+pub(crate) fn rename_settings(workspace: &Directory) -> io::Result<Vec<&'static str>> {
     let mut found = Vec::new();
     for name in SETTINGS {
         if workspace.contains(OsStr::new(name)) {
             // Rename, not remove: the files may be a part of the user's project.
-            let aside = format!(
+            let renamed = format!(
                 "{}.set-aside-{}",
                 name.trim_start_matches('.'),
                 uuid::Uuid::new_v4().simple()
             );
-            workspace.rename(OsStr::new(name), OsStr::new(&aside))?;
+            workspace.rename(OsStr::new(name), OsStr::new(&renamed))?;
             found.push(name);
         }
     }
@@ -107,9 +107,9 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
         outbox => outbox?,
     };
-    let mut names = outbox.names(MOST_ENTRIES)?;
-    if names.len() == MOST_ENTRIES {
-        let entries = format!("entries beyond the first {MOST_ENTRIES}");
+    let mut names = outbox.names(MAX_ENTRIES)?;
+    if names.len() == MAX_ENTRIES {
+        let entries = format!("entries beyond the first {MAX_ENTRIES}");
         found.left.push(entries);
     }
     names.sort();
@@ -120,8 +120,8 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
         let shown = shown(&name);
         // Open every file now: later changes of the folder cannot redirect the upload.
         match outbox.read(&name) {
-            Ok(_) if found.files.len() == MOST_FILES => {
-                found.leave(&shown, &format!("there are more than {MOST_FILES} files"));
+            Ok(_) if found.files.len() == MAX_FILES => {
+                found.leave(&shown, &format!("there are more than {MAX_FILES} files"));
             }
             Ok(file) => found.files.push(Outgoing { name: shown, file }),
             Err(_) => found.leave(&shown, "it is no plain file of the agent's"),
@@ -138,7 +138,7 @@ impl AnswerFiles {
 
     /// Sentence with the undelivered files, at most [`MOST_FILES`] and the number of others. `None` if there are none.
     pub(crate) fn note(&self) -> Option<String> {
-        let more = self.left.len().saturating_sub(MOST_FILES);
+        let more = self.left.len().saturating_sub(MAX_FILES);
         let mut named = self.left[..self.left.len() - more].join("; ");
         if more > 0 {
             named = format!("{named}; {more} more");
@@ -228,16 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_harnesses_are_set_aside() {
+    fn renames_settings_of_harnesses() {
         let (path, workspace) = workspace();
         std::fs::create_dir_all(path.join(".opencode/plugin")).unwrap();
         std::fs::write(path.join("opencode.json"), "{}").unwrap();
         assert_eq!(
-            set_settings_aside(&workspace).unwrap(),
+            rename_settings(&workspace).unwrap(),
             [".opencode", "opencode.json"]
         );
         assert!(!path.join(".opencode").exists() && !path.join("opencode.json").exists());
-        assert!(set_settings_aside(&workspace).unwrap().is_empty());
+        assert!(rename_settings(&workspace).unwrap().is_empty());
         std::fs::remove_dir_all(path).unwrap();
     }
 
@@ -277,13 +277,13 @@ mod tests {
     fn names_files_above_the_limits() {
         let (path, workspace) = workspace();
         let outbox = path.join(OUTBOX);
-        for number in 0..=MOST_FILES {
+        for number in 0..=MAX_FILES {
             std::fs::write(outbox.join(format!("{number:02}")), "x").unwrap();
         }
         let large = File::create(outbox.join("00")).unwrap();
         large.set_len(FILE_BYTES + 1).unwrap();
         let mut found = outgoing(&workspace, SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(found.files.len(), MOST_FILES);
+        assert_eq!(found.files.len(), MAX_FILES);
         assert!(
             found
                 .note()

@@ -13,7 +13,7 @@ use runner_kit::host::{HistoryPageQuery, Host};
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
-use crate::files::{FILE_BYTES, INBOX, MOST_FILES, OUTBOX, put, too_large};
+use crate::files::{FILE_BYTES, INBOX, MAX_FILES, OUTBOX, put, too_large};
 use crate::turn::{PromptFile, TurnPrompt};
 
 /// Maximum history messages in the first prompt of a new session, and bytes of each.
@@ -47,12 +47,12 @@ pub(crate) async fn prompt(
     let attached = input.attachments.iter().filter_map(of_attachment);
     let incoming: Vec<_> = contents.chain(attached).collect();
     for (number, file) in incoming.into_iter().enumerate() {
-        if number >= MOST_FILES {
+        if number >= MAX_FILES {
             let _ = write!(
                 prompt.text,
                 "
 
-[more than {MOST_FILES} files were sent; the rest was left out]"
+[more than {MAX_FILES} files were sent; the rest was left out]"
             );
             break;
         }

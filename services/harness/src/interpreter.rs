@@ -13,12 +13,12 @@ use crate::launch::find;
 /// Bytes read from the beginning of a script.
 const HEAD_BYTES: u64 = 16 * 1024;
 /// Maximum chain of interpreters: the interpreter of a script may be a script itself, such as a shim.
-const MOST_STEPS: usize = 3;
+const MAX_STEPS: usize = 3;
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
 /// Timeout of `node --version`.
 const VERSION_TIME: Duration = Duration::from_secs(5);
 /// Maximum folders above a program that are searched for its `package.json`.
-const MOST_FOLDERS: usize = 6;
+const MAX_FOLDERS: usize = 6;
 
 /// Interpreters of a command, their link targets and their libraries, without the command itself.
 pub(crate) fn files_of(command: &Path) -> Vec<PathBuf> {
@@ -58,7 +58,7 @@ pub(crate) fn unfit_node(command: &Path) -> Option<String> {
 fn interpreters(command: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut script = command.to_path_buf();
-    for _ in 0..MOST_STEPS {
+    for _ in 0..MAX_STEPS {
         let Some(interpreter) = interpreter_of(&script) else {
             break;
         };
@@ -92,7 +92,7 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
 
 /// `engines.node` of the package that contains a program.
 fn engines_of(program: &Path) -> Option<String> {
-    let folders = program.ancestors().skip(1).take(MOST_FOLDERS);
+    let folders = program.ancestors().skip(1).take(MAX_FOLDERS);
     let mut packages = folders.map(|folder| folder.join("package.json"));
     let package = std::fs::read(packages.find(|path| path.is_file())?).ok()?;
     let package: Value = serde_json::from_slice(&package).ok()?;

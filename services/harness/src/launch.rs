@@ -35,8 +35,8 @@ struct SecretFiles(Vec<DirectoryEntry>);
 
 impl Drop for SecretFiles {
     fn drop(&mut self) {
-        for place in &self.0 {
-            if let Err(error) = place.remove() {
+        for file in &self.0 {
+            if let Err(error) = file.remove() {
                 tracing::warn!(%error, "a file with secrets of a run cannot be removed");
             }
         }

@@ -22,7 +22,7 @@ use question::QuestionOutcome;
 /// Key of conversation state with the grants of the conversation. Deleting it revokes all of them.
 pub(crate) const ALLOWED: &str = "harness.allowed";
 /// Maximum grants of one conversation; the oldest are evicted.
-const MOST_ALLOWED: usize = 100;
+const MAX_ALLOWED: usize = 100;
 
 /// Action kind, in the vocabulary of ACP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl PermissionDecider {
     fn remember(&self, key: &str, title: &str) -> Value {
         let mut allowed = self.allowed();
         allowed.push(json!({"key": key, "title": crate::speaker::cut(title, 200)}));
-        let over = allowed.len().saturating_sub(MOST_ALLOWED);
+        let over = allowed.len().saturating_sub(MAX_ALLOWED);
         allowed.drain(..over);
         Value::Array(allowed.clone())
     }

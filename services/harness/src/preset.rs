@@ -216,7 +216,7 @@ pub(crate) mod testing {
             reuses_session: true,
             instructions: String::new(),
             approval: std::time::Duration::from_mins(30),
-            shows_thoughts: false,
+            shows_reasoning: false,
             repeats_text: false,
             env: Vec::new(),
         }

@@ -17,7 +17,7 @@ use crate::own_process;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
 /// Maximum buffered bytes of standard error; the oldest are dropped.
-const RING_BYTES: usize = 64 * 1024;
+const MAX_STDERR_BYTES: usize = 64 * 1024;
 /// Exit code of a command that exists and cannot be executed, as shells report it.
 const NOT_EXECUTABLE: i32 = 126;
 /// Maximum lines of standard error in logs and failures.
@@ -79,14 +79,14 @@ impl HarnessProcess {
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(failed("the harness has no standard streams".to_owned()));
         };
-        let ring = Arc::<Mutex<VecDeque<u8>>>::default();
+        let buffer = Arc::<Mutex<VecDeque<u8>>>::default();
         let mut reading = JoinSet::new();
         // Always drain standard error: a full pipe would block the harness.
-        reading.spawn(keep_last(stderr, Arc::clone(&ring)));
+        reading.spawn(keep_last(stderr, Arc::clone(&buffer)));
         let process = Self {
             child,
             reading,
-            stderr: ring,
+            stderr: buffer,
             shown: launch.shown,
             secrets: launch.secrets,
         };
@@ -147,11 +147,11 @@ impl HarnessProcess {
     }
 
     fn last_lines(&self) -> Vec<String> {
-        let mut ring = lock(&self.stderr);
+        let mut buffer = lock(&self.stderr);
         // The buffer may start within a character.
-        let text = String::from_utf8_lossy(ring.make_contiguous()).into_owned();
-        let kept = text.lines().filter(|line| !line.trim().is_empty()).rev();
-        let mut kept: Vec<String> = kept
+        let text = String::from_utf8_lossy(buffer.make_contiguous()).into_owned();
+        let lines = text.lines().filter(|line| !line.trim().is_empty()).rev();
+        let mut lines: Vec<String> = lines
             .take(LINES)
             .map(|line| {
                 line.chars()
@@ -165,8 +165,8 @@ impl HarnessProcess {
                     .fold(line, |line, secret| line.replace(secret, "[redacted]"))
             })
             .collect();
-        kept.reverse();
-        kept
+        lines.reverse();
+        lines
     }
 }
 
@@ -176,17 +176,17 @@ impl Drop for HarnessProcess {
     }
 }
 
-async fn keep_last(mut stderr: ChildStderr, ring: Arc<Mutex<VecDeque<u8>>>) {
-    let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = stderr.read(&mut buffer).await {
-        let mut ring = lock(&ring);
-        let over = (ring.len() + read).saturating_sub(RING_BYTES);
-        ring.drain(..over);
-        ring.extend(&buffer[..read]);
+async fn keep_last(mut stderr: ChildStderr, buffer: Arc<Mutex<VecDeque<u8>>>) {
+    let mut chunk = [0; 4096];
+    while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+        let mut buffer = lock(&buffer);
+        let over = (buffer.len() + read).saturating_sub(MAX_STDERR_BYTES);
+        buffer.drain(..over);
+        buffer.extend(&chunk[..read]);
     }
 }
 
 // A panic cannot leave the bytes inconsistent, so a poisoned lock is usable.
-fn lock(ring: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
-    ring.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(buffer: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -315,10 +315,11 @@ fn key_of(headers: &HeaderMap) -> Option<&str> {
 
 /// Forwarded headers: all except those of the connection, credentials, and body length.
 fn passed(headers: &HeaderMap) -> HeaderMap {
-    let kept = headers
+    let forwarded = headers
         .iter()
         .filter(|(name, _)| !OWN.contains(name) && **name != API_KEY && **name != CONTENT_LENGTH);
-    kept.map(|(name, value)| (name.clone(), value.clone()))
+    forwarded
+        .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
 
@@ -414,9 +415,9 @@ mod tests {
     async fn lengths_of_bodies_pass_both_ways() {
         let request = format!("{POST}content-length: 5\r\n\r\nhello");
         let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndone";
-        let (asked, answered) = passed(&request, "hello", answer).await;
-        assert!(asked.contains("\r\ncontent-length: 5\r\n"), "{asked}");
-        assert!(!asked.contains("transfer-encoding"), "{asked}");
+        let (received, answered) = passed(&request, "hello", answer).await;
+        assert!(received.contains("\r\ncontent-length: 5\r\n"), "{received}");
+        assert!(!received.contains("transfer-encoding"), "{received}");
         assert!(answered.contains("\r\ncontent-length: 4\r\n"), "{answered}");
         assert!(!answered.contains("transfer-encoding") && answered.ends_with("\r\n\r\ndone"));
     }
@@ -425,10 +426,10 @@ mod tests {
     async fn bodies_in_chunks_stay_in_chunks() {
         let request = format!("{POST}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\ndone\r\n0\r\n\r\n";
-        let (asked, answered) = passed(&request, "0\r\n\r\n", answer).await;
+        let (received, answered) = passed(&request, "0\r\n\r\n", answer).await;
         assert!(
-            asked.contains("5\r\nhello") && !asked.contains("content-length"),
-            "{asked}"
+            received.contains("5\r\nhello") && !received.contains("content-length"),
+            "{received}"
         );
         assert!(answered.ends_with("4\r\ndone\r\n0\r\n\r\n"), "{answered}");
     }
@@ -437,8 +438,8 @@ mod tests {
     async fn forwards_requests_without_body() {
         let request = format!("{POST}content-length: 0\r\n\r\n");
         let answer = "HTTP/1.1 204 No Content\r\n\r\n";
-        let (asked, answered) = passed(&request, "\r\n\r\n", answer).await;
-        assert!(!asked.contains("transfer-encoding"), "{asked}");
+        let (received, answered) = passed(&request, "\r\n\r\n", answer).await;
+        assert!(!received.contains("transfer-encoding"), "{received}");
         assert!(answered.starts_with("http/1.1 204"), "{answered}");
     }
 
@@ -453,9 +454,9 @@ mod tests {
                 let answer = format!("HTTP/1.1 {status}\r\n{cut}");
                 let (_, answered) = passed(&request, "hello", &answer).await;
                 // Either no head arrives, or a head that announces more than the body has.
-                let is_told = ["content-length: 9\r\n", "chunked\r\n"];
-                let is_told = is_told.iter().any(|told| answered.contains(told));
-                assert!(answered.is_empty() || is_told, "{answered}");
+                let framings = ["content-length: 9\r\n", "chunked\r\n"];
+                let is_announced = framings.iter().any(|framing| answered.contains(framing));
+                assert!(answered.is_empty() || is_announced, "{answered}");
                 assert!(!answered.ends_with("0\r\n\r\n"), "{answered}");
             }
         }

@@ -36,7 +36,7 @@ const SESSION_ID: &str = "external.session_id";
 const SESSION_RUNNER: &str = "external.session_runner";
 const DIRECTORY: &str = "external.working_directory";
 /// Maximum steering messages that become turns of one run.
-const MOST_FOLLOW_UPS: usize = 256;
+const MAX_FOLLOW_UPS: usize = 256;
 
 /// State of one run after its preparation.
 struct HarnessRun {
@@ -69,10 +69,10 @@ pub(crate) async fn run(
         tokio::task::spawn_blocking(move || workspaces.open(&conversation, named.as_deref()));
     let workspace = workspace.await.map_err(|error| unusable(error.into()))??;
     files::make_folders(&workspace.directory).map_err(unusable)?;
-    let aside = match config.directory {
+    let renamed_settings = match config.directory {
         // In a directory of the operator, settings are the operator's own.
         Some(_) => Vec::new(),
-        None => files::set_settings_aside(&workspace.directory).map_err(unusable)?,
+        None => files::rename_settings(&workspace.directory).map_err(unusable)?,
     };
     let permissions = PermissionDecider::new(
         &config,
@@ -96,14 +96,14 @@ pub(crate) async fn run(
             .map_or(GRACE, |timeout| ending_time(timeout) / 2),
     };
     let speaker = TurnWriter::new(out.clone(), &run.context, &config);
-    for name in aside {
+    for name in renamed_settings {
         let renamed = format!("{name} in the workspace was renamed: settings there are not read");
         speaker.log(renamed).await;
     }
     let stage = TurnStage {
         speaker,
         permissions,
-        shows_thoughts: config.shows_thoughts,
+        shows_reasoning: config.shows_reasoning,
         stop,
     };
     let work = HarnessRun {
@@ -209,7 +209,7 @@ impl HarnessRun {
         self.introduce(&mut prompt, session.start).await?;
         let mut reason = self.turn(agent, &prompt).await?;
         let mut follow_ups = 0;
-        while follow_ups < MOST_FOLLOW_UPS {
+        while follow_ups < MAX_FOLLOW_UPS {
             let waiting = self.pull().await;
             if waiting.is_empty() {
                 break;

@@ -343,8 +343,8 @@ mod tests {
             ),
         ] {
             let error = HarnessFile::parse(&format!("{HEAD}{text}")).unwrap_err();
-            let told = format!("{error:#}");
-            assert!(told.contains(part), "{text}: {told}");
+            let message = format!("{error:#}");
+            assert!(message.contains(part), "{text}: {message}");
         }
     }
 

@@ -22,14 +22,14 @@ const REPEATS: usize = 64;
 pub(crate) struct TurnWriter {
     out: ResultSender,
     /// Maximum bytes of the data of one result.
-    most: usize,
+    max_result_bytes: usize,
     deltas: DeltaContent,
     /// The next delta repeats the text so far, because a part of it was removed.
     replaces: bool,
     /// Text of the open message.
-    said: String,
+    text: String,
     /// Bytes of that text as JSON.
-    said_bytes: usize,
+    text_bytes: usize,
     /// Bytes of that text in the last delta that repeated it.
     repeated: usize,
     sequence: i64,
@@ -62,26 +62,27 @@ pub(crate) struct TextMark {
 impl TurnWriter {
     pub(crate) fn new(out: ResultSender, context: &AgentRunContext, config: &Config) -> Self {
         let limits = &context.runtime.metadata.get("limits");
-        let told = ["line_bytes", "event_bytes"]
+        let declared = ["line_bytes", "event_bytes"]
             .into_iter()
             .filter_map(|name| {
                 limits
                     .and_then(|limits| limits.get(name)?.as_u64())
                     .filter(|bytes| *bytes > 0)
             });
-        let most = usize::try_from(told.min().unwrap_or(RESULT_BYTES)).unwrap_or(usize::MAX);
+        let max_bytes =
+            usize::try_from(declared.min().unwrap_or(RESULT_BYTES)).unwrap_or(usize::MAX);
         Self {
             out,
             // The envelope of a result takes the rest of its line.
-            most: most - most / 8,
+            max_result_bytes: max_bytes - max_bytes / 8,
             deltas: match context.delivery.supports_streaming {
                 true if config.repeats_text => DeltaContent::Repeating,
                 true => DeltaContent::Parts,
                 false => DeltaContent::None,
             },
             replaces: false,
-            said: String::new(),
-            said_bytes: 0,
+            text: String::new(),
+            text_bytes: 0,
             repeated: 0,
             sequence: 0,
             breaks: false,
@@ -92,7 +93,7 @@ impl TurnWriter {
 
     /// Maximum bytes of one part of a result, such as the output of a tool.
     pub(crate) fn part_bytes(&self) -> usize {
-        self.most / 4
+        self.max_result_bytes / 4
     }
 
     /// Starts a paragraph with the next piece of the answer, such as after a tool call.
@@ -106,7 +107,7 @@ impl TurnWriter {
             return;
         }
         let breaks = std::mem::take(&mut self.breaks);
-        if breaks && !self.said.is_empty() && !self.said.ends_with('\n') {
+        if breaks && !self.text.is_empty() && !self.text.ends_with('\n') {
             self.say_pieces("\n\n").await;
         }
         self.say_pieces(text).await;
@@ -117,31 +118,31 @@ impl TurnWriter {
         for piece in pieces(text, piece_bytes) {
             let bytes = piece.chars().map(json_bytes).sum::<usize>();
             // `message.completed` carries the full text in one result, with its message envelope.
-            if self.said_bytes + bytes > self.most / 4 * 3 {
+            if self.text_bytes + bytes > self.max_result_bytes / 4 * 3 {
                 self.end_message(Vec::new()).await;
                 self.full_messages += 1;
             }
-            self.said.push_str(piece);
-            self.said_bytes += bytes;
+            self.text.push_str(piece);
+            self.text_bytes += bytes;
             self.sequence += 1;
             if self.deltas == DeltaContent::None {
                 continue;
             }
-            let is_much_new = (self.said.len() - self.repeated) * REPEATS >= self.said.len();
+            let is_much_new = (self.text.len() - self.repeated) * REPEATS >= self.text.len();
             let replaces = std::mem::take(&mut self.replaces);
             let repeats = (replaces || self.deltas == DeltaContent::Repeating && is_much_new)
-                && self.said_bytes <= self.most / 4;
+                && self.text_bytes <= self.max_result_bytes / 4;
             if repeats {
-                self.repeated = self.said.len();
+                self.repeated = self.text.len();
             }
             let chunk = MessageChunk {
                 role: "assistant".to_owned(),
                 content: Some(MessageContent::Text(piece.to_owned())),
-                all_content: repeats.then(|| self.said.clone()),
+                all_content: repeats.then(|| self.text.clone()),
                 msg_sequence: Some(self.sequence),
                 ..MessageChunk::default()
             };
-            self.known(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
+            self.send_typed(ResultType::MessageDelta, &MessageDeltaPayload { chunk })
                 .await;
         }
     }
@@ -150,7 +151,7 @@ impl TurnWriter {
     pub(crate) fn mark(&self) -> TextMark {
         TextMark {
             full_messages: self.full_messages,
-            bytes: self.said.len(),
+            bytes: self.text.len(),
         }
     }
 
@@ -159,9 +160,9 @@ impl TurnWriter {
         // Completed messages cannot be changed; only the open one is cut.
         let is_here = mark.full_messages == self.full_messages;
         let end = if is_here { mark.bytes } else { 0 };
-        if end < self.said.len() {
-            self.said.truncate(self.said.floor_char_boundary(end));
-            self.said_bytes = self.said.chars().map(json_bytes).sum();
+        if end < self.text.len() {
+            self.text.truncate(self.text.floor_char_boundary(end));
+            self.text_bytes = self.text.chars().map(json_bytes).sum();
             (self.repeated, self.replaces) = (0, true);
         }
     }
@@ -180,7 +181,7 @@ impl TurnWriter {
 
     /// Text of the open message.
     pub(crate) fn text(&self) -> &str {
-        &self.said
+        &self.text
     }
 
     /// True if the turn has text or notes so far. Files do not count.
@@ -189,7 +190,7 @@ impl TurnWriter {
     }
 
     fn has_text(&self) -> bool {
-        self.full_messages > 0 || !self.said.trim().is_empty()
+        self.full_messages > 0 || !self.text.trim().is_empty()
     }
 
     /// Ends the turn with a `message.completed` of its remaining text, or its notes, and the files. Returns false for a
@@ -201,10 +202,10 @@ impl TurnWriter {
         if self.has_text() && !notes.is_empty() {
             self.log(notes).await;
         } else if !notes.is_empty() {
-            self.said.clear();
+            self.text.clear();
             self.say_pieces(&notes).await;
         }
-        if !self.said.is_empty() || !file_ids.is_empty() {
+        if !self.text.is_empty() || !file_ids.is_empty() {
             self.end_message(file_ids).await;
         }
         (self.breaks, self.replaces, self.full_messages) = (false, false, 0);
@@ -212,8 +213,8 @@ impl TurnWriter {
     }
 
     async fn end_message(&mut self, file_ids: Vec<String>) {
-        let text = std::mem::take(&mut self.said);
-        (self.said_bytes, self.repeated, self.sequence) = (0, 0, 0);
+        let text = std::mem::take(&mut self.text);
+        (self.text_bytes, self.repeated, self.sequence) = (0, 0, 0);
         let message = Message::text("assistant", text);
         let completed = results::message_completed(message, file_ids);
         self.out.send(completed).await;
@@ -226,7 +227,7 @@ impl TurnWriter {
             tool_name: cut(name, 255),
             parameters: object(parameters),
         };
-        self.known(ResultType::ToolCallStarted, &payload).await;
+        self.send_typed(ResultType::ToolCallStarted, &payload).await;
     }
 
     /// Sends `tool.call.completed`.
@@ -242,7 +243,8 @@ impl TurnWriter {
             result: Some(object(result)).filter(|result| !result.is_empty()),
             error: error.map(|error| cut(&error, 4_000)),
         };
-        self.known(ResultType::ToolCallCompleted, &payload).await;
+        self.send_typed(ResultType::ToolCallCompleted, &payload)
+            .await;
     }
 
     /// Sends a result of the harness service's own type `x.harness.KIND`.
@@ -257,13 +259,13 @@ impl TurnWriter {
         self.out.send(result).await;
     }
 
-    async fn known(&self, kind: ResultType, payload: &impl Serialize) {
-        self.out.send(known(kind, payload)).await;
+    async fn send_typed(&self, kind: ResultType, payload: &impl Serialize) {
+        self.out.send(typed_result(kind, payload)).await;
     }
 }
 
 /// Result of a protocol type.
-pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+pub(crate) fn typed_result(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     let data = serde_json::to_value(payload).unwrap_or_default();
     results::custom(kind.as_str(), object(data))
 }

@@ -43,7 +43,7 @@ impl StreamedText {
     }
 
     /// Appends the part of a complete text that no delta contained.
-    pub(crate) async fn add_whole(&mut self, text: &str, writer: &mut TurnWriter) {
+    pub(crate) async fn add_complete(&mut self, text: &str, writer: &mut TurnWriter) {
         if text.trim().is_empty() {
             return;
         }
@@ -68,7 +68,7 @@ impl StreamedText {
     /// Appends the answer that the end of a turn repeats, if the turn has no text or ends with an unfinished one.
     pub(crate) async fn finish(&mut self, answer: &str, writer: &mut TurnWriter) {
         if !self.has_text || self.pending.is_some() {
-            self.add_whole(answer, writer).await;
+            self.add_complete(answer, writer).await;
         }
     }
 }

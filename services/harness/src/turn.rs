@@ -37,7 +37,7 @@ pub(crate) struct PromptFile {
 pub(crate) struct TurnStage {
     pub(crate) speaker: TurnWriter,
     pub(crate) permissions: PermissionDecider,
-    pub(crate) shows_thoughts: bool,
+    pub(crate) shows_reasoning: bool,
     pub(crate) stop: StopSignal,
 }
 
@@ -162,7 +162,7 @@ pub(crate) mod testing {
         TurnStage {
             speaker: TurnWriter::new(out.clone(), &context, &config),
             permissions: PermissionDecider::new(&config, Path::new("/tmp"), &context, asks),
-            shows_thoughts: false,
+            shows_reasoning: false,
             stop: StopSignal {
                 cancel: CancellationToken::new(),
                 until: None,

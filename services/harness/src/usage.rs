@@ -17,7 +17,7 @@ pub(crate) struct Usage(Arc<Mutex<Tokens>>);
 struct Tokens {
     input: i64,
     output: i64,
-    is_known: bool,
+    is_reported: bool,
     has_tools: bool,
 }
 
@@ -25,7 +25,7 @@ impl Usage {
     /// Usage so far; `None` if no response reported any.
     pub(crate) fn total(&self) -> Option<LlmTokenUsage> {
         let tokens = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.is_known.then(|| LlmTokenUsage {
+        tokens.is_reported.then(|| LlmTokenUsage {
             prompt_tokens: Some(tokens.input),
             completion_tokens: Some(tokens.output),
             total_tokens: Some(tokens.input.saturating_add(tokens.output)),
@@ -54,7 +54,7 @@ impl Usage {
         // Providers report the counts, so they may be arbitrarily large.
         tokens.input = tokens.input.saturating_add(more.input);
         tokens.output = tokens.output.saturating_add(more.output);
-        tokens.is_known |= more.is_known;
+        tokens.is_reported |= more.is_reported;
     }
 }
 
@@ -70,8 +70,8 @@ impl Spent {
         if !text.contains("\"reason\":\"budget\"") && !text.contains("insufficient_quota") {
             return;
         }
-        let told: Value = serde_json::from_str(&text).unwrap_or_default();
-        let message = told["error"]["message"]
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
+        let message = body["error"]["message"]
             .as_str()
             .unwrap_or("a budget of the run is used up");
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
@@ -82,7 +82,7 @@ impl Spent {
     pub(crate) async fn reached(&self) -> String {
         loop {
             // Register before reading the message: a notification in between must not be missed.
-            let told = self.0.1.notified();
+            let notified = self.0.1.notified();
             if let Some(message) = self
                 .0
                 .0
@@ -92,7 +92,7 @@ impl Spent {
             {
                 return message;
             }
-            told.await;
+            notified.await;
         }
     }
 }
@@ -142,12 +142,12 @@ impl UsageReader {
         }
         if let Ok(event) = serde_json::from_str::<Value>(json) {
             // The last counts of a stream are its totals; Anthropic sends input and output in separate events.
-            for place in [
+            for counts in [
                 &event["usage"],
                 &event["message"]["usage"],
                 &event["response"]["usage"],
             ] {
-                self.see(place);
+                self.see(counts);
             }
         }
     }
@@ -159,11 +159,11 @@ impl UsageReader {
             let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
             let cached: i64 = cached.iter().filter_map(|name| usage[*name].as_i64()).sum();
             self.last.input = input.saturating_add(cached);
-            self.last.is_known = true;
+            self.last.is_reported = true;
         }
         if let Some(output) = count(&["completion_tokens", "output_tokens"]) {
             self.last.output = output;
-            self.last.is_known = true;
+            self.last.is_reported = true;
         }
     }
 }
@@ -206,10 +206,10 @@ mod tests {
         let messages = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":3,\"cache_read_input_tokens\":4,\"output_tokens\":1}}}\n\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n";
         let responses =
             "data: {\"response\":{\"usage\":{\"input_tokens\":1,\"output_tokens\":1}}}\n\n";
-        let whole = "{\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":20}}";
+        let unstreamed = "{\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":20}}";
         assert_eq!(of(&[chat]), Some((5, 2)));
         assert_eq!(of(&[messages]), Some((7, 9)));
-        assert_eq!(of(&[responses, whole]), Some((11, 21)));
+        assert_eq!(of(&[responses, unstreamed]), Some((11, 21)));
         assert_eq!(of(&["data: {\"choices\":[]}\n\n"]), None);
     }
 }

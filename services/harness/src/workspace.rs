@@ -24,7 +24,7 @@ const REMOVED: &str = ".removed-";
 /// Minimum retention after the last use of a workspace.
 const RECENT: Duration = Duration::from_mins(1);
 /// Maximum entries counted for the size of one workspace.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// All workspaces of a service. Clones share the set of those in use.
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ impl Workspaces {
     /// Removes workspaces that were unused for `age`, then the longest unused ones until the total is at most `bytes`.
     /// Workspaces in use, or used within [`RECENT`], remain: processes of the last run may still be ending.
     pub fn sweep(&self, age: Duration, bytes: u64) -> io::Result<()> {
-        let mut kept = Vec::new();
+        let mut candidates = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -159,14 +159,16 @@ impl Workspaces {
             } else if is_short_hash(&name)
                 && let Ok(used_at) = last_used(&path)
             {
-                kept.push((used_at, name.into_owned()));
+                candidates.push((used_at, name.into_owned()));
             }
         }
-        kept.sort();
-        let sizes = kept.iter().map(|(_, name)| size_of(&self.path.join(name)));
+        candidates.sort();
+        let sizes = candidates
+            .iter()
+            .map(|(_, name)| size_of(&self.path.join(name)));
         let sizes: Vec<u64> = sizes.collect();
         let mut total: u64 = sizes.iter().sum();
-        for ((used_at, name), size) in kept.into_iter().zip(sizes) {
+        for ((used_at, name), size) in candidates.into_iter().zip(sizes) {
             let unused = used_at.elapsed().unwrap_or_default();
             if unused > RECENT && (unused > age || total > bytes) && self.remove(&name, used_at) {
                 total -= size;
@@ -254,7 +256,7 @@ fn size_of(path: &Path) -> u64 {
             // Allocated blocks: sparse files take less than their length.
             bytes += metadata.blocks() * 512;
             seen += 1;
-            if seen >= MOST_ENTRIES {
+            if seen >= MAX_ENTRIES {
                 return bytes;
             }
             if metadata.is_dir() {

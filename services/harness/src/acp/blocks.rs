@@ -16,10 +16,10 @@ pub(super) struct Accepts {
 impl Accepts {
     /// Reads `promptCapabilities` of the `initialize` response. An absent capability counts as unsupported.
     pub(super) fn read(agent: &Value) -> Self {
-        let told = &agent["agentCapabilities"]["promptCapabilities"];
+        let capabilities = &agent["agentCapabilities"]["promptCapabilities"];
         Self {
-            images: told["image"] == true,
-            audio: told["audio"] == true,
+            images: capabilities["image"] == true,
+            audio: capabilities["audio"] == true,
         }
     }
 }

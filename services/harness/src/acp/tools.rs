@@ -11,7 +11,7 @@ use crate::speaker::{bounded, cut};
 use crate::turn::TurnStage;
 
 /// Maximum tool calls stored for one turn. Further calls are not shown.
-const MOST_CALLS: usize = 1_000;
+const MAX_CALLS: usize = 1_000;
 
 /// Tool calls of one turn by id, merged from their updates.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct AcpToolCalls {
 #[derive(Debug, Default)]
 struct AcpToolCall {
     /// Members of the call and its updates; the latest value of each wins.
-    told: Value,
+    merged: Value,
     has_ended: bool,
 }
 
@@ -35,7 +35,7 @@ impl AcpToolCalls {
                     stage.speaker.append(text).await;
                 }
             }
-            "agent_thought_chunk" if stage.shows_thoughts => {
+            "agent_thought_chunk" if stage.shows_reasoning => {
                 if let Some(text) = update["content"]["text"].as_str() {
                     let text = cut(text, stage.speaker.part_bytes());
                     stage.speaker.tell("thought", json!({"text": text})).await;
@@ -58,7 +58,7 @@ impl AcpToolCalls {
             return;
         };
         let is_new = !self.calls.contains_key(id);
-        if is_new && self.calls.len() >= MOST_CALLS {
+        if is_new && self.calls.len() >= MAX_CALLS {
             return;
         }
         self.merge(id, update);
@@ -66,40 +66,40 @@ impl AcpToolCalls {
             return;
         };
         let bytes = stage.speaker.part_bytes();
-        let name = name_of(&call.told);
+        let name = name_of(&call.merged);
         if is_new {
             // Text after a tool call is a new step of the answer, not the rest of the sentence before.
             stage.speaker.new_paragraph();
             let parameters = json!({
-                "title": call.told["title"], "kind": call.told["kind"], "locations": bounded(&call.told["locations"], bytes),
-                "input": bounded(&call.told["rawInput"], bytes),
+                "title": call.merged["title"], "kind": call.merged["kind"], "locations": bounded(&call.merged["locations"], bytes),
+                "input": bounded(&call.merged["rawInput"], bytes),
             });
             stage
                 .speaker
                 .tool_started(id, &name, without_nulls(parameters))
                 .await;
         }
-        let status = call.told["status"].as_str().unwrap_or_default();
+        let status = call.merged["status"].as_str().unwrap_or_default();
         // A repeated final update must not complete the call twice.
         if call.has_ended || !matches!(status, "completed" | "failed") {
             return;
         }
         call.has_ended = true;
         // `rawOutput` is optional in ACP; the displayed content is the fallback.
-        let output = match &call.told["rawOutput"] {
-            Value::Null => &call.told["content"],
+        let output = match &call.merged["rawOutput"] {
+            Value::Null => &call.merged["content"],
             output => output,
         };
         let result = json!({
-            "title": call.told["title"], "kind": call.told["kind"], "locations": bounded(&call.told["locations"], bytes),
+            "title": call.merged["title"], "kind": call.merged["kind"], "locations": bounded(&call.merged["locations"], bytes),
             "output": bounded(output, bytes),
         });
-        let error = (status == "failed").then(|| shown_text(&call.told));
+        let error = (status == "failed").then(|| shown_text(&call.merged));
         stage
             .speaker
             .tool_completed((id, &name), without_nulls(result), error)
             .await;
-        for diff in diffs(&call.told) {
+        for diff in diffs(&call.merged) {
             let data = json!({
                 "tool_call_id": id, "path": diff["path"],
                 "old": bounded(&diff["oldText"], bytes), "new": bounded(&diff["newText"], bytes),
@@ -110,46 +110,46 @@ impl AcpToolCalls {
 
     fn merge(&mut self, id: &str, update: &Value) {
         let call = self.calls.entry(id.to_owned()).or_default();
-        if !call.told.is_object() {
-            call.told = json!({});
+        if !call.merged.is_object() {
+            call.merged = json!({});
         }
         for (name, value) in update.as_object().into_iter().flatten() {
             // An update holds changed members only; `null` means unchanged, not removed.
             if !value.is_null() {
-                call.told[name] = value.clone();
+                call.merged[name] = value.clone();
             }
         }
     }
 
     /// Requested permission, completed from earlier updates of the same tool call.
     pub(super) fn permission(&self, params: &Value) -> Permission {
-        let asked = &params["toolCall"];
-        let mut told = json!({});
-        let known = asked["toolCallId"]
+        let requested = &params["toolCall"];
+        let mut merged = json!({});
+        let earlier = requested["toolCallId"]
             .as_str()
             .and_then(|id| self.calls.get(id));
-        let known = known.map_or(&Value::Null, |call| &call.told);
+        let earlier = earlier.map_or(&Value::Null, |call| &call.merged);
         // The request comes last: its members override those of earlier updates.
-        for source in [known, asked] {
+        for source in [earlier, requested] {
             for (name, value) in source.as_object().into_iter().flatten() {
                 if !value.is_null() {
-                    told[name] = value.clone();
+                    merged[name] = value.clone();
                 }
             }
         }
         // Kimi Code sends the arguments as JSON in the call's content; its request holds a shortened sentence only.
-        if told["rawInput"]
+        if merged["rawInput"]
             .as_object()
             .is_none_or(serde_json::Map::is_empty)
-            && let Some(input) = arguments_in(known)
+            && let Some(input) = arguments_in(earlier)
         {
-            told["rawInput"] = input;
+            merged["rawInput"] = input;
         }
         Permission {
-            kind: kind_of(&told),
-            title: name_of(&told),
-            detail: detail_of(&told),
-            paths: paths_of(&told),
+            kind: kind_of(&merged),
+            title: name_of(&merged),
+            detail: detail_of(&merged),
+            paths: paths_of(&merged),
         }
     }
 }
@@ -300,9 +300,9 @@ mod tests {
             "t",
             &json!({"toolCallId": "t", "title": "Bash", "kind": "execute", "content": content}),
         );
-        let asked = json!([{"type": "content", "content": {"type": "text", "text": "Requesting approval to Running: echo a…"}}]);
+        let requested = json!([{"type": "content", "content": {"type": "text", "text": "Requesting approval to Running: echo a…"}}]);
         let permission = tools.permission(
-            &json!({"toolCall": {"toolCallId": "t", "title": "Bash", "content": asked}}),
+            &json!({"toolCall": {"toolCallId": "t", "title": "Bash", "content": requested}}),
         );
         assert_eq!(
             (permission.kind, permission.detail.as_str()),

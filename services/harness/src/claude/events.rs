@@ -13,7 +13,7 @@ use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
 /// Maximum tool calls stored for one turn. Further calls are not shown.
-const MOST_CALLS: usize = 1_000;
+const MAX_CALLS: usize = 1_000;
 
 /// Tool calls and text of one turn.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct TurnEvents {
     /// Id of the current model message.
     message: Option<String>,
     /// True if the reasoning of the current message came in deltas; the complete message repeats it.
-    has_streamed_thoughts: bool,
+    has_streamed_reasoning: bool,
 }
 
 /// Model name of messages that Claude Code writes itself, such as request errors. The result repeats them.
@@ -68,7 +68,7 @@ impl TurnEvents {
             "message_start" => {
                 self.text.begin(&mut stage.speaker);
                 self.message = event["message"]["id"].as_str().map(str::to_owned);
-                self.has_streamed_thoughts = false;
+                self.has_streamed_reasoning = false;
             }
             "message_stop" => self.text.end(),
             _ => self.show_delta(&event["delta"], stage).await,
@@ -81,8 +81,8 @@ impl TurnEvents {
                 let text = delta["text"].as_str().unwrap_or_default();
                 self.text.add_delta(text, &mut stage.speaker).await;
             }
-            "thinking_delta" if stage.shows_thoughts => {
-                self.has_streamed_thoughts = true;
+            "thinking_delta" if stage.shows_reasoning => {
+                self.has_streamed_reasoning = true;
                 tell_thought(&delta["thinking"], stage).await;
             }
             _ => {}
@@ -96,19 +96,19 @@ impl TurnEvents {
         if id.is_some() && self.message.is_some() && id != self.message.as_deref() {
             self.text.begin(&mut stage.speaker);
             self.text.end();
-            self.has_streamed_thoughts = false;
+            self.has_streamed_reasoning = false;
         }
         self.message = id.map(str::to_owned).or(self.message.take());
         if let Some(text) = message["content"].as_str() {
-            self.text.add_whole(text, &mut stage.speaker).await;
+            self.text.add_complete(text, &mut stage.speaker).await;
         }
         for block in blocks(message) {
             match block["type"].as_str().unwrap_or_default() {
                 "text" => {
                     let text = block["text"].as_str().unwrap_or_default();
-                    self.text.add_whole(text, &mut stage.speaker).await;
+                    self.text.add_complete(text, &mut stage.speaker).await;
                 }
-                "thinking" if stage.shows_thoughts && !self.has_streamed_thoughts => {
+                "thinking" if stage.shows_reasoning && !self.has_streamed_reasoning => {
                     tell_thought(&block["thinking"], stage).await;
                 }
                 "tool_use" => self.start(block, stage).await,
@@ -122,7 +122,7 @@ impl TurnEvents {
             return;
         };
         // A repeated message must not start its calls twice.
-        if self.calls.len() >= MOST_CALLS
+        if self.calls.len() >= MAX_CALLS
             || self.calls.insert(id.to_owned(), name.to_owned()).is_some()
         {
             return;
@@ -184,9 +184,9 @@ pub(super) fn retry(message: &Value) -> Option<String> {
     let error = message["error"].as_str().unwrap_or("no answer");
     let reason = status.map_or_else(|| error.to_owned(), |status| status.to_string());
     let seconds = message["retry_delay_ms"].as_f64().unwrap_or_default() / 1_000.0;
-    let (attempt, most) = (&message["attempt"], &message["max_retries"]);
+    let (attempt, max_attempts) = (&message["attempt"], &message["max_retries"]);
     Some(format!(
-        "the provider answers {}, next try in {seconds:.0} s (attempt {attempt} of {most})",
+        "the provider answers {}, next try in {seconds:.0} s (attempt {attempt} of {max_attempts})",
         cut(&reason, 200)
     ))
 }
@@ -300,14 +300,14 @@ mod tests {
         assert_eq!(edit.paths, [PathBuf::from("/w/a")]);
     }
 
-    fn said(text: &str) -> Value {
+    fn assistant_message(text: &str) -> Value {
         json!({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}, "parent_tool_use_id": null})
     }
 
     fn message(id: &str, text: &str) -> Value {
-        let mut said = said(text);
-        said["message"]["id"] = id.into();
-        said
+        let mut message = assistant_message(text);
+        message["message"]["id"] = id.into();
+        message
     }
 
     fn begin(id: &str) -> Value {
@@ -336,7 +336,7 @@ mod tests {
         completed(&results.await)
     }
 
-    const WHOLE: &str = "The full answer.";
+    const FULL_TEXT: &str = "The full answer.";
 
     fn stop() -> Value {
         json!({"type": "stream_event", "event": {"type": "message_stop"}, "parent_tool_use_id": null})
@@ -344,20 +344,20 @@ mod tests {
 
     #[tokio::test]
     async fn keeps_text_that_was_not_streamed() {
-        let mut subagent = said("Not shown.");
+        let mut subagent = assistant_message("Not shown.");
         subagent["parent_tool_use_id"] = "t".into();
-        let mut synthetic = said("API Error: 500");
+        let mut synthetic = assistant_message("API Error: 500");
         synthetic["message"]["model"] = SYNTHETIC.into();
         let streamed = [begin("a"), delta("The full "), delta("answer.")];
-        let whole = [message("a", WHOLE), stop()];
+        let complete = [message("a", FULL_TEXT), stop()];
         for (name, messages) in [
-            ("a message", vec![said(WHOLE)]),
+            ("a message", vec![assistant_message(FULL_TEXT)]),
             ("only the result", vec![subagent]),
             ("an error, then the result", vec![synthetic]),
-            ("deltas and message", [&streamed[..], &whole].concat()),
+            ("deltas and message", [&streamed[..], &complete].concat()),
             ("only deltas", [&streamed[..], &[stop()]].concat()),
         ] {
-            assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");
+            assert_eq!(text_of(messages, FULL_TEXT).await, FULL_TEXT, "{name}");
         }
     }
 
@@ -366,20 +366,23 @@ mod tests {
         for (name, messages) in [
             (
                 "a beginning",
-                vec![begin("a"), delta("The fu"), message("b", WHOLE)],
+                vec![begin("a"), delta("The fu"), message("b", FULL_TEXT)],
             ),
             ("then the result", vec![begin("a"), delta("The fu")]),
             (
                 "another text",
-                vec![begin("a"), delta("Let me"), message("b", WHOLE)],
+                vec![begin("a"), delta("Let me"), message("b", FULL_TEXT)],
             ),
-            ("no ids", vec![delta("Let me"), said(WHOLE)]),
+            (
+                "no ids",
+                vec![delta("Let me"), assistant_message(FULL_TEXT)],
+            ),
             (
                 "streamed again",
-                vec![begin("a"), delta("The fu"), begin("b"), delta(WHOLE)],
+                vec![begin("a"), delta("The fu"), begin("b"), delta(FULL_TEXT)],
             ),
         ] {
-            assert_eq!(text_of(messages, WHOLE).await, WHOLE, "{name}");
+            assert_eq!(text_of(messages, FULL_TEXT).await, FULL_TEXT, "{name}");
         }
         let first = [begin("a"), delta("One."), message("a", "One.")];
         let again = [delta("Tw"), message("b", "One."), message("b", "Two.")];

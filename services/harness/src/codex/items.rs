@@ -11,7 +11,7 @@ use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 
 /// Maximum open items of one turn. Further items are not shown.
-const MOST_ITEMS: usize = 1_000;
+const MAX_ITEMS: usize = 1_000;
 
 /// Open items of a turn by id, and its text.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl TurnItems {
                 let delta = params["delta"].as_str().unwrap_or_default();
                 self.text.add_delta(delta, &mut stage.speaker).await;
             }
-            "item/reasoning/summaryTextDelta" if stage.shows_thoughts => {
+            "item/reasoning/summaryTextDelta" if stage.shows_reasoning => {
                 let text = cut(
                     params["delta"].as_str().unwrap_or_default(),
                     stage.speaker.part_bytes(),
@@ -40,7 +40,7 @@ impl TurnItems {
             }
             "item/completed" if params["item"]["type"] == "agentMessage" => {
                 let text = params["item"]["text"].as_str().unwrap_or_default();
-                self.text.add_whole(text, &mut stage.speaker).await;
+                self.text.add_complete(text, &mut stage.speaker).await;
                 // Completed text stays: a retry of the stream replaces the unfinished item only.
                 self.text.keep();
             }
@@ -66,7 +66,7 @@ impl TurnItems {
         let (Some(id), Some(name)) = (item["id"].as_str(), name_of(item)) else {
             return;
         };
-        if self.items.len() >= MOST_ITEMS {
+        if self.items.len() >= MAX_ITEMS {
             return;
         }
         // Approval requests name the item by id and do not repeat its command or changes.
@@ -101,8 +101,8 @@ impl TurnItems {
             _ => json!({"output": bounded(&item["result"], bytes)}),
         };
         let error = (!matches!(status, "completed" | "")).then(|| {
-            let told = item["error"]["message"].as_str();
-            told.map_or_else(|| status.to_owned(), str::to_owned)
+            let message = item["error"]["message"].as_str();
+            message.map_or_else(|| status.to_owned(), str::to_owned)
         });
         let is_changed = error.is_none();
         stage
@@ -160,8 +160,8 @@ impl TurnItems {
                 })
             }
             "item/permissions/requestApproval" => {
-                let asked = &params["permissions"];
-                let detail = serde_json::to_string_pretty(asked).unwrap_or_default();
+                let requested = &params["permissions"];
+                let detail = serde_json::to_string_pretty(requested).unwrap_or_default();
                 Some(Permission {
                     kind: ActionKind::Other,
                     title: "use more permissions".to_owned(),
@@ -223,8 +223,8 @@ pub(super) fn granted(method: &str, params: &Value) -> Option<Value> {
 }
 
 /// Response to an approval request. Named permissions are granted together for the turn, or not at all.
-pub(super) fn answer(asked: Option<&Value>, is_allowed: bool) -> Value {
-    match asked {
+pub(super) fn answer(requested: Option<&Value>, is_allowed: bool) -> Value {
+    match requested {
         Some(permissions) if is_allowed => json!({"permissions": permissions, "scope": "turn"}),
         Some(_) => json!({"permissions": {}, "scope": "turn"}),
         None if is_allowed => json!({"decision": "accept"}),
@@ -318,11 +318,11 @@ mod tests {
         let permission = TurnItems::default().permission(method, &params).unwrap();
         assert_eq!(permission.kind, ActionKind::Other);
         assert!(permission.detail.contains("network") && permission.detail.contains("to fetch"));
-        let asked = granted(method, &params);
+        let requested = granted(method, &params);
         let allowed = json!({"permissions": {"network": {"enabled": true}}, "scope": "turn"});
-        assert_eq!(answer(asked.as_ref(), true), allowed);
+        assert_eq!(answer(requested.as_ref(), true), allowed);
         let nothing = json!({"permissions": {}, "scope": "turn"});
-        assert_eq!(answer(asked.as_ref(), false), nothing);
+        assert_eq!(answer(requested.as_ref(), false), nothing);
         let other = granted("item/fileChange/requestApproval", &params);
         assert_eq!(
             answer(other.as_ref(), false),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whole_messages_complete_and_replace_deltas() {
+    async fn complete_messages_extend_or_replace_deltas() {
         let item = |text: &str| json!({"item": {"type": "agentMessage", "id": "m", "text": text}});
         let delta = |text: &str| ("item/agentMessage/delta", json!({"delta": text}));
         for notifications in [

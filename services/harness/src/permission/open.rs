@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use super::{Permission, PermissionDecider, PermissionDecision};
 
 /// Maximum undecided permissions of one turn. Further requests are refused.
-const MOST_OPEN: usize = 32;
+const MAX_OPEN: usize = 32;
 
 /// Undecided permissions of one turn. `Request`: the protocol's own request, which its response refers to.
 pub(crate) struct OpenPermissions<Request> {
@@ -56,7 +56,7 @@ impl<Request> OpenPermissions<Request> {
         let at_once = if self.is_closed {
             Some(PermissionDecision::Cancelled)
         } else {
-            (self.open.len() >= MOST_OPEN).then_some(PermissionDecision::TooMany)
+            (self.open.len() >= MAX_OPEN).then_some(PermissionDecision::TooMany)
         };
         if let Some(decision) = at_once {
             return Some(Decided {
@@ -82,9 +82,9 @@ impl<Request> OpenPermissions<Request> {
                 std::future::pending::<()>().await;
                 continue;
             };
-            let place = self.open.iter().position(|(open, ..)| *open == number);
-            if let Some(place) = place {
-                let (_, request, title) = self.open.remove(place);
+            let index = self.open.iter().position(|(open, ..)| *open == number);
+            if let Some(index) = index {
+                let (_, request, title) = self.open.remove(index);
                 return Decided {
                     request,
                     title,

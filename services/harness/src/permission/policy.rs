@@ -72,7 +72,7 @@ fn configures_programs(permission: &Permission, workspace: &Path) -> bool {
                 name.starts_with('.')
                     || CONFIGURATION
                         .iter()
-                        .any(|known| name.eq_ignore_ascii_case(known))
+                        .any(|file| name.eq_ignore_ascii_case(file))
             })
         })
 }

@@ -42,7 +42,7 @@ pub(super) struct RunQuestions {
     out: ResultSender,
     time: Duration,
     can_ask: bool,
-    asked: AtomicU64,
+    question_count: AtomicU64,
 }
 
 impl RunQuestions {
@@ -57,7 +57,7 @@ impl RunQuestions {
             out,
             time,
             can_ask: context.delivery.interactions.is_some(),
-            asked: AtomicU64::new(0),
+            question_count: AtomicU64::new(0),
         }
     }
 
@@ -66,7 +66,7 @@ impl RunQuestions {
         if !self.can_ask {
             return QuestionOutcome::Unavailable;
         }
-        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.question_count.fetch_add(1, Ordering::Relaxed) + 1;
         let id = format!("permission-{number}");
         let payload = self.request(&id, permission);
         let data = json!({"action": INTERACTION_REQUESTED, "payload": payload});

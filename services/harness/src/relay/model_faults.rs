@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::speaker::cut;
 
 /// Maximum failed requests that one run logs.
-const MOST_LOGGED: u32 = 100;
+const MAX_LOGGED: u32 = 100;
 const REASON_BYTES: usize = 500;
 /// Length of the prefix of an error message that identifies it in an answer.
 const RECOGNIZED_CHARS: usize = 60;
@@ -79,8 +79,8 @@ impl ModelFaults {
             format!(", next try in {seconds:.0} s")
         });
         let text = match logged {
-            ..MOST_LOGGED => format!("the provider answers {code}{next}: {message}"),
-            MOST_LOGGED => "more requests to the model fail, which is not logged".to_owned(),
+            ..MAX_LOGGED => format!("the provider answers {code}{next}: {message}"),
+            MAX_LOGGED => "more requests to the model fail, which is not logged".to_owned(),
             _ => return,
         };
         self.out.send(results::log(text)).await;

@@ -31,7 +31,7 @@ const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// JSON-RPC's code of an internal error.
 const INTERNAL_ERROR: i64 = -32603;
 /// Maximum calls that wait for a permission at a time. Further ones are refused.
-const MOST_WAITING: usize = 32;
+const MAX_WAITING: usize = 32;
 /// Interval of progress events for a waiting call; silence would trigger timeouts in the harness.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -67,7 +67,7 @@ impl ToolGate {
         Self(Arc::new(GateOfRun {
             permissions,
             reading: reading.chain(READING.map(str::to_owned)).collect(),
-            waiting: Arc::new(Semaphore::new(MOST_WAITING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             out,
         }))
     }
@@ -131,7 +131,7 @@ impl ToolGate {
             ..
         } = call;
         let decision = match Arc::clone(&self.0.waiting).try_acquire_owned() {
-            Ok(_place) => self.0.permissions.clone().decide(permission).await,
+            Ok(_permit) => self.0.permissions.clone().decide(permission).await,
             Err(_) => PermissionDecision::TooMany,
         };
         if decision.is_allowed() {

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn wrapped_command_lines_parse_back() {
-        let whole = Confinement {
+        let full = Confinement {
             read_write: vec!["w/one two".into(), "-w".into()],
             read_only: vec!["--require".into()],
             connect: vec![443, 65535],
@@ -162,7 +162,7 @@ mod tests {
             is_open: false,
             is_required: true,
         };
-        round_trip(&whole, "claude", &["--require", "--", "-p", ""]);
+        round_trip(&full, "claude", &["--require", "--", "-p", ""]);
         round_trip(&Confinement::default(), "--help", &[]);
         let open = Confinement {
             is_open: true,

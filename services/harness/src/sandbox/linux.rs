@@ -79,7 +79,7 @@ pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
 
 /// Closes all descriptors above 2: inherited ones could bypass the rules. This process owns none, see `execute`.
 fn close_inherited_descriptors() -> Result<(), SandboxError> {
-    const PLACE: &str = "/proc/self/fd";
+    const DESCRIPTORS_PATH: &str = "/proc/self/fd";
     let failed = |error| {
         setup(
             "the descriptors: cannot list /proc/self/fd, mount /proc",
@@ -87,7 +87,7 @@ fn close_inherited_descriptors() -> Result<(), SandboxError> {
         )
     };
     // The list includes the descriptor of the listing itself, which is closed before the loop (`EBADF`).
-    let open: Vec<RawFd> = fs::read_dir(PLACE)
+    let open: Vec<RawFd> = fs::read_dir(DESCRIPTORS_PATH)
         .map_err(failed)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|descriptor| *descriptor > 2)

@@ -17,9 +17,9 @@ pub(super) fn set(limits: ResourceLimits) -> Result<(), SandboxError> {
         (Resource::Nproc, limits.processes),
         (Resource::Fsize, limits.file_size),
     ];
-    for (resource, most) in plain {
-        if let Some(most) = most {
-            lower(resource, most, most)?;
+    for (resource, limit) in plain {
+        if let Some(limit) = limit {
+            lower(resource, limit, limit)?;
         }
     }
     if let Some(seconds) = limits.cpu_seconds {

@@ -27,10 +27,14 @@ pub(in crate::sandbox) fn account(user: Option<&str>) -> Result<Option<Account>,
         user: geteuid().as_raw(),
         group: getegid().as_raw(),
     };
-    judge(name, account, own)
+    validate_account(name, account, own)
 }
 
-fn judge(name: &str, account: Account, own: Account) -> Result<Option<Account>, SandboxError> {
+fn validate_account(
+    name: &str,
+    account: Account,
+    own: Account,
+) -> Result<Option<Account>, SandboxError> {
     let name = || name.to_owned();
     // Root could undo the sandbox; its group owns files of the system.
     if account.user == 0 || account.group == 0 {
@@ -49,7 +53,7 @@ fn judge(name: &str, account: Account, own: Account) -> Result<Option<Account>, 
 pub(super) fn drop_capabilities(account: Option<Account>) -> Result<(), SandboxError> {
     let failed = |error| setup("capabilities", error);
     clear_ambient_capability_set().map_err(failed)?;
-    let kept = match account {
+    let base = match account {
         // The change of the user needs its capabilities and drops them itself.
         Some(_) => capabilities(None).map_err(failed)?,
         None => CapabilitySets {
@@ -60,7 +64,7 @@ pub(super) fn drop_capabilities(account: Option<Account>) -> Result<(), SandboxE
     };
     let sets = CapabilitySets {
         inheritable: CapabilitySet::empty(),
-        ..kept
+        ..base
     };
     set_capabilities(None, sets).map_err(failed)
 }
@@ -78,16 +82,16 @@ mod tests {
 
     #[test]
     fn only_root_changes_the_user() {
-        assert_eq!(judge("a", AGENT, ROOT).unwrap(), Some(AGENT));
-        assert_eq!(judge("a", AGENT, AGENT).unwrap(), None);
-        let refused = judge("a", AGENT, of(1001, 1001)).unwrap_err();
+        assert_eq!(validate_account("a", AGENT, ROOT).unwrap(), Some(AGENT));
+        assert_eq!(validate_account("a", AGENT, AGENT).unwrap(), None);
+        let refused = validate_account("a", AGENT, of(1001, 1001)).unwrap_err();
         assert!(matches!(refused, SandboxError::NotRoot(_)), "{refused}");
     }
 
     #[test]
     fn rejects_root_and_its_group() {
         for account in [ROOT, of(0, 1000), of(1000, 0)] {
-            let refused = judge("a", account, ROOT).unwrap_err();
+            let refused = validate_account("a", account, ROOT).unwrap_err();
             assert!(matches!(refused, SandboxError::RootUser(_)), "{refused}");
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn restrict() -> Result<(), seccompiler::Error> {
     let filters = [
         (socket_rules()?, libc::EPROTONOSUPPORT),
         (fast_open_rules()?, libc::EOPNOTSUPP),
-        (ring_rules(), libc::ENOSYS),
+        (io_uring_rules(), libc::ENOSYS),
         (processes::other_process_rules()?, libc::EPERM),
         (processes::key_rules(), libc::ENOSYS),
     ];
@@ -99,7 +99,7 @@ fn fast_open_rules() -> Result<SyscallRules, BackendError> {
 }
 
 /// Denies `io_uring`. Runtimes fall back to epoll.
-fn ring_rules() -> SyscallRules {
+fn io_uring_rules() -> SyscallRules {
     SyscallRules::from([(libc::SYS_io_uring_setup, Vec::new())])
 }
 
