@@ -384,8 +384,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 
 /// Distinguishes a cancel by the gateway from a stop of this server.
 async fn is_cancelled_by_user(host: &impl GraphAgentHost) -> bool {
-    let asked = tokio::time::timeout(ASK_TIME, host.run()).await;
-    match asked {
+    let response = tokio::time::timeout(ASK_TIME, host.run()).await;
+    match response {
         Ok(Ok(run)) => run.cancel_requested_at.is_some() || run.status.is_terminal(),
         // The gateway answers calls of a cancelled run with this error.
         Ok(Err(error)) => error.is_cancelled(),

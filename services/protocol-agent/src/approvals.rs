@@ -27,7 +27,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         {
             return Ok(None);
         }
-        let told = match (words.next(), words.next(), words.next()) {
+        let reply = match (words.next(), words.next(), words.next()) {
             (None, ..) => listed(&self.driver.graphs.records.approvals.standing()),
             (Some(REVOKE), Some(name), None) => {
                 if self.driver.graphs.records.approvals.revoke(name).await? {
@@ -39,7 +39,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             _ => format!("Say `{COMMAND}`, or `{COMMAND} {REVOKE} NAME`."),
         };
         self.transcript.turns.extend(history::of_input(&input));
-        Ok(Some(self.answer(&told, RunOutcome::Ok).await))
+        Ok(Some(self.answer(&reply, RunOutcome::Ok).await))
     }
 }
 

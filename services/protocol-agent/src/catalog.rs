@@ -122,7 +122,7 @@ fn effects_of(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
 }
 
 /// Effects of a tool, or `unknown` without any.
-pub(crate) fn known_effects(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
+pub(crate) fn effects_or_unknown(tool: &ToolResource, config: &Config) -> BTreeSet<Effect> {
     let effects = effects_of(tool, config);
     if effects.is_empty() {
         return BTreeSet::from([Effect::Unknown]);

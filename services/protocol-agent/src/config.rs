@@ -21,11 +21,11 @@ pub(crate) use read::PLAN;
 use read::TableReader;
 
 /// Upper bound of the setting `max-declarations`.
-const MOST_DECLARATIONS: u64 = 24;
+const MAX_DECLARATIONS: u64 = 24;
 /// Upper bound of the setting `max-parallel`.
-const MOST_PARALLEL: u64 = 16;
+const MAX_PARALLEL: u64 = 16;
 /// Upper bound of the setting `interaction-seconds`, as in the gateway.
-const MOST_INTERACTION_SECONDS: u64 = 86_400;
+const MAX_INTERACTION_SECONDS: u64 = 86_400;
 
 /// Configuration of one run, restricted to its granted resources.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +141,8 @@ impl Config {
             ),
             budgets: Budgets {
                 // 0 means unbounded.
-                tokens: Some(reader.integer("max-tokens", 0, u64::MAX, 0)).filter(|most| *most > 0),
+                tokens: Some(reader.integer("max-tokens", 0, u64::MAX, 0))
+                    .filter(|limit| *limit > 0),
                 window,
                 reserve: reader.size("context-reserve-tokens", 0, 10_000_000, 16_384),
             },
@@ -155,7 +156,7 @@ impl Config {
             interaction_seconds: u32::try_from(reader.integer(
                 "interaction-seconds",
                 60,
-                MOST_INTERACTION_SECONDS,
+                MAX_INTERACTION_SECONDS,
                 1_800,
             ))
             .unwrap_or(1_800),
@@ -208,10 +209,10 @@ fn rules(reader: &mut TableReader<'_>) -> (AgentRules, bool) {
         forbid: reader.effects("forbid", &[]),
         ..defaults
     };
-    let declarations = reader.integer("max-declarations", 1, MOST_DECLARATIONS, MOST_DECLARATIONS);
+    let declarations = reader.integer("max-declarations", 1, MAX_DECLARATIONS, MAX_DECLARATIONS);
     rules.limits.declarations = u32::try_from(declarations).unwrap_or(24);
     rules.limits.parallel =
-        u8::try_from(reader.integer("max-parallel", 1, MOST_PARALLEL, 4)).unwrap_or(4);
+        u8::try_from(reader.integer("max-parallel", 1, MAX_PARALLEL, 4)).unwrap_or(4);
     (rules, approves_plans)
 }
 

@@ -19,7 +19,7 @@ use crate::host::GraphAgentHost;
 use crate::records::RecordsError;
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
-use crate::writer::known;
+use crate::writer::typed_result;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
     /// Drives all graphs until they need a model, a person, or a later run. Waits for child runs, see [`Self::moves`].
@@ -244,8 +244,8 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 self.work.drop_graph(&graph);
                 Ok(())
             }
-            RecordsError::Full { what, most } => {
-                tracing::warn!(graph = %graph, what, most, "a record of the graph is full, nothing new starts");
+            RecordsError::Full { what, bound } => {
+                tracing::warn!(graph = %graph, what, most = bound, "a record of the graph is full, nothing new starts");
                 let is_first = !std::mem::replace(&mut live.is_full, true);
                 // Queued starts are not stored, so none of them may run.
                 self.work.call_off(&graph);
@@ -301,7 +301,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             error,
         };
         self.writer
-            .send(known(ResultType::ToolCallCompleted, &payload))
+            .send(typed_result(ResultType::ToolCallCompleted, &payload))
             .await;
     }
 }

@@ -129,7 +129,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 self.declarations
             ),
             Limit::Tokens => {
-                let most = self
+                let max_tokens = self
                     .driver
                     .graphs
                     .env
@@ -137,7 +137,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     .budgets
                     .tokens
                     .unwrap_or_default();
-                format!("I stopped: the {most} tokens of this run are used up.")
+                format!("I stopped: the {max_tokens} tokens of this run are used up.")
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
@@ -209,7 +209,9 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         match self.records.finish(own, now).await {
             // `Refused`: the run has no conversation, so no later run could read them.
             Ok(()) | Err(crate::records::RecordsError::Refused(_)) => {}
-            Err(error) => tracing::warn!("cannot store the turns of this run, later runs read the history: {error}"),
+            Err(error) => tracing::warn!(
+                "cannot store the turns of this run, later runs read the history: {error}"
+            ),
         }
     }
 

@@ -46,8 +46,8 @@ pub(crate) enum AttemptReport {
 
 impl<H> ExecutorEnv<H> {
     /// Timeout of one attempt: its own limit, within the remaining time of the run.
-    pub(crate) fn time_of(&self, most_ms: u32) -> Duration {
-        self.left().min(Duration::from_millis(u64::from(most_ms)))
+    pub(crate) fn time_of(&self, limit_ms: u32) -> Duration {
+        self.left().min(Duration::from_millis(u64::from(limit_ms)))
     }
 
     /// Remaining time of the run.
@@ -64,8 +64,8 @@ impl<H> ExecutorEnv<H> {
     /// True if the token budget of the run is exhausted.
     pub(crate) fn is_spent(&self) -> bool {
         let (input, output) = self.usage.tokens();
-        let most = self.config.budgets.tokens;
-        most.is_some_and(|most| input + output >= most)
+        let budget = self.config.budgets.tokens;
+        budget.is_some_and(|budget| input + output >= budget)
     }
 
     /// True if the host grants a tool of this name.

@@ -48,14 +48,15 @@ fn merge(page: Vec<TranscriptItem>, digests: Vec<Digest>, current: &str) -> Vec<
         .partition(|digest| events.contains(&digest.event));
     let mut turns: Vec<TranscriptTurn> =
         older.into_iter().flat_map(|digest| digest.turns).collect();
-    let known: BTreeSet<String> = within.iter().map(|digest| digest.event.clone()).collect();
+    let stored_events: BTreeSet<String> =
+        within.iter().map(|digest| digest.event.clone()).collect();
     for item in page
         .into_iter()
         .rev()
         .filter(|item| item.event_id != current)
     {
         // Stored turns replace all messages of their event: they include protocol turns, which the history lacks.
-        if !known.contains(&item.event_id) {
+        if !stored_events.contains(&item.event_id) {
             turns.extend(of_item(&item));
             continue;
         }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_turns_replace_messages_of_their_event() {
+    fn stored_turns_replace_messages_of_their_event() {
         let page = vec![
             item("now", "user", "current"),
             item("e2", "assistant", "plain"),

@@ -36,7 +36,7 @@ pub(crate) struct LiveGraph {
     /// The complete final projection was sent.
     pub(crate) is_reported: bool,
     /// Attempts of unknown outcome with a question to a person.
-    pub(crate) asked: BTreeSet<(ActionId, u32)>,
+    pub(crate) questioned: BTreeSet<(ActionId, u32)>,
     /// A bound of the records was reached.
     pub(crate) is_full: bool,
     /// Inactive: closed, or driven by another run.
@@ -74,7 +74,7 @@ impl LiveGraph {
             shown_at: None,
             is_dirty: true,
             is_reported: false,
-            asked: BTreeSet::new(),
+            questioned: BTreeSet::new(),
             is_full: false,
             is_closed: false,
         }
@@ -97,7 +97,7 @@ impl LiveGraph {
             Some(Why::UserNeeded | Why::PermissionNeeded) => GraphWait::User,
             Some(Why::Waiting) if self.waits_for_child() => GraphWait::Child,
             Some(Why::Waiting) => GraphWait::Time,
-            Some(Why::Decide | Why::Canceled) if self.is_asked_alone() => GraphWait::User,
+            Some(Why::Decide | Why::Canceled) if self.waits_only_for_outcomes() => GraphWait::User,
             Some(Why::Decide | Why::Finished | Why::Canceled) => GraphWait::Model,
         }
     }
@@ -123,7 +123,7 @@ impl LiveGraph {
         let mut waits = waits.into_iter().map(NodeState::Waiting);
         !self.is_closed
             && (waits.any(|state| self.nodes_in(state).next().is_some())
-                || self.uncertain().any(|node| self.is_asked(node)))
+                || self.uncertain().any(|node| self.has_question_about(node)))
     }
 
     /// Actions with an effect of unknown outcome.
@@ -132,16 +132,16 @@ impl LiveGraph {
     }
 
     /// True if a question about this attempt was sent.
-    pub(crate) fn is_asked(&self, node: &Node) -> bool {
+    pub(crate) fn has_question_about(&self, node: &Node) -> bool {
         let attempt = (node.action.id.clone(), node.attempt);
-        self.asked.contains(&attempt)
+        self.questioned.contains(&attempt)
     }
 
     /// True if the graph waits only for answers about effects of unknown outcome.
-    fn is_asked_alone(&self) -> bool {
+    fn waits_only_for_outcomes(&self) -> bool {
         let mut uncertain = self.uncertain().peekable();
         uncertain.peek().is_some()
-            && uncertain.all(|node| self.is_asked(node))
+            && uncertain.all(|node| self.has_question_about(node))
             && !self.graph.nodes.iter().any(Node::needs_decision)
     }
 
@@ -153,11 +153,11 @@ impl LiveGraph {
     }
 
     /// Facts about the graph for later declarations.
-    pub(crate) fn known(&self) -> KnownGraph {
-        let known = KnownGraph::from(&self.graph);
+    pub(crate) fn facts(&self) -> KnownGraph {
+        let facts = KnownGraph::from(&self.graph);
         // A graph that waits for a decision counts as open, so that it can be revised.
-        let is_open = known.open || self.why == Some(Why::Decide);
+        let is_open = facts.open || self.why == Some(Why::Decide);
         let open = is_open && !self.is_closed;
-        KnownGraph { open, ..known }
+        KnownGraph { open, ..facts }
     }
 }

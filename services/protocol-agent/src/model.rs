@@ -108,11 +108,11 @@ impl ModelChain {
         };
         for (position, choice) in self.choices.iter_mut().enumerate() {
             let failed = match ask_one(choice, host, request, stream, writer).await {
-                Ok(asked) => {
+                Ok(reply) => {
                     // Keep only this model: later calls must not wait for the failed ones again.
                     let chosen = self.choices.swap_remove(position);
                     self.choices = vec![chosen];
-                    return Ok(asked);
+                    return Ok(reply);
                 }
                 Err(failed) => failed,
             };
@@ -157,14 +157,14 @@ async fn ask_one(
         return ask_as(choice, host, request, stream, writer).await;
     }
     if choice.pins {
-        let asked = ask_as(choice, host, request, stream, writer).await;
+        let reply = ask_as(choice, host, request, stream, writer).await;
         let Err(ModelCallFailure::Silent {
             refused: true,
             last,
             ..
-        }) = &asked
+        }) = &reply
         else {
-            return asked;
+            return reply;
         };
         tracing::info!(
             model.id = choice.id,
@@ -218,7 +218,10 @@ async fn listen(
             Err(failed) if !collected.has_begun() => return Err(of_host(failed)),
             Err(failed) => {
                 // A truncated output: the parser rejects it, so that no incomplete action runs.
-                tracing::warn!(code = failed.code, "the model's stream ended early, treating its output as truncated");
+                tracing::warn!(
+                    code = failed.code,
+                    "the model's stream ended early, treating its output as truncated"
+                );
                 collected.break_off();
                 break;
             }

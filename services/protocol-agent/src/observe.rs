@@ -14,7 +14,7 @@ use crate::records::QuestionSubject;
 use crate::session::{GraphDriver, RunGraphs, RunTranscript, budget};
 
 /// Maximum actions of unknown outcome that are resolved at one decision point.
-const MOST_LOOKS: usize = 16;
+const MAX_OUTCOMES: usize = 16;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
     /// Drives all graphs to their next decision point and observes them.
@@ -102,15 +102,15 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             // Cloned: the loop below changes the graph.
             let open: Vec<Node> = live
                 .uncertain()
-                .filter(|node| !live.is_asked(node))
-                .take(MOST_LOOKS)
+                .filter(|node| !live.has_question_about(node))
+                .take(MAX_OUTCOMES)
                 .cloned()
                 .collect();
             for node in open {
                 let attempt = (node.action.id.clone(), node.attempt);
                 // Marked before the await: each attempt gets one question.
                 self.graphs.live_graphs[position]
-                    .asked
+                    .questioned
                     .insert(attempt.clone());
                 if self.decide_by_tool(position, &node).await? {
                     moves = true;
@@ -124,7 +124,9 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                     self.graphs.ask_outcome(position, &node).await?;
                 } else {
                     // No question is possible in this run; the model sees the unknown outcome.
-                    self.graphs.live_graphs[position].asked.remove(&attempt);
+                    self.graphs.live_graphs[position]
+                        .questioned
+                        .remove(&attempt);
                 }
             }
         }

@@ -52,10 +52,10 @@ impl OutputLimit {
         if self.half().holds(&object) {
             return object;
         }
-        let whole = serde_json::to_string(&object).unwrap_or_default();
+        let text = serde_json::to_string(&object).unwrap_or_default();
         let preview = json!({
-            "truncated": true, "reason": "limits.line_bytes", "original_bytes": whole.len(),
-            "preview": self.half().half().beginning(&whole),
+            "truncated": true, "reason": "limits.line_bytes", "original_bytes": text.len(),
+            "preview": self.half().half().beginning(&text),
         });
         match preview {
             Value::Object(preview) => preview,
@@ -80,19 +80,19 @@ mod tests {
     #[test]
     fn measures_beginnings_as_json() {
         let text = "a\"b\\c\nd\u{1}e\u{7f}äö€😀".repeat(3);
-        for most in 1..text.len() * 2 {
-            let piece = OutputLimit(most).beginning(&text);
+        for limit in 1..text.len() * 2 {
+            let piece = OutputLimit(limit).beginning(&text);
             let bytes = json!(piece).to_string().len() - 2;
             assert!(
-                bytes <= most || piece.chars().count() == 1,
-                "{most} {piece}"
+                bytes <= limit || piece.chars().count() == 1,
+                "{limit} {piece}"
             );
         }
         assert_eq!(OutputLimit(9).beginning(""), "");
     }
 
     #[test]
-    fn previews_objects_over_half_the_room() {
+    fn previews_objects_over_half_the_limit() {
         let small = JsonObject::from_iter([("a".to_owned(), json!(1))]);
         assert_eq!(OutputLimit(100).within_limit(small.clone()), small);
         let large = JsonObject::from_iter([("a".to_owned(), json!("x".repeat(500)))]);

@@ -50,15 +50,15 @@ pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
 /// True if the agent's configuration or the program requires an approval of plans.
 fn is_wanted(env: &ExecutorEnv<impl GraphAgentHost>) -> bool {
     let event = &env.context.event;
-    let is_asked = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
-    env.config.approves_plans || event.event_type == GRAPH_RUN && is_asked
+    let is_requested = event.data.get("approve").and_then(Value::as_str) == Some(PLAN);
+    env.config.approves_plans || event.event_type == GRAPH_RUN && is_requested
 }
 
 /// Adds the question about its plan to a declaration, if required. The error is a reason for the model.
 pub(crate) fn with_question(
     driver: &GraphDriver<impl GraphAgentHost>,
     accepted: AcceptedDeclaration,
-    known: &KnownFacts,
+    facts: &KnownFacts,
 ) -> Result<AcceptedDeclaration, String> {
     if !is_wanted(&driver.graphs.env) || !accepted.declaration.actions().iter().any(acts) {
         return Ok(accepted);
@@ -84,7 +84,7 @@ pub(crate) fn with_question(
     actions.insert(0, question);
     let context = Context {
         catalog: &driver.graphs.env.catalog,
-        known,
+        known: facts,
         rules: &driver.rules,
     };
     // Validate again: the added question changes dependencies and the number of actions.

@@ -66,9 +66,9 @@ pub(crate) async fn begin(
 ) -> Result<(), Halt> {
     let (output, carrier) = output_of(declaration);
     let raw = output.raw();
-    let most = session.driver.rules.limits.open_graphs;
-    session.driver.graphs.make_room(most).await;
-    let known = session.known(&raw).await?;
+    let max_open = session.driver.rules.limits.open_graphs;
+    session.driver.graphs.evict_graphs(max_open).await;
+    let facts = session.facts(&raw).await?;
     let rules = AgentRules {
         carrier,
         // Text without a declaration is a fault of the program, not an answer.
@@ -77,13 +77,13 @@ pub(crate) async fn begin(
     };
     let context = Context {
         catalog: &session.driver.graphs.env.catalog,
-        known: &known,
+        known: &facts,
         rules: &rules,
     };
     let mut accepted = accepted(accept(&output, context)).map_err(Halt::Failed)?;
     accepted.declaration.source.origin = DeclarationForm::Injected;
     session.declarations += 1;
-    session.open(accepted, &raw, &known).await?;
+    session.open(accepted, &raw, &facts).await?;
     let mut graphs = session.driver.graphs.live_graphs.iter();
     if graphs.any(|live| is_of_program(live) && !live.is_closed) {
         return Ok(());

@@ -25,7 +25,7 @@ pub(crate) struct ModelPrompt<'a> {
     pub(crate) turns: &'a [TranscriptTurn],
     pub(crate) replay: Replay,
     /// Maximum tokens of the complete request.
-    pub(crate) most: usize,
+    pub(crate) max_tokens: usize,
     /// Line about open questions.
     pub(crate) waiting: Option<&'a str>,
     /// Remaining declarations of the run.
@@ -38,11 +38,11 @@ impl ModelPrompt<'_> {
         let mut messages = self.begin();
         let before: usize = messages.iter().map(|one| estimate(&one.plain_text())).sum();
         let instruction = instruction(self.rules.carrier, self.waiting, self.left);
-        let most = self
-            .most
+        let transcript_tokens = self
+            .max_tokens
             .saturating_sub(before + estimate(&instruction))
             .max(LEAST);
-        let turns = replay(self.turns, self.replay, most, &estimate);
+        let turns = replay(self.turns, self.replay, transcript_tokens, &estimate);
         messages.extend(alternating(&turns, &instruction));
         let tool = carrier_tool(self.rules).and_then(as_tool);
         LlmRequest {
@@ -58,18 +58,18 @@ impl ModelPrompt<'_> {
     /// Request of an agent without the protocol: an ordinary conversation.
     pub(crate) fn conversation(&self) -> LlmRequest {
         let mut messages = self.begin();
-        let said = self.turns.iter().filter_map(|turn| match turn {
+        let history = self.turns.iter().filter_map(|turn| match turn {
             TranscriptTurn::User { text, .. } => Some(Message::text("user", text)),
             TranscriptTurn::Answer { text } => Some(Message::text("assistant", text)),
             TranscriptTurn::Notice(_) | TranscriptTurn::Protocol(_) => None,
         });
-        let mut left = self.most;
-        let mut fitting: Vec<_> = said
+        let mut left = self.max_tokens;
+        let mut fitting: Vec<_> = history
             .rev()
             .take_while(|message| {
                 let tokens = estimate(&message.plain_text());
                 // The current request always stays, even if it exceeds the budget.
-                let fits = tokens <= left || left == self.most;
+                let fits = tokens <= left || left == self.max_tokens;
                 left = left.saturating_sub(tokens);
                 fits
             })
@@ -104,28 +104,28 @@ impl ModelPrompt<'_> {
 fn alternating(turns: &[TranscriptTurn], instruction: &str) -> Vec<Message> {
     // Some chat templates reject repeated roles, and a conversation that begins with the assistant.
     let mut messages = Vec::new();
-    let (mut shown, mut said) = (String::new(), String::new());
+    let (mut shown, mut answer) = (String::new(), String::new());
     for (index, turn) in turns.iter().enumerate() {
         match turn {
             TranscriptTurn::Answer { text } if !(messages.is_empty() && shown.is_empty()) => {
                 if !shown.is_empty() {
                     messages.push(Message::text("user", std::mem::take(&mut shown)));
                 }
-                if !said.is_empty() {
-                    said.push_str("\n\n");
+                if !answer.is_empty() {
+                    answer.push_str("\n\n");
                 }
-                said.push_str(text);
+                answer.push_str(text);
             }
             turn => {
-                if !said.is_empty() {
-                    messages.push(Message::text("assistant", std::mem::take(&mut said)));
+                if !answer.is_empty() {
+                    messages.push(Message::text("assistant", std::mem::take(&mut answer)));
                 }
                 shown.push_str(&render_from(index, std::slice::from_ref(turn)));
             }
         }
     }
-    if !said.is_empty() {
-        messages.push(Message::text("assistant", said));
+    if !answer.is_empty() {
+        messages.push(Message::text("assistant", answer));
     }
     shown.push_str(instruction);
     messages.push(Message::text("user", shown));

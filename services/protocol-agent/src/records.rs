@@ -49,7 +49,7 @@ pub use host::{HostResult, RecordsHost};
 pub use inbox::{AnswerInbox, Submission};
 pub use save::DrivenGraphs;
 
-use digests::DigestRing;
+use digests::DigestList;
 use document::StateDocument;
 
 /// Identity under which records are written.
@@ -113,7 +113,7 @@ pub struct GraphRecords<H> {
     me: RunIdentity,
     /// Reason that graphs are not stored.
     refused: Option<&'static str>,
-    ring: StateDocument<DigestRing>,
+    digests: StateDocument<DigestList>,
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
     now: Millis,
@@ -212,8 +212,8 @@ impl<H: RecordsHost> GraphRecords<H> {
             at: now,
             turns,
         };
-        let add = |ring: &mut DigestRing| Ok(ring.add(&digest));
-        self.ring.change(&self.host, add).await?;
+        let add = |list: &mut DigestList| Ok(list.add(&digest));
+        self.digests.change(&self.host, add).await?;
         // One bounded step of garbage collection for each run.
         if self.can_persist() {
             self.archive.sweep().await;

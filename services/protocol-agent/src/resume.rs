@@ -83,7 +83,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             self.driver.drain().await?;
             // Removed after the graph is stored: a crash in between delivers it twice, which is harmless.
             if let Err(error) = self.driver.graphs.records.inbox.taken(&interaction).await {
-                tracing::warn!("cannot remove a delivered answer from the inbox, the next run ignores it: {error}");
+                tracing::warn!(
+                    "cannot remove a delivered answer from the inbox, the next run ignores it: {error}"
+                );
             }
         }
         for (graph, why) in loaded.lost {
@@ -114,7 +116,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 return Err(error.into());
             }
             Err(error) => {
-                tracing::warn!(code = error.code, "cannot pull steering messages, the run continues without them");
+                tracing::warn!(
+                    code = error.code,
+                    "cannot pull steering messages, the run continues without them"
+                );
                 return Ok(());
             }
         };
@@ -151,9 +156,9 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             .map(|node| (node.action.id.clone(), node.attempt))
             .collect();
         // Forms and approvals have waiting states of their own.
-        let asked = asks.iter().flat_map(|ask| &ask.about);
-        let asked = asked.map(|one| (one.id.clone(), one.attempt));
-        live.asked = asked.filter(|one| uncertain.contains(one)).collect();
+        let subjects = asks.iter().flat_map(|ask| &ask.about);
+        let subjects = subjects.map(|one| (one.id.clone(), one.attempt));
+        live.questioned = subjects.filter(|one| uncertain.contains(one)).collect();
         let id = live.id().clone();
         self.transcript.turns.extend(observations);
         self.driver.graphs.live_graphs.push(live);
@@ -359,7 +364,9 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!("cannot store an approval for the conversation, it applies to one call: {error}");
+                    tracing::warn!(
+                        "cannot store an approval for the conversation, it applies to one call: {error}"
+                    );
                 }
             }
         }

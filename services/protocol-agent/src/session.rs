@@ -117,8 +117,8 @@ impl<H: GraphAgentHost> RunGraphs<H> {
 
 impl<H: GraphAgentHost> ProtocolSession<H> {
     /// Facts for the validation of a declaration. `output`: model output; graphs that it names are loaded completely.
-    pub(crate) async fn known(&mut self, output: &str) -> Result<KnownFacts, RecordsError> {
-        let mut graphs = self.driver.graphs.records.known(output).await?;
+    pub(crate) async fn facts(&mut self, output: &str) -> Result<KnownFacts, RecordsError> {
+        let mut graphs = self.driver.graphs.records.graph_facts(output).await?;
         // Graphs of this run replace their stored versions, which may be older.
         graphs.retain(|graph| {
             !self
@@ -128,7 +128,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 .iter()
                 .any(|live| *live.id() == graph.id)
         });
-        graphs.extend(self.driver.graphs.live_graphs.iter().map(LiveGraph::known));
+        graphs.extend(self.driver.graphs.live_graphs.iter().map(LiveGraph::facts));
         Ok(KnownFacts {
             goal: self.goal.clone(),
             event: self.driver.graphs.env.event(),

@@ -106,7 +106,7 @@ pub(crate) async fn run_until(
 }
 
 /// The text of the last `message.completed`.
-pub(crate) fn said(results: &[AgentRunResult]) -> String {
+pub(crate) fn final_message(results: &[AgentRunResult]) -> String {
     let message = results
         .iter()
         .rfind(|result| result.kind == "message.completed");
@@ -133,8 +133,8 @@ pub(crate) fn all<'a>(results: &'a [AgentRunResult], kind: &str) -> Vec<&'a prot
 
 /// The questions of a run.
 pub(crate) fn questions(results: &[AgentRunResult]) -> Vec<Value> {
-    let asked = all(results, "action.requested");
-    asked
+    let requests = all(results, "action.requested");
+    requests
         .into_iter()
         .map(|data| data["payload"].clone())
         .collect()

@@ -64,7 +64,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             }
             let output = self.ask_model().await?;
             reach("answer.before_accept").await;
-            match self.judge(output).await? {
+            match self.validate(output).await? {
                 TurnStep::End(ended) => return Ok(ended),
                 TurnStep::GoOn => {}
             }
@@ -105,7 +105,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             CarrierMode::Flat | CarrierMode::Strict => VisibleParts::Answer,
             CarrierMode::Fenced => VisibleParts::Nothing,
         };
-        let mut most = self.driver.graphs.env.config.budgets.request();
+        let mut max_tokens = self.driver.graphs.env.config.budgets.request();
         for shrink in 0..=SHRINKS {
             let waiting = self.driver.graphs.waiting_line();
             let prompt = ModelPrompt {
@@ -114,7 +114,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 rules: &self.driver.rules,
                 turns: &self.transcript.turns,
                 replay: self.driver.graphs.env.config.replay,
-                most,
+                max_tokens,
                 waiting: waiting.as_deref(),
                 left: Some(
                     self.driver
@@ -130,23 +130,23 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 .models
                 .ask(&host, &request, stream, &mut self.driver.graphs.writer);
             let end = self.driver.graphs.env.end;
-            let asked = tokio::select! {
+            let reply = tokio::select! {
                 biased;
                 () = self.driver.cancel.cancelled() => return Err(Halt::Cancelled),
-                asked = asking => asked,
+                reply = asking => reply,
                 () = tokio::time::sleep_until(end) => return Err(Halt::Deadline),
             };
-            match asked {
-                Ok(asked) => {
-                    self.driver.graphs.env.usage.add(asked.usage.as_ref());
-                    return Ok(asked.output);
+            match reply {
+                Ok(reply) => {
+                    self.driver.graphs.env.usage.add(reply.usage.as_ref());
+                    return Ok(reply.output);
                 }
                 Err(ModelCallFailure::Overflow(error)) if shrink < SHRINKS => {
                     tracing::info!(
                         "the request was too large for the model, asking with half of it: {error}"
                     );
                     // Estimates differ from the provider's tokenizer, so halve until the request fits.
-                    most /= 2;
+                    max_tokens /= 2;
                 }
                 Err(failed) => return Err(failed.into()),
             }
@@ -155,15 +155,15 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     }
 
     /// Validates an output: an answer, a declaration, or a repair.
-    async fn judge(&mut self, output: ModelOutput) -> Result<TurnStep, Halt> {
+    async fn validate(&mut self, output: ModelOutput) -> Result<TurnStep, Halt> {
         let raw = output.raw();
         // Before the validation, which counts open graphs.
-        let most = self.driver.rules.limits.open_graphs;
-        self.driver.graphs.make_room(most).await;
-        let known = self.known(&raw).await?;
+        let max_open = self.driver.rules.limits.open_graphs;
+        self.driver.graphs.evict_graphs(max_open).await;
+        let facts = self.facts(&raw).await?;
         let context = Context {
             catalog: &self.driver.graphs.env.catalog,
-            known: &known,
+            known: &facts,
             rules: &self.driver.rules,
         };
         let verdict = accept(&output, context);
@@ -174,7 +174,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             }
             OutputVerdict::Accepted(accepted) => {
                 self.repairs.next_turn();
-                self.accepted(*accepted, &raw, &known).await
+                self.accepted(*accepted, &raw, &facts).await
             }
             OutputVerdict::Repair(repair) => self.refused(&repair).await,
         }
@@ -219,7 +219,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         &mut self,
         accepted: AcceptedDeclaration,
         raw: &str,
-        known: &action_graph::rules::KnownFacts,
+        facts: &action_graph::rules::KnownFacts,
     ) -> Result<TurnStep, Halt> {
         use action_graph::declaration::Intent;
         let declaration = &accepted.declaration;
@@ -233,7 +233,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             Intent::Stop => return Ok(TurnStep::End(self.end_silently(&text, outcome).await)),
             _ => {}
         }
-        self.declare(accepted, raw, known).await
+        self.declare(accepted, raw, facts).await
     }
 }
 

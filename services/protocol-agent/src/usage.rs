@@ -62,17 +62,17 @@ impl TokenUsageLog {
 /// Adds numbers, also of nested objects. Other values are replaced.
 fn add(total: &mut JsonObject, name: &str, value: &Value) {
     match (total.get_mut(name), value) {
-        (Some(Value::Object(known)), Value::Object(more)) => {
+        (Some(Value::Object(existing)), Value::Object(more)) => {
             for (name, value) in more {
-                add(known, name, value);
+                add(existing, name, value);
             }
         }
-        (Some(known), Value::Number(_)) => {
-            let sum = known
+        (Some(existing), Value::Number(_)) => {
+            let sum = existing
                 .as_i64()
                 .zip(value.as_i64())
                 .map(|(a, b)| a.saturating_add(b));
-            *known = sum.map_or_else(|| value.clone(), Value::from);
+            *existing = sum.map_or_else(|| value.clone(), Value::from);
         }
         _ => {
             total.insert(name.to_owned(), value.clone());

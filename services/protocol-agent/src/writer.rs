@@ -125,11 +125,11 @@ impl ResultWriter {
 
     async fn chunk(&mut self, piece: String, is_final: bool) {
         self.sequence += 1;
-        let whole = (self.replaces || is_final).then(|| self.text[..self.sent].to_owned());
+        let full_text = (self.replaces || is_final).then(|| self.text[..self.sent].to_owned());
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
             content: (!piece.is_empty()).then_some(MessageContent::Text(piece)),
-            all_content: whole,
+            all_content: full_text,
             is_final,
             msg_sequence: Some(self.sequence),
             ..MessageChunk::default()
@@ -140,12 +140,13 @@ impl ResultWriter {
             payload.chunk.all_content = None;
         }
         self.replaces &= payload.chunk.all_content.is_none();
-        self.send(known(ResultType::MessageDelta, &payload)).await;
+        self.send(typed_result(ResultType::MessageDelta, &payload))
+            .await;
     }
 }
 
 /// Result of a protocol type.
-pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+pub(crate) fn typed_result(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     custom(kind.as_str(), payload)
 }
 

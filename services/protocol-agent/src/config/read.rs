@@ -64,18 +64,16 @@ impl<'a> TableReader<'a> {
         }
     }
 
-    pub(super) fn integer(&mut self, key: &str, least: u64, most: u64, default: u64) -> u64 {
+    pub(super) fn integer(&mut self, key: &str, min: u64, max: u64, default: u64) -> u64 {
         let Some(value) = self.get(key) else {
             return default;
         };
-        let fits = value
-            .as_u64()
-            .filter(|number| (least..=most).contains(number));
+        let fits = value.as_u64().filter(|number| (min..=max).contains(number));
         fits.unwrap_or_else(|| {
-            let message = if most == u64::MAX {
-                format!("must be an integer of at least {least}")
+            let message = if max == u64::MAX {
+                format!("must be an integer of at least {min}")
             } else {
-                format!("must be an integer from {least} to {most}")
+                format!("must be an integer from {min} to {max}")
             };
             self.fault(format!("/{key}"), message);
             // The default value lets the same pass check all other fields.
@@ -83,8 +81,8 @@ impl<'a> TableReader<'a> {
         })
     }
 
-    pub(super) fn size(&mut self, key: &str, least: u64, most: u64, default: u64) -> usize {
-        usize::try_from(self.integer(key, least, most, default)).unwrap_or(usize::MAX)
+    pub(super) fn size(&mut self, key: &str, min: u64, max: u64, default: u64) -> usize {
+        usize::try_from(self.integer(key, min, max, default)).unwrap_or(usize::MAX)
     }
 
     /// Reads one of these words.

@@ -23,7 +23,7 @@ use crate::host::GraphAgentHost;
 use crate::records::{PendingQuestion, QuestionSubject};
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
-use crate::writer::known;
+use crate::writer::typed_result;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
     pub(super) async fn carry_out(
@@ -84,8 +84,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         if kind == ExecutorKind::Runtime {
             return self.word(position, execute).await;
         }
-        let most = self.rules.limits.timeout_ms(kind, execute.timeout_ms);
-        let time = self.graphs.env.time_of(most);
+        let limit_ms = self.rules.limits.timeout_ms(kind, execute.timeout_ms);
+        let time = self.graphs.env.time_of(limit_ms);
         // A later run repeats the call under the same key only if both share its scope.
         let scope = if is_durable && self.graphs.records.can_persist() {
             KeyScope::Conversation
@@ -127,11 +127,11 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     async fn spawn_child(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
         let live = &self.graphs.live_graphs[position];
         let key = key_of(live.id(), execute);
-        let most = self
+        let limit_ms = self
             .rules
             .limits
             .timeout_ms(ExecutorKind::Agent, execute.timeout_ms);
-        let request = match agent::request(&self.graphs.env, &live.graph, execute, most) {
+        let request = match agent::request(&self.graphs.env, &live.graph, execute, limit_ms) {
             Ok(request) => request,
             Err(failure) => {
                 let outcome = ActionOutcome::Err(failure);
@@ -269,7 +269,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         if let Err(error) = self
             .records
             .driven
-            .asked(&self.live_graphs[position].graph, ask)
+            .store_question(&self.live_graphs[position].graph, ask)
             .await
         {
             return self.handle_records_error(position, error);
@@ -295,7 +295,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             parameters: self.writer.output_limit().within_limit(parameters),
         };
         self.writer
-            .send(known(ResultType::ToolCallStarted, &payload))
+            .send(typed_result(ResultType::ToolCallStarted, &payload))
             .await;
     }
 }

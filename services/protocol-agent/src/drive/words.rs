@@ -72,10 +72,10 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     /// Suspends an action until a timer fires. The next run continues a longer wait of a stored graph.
     fn wait_until(&mut self, position: usize, key: &AttemptKey, execute: &Execute) {
         let wait = execute.input.get("ms").and_then(Value::as_u64).unwrap_or(0);
-        let most = millis(self.graphs.env.left()).saturating_sub(MARGIN);
+        let max_wait = millis(self.graphs.env.left()).saturating_sub(MARGIN);
         // Only a stored graph survives the run, so that a later run can continue the wait.
-        if wait > most && !self.graphs.live_graphs[position].graph.is_durable() {
-            let message = format!("at most {most} ms are left");
+        if wait > max_wait && !self.graphs.live_graphs[position].graph.is_durable() {
+            let message = format!("at most {max_wait} ms are left");
             self.graphs
                 .work
                 .finish(key, failed(Code::WaitTooLong, &message, Sent::No));
@@ -150,11 +150,11 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         if let Some(live) = live {
             return Ok(text_in(&live.graph, action, part, pointer));
         }
-        let known = self.graphs.records.known(&graph.0).await?;
-        let known = known.iter().find(|one| one.id == *graph);
-        let known = known.and_then(|one| one.actions.get(action));
+        let facts = self.graphs.records.graph_facts(&graph.0).await?;
+        let facts = facts.iter().find(|one| one.id == *graph);
+        let facts = facts.and_then(|one| one.actions.get(action));
         // Privacy outlives the graph: its record marks private results.
-        let Some(known) = known.filter(|known| !known.private) else {
+        let Some(facts) = facts.filter(|facts| !facts.private) else {
             return Ok(None);
         };
         Ok(match part {
@@ -165,9 +165,9 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 .output(graph, action)
                 .await?
                 .and_then(|value| as_text(value.pointer(pointer)?)),
-            ResultPart::Summary => Some(known.summary.clone()),
-            ResultPart::Error => known.error.clone(),
-            ResultPart::Status => Some(known.status.clone()),
+            ResultPart::Summary => Some(facts.summary.clone()),
+            ResultPart::Error => facts.error.clone(),
+            ResultPart::Status => Some(facts.status.clone()),
         })
     }
 

@@ -18,7 +18,7 @@ use protocol::run::RunStatus;
 use runner_kit::HostError;
 use serde_json::{Value, json};
 
-use crate::catalog::{agent_name, known_effects};
+use crate::catalog::{agent_name, effects_or_unknown};
 use crate::execute::tool::failure_of;
 use crate::execute::{AttemptReport, ExecutorEnv, jitter};
 use crate::host::GraphAgentHost;
@@ -26,7 +26,7 @@ use crate::host::GraphAgentHost;
 /// Long-poll timeout for the end of a child run, in seconds.
 const WAIT_SECONDS: u64 = 25;
 /// Maximum consecutive failures of that poll.
-const MOST_FAILURES: u32 = 20;
+const MAX_FAILURES: u32 = 20;
 /// Pause after a failed call.
 const PAUSE: Duration = Duration::from_secs(1);
 const NO_QUESTIONS: &str = "You cannot ask the user. If a person must answer first, say so with the outcome \
@@ -37,7 +37,7 @@ pub(crate) fn request(
     env: &ExecutorEnv<impl GraphAgentHost>,
     graph: &Graph,
     execute: &Execute,
-    most_ms: u32,
+    limit_ms: u32,
 ) -> Result<ChildRunRequest, ActionFailure> {
     let unresolved = |message| ActionFailure::new(Code::InputUnresolved, message, Sent::No);
     let node = graph.node(&execute.id);
@@ -61,7 +61,7 @@ pub(crate) fn request(
         context: context.as_object().cloned().unwrap_or_default(),
         summary: task_summary(graph, &execute.id, SUMMARY_CHARS),
         grants: Some(grants(env, node, execute)?),
-        deadline_seconds: Some(env.time_of(most_ms).as_secs().max(1)),
+        deadline_seconds: Some(env.time_of(limit_ms).as_secs().max(1)),
         idempotency_key: execute.key.clone(),
     })
 }
@@ -81,7 +81,7 @@ fn grants(
         },
     };
     let rules = &env.config.rules;
-    let guarded = |tool: &ToolResource| rules.guarded(&known_effects(tool, &env.config));
+    let guarded = |tool: &ToolResource| rules.guarded(&effects_or_unknown(tool, &env.config));
     let tools = &env.context.resources.tools;
     let Some(named) = &grants.tools else {
         let open = tools.iter().filter(|tool| guarded(tool).is_empty());
@@ -143,7 +143,7 @@ pub(crate) async fn follow(env: &ExecutorEnv<impl GraphAgentHost>, run: RunId) -
             Ok(Some(_)) => failures = 0,
             Ok(None) => return ActionOutcome::Err(unknown()),
             // The child run continues during an outage of the gateway, so the poll does, too.
-            Err(error) if error.retryable && failures < MOST_FAILURES => {
+            Err(error) if error.retryable && failures < MAX_FAILURES => {
                 failures += 1;
                 tokio::time::sleep(PAUSE).await;
             }
@@ -185,13 +185,13 @@ pub(crate) fn outcome_of(child: &ChildRun) -> ActionOutcome {
 fn completed(child: &ChildRun) -> ActionOutcome {
     let message = child.output.as_ref();
     let message = message.and_then(|raw| serde_json::from_str::<Message>(raw.get()).ok());
-    let said = message.map(|message| message.plain_text());
-    let said = said.unwrap_or_default();
+    let answer = message.map(|message| message.plain_text());
+    let answer = answer.unwrap_or_default();
     let outcome = child.outcome.unwrap_or(RunOutcome::Ok);
     let text = match outcome {
-        RunOutcome::Ok => said.clone(),
-        RunOutcome::NotDone => format!("The work is not done.\n\n{said}"),
-        RunOutcome::NeedInput => format!("The agent needs an answer first.\n\n{said}"),
+        RunOutcome::Ok => answer.clone(),
+        RunOutcome::NotDone => format!("The work is not done.\n\n{answer}"),
+        RunOutcome::NeedInput => format!("The agent needs an answer first.\n\n{answer}"),
     };
     let mut output = ActionOutput::text(&text);
     let reference = format!("run:{}", child.run_id);
@@ -199,6 +199,6 @@ fn completed(child: &ChildRun) -> ActionOutcome {
     ActionOutcome::Ok {
         output,
         // An unfinished task is delivered to the model, but starts no dependent action.
-        satisfying: outcome == RunOutcome::Ok && !said.trim().is_empty(),
+        satisfying: outcome == RunOutcome::Ok && !answer.trim().is_empty(),
     }
 }

@@ -15,7 +15,7 @@ use protocol::result::{ActionRequestedPayload, AgentRunResult, ResultType};
 use serde_json::Value;
 
 use crate::records::Submission;
-use crate::writer::known;
+use crate::writer::typed_result;
 
 pub(crate) use approval::{Consent, calls_of, consent_of, grouped, request as approvals};
 pub(crate) use form::{outcome, request as question};
@@ -41,7 +41,7 @@ pub(crate) fn asking(request: &InteractionRequest) -> AgentRunResult {
         target: Value::Null,
         payload: serde_json::to_value(request).unwrap_or_default(),
     };
-    known(ResultType::ActionRequested, &payload)
+    typed_result(ResultType::ActionRequested, &payload)
 }
 
 /// Question about an effect of unknown outcome.
@@ -147,8 +147,8 @@ fn request(
 }
 
 /// Clips a text to its first characters, with an ellipsis.
-fn clip(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+fn clip(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

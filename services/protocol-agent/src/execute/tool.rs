@@ -18,7 +18,7 @@ use crate::execute::{ExecutorEnv, jitter};
 use crate::host::GraphAgentHost;
 
 /// Maximum bytes read back of an output that the host truncated.
-const MOST_BYTES: u64 = 10 << 20;
+const MAX_BYTES: u64 = 10 << 20;
 /// Minimum tokens of an output for a summary by a model.
 const LONG: usize = 4_000;
 /// Maximum tokens of an output in the request to the summarizer model.
@@ -184,7 +184,7 @@ async fn output_of(
         return Err(ActionFailure::new(Code::ToolError, &message, Sent::Yes));
     }
     if result.get("truncated") == Some(&Value::Bool(true)) {
-        return Ok(whole_of(env, &result).await);
+        return Ok(full_output(env, &result).await);
     }
     // MCP tools repeat structured content as text for older clients, so it takes precedence.
     let structured = result.get("structured_content");
@@ -219,19 +219,19 @@ fn blocks_of(result: &Value) -> Option<String> {
 }
 
 /// Output of a truncated result: read back from its artifact, otherwise its preview.
-async fn whole_of(env: &ExecutorEnv<impl GraphAgentHost>, result: &Value) -> ActionOutput {
+async fn full_output(env: &ExecutorEnv<impl GraphAgentHost>, result: &Value) -> ActionOutput {
     let preview = result.get("preview").and_then(Value::as_str);
     let preview = preview.unwrap_or_default();
     let bytes = result.get("bytes").and_then(Value::as_u64).unwrap_or(0);
     let Some(id) = result.get("artifact_id").and_then(Value::as_str) else {
         let mut output = ActionOutput::text(preview);
-        output.bytes = usize::try_from(bytes.min(MOST_BYTES)).unwrap_or(output.bytes);
+        output.bytes = usize::try_from(bytes.min(MAX_BYTES)).unwrap_or(output.bytes);
         return output;
     };
     // Ranges include their last byte.
-    let last = bytes.clamp(1, MOST_BYTES) - 1;
-    let whole = match env.host.read_artifact(id, 0, last).await {
-        Ok(whole) => String::from_utf8_lossy(&whole).into_owned(),
+    let last = bytes.clamp(1, MAX_BYTES) - 1;
+    let content = match env.host.read_artifact(id, 0, last).await {
+        Ok(content) => String::from_utf8_lossy(&content).into_owned(),
         Err(error) => {
             tracing::warn!(
                 code = error.code,
@@ -240,7 +240,7 @@ async fn whole_of(env: &ExecutorEnv<impl GraphAgentHost>, result: &Value) -> Act
             preview.to_owned()
         }
     };
-    let mut output = ActionOutput::text(&whole);
+    let mut output = ActionOutput::text(&content);
     let reference = format!("artifact://{id}");
     output.artifacts.push(("result".to_owned(), reference));
     output

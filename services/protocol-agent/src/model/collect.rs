@@ -6,7 +6,7 @@ use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, To
 use protocol::model::LlmStreamEvent;
 
 /// Maximum bytes of text and arguments of one output. A longer output is truncated.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// Output assembled so far.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct CollectedOutput {
     text: String,
     calls: Vec<ToolCall>,
     /// Index into `calls` for each position in a chunk's list of calls.
-    places: Vec<usize>,
+    call_indices: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     is_cut: bool,
 }
@@ -52,7 +52,7 @@ impl CollectedOutput {
                 arguments.push_str(&new);
             }
         }
-        self.is_cut |= self.bytes() > MOST_BYTES;
+        self.is_cut |= self.bytes() > MAX_BYTES;
         News {
             text,
             replaced,
@@ -62,7 +62,7 @@ impl CollectedOutput {
 
     /// True if the limit is reached, and reading can stop.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes() > MOST_BYTES
+        self.bytes() > MAX_BYTES
     }
 
     fn bytes(&self) -> usize {
@@ -90,10 +90,10 @@ impl CollectedOutput {
 
     fn new_text(&self, chunk: &MessageChunk) -> (String, bool) {
         // `all_content` repeats the text so far, so only its new part counts as news.
-        if let Some(whole) = &chunk.all_content {
-            match whole.strip_prefix(self.text.as_str()) {
+        if let Some(full) = &chunk.all_content {
+            match full.strip_prefix(self.text.as_str()) {
                 Some(rest) => (rest.to_owned(), false),
-                None => (whole.clone(), true),
+                None => (full.clone(), true),
             }
         } else {
             let content = chunk.content.as_ref();
@@ -108,23 +108,28 @@ impl CollectedOutput {
     fn add_call(&mut self, position: usize, call: ToolCall) -> usize {
         // Providers send the id in the first delta only, and placeholders in later ones.
         let has_id = !matches!(call.id.trim(), "" | "none" | "None" | "null");
-        let known = if has_id {
-            self.calls.iter().position(|known| known.id == call.id)
+        let existing = if has_id {
+            self.calls
+                .iter()
+                .position(|existing| existing.id == call.id)
         } else {
-            self.places.get(position).copied()
+            self.call_indices.get(position).copied()
         };
-        let index = known.unwrap_or(self.calls.len());
-        while self.places.len() <= position {
-            self.places.push(index);
+        let index = existing.unwrap_or(self.calls.len());
+        while self.call_indices.len() <= position {
+            self.call_indices.push(index);
         }
-        self.places[position] = index;
+        self.call_indices[position] = index;
         match self.calls.get_mut(index) {
             None => self.calls.push(call),
-            Some(known) => {
-                if known.function.name.is_empty() {
-                    known.function.name = call.function.name;
+            Some(existing) => {
+                if existing.function.name.is_empty() {
+                    existing.function.name = call.function.name;
                 }
-                known.function.arguments.push_str(&call.function.arguments);
+                existing
+                    .function
+                    .arguments
+                    .push_str(&call.function.arguments);
             }
         }
         index

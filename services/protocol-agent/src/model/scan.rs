@@ -130,8 +130,8 @@ impl Text {
     fn code(&mut self, code: u32) -> JsonScanState {
         // JSON escapes characters beyond U+FFFF as a pair of surrogates.
         if let (Some(high), 0xdc00..=0xdfff) = (self.high.take(), code) {
-            let whole = 0x1_0000 + ((high - 0xd800) << 10) + (code - 0xdc00);
-            return JsonScanState::Char(char::from_u32(whole).unwrap_or('\u{fffd}'));
+            let code_point = 0x1_0000 + ((high - 0xd800) << 10) + (code - 0xdc00);
+            return JsonScanState::Char(char::from_u32(code_point).unwrap_or('\u{fffd}'));
         }
         if (0xd800..=0xdbff).contains(&code) {
             self.high = Some(code);

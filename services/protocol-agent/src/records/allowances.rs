@@ -17,7 +17,7 @@ use crate::records::host::RecordsHost;
 /// State key of the approvals.
 pub(super) const KEY: &str = "apd.allow";
 /// Maximum approvals of a conversation.
-const MOST: usize = 32;
+const MAX_APPROVALS: usize = 32;
 /// Maximum bytes of all approvals.
 const BYTES: usize = 32 << 10;
 /// Maximum characters of an argument that an approval fixes. Longer texts may vary.
@@ -39,10 +39,10 @@ impl Allowances {
         self.list.push(standing.clone());
         let bytes = serde_json::to_vec(&self.list).map_or(0, |bytes| bytes.len());
         // No eviction: a silently dropped approval would surprise the user with a question.
-        if self.list.len() > MOST || bytes > BYTES {
+        if self.list.len() > MAX_APPROVALS || bytes > BYTES {
             return Err(RecordsError::Full {
                 what: "the list of approvals for the conversation",
-                most: MOST,
+                bound: MAX_APPROVALS,
             });
         }
         Ok(true)

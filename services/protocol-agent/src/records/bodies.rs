@@ -88,10 +88,10 @@ impl<H: RecordsHost> Bodies<H> {
         let content = content.to_string().into_bytes();
         let parts = content.len().div_ceil(PART).max(1);
         if parts > PARTS {
-            let most = PARTS * PART;
+            let bound = PARTS * PART;
             return Err(RecordsError::Full {
                 what: "a stored result",
-                most,
+                bound,
             });
         }
         let line = BodyHeader {
@@ -138,8 +138,8 @@ impl<H: RecordsHost> Bodies<H> {
             content.extend_from_slice(&part);
         }
         // An interrupted overwrite mixes parts of two versions; their length differs.
-        let is_whole = content.len() == line.bytes;
-        let content = is_whole.then(|| serde_json::from_slice(&content).ok());
+        let is_complete = content.len() == line.bytes;
+        let content = is_complete.then(|| serde_json::from_slice(&content).ok());
         Ok(content.flatten())
     }
 

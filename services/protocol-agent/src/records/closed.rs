@@ -143,8 +143,8 @@ impl<H: RecordsHost> GraphRecords<H> {
 
     /// Facts about earlier graphs: the newest closed ones, those whose id occurs in `output`, and open ones of other
     /// runs; oldest first. The caller adds those of this run.
-    pub async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
-        let mut list = self.archive.known(output).await?;
+    pub async fn graph_facts(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
+        let mut list = self.archive.graph_facts(output).await?;
         list.extend(self.others.values().cloned());
         Ok(list)
     }
@@ -152,7 +152,7 @@ impl<H: RecordsHost> GraphRecords<H> {
     /// Records of the newest closed graphs, oldest first.
     #[cfg(test)]
     pub(crate) async fn closed_records(&mut self) -> Vec<Value> {
-        self.known("").await.unwrap();
+        self.graph_facts("").await.unwrap();
         let closed = self.archive.index.value.closed.iter();
         let closed = closed.filter_map(|one| self.archive.read.get(&one.id)?.as_ref());
         closed.map(|closed| closed.record.clone()).collect()
@@ -181,7 +181,7 @@ impl<H: RecordsHost> GraphArchive<H> {
     }
 
     /// Facts about the newest closed graphs, and those whose id occurs in `output`; oldest first.
-    async fn known(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
+    async fn graph_facts(&mut self, output: &str) -> Result<Vec<KnownGraph>, RecordsError> {
         let mut list = Vec::new();
         let closed = self.index.value.closed.clone();
         let newest = closed.len().saturating_sub(NEWEST);
@@ -202,7 +202,7 @@ impl<H: RecordsHost> GraphArchive<H> {
                     Some(body) if is_named => self.value(&entry.id, body).await?,
                     _ => action.output.clone(),
                 };
-                actions.insert(id.clone(), action.known(loaded));
+                actions.insert(id.clone(), action.facts(loaded));
             }
             list.push(KnownGraph {
                 id: entry.id.clone(),
@@ -292,7 +292,7 @@ impl<H: RecordsHost> GraphArchive<H> {
 }
 
 impl ClosedAction {
-    fn known(&self, output: Option<Value>) -> KnownAction {
+    fn facts(&self, output: Option<Value>) -> KnownAction {
         KnownAction {
             status: self.status.clone(),
             satisfying: self.satisfying,

@@ -29,11 +29,11 @@ pub struct Digest {
 /// Turns of the last runs, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct DigestRing {
+pub(super) struct DigestList {
     pub(super) digests: Vec<Digest>,
 }
 
-impl DigestRing {
+impl DigestList {
     /// Adds or replaces the turns of a run; false if nothing changes.
     pub(super) fn add(&mut self, digest: &Digest) -> bool {
         let digest = shortened(digest.clone());
@@ -81,8 +81,8 @@ fn shorten(turn: &mut TranscriptTurn) {
 }
 
 /// Cuts a text and marks the omission.
-fn cut(text: &mut String, most: usize) {
-    if let Some((end, _)) = text.char_indices().nth(most) {
+fn cut(text: &mut String, max_chars: usize) {
+    if let Some((end, _)) = text.char_indices().nth(max_chars) {
         text.truncate(end);
         text.push_str(" […]");
     }

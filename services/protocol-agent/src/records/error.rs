@@ -19,17 +19,19 @@ pub enum RecordsError {
     #[error("the gateway cannot store the graph")]
     Unavailable(#[source] HostError),
     /// The gateway's quota rejects the size of a record, or another record.
-    #[error("the gateway's quota is too small for the graph: remove old records, or raise its bounds")]
-    NoRoom(#[source] HostError),
+    #[error(
+        "the gateway's quota is too small for the graph: remove old records, or raise its bounds"
+    )]
+    QuotaExceeded(#[source] HostError),
     /// A bound of this service is reached.
     #[error(
-        "{what} would exceed {most} bytes or entries: declare smaller graphs, or close open ones"
+        "{what} would exceed {bound} bytes or entries: declare smaller graphs, or close open ones"
     )]
     Full {
         /// Name of the record.
         what: &'static str,
         /// Bound in bytes or entries.
-        most: usize,
+        bound: usize,
     },
     /// This run may not store records.
     #[error("{0}")]
@@ -42,7 +44,7 @@ pub enum RecordsError {
 impl From<HostError> for RecordsError {
     fn from(error: HostError) -> Self {
         if error.code == "payload_too_large" {
-            Self::NoRoom(error)
+            Self::QuotaExceeded(error)
         } else {
             Self::Unavailable(error)
         }

@@ -131,7 +131,7 @@ impl GraphHead {
         // A question stays as long as one of its actions waits.
         head.asks.retain(|ask| {
             let mut about = ask.about.iter();
-            about.any(|asked| is_waiting(graph, &asked.id))
+            about.any(|subject| is_waiting(graph, &subject.id))
         });
         let bodies = head.note(graph, bodies);
         Ok(HeadChange { head, bodies })
@@ -205,7 +205,7 @@ fn too_large(error: RestoreError) -> RecordsError {
     match error {
         RestoreError::TooLarge(_) => RecordsError::Full {
             what: "the head of the graph",
-            most: HEAD_BYTES,
+            bound: HEAD_BYTES,
         },
         other => other.into(),
     }

@@ -13,7 +13,7 @@ use crate::records::host::{RecordsHost, tried};
 /// Key prefix of answers.
 const INBOX: &str = "apd.in.";
 /// Retention of answers without a waiting graph: 7 days, in milliseconds.
-const KEPT: Millis = 7 * 24 * 60 * 60 * 1_000;
+const RETENTION: Millis = 7 * 24 * 60 * 60 * 1_000;
 /// Maximum bytes of an answer.
 const BYTES: usize = 64 << 10;
 
@@ -46,7 +46,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
         if value.to_string().len() > BYTES {
             return Err(RecordsError::Full {
                 what: "an answer",
-                most: BYTES,
+                bound: BYTES,
             });
         }
         let key = key(&submission.interaction);
@@ -71,7 +71,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
                 continue;
             };
             match read::<Submission>(entry.value, &self.me.conversation()) {
-                StoredRecord::Here(one) if self.now.saturating_sub(one.at) > KEPT => {
+                StoredRecord::Here(one) if self.now.saturating_sub(one.at) > RETENTION => {
                     tried(|| self.host.state_delete(key)).await?;
                 }
                 StoredRecord::Here(one) => found.push(one),

@@ -19,7 +19,7 @@ const CREATED: usize = 64;
 /// Maximum graphs in the queue for the removal of bodies.
 const DISCARDED: usize = 64;
 /// Retention of closed graphs: 30 days, in milliseconds.
-const KEPT: Millis = 30 * 24 * 60 * 60 * 1_000;
+const RETENTION: Millis = 30 * 24 * 60 * 60 * 1_000;
 /// Maximum characters of a title.
 const TITLE: usize = 80;
 
@@ -67,7 +67,7 @@ struct CreatedEntry {
 impl ClosedEntry {
     /// True after the retention of its results.
     pub(super) fn is_expired(&self, now: Millis) -> bool {
-        now.saturating_sub(self.at) > KEPT
+        now.saturating_sub(self.at) > RETENTION
     }
 }
 
@@ -87,7 +87,7 @@ impl Index {
         if self.open.len() >= OPEN {
             return Err(RecordsError::Full {
                 what: "the list of open graphs",
-                most: OPEN,
+                bound: OPEN,
             });
         }
         let created = CreatedEntry {
@@ -125,9 +125,9 @@ impl Index {
         self.discard(absent.iter().cloned());
         let mut is_new = false;
         for open in found {
-            let is_known = self.open.iter().any(|one| one.id == open.id);
+            let is_listed = self.open.iter().any(|one| one.id == open.id);
             // A closed graph may still have a head, if its run died before the removal.
-            if !is_known && self.closed.iter().all(|one| one.id != open.id) {
+            if !is_listed && self.closed.iter().all(|one| one.id != open.id) {
                 self.open.push(open.clone());
                 is_new = true;
             }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::failpoint::reach;
 use crate::records::allowances::{self, Allowances};
 use crate::records::bodies::Bodies;
-use crate::records::digests::{self, DigestRing};
+use crate::records::digests::{self, DigestList};
 use crate::records::document::{StateDocument, StoredRecord, is_outrun, named, read};
 use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
@@ -30,7 +30,7 @@ use crate::records::{
 };
 
 /// Maximum heads of a conversation that are examined.
-const MOST: u32 = 32;
+const MAX_HEADS: u32 = 32;
 /// Maximum lifetime of a graph: 7 days, in milliseconds. It then ends with its results so far.
 const LONGEST: Millis = 7 * 24 * 60 * 60 * 1_000;
 /// Maximum consecutive conflicts of one take-over.
@@ -55,7 +55,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         let bodies = Bodies::new(host.clone(), &conversation);
         let mut records = Self {
             refused: refusal(&me),
-            ring: StateDocument::absent(digests::KEY),
+            digests: StateDocument::absent(digests::KEY),
             others: BTreeMap::new(),
             now,
             approvals: Approvals {
@@ -89,14 +89,14 @@ impl<H: RecordsHost> GraphRecords<H> {
             return Ok((records, loaded));
         }
         let host = &records.host;
-        let (index, ring, allowances, keys) = futures_util::try_join!(
+        let (index, digests, allowances, keys) = futures_util::try_join!(
             StateDocument::<Index>::read(host, index::KEY, &conversation),
-            StateDocument::<DigestRing>::read(host, digests::KEY, &conversation),
+            StateDocument::<DigestList>::read(host, digests::KEY, &conversation),
             StateDocument::<Allowances>::read(host, allowances::KEY, &conversation),
-            async { Ok(tried(|| host.state_list("apd.", MOST * 2)).await?.keys) },
+            async { Ok(tried(|| host.state_list("apd.", MAX_HEADS * 2)).await?.keys) },
         )?;
-        loaded.digests.clone_from(&ring.value.digests);
-        records.ring = ring;
+        loaded.digests.clone_from(&digests.value.digests);
+        records.digests = digests;
         records.archive.index = index;
         records.approvals.document = allowances;
         if records.can_persist() {
@@ -191,12 +191,12 @@ impl<H: RecordsHost> GraphRecords<H> {
             bodies.remove(name)
         });
         if let Ok(graph) = restored {
-            let known = KnownGraph::from(&graph);
+            let facts = KnownGraph::from(&graph);
             self.others.insert(
                 id.clone(),
                 KnownGraph {
                     open: true,
-                    ..known
+                    ..facts
                 },
             );
         }
@@ -300,7 +300,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         seq: u64,
     ) -> Result<Vec<TranscriptTurn>, RecordsError> {
         let has_digest = |run: &str| {
-            let mut digests = self.ring.value.digests.iter();
+            let mut digests = self.digests.value.digests.iter();
             digests.any(|digest| digest.run == run)
         };
         let is_wanted = |one: &&crate::records::head::Observation| {

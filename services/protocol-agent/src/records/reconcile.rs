@@ -44,13 +44,13 @@ pub(super) struct RecoveryFindings {
 pub(super) fn findings(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> RecoveryFindings {
     let mut found = RecoveryFindings::default();
     for node in &graph.nodes {
-        found.judge(node, facts);
+        found.add_findings(node, facts);
     }
     found
 }
 
 impl RecoveryFindings {
-    fn judge(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
+    fn add_findings(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
             NodeState::Running => {

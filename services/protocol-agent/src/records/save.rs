@@ -82,7 +82,11 @@ impl<H: RecordsHost> DrivenGraphs<H> {
     }
 
     /// Stores a question. Send it only afterwards, so that its answer finds the graph.
-    pub async fn asked(&mut self, graph: &Graph, ask: PendingQuestion) -> Result<(), RecordsError> {
+    pub async fn store_question(
+        &mut self,
+        graph: &Graph,
+        ask: PendingQuestion,
+    ) -> Result<(), RecordsError> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
         };
@@ -151,7 +155,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         if size > HEAD_BYTES {
             return Err(RecordsError::Full {
                 what: "the head of the graph",
-                most: HEAD_BYTES,
+                bound: HEAD_BYTES,
             });
         }
         for _ in 0..ROUNDS {
@@ -224,7 +228,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         if head.bytes > GRAPH_BYTES {
             return Err(RecordsError::Full {
                 what: "the bodies of the graph",
-                most: usize::try_from(GRAPH_BYTES).unwrap_or(usize::MAX),
+                bound: usize::try_from(GRAPH_BYTES).unwrap_or(usize::MAX),
             });
         }
         match self.bodies.write_all(id, &list).await {

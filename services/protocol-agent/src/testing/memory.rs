@@ -167,9 +167,9 @@ impl Memory {
 
     fn act(&self, name: &str, key: &str, answer: Value) -> HostResult<Value> {
         let mut world = self.admit("call_tool", name)?;
-        let known = world.answers.get(key).cloned();
-        if let Some(known) = known.filter(|_| world.keyed.contains(name)) {
-            return Ok(known);
+        let stored = world.answers.get(key).cloned();
+        if let Some(stored) = stored.filter(|_| world.keyed.contains(name)) {
+            return Ok(stored);
         }
         world.effects.push((name.to_owned(), key.to_owned()));
         world.answers.insert(key.to_owned(), answer.clone());
@@ -327,10 +327,12 @@ impl Memory {
         if bytes > STATE_BYTES {
             return Err(error("payload_too_large"));
         }
-        let stands = world.state.get(key).map(|(_, version)| *version);
-        match (version, stands) {
+        let current = world.state.get(key).map(|(_, version)| *version);
+        match (version, current) {
             (Some(_), None) => return Err(error("not_found")),
-            (Some(asked), Some(stands)) if asked != stands => return Err(error("conflict")),
+            (Some(expected), Some(current)) if expected != current => {
+                return Err(error("conflict"));
+            }
             _ => {}
         }
         world.last_version += 1;

@@ -141,7 +141,7 @@ impl GraphTestHost {
     }
 
     /// Requests of the model so far.
-    pub(crate) fn asked(&self) -> usize {
+    pub(crate) fn model_calls(&self) -> usize {
         self.script().requests.len()
     }
 
@@ -283,9 +283,9 @@ impl GraphAgentHost for GraphTestHost {
                 self.memory.call_tool(name, key, Value::Null).await?;
                 std::future::pending().await
             }
-            ToolReply::Together(most, answer) => loop {
+            ToolReply::Together(count, answer) => loop {
                 let called = self.called.notified();
-                if self.script().calls.len() >= most {
+                if self.script().calls.len() >= count {
                     break answer;
                 }
                 called.await;
@@ -317,9 +317,9 @@ impl GraphAgentHost for GraphTestHost {
 
     async fn spawn_child(&self, request: &ChildRunRequest) -> HostResult<ChildRun> {
         let mut script = self.script();
-        let mut known = script.spawned.iter();
-        let known = known.find(|(one, _)| one.idempotency_key == request.idempotency_key);
-        let id = if let Some((_, id)) = known {
+        let mut existing = script.spawned.iter();
+        let existing = existing.find(|(one, _)| one.idempotency_key == request.idempotency_key);
+        let id = if let Some((_, id)) = existing {
             *id
         } else {
             let id = RunId(Uuid::new_v4());

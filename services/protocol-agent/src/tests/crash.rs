@@ -65,7 +65,7 @@ async fn check(case: &CrashCase, kill: Kill, what: &str) -> EndState {
 #[tokio::test(start_paused = true)]
 async fn dies_after_the_model_answered() {
     let end = check(&chain("note"), Kill::at("answer.before_accept"), "accept").await;
-    assert_eq!(end.host.asked(), 3, "the model is called again");
+    assert_eq!(end.host.model_calls(), 3, "the model is called again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,8 +153,8 @@ async fn dies_within_the_grace_of_a_cancel() {
     let (ended, ()) = tokio::join!(run, cancelling);
     assert!(ended.is_none(), "it died");
     host.script().is_cancelled = false;
-    let asked = one(&host, request("r2"), None).await.unwrap();
-    let question = questions(&asked).remove(0);
+    let first_run = one(&host, request("r2"), None).await.unwrap();
+    let question = questions(&first_run).remove(0);
     let id = question["interaction_id"].as_str().unwrap();
     assert!(id.contains(".outcome."), "the outcome needs a person");
     let happened = submitted(&request("r3"), "r3", id, "happened", &json!({}));
@@ -185,12 +185,12 @@ async fn stale_runs_write_nothing() {
             .world()
             .runs
             .insert("r1".to_owned(), RunStatus::Failed);
-        let asked = one(&host, request("r2"), None).await.unwrap();
+        let first_run = one(&host, request("r2"), None).await.unwrap();
         let before = heads(&host);
         // A third call releases the first run.
         host.script().calls.push(("any".to_owned(), Value::Null));
         host.called.notify_waiters();
-        (questions(&asked), before)
+        (questions(&first_run), before)
     };
     let (stale, (questions, before)) = tokio::join!(stale, later);
     assert_eq!(questions.len(), 1, "it is not known whether it happened");
@@ -244,8 +244,8 @@ async fn dies_before_an_answered_graph_is_closed() {
 async fn answers_that_arrive_twice_count_once() {
     let case = chain("send");
     let host = case.host();
-    let asked = one(&host, request("r1"), None).await.unwrap();
-    let question = questions(&asked).remove(0);
+    let first_run = one(&host, request("r1"), None).await.unwrap();
+    let question = questions(&first_run).remove(0);
     one(&host, submit("r2", &question), None).await.unwrap();
     let again = one(&host, submit("r3", &question), None).await.unwrap();
     assert_eq!(ending(&again), ("run.completed", "stop"));
@@ -256,8 +256,8 @@ async fn answers_that_arrive_twice_count_once() {
 async fn answers_may_precede_the_end_of_their_run() {
     let case = chain("send");
     let host = case.host();
-    let asked = one(&host, request("r1"), None).await.unwrap();
-    let question = questions(&asked).remove(0);
+    let first_run = one(&host, request("r1"), None).await.unwrap();
+    let question = questions(&first_run).remove(0);
     host.memory
         .world()
         .runs

@@ -20,8 +20,8 @@ async fn answers_in_one_turn() {
     host.says([answer("Hello.")]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
-    assert_eq!(said(&results), "Hello.");
-    assert_eq!(host.asked(), 1);
+    assert_eq!(final_message(&results), "Hello.");
+    assert_eq!(host.model_calls(), 1);
     let request = host.request(0);
     for part in [
         "# Action protocol",
@@ -48,7 +48,7 @@ async fn plain_text_is_an_answer() {
     let host = GraphTestHost::new();
     host.says([text("Just text.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Just text.");
+    assert_eq!(final_message(&results), "Just text.");
 }
 
 #[tokio::test]
@@ -57,10 +57,10 @@ async fn agent_without_protocol_never_parses() {
     let fenced = fence(&declaration(
         &json!({"type": "action_graph", "actions": [action("a", "look", &json!({}))]}),
     ));
-    let whole = fenced.plain_text();
+    let full = fenced.plain_text();
     host.says([fenced]);
     let results = run(&host, context("hi", &json!({"protocol-enabled": false}))).await;
-    assert_eq!(said(&results), whole);
+    assert_eq!(final_message(&results), full);
     assert_eq!(host.calls(), []);
     let script = host.script();
     assert!(script.requests[0].tools.is_empty());
@@ -77,7 +77,7 @@ async fn repairs_once_then_answers() {
         answer("Done."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Done.");
+    assert_eq!(final_message(&results), "Done.");
     assert_eq!(host.calls(), []);
     let notice = host.request(1);
     for part in [
@@ -102,7 +102,7 @@ async fn repairs_are_bounded() {
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "runner.protocol"));
     assert_eq!(results.last().unwrap().data["retryable"], true);
-    assert_eq!(host.asked(), 3, "one output and two repairs");
+    assert_eq!(host.model_calls(), 3, "one output and two repairs");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn recovers_direct_calls_of_readers_alone() {
     let host = GraphTestHost::new();
     host.says([native("look", r#"{"x": 1}"#), answer("Read.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Read.");
+    assert_eq!(final_message(&results), "Read.");
     assert_eq!(host.calls(), [("look".to_owned(), json!({"x": 1}))]);
     let host = GraphTestHost::new();
     host.says([native("note", r#"{"x": 1}"#), answer("Not done.")]);
@@ -125,7 +125,7 @@ async fn cut_off_output_runs_nothing() {
     cut.provider_specific_fields = json!({"finish_reason": "length"}).as_object().cloned();
     host.says([cut, answer("Short.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Short.");
+    assert_eq!(final_message(&results), "Short.");
     assert_eq!(host.calls(), []);
     assert!(host.request(1).contains("`incomplete_output`"));
 }
@@ -149,7 +149,7 @@ async fn fenced_agents_declare_in_blocks() {
         text("Found it."),
     ]);
     let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
-    assert_eq!(said(&results), "Found it.");
+    assert_eq!(final_message(&results), "Found it.");
     assert_eq!(host.calls()[1].1, json!({"x": {"x": "a"}}));
     let script = host.script();
     assert!(script.requests[0].tools.is_empty(), "no carrier tool");
@@ -171,8 +171,11 @@ async fn report_ends_the_run_without_the_model() {
     host.says([fence(&declaration(&payload))]);
     let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
-    assert_eq!(said(&results), "# Weather\n\n## Bonn\n\n12 degrees");
-    assert_eq!(host.asked(), 1);
+    assert_eq!(
+        final_message(&results),
+        "# Weather\n\n## Bonn\n\n12 degrees"
+    );
+    assert_eq!(host.model_calls(), 1);
 }
 
 #[tokio::test]
@@ -199,7 +202,7 @@ async fn secrets_in_forms_are_refused() {
         answer("No."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "No.");
+    assert_eq!(final_message(&results), "No.");
     assert!(host.request(1).contains("`secret_in_form`"));
     assert_eq!(questions(&results), Vec::<Value>::new());
 }
@@ -210,7 +213,7 @@ async fn same_work_is_answered_from_stored_results() {
     let same = || act("x", &[call("a", "tool", "look", &json!({"x": 1}), &[])]);
     host.says([same(), same(), same(), answer("Enough.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Enough.");
+    assert_eq!(final_message(&results), "Enough.");
     assert_eq!(host.calls().len(), 1);
     assert!(host.request(2).contains("Nothing ran again"));
     assert!(host.request(3).contains("`repeat_declaration`"));
@@ -255,7 +258,7 @@ async fn refused_pins_are_left_out() {
         answer("Seen."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Seen.");
+    assert_eq!(final_message(&results), "Seen.");
     let pins = host
         .script()
         .requests

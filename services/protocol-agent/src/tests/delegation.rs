@@ -30,7 +30,7 @@ async fn delegated(fate: Value) -> (GraphTestHost, Vec<protocol::result::AgentRu
 #[tokio::test]
 async fn child_that_is_done_opens_edges() {
     let (host, results) = delegated(json!({"status": "completed", "text": "Roses are red."})).await;
-    assert_eq!(said(&results), "Done.");
+    assert_eq!(final_message(&results), "Done.");
     assert_eq!(host.calls().len(), 1);
     assert!(host.request(1).contains("Roses are red."));
     let script = host.script();
@@ -50,7 +50,7 @@ async fn child_that_is_done_opens_edges() {
 async fn child_that_is_not_done_is_delivered_alone() {
     let fate = json!({"status": "completed", "outcome": "not_done", "text": "No paper."});
     let (host, results) = delegated(fate).await;
-    assert_eq!(said(&results), "Done.");
+    assert_eq!(final_message(&results), "Done.");
     assert_eq!(host.calls(), []);
     let request = host.request(1);
     for part in ["The work is not done.", "No paper.", "Status: blocked"] {
@@ -98,7 +98,7 @@ async fn next_run_follows_earlier_child() {
         &json!({}),
     );
     let results = run(&host, answer).await;
-    assert_eq!(said(&results), "Both done.");
+    assert_eq!(final_message(&results), "Both done.");
     assert!(host.request(1).contains("A poem."), "{}", host.request(1));
     assert_eq!(
         host.script().spawned.len(),
@@ -110,7 +110,7 @@ async fn next_run_follows_earlier_child() {
 #[tokio::test(start_paused = true)]
 async fn run_waits_for_its_child_beside_an_older_question() {
     let host = GraphTestHost::new();
-    let asked = asks(
+    let pending = asks(
         &host,
         &[call("mail", "tool", "send", &json!({"x": 1}), &[])],
     )
@@ -119,7 +119,7 @@ async fn run_waits_for_its_child_beside_an_older_question() {
         act("I delegate.", &[delegate()]),
         answer("A poem is there."),
     ]);
-    let message = later(&asked.0, &Uuid::new_v4().to_string(), "e-2");
+    let message = later(&pending.0, &Uuid::new_v4().to_string(), "e-2");
     let child_ends = async {
         let child = loop {
             let spawned = host.script().spawned.first().map(|(_, run)| *run);
@@ -131,11 +131,15 @@ async fn run_waits_for_its_child_beside_an_older_question() {
         host.end_child(child, json!({"status": "completed", "text": "A poem."}));
     };
     let (results, ()) = tokio::join!(run(&host, message), child_ends);
-    assert_eq!(said(&results), "A poem is there.");
+    assert_eq!(final_message(&results), "A poem is there.");
     assert_eq!(ending(&results), ("run.completed", "stop"));
     host.says([answer("Sent.")]);
-    let results = answers(&host, &asked, "allow_once", &json!({})).await;
-    assert_eq!(said(&results), "Sent.", "the older question is still open");
+    let results = answers(&host, &pending, "allow_once", &json!({})).await;
+    assert_eq!(
+        final_message(&results),
+        "Sent.",
+        "the older question is still open"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn delegation_off_hides_agents() {
 
 #[tokio::test]
 async fn delegated_run_reports_its_outcome() {
-    for (outcome, told) in [
+    for (outcome, expected) in [
         (json!("not_done"), "not_done"),
         (json!("need_input"), "need_input"),
         (Value::Null, "ok"),
@@ -166,7 +170,7 @@ async fn delegated_run_reports_its_outcome() {
         }
         host.says([carrier(&arguments)]);
         let results = run(&host, context("task", &json!({}))).await;
-        assert_eq!(results.last().unwrap().data["outcome"], told);
+        assert_eq!(results.last().unwrap().data["outcome"], expected);
         let script = host.script();
         let schema = serde_json::to_string(&script.requests[0].tools[0].parameters).unwrap();
         assert!(schema.contains("need_input"), "{schema}");
@@ -238,7 +242,7 @@ async fn child_gets_no_tool_that_needs_approval() {
         ),
     ] {
         let (host, results) = delegation_with(&authority, &config).await;
-        assert_eq!(said(&results), "Done.", "{authority} {config}");
+        assert_eq!(final_message(&results), "Done.", "{authority} {config}");
         let grants = host.script().spawned[0].0.grants.clone().unwrap();
         assert_eq!(json!(grants.tools), tools, "{authority} {config}");
     }

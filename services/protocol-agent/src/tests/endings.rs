@@ -137,7 +137,7 @@ async fn server_stop_leaves_stored_graphs_for_next_run() {
     let mut next = later(&context, &uuid::Uuid::new_v4().to_string(), "e-2");
     next.input.text = Some("continue".to_owned());
     let results = run(&host, next).await;
-    assert_eq!(said(&results), "Noted.");
+    assert_eq!(final_message(&results), "Noted.");
     assert_eq!(
         host.calls().len(),
         2,
@@ -154,7 +154,7 @@ async fn steering_becomes_a_turn_of_the_user() {
         .extend([Vec::new(), vec![steering("in French, please")]]);
     host.says([act("I look.", &[look("a", &json!({}))]), answer("Bonjour.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Bonjour.");
+    assert_eq!(final_message(&results), "Bonjour.");
     let request = host.request(1);
     let observed = request.find("### Result for a").unwrap();
     let steered = request.find("in French, please").unwrap();
@@ -170,8 +170,8 @@ async fn declarations_are_limited() {
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "limit"));
     assert_eq!(host.calls().len(), 24);
-    assert_eq!(host.asked(), 25);
-    let text = said(&results);
+    assert_eq!(host.model_calls(), 25);
+    let text = final_message(&results);
     for part in ["24 declarations", "Done:\n- a", "Tell me how to continue."] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -185,8 +185,8 @@ async fn tokens_are_limited() {
     host.says([more(1), more(2), answer("too late")]);
     let results = run(&host, context("hi", &json!({"max-tokens": 200}))).await;
     assert_eq!(ending(&results), ("run.completed", "limit"));
-    assert_eq!((host.asked(), host.calls().len()), (2, 1));
-    let text = said(&results);
+    assert_eq!((host.model_calls(), host.calls().len()), (2, 1));
+    let text = final_message(&results);
     assert!(
         text.contains("the 200 tokens of this run are used up"),
         "{text}"
@@ -202,7 +202,7 @@ async fn deadline_reports_completed_actions() {
     host.says([act("I look.", &[look("a", &json!({})), after])]);
     let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
     assert_eq!(ending(&results), ("run.completed", "limit"));
-    let text = said(&results);
+    let text = final_message(&results);
     for part in [
         "the time of this run is over",
         "Done:\n- a",
@@ -218,7 +218,7 @@ async fn silent_model_ends_by_the_deadline() {
     host.script().models.push_back(ScriptedOutput::Hangs);
     let results = run(&host, context("hi", &json!({"timeout": 60}))).await;
     assert_eq!(ending(&results), ("run.completed", "limit"));
-    assert!(said(&results).contains("the time of this run is over"));
+    assert!(final_message(&results).contains("the time of this run is over"));
 }
 
 #[tokio::test]
@@ -230,7 +230,7 @@ async fn models_are_tried_in_order() {
     host.says([answer("From the second.")]);
     let config = json!({"model": {"primary": "m", "fallbacks": ["n"]}});
     let results = run(&host, context("hi", &config)).await;
-    assert_eq!(said(&results), "From the second.");
+    assert_eq!(final_message(&results), "From the second.");
     let host = GraphTestHost::new();
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "runner.llm_error"));
@@ -244,7 +244,7 @@ async fn small_windows_get_shorter_requests() {
     ));
     host.says([answer("Short.")]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Short.");
+    assert_eq!(final_message(&results), "Short.");
 }
 
 #[tokio::test]

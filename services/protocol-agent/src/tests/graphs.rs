@@ -23,7 +23,7 @@ async fn runs_independent_calls_together() {
         answer("Both seen."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Both seen.");
+    assert_eq!(final_message(&results), "Both seen.");
     assert_eq!(host.calls().len(), 2);
     let request = host.request(1);
     for part in [
@@ -67,7 +67,7 @@ async fn failed_calls_reach_the_model() {
         answer("It failed."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "It failed.");
+    assert_eq!(final_message(&results), "It failed.");
     let request = host.request(1);
     for part in ["Reason: tool_error", "Status: blocked", "decide about a"] {
         assert!(request.contains(part), "{part} in {request}");
@@ -95,7 +95,7 @@ async fn model_decides_about_failures() {
         answer("Done."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Done.");
+    assert_eq!(final_message(&results), "Done.");
     let calls = host.calls();
     let names: Vec<_> = calls.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["look", "look", "note"]);
@@ -115,7 +115,7 @@ async fn refused_decisions_reach_the_model() {
         answer("Then not."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Then not.");
+    assert_eq!(final_message(&results), "Then not.");
     assert!(host.request(2).contains("not allowed in the present state"));
     assert_eq!(host.calls().len(), 1);
 }
@@ -137,7 +137,7 @@ async fn expansions_are_turns_of_their_own() {
         answer("Found."),
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Found.");
+    assert_eq!(final_message(&results), "Found.");
     assert!(!host.request(1).contains("line 2711"));
     let request = host.request(2);
     for part in [
@@ -161,7 +161,7 @@ async fn plans_run_once_decided() {
         "type": "decision", "graph": "GRAPH", "choice": "execute"}});
     host.says([fence(&plan), fence(&decide), text("Planned and done.")]);
     let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
-    assert_eq!(said(&results), "Planned and done.");
+    assert_eq!(final_message(&results), "Planned and done.");
     assert!(
         host.request(1).contains("planned, nothing runs"),
         "{}",
@@ -193,7 +193,7 @@ async fn revisions_replace_actions_that_have_not_started() {
         text("Revised."),
     ]);
     let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
-    assert_eq!(said(&results), "Revised.", "{}", host.request(1));
+    assert_eq!(final_message(&results), "Revised.", "{}", host.request(1));
     assert_eq!(host.calls().len(), 2, "{}", host.request(2));
     assert_eq!(host.calls()[1].1, json!({"x": 3}));
 }
@@ -223,7 +223,7 @@ async fn lists_run_once_per_item() {
         context("hi", &json!({"carrier": "fenced", "max-parallel": 1})),
     )
     .await;
-    assert_eq!(said(&results), "Two of three.");
+    assert_eq!(final_message(&results), "Two of three.");
     assert_eq!(host.calls().len(), 4);
     let request = host.request(1);
     assert!(request.contains("each[1]"), "{request}");
@@ -253,7 +253,7 @@ async fn waits_and_merges_without_tools() {
     ]);
     let began = tokio::time::Instant::now();
     let results = run(&host, context("hi", &json!({}))).await;
-    assert_eq!(said(&results), "Done.");
+    assert_eq!(final_message(&results), "Done.");
     assert!(began.elapsed().as_secs() >= 5);
     let request = host.request(1);
     assert!(request.contains("one\n\ntwo"), "{request}");
@@ -262,12 +262,12 @@ async fn waits_and_merges_without_tools() {
 #[tokio::test]
 async fn reads_shortened_results_from_their_artifact() {
     let host = GraphTestHost::new();
-    let whole = "line\n".repeat(1_000);
+    let full = "line\n".repeat(1_000);
     let short =
-        json!({"truncated": true, "bytes": whole.len(), "preview": "line", "artifact_id": "f-1"});
+        json!({"truncated": true, "bytes": full.len(), "preview": "line", "artifact_id": "f-1"});
     host.script()
         .artifacts
-        .insert("f-1".to_owned(), whole.into_bytes());
+        .insert("f-1".to_owned(), full.into_bytes());
     host.tool("look", [ToolReply::Says(short)]);
     host.says([act("x", &[look("a", &json!({}), &[])]), answer("Done.")]);
     run(&host, context("hi", &json!({}))).await;
@@ -323,7 +323,7 @@ async fn remotes_are_called_by_host_tools() {
         text("Built."),
     ]);
     let results = run(&host, context("hi", &config)).await;
-    assert_eq!(said(&results), "Built.");
+    assert_eq!(final_message(&results), "Built.");
     assert!(
         host.request(1).contains("`unavailable`"),
         "{}",

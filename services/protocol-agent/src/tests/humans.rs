@@ -22,7 +22,7 @@ pub(super) async fn asks(
     let context = context("send it", &json!({}));
     let results = run(host, context.clone()).await;
     assert_eq!(ending(&results), ("run.completed", "waiting_user"));
-    assert_eq!(said(&results), "I send it.");
+    assert_eq!(final_message(&results), "I send it.");
     let questions = questions(&results);
     assert_eq!(questions.len(), 1, "{questions:?}");
     (context, questions[0].clone())
@@ -43,9 +43,9 @@ pub(super) async fn answers(
 #[tokio::test]
 async fn approval_waits_and_goes_on_once_answered() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     assert_eq!(host.calls(), []);
-    let text = asked.1["description"].as_str().unwrap();
+    let text = pending.1["description"].as_str().unwrap();
     for part in [
         "`send` (external)",
         "\"x\": \"hello\"",
@@ -54,9 +54,9 @@ async fn approval_waits_and_goes_on_once_answered() {
         assert!(text.contains(part), "{part} in {text}");
     }
     host.says([answer("Sent.")]);
-    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    let results = answers(&host, &pending, "allow_once", &json!({})).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
-    assert_eq!(said(&results), "Sent.");
+    assert_eq!(final_message(&results), "Sent.");
     assert_eq!(host.calls(), [("send".to_owned(), json!({"x": "hello"}))]);
     let request = host.request(1);
     for part in ["send it", "Status: completed", "### Result for mail"] {
@@ -67,18 +67,21 @@ async fn approval_waits_and_goes_on_once_answered() {
 #[tokio::test]
 async fn second_answer_to_a_question_changes_nothing() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     host.says([answer("Sent.")]);
-    answers(&host, &asked, "allow_once", &json!({})).await;
-    let results = answers(&host, &asked, "allow_once", &json!({})).await;
-    assert_eq!(said(&results), "This question is not open any more.");
+    answers(&host, &pending, "allow_once", &json!({})).await;
+    let results = answers(&host, &pending, "allow_once", &json!({})).await;
+    assert_eq!(
+        final_message(&results),
+        "This question is not open any more."
+    );
     assert_eq!(host.calls().len(), 1);
 }
 
 #[tokio::test]
 async fn conversation_approval_skips_further_questions() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     host.says([
         act(
             "Again.",
@@ -89,7 +92,7 @@ async fn conversation_approval_skips_further_questions() {
             &[call("other", "tool", "send", &json!({"x": "bye"}), &[])],
         ),
     ]);
-    let results = answers(&host, &asked, "allow_conversation", &json!({})).await;
+    let results = answers(&host, &pending, "allow_conversation", &json!({})).await;
     assert_eq!(
         ending(&results),
         ("run.completed", "waiting_user"),
@@ -107,16 +110,16 @@ async fn conversation_approval_skips_further_questions() {
 #[tokio::test]
 async fn approvals_are_listed_and_revoked_by_command() {
     let host = GraphTestHost::new();
-    let command = async |text: &str| said(&run(&host, context(text, &json!({}))).await);
+    let command = async |text: &str| final_message(&run(&host, context(text, &json!({}))).await);
     let send = |text: &str| call("mail", "tool", "send", &json!({"x": text}), &[]);
     assert!(
         command("/approvals")
             .await
             .starts_with("No call is approved")
     );
-    let asked = asks(&host, &[send("two\nlines")]).await;
+    let pending = asks(&host, &[send("two\nlines")]).await;
     host.says([answer("Sent.")]);
-    answers(&host, &asked, "allow_conversation", &json!({})).await;
+    answers(&host, &pending, "allow_conversation", &json!({})).await;
 
     let listed = command("/approvals").await;
     assert!(listed.contains("every `send`, with any x"), "{listed}");
@@ -136,14 +139,14 @@ async fn approvals_are_listed_and_revoked_by_command() {
 #[tokio::test]
 async fn refusal_reaches_the_model() {
     let host = GraphTestHost::new();
-    let asked = asks(
+    let pending = asks(
         &host,
         &[send(), call("after", "tool", "look", &json!({}), &["mail"])],
     )
     .await;
     host.says([answer("I did not send it.")]);
-    let results = answers(&host, &asked, "refuse", &json!({})).await;
-    assert_eq!(said(&results), "I did not send it.");
+    let results = answers(&host, &pending, "refuse", &json!({})).await;
+    assert_eq!(final_message(&results), "I did not send it.");
     assert_eq!(host.calls(), []);
     assert!(
         host.request(1).contains("Reason: approval_denied"),
@@ -155,7 +158,7 @@ async fn refusal_reaches_the_model() {
 #[tokio::test]
 async fn unanswered_approval_expires() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     // The clock of the next run is later than the question's end.
     let mut state = host.memory.world().state.clone();
     for (key, (value, _)) in &mut state {
@@ -165,9 +168,9 @@ async fn unanswered_approval_expires() {
     }
     host.memory.world().state = state;
     host.says([answer("No answer came.")]);
-    let context = later(&asked.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let context = later(&pending.0, &uuid::Uuid::new_v4().to_string(), "e-2");
     let results = run(&host, context).await;
-    assert_eq!(said(&results), "No answer came.");
+    assert_eq!(final_message(&results), "No answer came.");
     assert!(
         host.request(1).contains("Reason: interaction_expired"),
         "{}",
@@ -202,7 +205,7 @@ async fn no_surface_makes_approvals_unavailable() {
     let mut context = context("send it", &json!({}));
     context.delivery.interactions = None;
     let results = run(&host, context).await;
-    assert_eq!(said(&results), "It cannot be approved here.");
+    assert_eq!(final_message(&results), "It cannot be approved here.");
     assert_eq!(host.calls(), []);
     assert!(
         host.request(1).contains("Reason: approval_unavailable"),
@@ -215,11 +218,11 @@ async fn no_surface_makes_approvals_unavailable() {
 async fn several_approvals_are_one_question() {
     let host = GraphTestHost::new();
     let other = call("other", "tool", "send", &json!({"x": "bye"}), &[]);
-    let asked = asks(&host, &[send(), other]).await;
-    assert_eq!(asked.1["fields"].as_array().unwrap().len(), 2);
+    let pending = asks(&host, &[send(), other]).await;
+    assert_eq!(pending.1["fields"].as_array().unwrap().len(), 2);
     host.says([answer("One of two.")]);
     let values = json!({"mail": "allow_once", "other": "refuse"});
-    answers(&host, &asked, "submit", &values).await;
+    answers(&host, &pending, "submit", &values).await;
     assert_eq!(host.calls(), [("send".to_owned(), json!({"x": "hello"}))]);
 }
 
@@ -233,15 +236,15 @@ async fn form_values_reach_dependent_calls() {
         &json!({"x": {"$ref": "action:city.output#/city"}}),
         &[],
     );
-    let asked = asks(
+    let pending = asks(
         &host,
         &[ask(&json!([{"name": "city", "required": true}])), next],
     )
     .await;
-    assert_eq!(asked.1["fields"][0]["id"], "city");
+    assert_eq!(pending.1["fields"][0]["id"], "city");
     host.says([answer("Bonn it is.")]);
-    let results = answers(&host, &asked, "submit", &json!({"city": "Bonn"})).await;
-    assert_eq!(said(&results), "Bonn it is.");
+    let results = answers(&host, &pending, "submit", &json!({"city": "Bonn"})).await;
+    assert_eq!(final_message(&results), "Bonn it is.");
     assert_eq!(host.calls(), [("look".to_owned(), json!({"x": "Bonn"}))]);
 }
 
@@ -249,9 +252,9 @@ async fn form_values_reach_dependent_calls() {
 async fn declined_form_is_delivered_and_opens_nothing() {
     let host = GraphTestHost::new();
     let next = call("next", "tool", "look", &json!({}), &["city"]);
-    let asked = asks(&host, &[ask(&json!([{"name": "city"}])), next]).await;
+    let pending = asks(&host, &[ask(&json!([{"name": "city"}])), next]).await;
     host.says([answer("Fine.")]);
-    answers(&host, &asked, "decline", &json!({})).await;
+    answers(&host, &pending, "decline", &json!({})).await;
     assert_eq!(host.calls(), []);
     assert!(
         host.request(1).contains("\"declined\":true"),
@@ -263,12 +266,12 @@ async fn declined_form_is_delivered_and_opens_nothing() {
 #[tokio::test]
 async fn message_while_waiting_leaves_the_question_open() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     host.says([answer("I wait for your approval.")]);
-    let mut message = later(&asked.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let mut message = later(&pending.0, &uuid::Uuid::new_v4().to_string(), "e-2");
     message.input.text = Some("how far are you?".to_owned());
     let results = run(&host, message).await;
-    assert_eq!(said(&results), "I wait for your approval.");
+    assert_eq!(final_message(&results), "I wait for your approval.");
     let request = host.request(1);
     for part in [
         "how far are you?",
@@ -278,23 +281,23 @@ async fn message_while_waiting_leaves_the_question_open() {
         assert!(request.contains(part), "{part} in {request}");
     }
     host.says([answer("Sent.")]);
-    let results = answers(&host, &asked, "allow_once", &json!({})).await;
-    assert_eq!(said(&results), "Sent.");
+    let results = answers(&host, &pending, "allow_once", &json!({})).await;
+    assert_eq!(final_message(&results), "Sent.");
     assert_eq!(host.calls().len(), 1);
 }
 
 #[tokio::test]
 async fn unknown_outcome_is_a_question_to_the_user() {
     let host = GraphTestHost::new();
-    let asked = asks(&host, &[send()]).await;
+    let pending = asks(&host, &[send()]).await;
     host.tool("send", [ToolReply::Fails("runtime_error/outcome_unknown")]);
-    let results = answers(&host, &asked, "allow_once", &json!({})).await;
+    let results = answers(&host, &pending, "allow_once", &json!({})).await;
     assert_eq!(ending(&results), ("run.completed", "waiting_user"));
     let question = questions(&results)[0].clone();
     assert_eq!(question["title"], "Did this happen? mail");
     host.says([answer("It was sent.")]);
-    let results = answers(&host, &(asked.0, question), "happened", &json!({})).await;
-    assert_eq!(said(&results), "It was sent.");
+    let results = answers(&host, &(pending.0, question), "happened", &json!({})).await;
+    assert_eq!(final_message(&results), "It was sent.");
     assert_eq!(host.calls().len(), 1, "it is not sent again");
 }
 
@@ -310,7 +313,10 @@ async fn unknown_outcome_without_records_reaches_the_model() {
         answer("It is not known whether it happened."),
     ]);
     let results = run(&host, context("do it", &json!({}))).await;
-    assert_eq!(said(&results), "It is not known whether it happened.");
+    assert_eq!(
+        final_message(&results),
+        "It is not known whether it happened."
+    );
     assert_eq!(questions(&results), Vec::<Value>::new());
     assert!(
         host.request(1)
@@ -341,7 +347,7 @@ async fn status_tool_settles_unknown_outcomes() {
     ]}});
     host.says([fence(&declaration), text("Billed.")]);
     let results = run(&host, context("bill", &config)).await;
-    assert_eq!(said(&results), "Billed.");
+    assert_eq!(final_message(&results), "Billed.");
     assert!(
         host.request(1).contains("\"invoice\":7"),
         "{}",

@@ -47,7 +47,11 @@ async fn programs_run_graphs_without_a_model() {
         context = later(&context, &Uuid::new_v4().to_string(), city);
         let results = run(&host, context).await;
         assert_eq!(ending(&results), ("run.completed", "stop"));
-        assert!(said(&results).contains(city), "{}", said(&results));
+        assert!(
+            final_message(&results).contains(city),
+            "{}",
+            final_message(&results)
+        );
         let shown = all(&results, "x.graph.projection");
         assert_eq!(shown.last().unwrap()["projection"]["status"], "completed");
     }
@@ -57,8 +61,8 @@ async fn programs_run_graphs_without_a_model() {
         &Uuid::new_v4().to_string(),
         "flat",
     );
-    assert!(said(&run(&host, flat).await).contains("seen"));
-    assert_eq!(host.asked(), 0);
+    assert!(final_message(&run(&host, flat).await).contains("seen"));
+    assert_eq!(host.model_calls(), 0);
 }
 
 #[tokio::test]
@@ -86,10 +90,10 @@ async fn graphs_of_programs_wait_for_approvals() {
     answer.event.data.clear();
     let results = run(&host, answer).await;
     assert_eq!(
-        (ending(&results), said(&results)),
+        (ending(&results), final_message(&results)),
         (("run.completed", "stop"), "sent".to_owned())
     );
-    assert_eq!(host.asked(), 0);
+    assert_eq!(host.model_calls(), 0);
 }
 
 #[tokio::test]
@@ -107,7 +111,7 @@ async fn failed_graphs_of_programs_list_their_actions() {
     let actions = json!([action("first", "look", &json!({"x": 1})), second]);
     let results = run(&host, program(&full(&actions), &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "actions_failed"));
-    let text = said(&results);
+    let text = final_message(&results);
     for part in [
         "did not complete",
         "Done:\n- first",
@@ -183,15 +187,15 @@ async fn plans_of_programs_wait_for_their_approval() {
     for (button, calls, end) in [("yes", 2, "stop"), ("decline", 0, "actions_failed")] {
         let host = GraphTestHost::new();
         host.tool("look", [ToolReply::Echoes]);
-        let asked = run(&host, context.clone()).await;
+        let first_run = run(&host, context.clone()).await;
         assert_eq!(
-            ending(&asked),
+            ending(&first_run),
             ("run.completed", "waiting_user"),
             "{:?}",
-            asked.last()
+            first_run.last()
         );
         assert_eq!(host.calls(), []);
-        let text = questions(&asked)[0]["description"]
+        let text = questions(&first_run)[0]["description"]
             .as_str()
             .unwrap()
             .to_owned();
@@ -203,7 +207,7 @@ async fn plans_of_programs_wait_for_their_approval() {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        let results = answered(&host, &context, &asked, button).await;
+        let results = answered(&host, &context, &first_run, button).await;
         assert_eq!(
             (host.calls().len(), ending(&results)),
             (calls, ("run.completed", end))
@@ -217,8 +221,8 @@ async fn models_cannot_go_on_without_an_approved_plan() {
     let plain = |id: &str, after: &[&str]| call(id, "tool", "look", &json!({"x": 1}), after);
     host.says([act("I look.", &[plain("a", &[]), plain("b", &["a"])])]);
     let context = context("look", &json!({"approve": "plan"}));
-    let asked = run(&host, context.clone()).await;
-    assert_eq!(ending(&asked), ("run.completed", "waiting_user"));
+    let first_run = run(&host, context.clone()).await;
+    assert_eq!(ending(&first_run), ("run.completed", "waiting_user"));
     let decide = |action: &str, choice: &str| {
         let args = json!({"graph": "GRAPH", "action": action, "choice": choice, "reason": "r"});
         act(
@@ -227,8 +231,8 @@ async fn models_cannot_go_on_without_an_approved_plan() {
         )
     };
     host.says([decide("a", "skip"), answer("The plan was refused.")]);
-    let results = answered(&host, &context, &asked, "decline").await;
-    assert_eq!(said(&results), "The plan was refused.");
+    let results = answered(&host, &context, &first_run, "decline").await;
+    assert_eq!(final_message(&results), "The plan was refused.");
     assert_eq!(host.calls(), []);
 }
 

@@ -14,17 +14,17 @@ async fn streams_answers_after_classification() {
     ]);
     let results = run(&host, context("hi", &json!({}))).await;
     let mut shown = String::new();
-    let mut before_whole = false;
+    let mut is_streamed = false;
     for result in &results {
         if result.kind == "message.completed" {
-            before_whole = shown == "A long answer that comes in pieces.";
+            is_streamed = shown == "A long answer that comes in pieces.";
         }
         if result.kind != "message.delta" {
             continue;
         }
         let chunk = &result.data["chunk"];
         match chunk.get("all_content").and_then(Value::as_str) {
-            Some(whole) => whole.clone_into(&mut shown),
+            Some(full) => full.clone_into(&mut shown),
             None => shown.push_str(chunk["content"].as_str().unwrap_or_default()),
         }
         assert!(
@@ -32,7 +32,7 @@ async fn streams_answers_after_classification() {
             "{shown}"
         );
     }
-    assert!(before_whole, "{shown}");
+    assert!(is_streamed, "{shown}");
     let deltas = all(&results, "message.delta");
     assert!(deltas.len() > 3, "{}", deltas.len());
     assert_eq!(
@@ -42,7 +42,7 @@ async fn streams_answers_after_classification() {
 }
 
 #[tokio::test]
-async fn projections_are_whole_then_patches_then_whole() {
+async fn projections_are_complete_then_patches() {
     let host = GraphTestHost::new();
     host.says([
         act(
@@ -99,7 +99,7 @@ async fn reasoning_is_never_replayed() {
     let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
     next.input.text = Some("and now?".to_owned());
     results.extend(run(&host, next).await);
-    assert_eq!(host.asked(), 3);
+    assert_eq!(host.model_calls(), 3);
     for request in &host.script().requests {
         assert!(request.remove_think, "the host takes thoughts out of texts");
         let request = serde_json::to_string(request).unwrap();
@@ -131,7 +131,7 @@ async fn details_refs_lead_to_stored_declarations() {
     ]);
     let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
     next.input.text = Some("what did you declare?".to_owned());
-    assert_eq!(said(&run(&host, next).await), "As declared.");
+    assert_eq!(final_message(&run(&host, next).await), "As declared.");
     let request = host.request(3);
     let expanded = request.rfind("More of stored results").unwrap();
     for part in [

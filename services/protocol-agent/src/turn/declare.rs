@@ -25,7 +25,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         &mut self,
         accepted: AcceptedDeclaration,
         raw: &str,
-        known: &KnownFacts,
+        facts: &KnownFacts,
     ) -> Result<TurnStep, Halt> {
         self.declarations += 1;
         self.driver
@@ -44,13 +44,13 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             (Intent::Decide | Intent::Cancel, Payload::Decision(decision)) => {
                 self.decided(decision).await?;
             }
-            (Intent::Revise, Payload::ActionGraph { .. }) => self.revise(accepted, known).await?,
+            (Intent::Revise, Payload::ActionGraph { .. }) => self.revise(accepted, facts).await?,
             (_, Payload::FinalReportSpec(spec)) => {
-                return self.final_report(accepted, &spec, known).await;
+                return self.final_report(accepted, &spec, facts).await;
             }
             _ => match accepted.repeats.clone() {
                 Some(graph) => self.repeat(&graph, &accepted),
-                None => self.open(accepted, raw, known).await?,
+                None => self.open(accepted, raw, facts).await?,
             },
         }
         Ok(TurnStep::GoOn)
@@ -61,9 +61,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         &mut self,
         accepted: AcceptedDeclaration,
         raw: &str,
-        known: &KnownFacts,
+        facts: &KnownFacts,
     ) -> Result<(), Halt> {
-        let accepted = match plan_approval::with_question(&self.driver, accepted, known) {
+        let accepted = match plan_approval::with_question(&self.driver, accepted, facts) {
             Ok(accepted) => accepted,
             Err(why) => {
                 let line = format!("Nothing was executed: {why}.");
@@ -79,7 +79,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             id.clone(),
             accepted,
             &self.driver.rules,
-            known,
+            facts,
             self.driver.graphs.records.approvals.standing(),
         );
         let hash = graph.info.semantic_sha256.clone();
@@ -101,7 +101,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     )));
                     return Ok(());
                 }
-                Err(error @ (RecordsError::Full { .. } | RecordsError::NoRoom(_))) => {
+                Err(error @ (RecordsError::Full { .. } | RecordsError::QuotaExceeded(_))) => {
                     let line = format!("Nothing was executed: {error}.");
                     self.transcript.push(sentence_notice(&line));
                     return Ok(());
@@ -170,9 +170,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     async fn revise(
         &mut self,
         accepted: AcceptedDeclaration,
-        known: &KnownFacts,
+        facts: &KnownFacts,
     ) -> Result<(), Halt> {
-        let accepted = match plan_approval::with_question(&self.driver, accepted, known) {
+        let accepted = match plan_approval::with_question(&self.driver, accepted, facts) {
             Ok(accepted) => accepted,
             Err(why) => {
                 let line = format!("The revision was refused: {why}.");
@@ -207,10 +207,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         &mut self,
         accepted: AcceptedDeclaration,
         spec: &ReportSpec,
-        known: &KnownFacts,
+        facts: &KnownFacts,
     ) -> Result<TurnStep, Halt> {
         let id = GraphId::from_random(Uuid::new_v4().as_u128());
-        let graph = Graph::new(id, accepted, &self.driver.rules, known, Vec::new());
+        let graph = Graph::new(id, accepted, &self.driver.rules, facts, Vec::new());
         match render_report(&graph, spec) {
             Ok(text) => Ok(TurnStep::End(self.answer(&text, RunOutcome::Ok).await)),
             Err(missing) => {
@@ -223,16 +223,16 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 
 impl<H: GraphAgentHost> RunGraphs<H> {
     /// Closes the oldest graphs that wait for the model, so that another one can be opened within the limit.
-    pub(crate) async fn make_room(&mut self, most: usize) {
+    pub(crate) async fn evict_graphs(&mut self, max_open: usize) {
         let open = self
             .live_graphs
             .iter()
-            .filter(|live| live.known().open)
+            .filter(|live| live.facts().open)
             .count();
-        let mut surplus = (open + 1).saturating_sub(most);
+        let mut surplus = (open + 1).saturating_sub(max_open);
         for position in 0..self.live_graphs.len() {
             let live = &self.live_graphs[position];
-            if surplus > 0 && live.need() == GraphWait::Model && live.known().open {
+            if surplus > 0 && live.need() == GraphWait::Model && live.facts().open {
                 self.close(position).await;
                 surplus -= 1;
             }

@@ -38,21 +38,21 @@ pub(crate) async fn converse<H: GraphAgentHost>(
         rules: &env.config.rules,
         turns: &turns,
         replay: env.config.replay,
-        most: env.config.budgets.request(),
+        max_tokens: env.config.budgets.request(),
         waiting: None,
         left: None,
     };
     let request = prompt.conversation();
     let mut models = ModelChain::new(env.config.models.clone());
     let asking = models.ask(&env.host, &request, VisibleParts::Text, &mut writer);
-    let asked = tokio::select! {
+    let reply = tokio::select! {
         biased;
         () = cancel.cancelled() => return Err(Halt::Cancelled),
-        asked = asking => asked?,
+        reply = asking => reply?,
         () = tokio::time::sleep_until(env.end) => return Err(Halt::Deadline),
     };
-    env.usage.add(asked.usage.as_ref());
-    let text = asked.output.text;
+    env.usage.add(reply.usage.as_ref());
+    let text = reply.output.text;
     if text.trim().is_empty() {
         let message = "The model's answer is empty";
         return Err(Halt::Failed(
@@ -60,7 +60,7 @@ pub(crate) async fn converse<H: GraphAgentHost>(
         ));
     }
     writer.complete(&text).await;
-    let is_cut = asked.output.finish == Finish::Cut;
+    let is_cut = reply.output.finish == Finish::Cut;
     Ok(SessionEnd {
         reason: if is_cut { LENGTH } else { STOP },
         outcome: None,

@@ -246,11 +246,11 @@ mod tests {
 
     #[test]
     fn one_approval_has_three_buttons() {
-        let asked = request("i".to_owned(), &[approval("a")], 9_000);
-        let buttons: Vec<_> = asked.actions.iter().map(|one| one.id.as_str()).collect();
+        let question = request("i".to_owned(), &[approval("a")], 9_000);
+        let buttons: Vec<_> = question.actions.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(buttons, [ONCE, CONVERSATION, REFUSE]);
-        assert_eq!(asked.expires_at, Some(9));
-        let text = asked.description.unwrap();
+        assert_eq!(question.expires_at, Some(9));
+        let text = question.description.unwrap();
         for part in [
             "`send_mail` (send)",
             "0123456789ab",
@@ -260,7 +260,7 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(
-            asked
+            question
                 .fallback_text
                 .contains("Allow once / Allow for this conversation / Refuse")
         );
@@ -268,10 +268,10 @@ mod tests {
 
     #[test]
     fn several_approvals_have_a_field_each() {
-        let asked = request("i".to_owned(), &[approval("a"), approval("b")], 0);
-        let fields: Vec<_> = asked.fields.iter().map(|one| one.id.as_str()).collect();
+        let question = request("i".to_owned(), &[approval("a"), approval("b")], 0);
+        let fields: Vec<_> = question.fields.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(fields, ["a", "b"]);
-        assert_eq!(asked.fields[0].options.len(), 3);
+        assert_eq!(question.fields[0].options.len(), 3);
     }
 
     #[test]
@@ -297,9 +297,9 @@ mod tests {
                 "{sizes:?}"
             );
             for group in grouped.groups {
-                let asked = request("i".to_owned(), &group, 9_000);
-                assert!(asked.fallback_text.chars().count() <= 20_000);
-                let shown = asked.description.unwrap();
+                let question = request("i".to_owned(), &group, 9_000);
+                assert!(question.fallback_text.chars().count() <= 20_000);
+                let shown = question.description.unwrap();
                 for one in &group {
                     assert!(shown.contains(&pretty(&one.input)), "{}", one.id);
                 }

@@ -19,11 +19,11 @@ const YES: &str = "yes";
 /// Id prefix of choice buttons, followed by the index of the choice.
 const CHOICE: &str = "choice_";
 /// Maximum options of one field.
-const MOST_OPTIONS: usize = 100;
+const MAX_OPTIONS: usize = 100;
 /// Maximum characters of a field name.
-const MOST_NAME: usize = 128;
+const MAX_NAME_CHARS: usize = 128;
 /// Maximum choice buttons of one question.
-const MOST_BUTTONS: usize = 16;
+const MAX_BUTTONS: usize = 16;
 
 /// Kind of a question, by its bound arguments.
 fn kind_of(execute: &Execute) -> InteractionKind {
@@ -59,7 +59,7 @@ pub(crate) fn request(
             let mut actions: Vec<_> = choices
                 .iter()
                 .enumerate()
-                .take(MOST_BUTTONS)
+                .take(MAX_BUTTONS)
                 .map(|(index, label)| {
                     // By index: labels may exceed the length of an id or repeat.
                     button(
@@ -105,7 +105,7 @@ fn fields(input: &Value) -> Result<Vec<InteractionField>, ActionFailure> {
     let mut fields: Vec<InteractionField> = Vec::new();
     for one in list.into_iter().flatten() {
         let field = field(one)?;
-        if fields.iter().any(|known| known.id == field.id) {
+        if fields.iter().any(|existing| existing.id == field.id) {
             return Err(refused(&format!("field `{}` is named twice", field.id)));
         }
         fields.push(field);
@@ -120,7 +120,7 @@ fn field(one: &Value) -> Result<InteractionField, ActionFailure> {
             .filter(|text| !text.trim().is_empty())
     };
     let name = text("name").ok_or_else(|| refused("a field needs a name"))?;
-    if name.chars().count() > MOST_NAME {
+    if name.chars().count() > MAX_NAME_CHARS {
         return Err(refused("the name of a field is too long"));
     }
     let options = options(one);
@@ -169,9 +169,12 @@ fn options(one: &Value) -> Vec<InteractionOption> {
         .into_iter()
         .flatten()
         .filter_map(read)
-        .take(MOST_OPTIONS)
+        .take(MAX_OPTIONS)
     {
-        if !options.iter().any(|known| known.value == option.value) {
+        if !options
+            .iter()
+            .any(|existing| existing.value == option.value)
+        {
             options.push(option);
         }
     }
@@ -328,10 +331,10 @@ mod tests {
                 "{fields}"
             );
         }
-        let asked = ask(
+        let question = ask(
             json!([{"name": "color", "options": ["red", {"value": "b", "label": "Blue"}, "red"]}]),
         );
-        let field = &asked.unwrap().fields[0];
+        let field = &question.unwrap().fields[0];
         assert_eq!(field.kind, InteractionFieldType::Select);
         assert_eq!(field.options.len(), 2);
     }

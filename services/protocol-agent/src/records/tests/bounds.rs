@@ -22,12 +22,12 @@ async fn sixteen_graphs_may_be_open() {
     }
     let (graph, source) = graph_of("g_16", &declared(&[action("a", "look", json!({}))]));
     let opened = records.open(16, &graph, &source, "", &[], NOW).await;
-    assert!(matches!(opened, Err(RecordsError::Full { most: 16, .. })));
+    assert!(matches!(opened, Err(RecordsError::Full { bound: 16, .. })));
     assert!(!host.world().state.contains_key("apd.g.g_16"));
 }
 
 #[tokio::test]
-async fn fifty_closed_graphs_are_kept() {
+async fn index_holds_fifty_closed_graphs() {
     let host = Memory::new("r1");
     let (mut records, _) = load(&host).await;
     for at in 0..53 {
@@ -48,7 +48,7 @@ async fn fifty_closed_graphs_are_kept() {
         "bodies of forgotten graphs go"
     );
     assert!(!names(&host, "g_3").is_empty());
-    assert_eq!(records.known("").await.unwrap().len(), 8);
+    assert_eq!(records.graph_facts("").await.unwrap().len(), 8);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn approvals_for_the_conversation_are_bounded() {
     }
     let standing = pattern("mail", &[].into(), &json!({"to": "more"}));
     let refused = records.approvals.allow(&standing).await;
-    assert!(matches!(refused, Err(RecordsError::Full { most: 32, .. })));
+    assert!(matches!(refused, Err(RecordsError::Full { bound: 32, .. })));
     assert_eq!(records.approvals.standing().len(), 32);
 }
 
@@ -114,7 +114,7 @@ async fn full_storage_starts_no_effect() {
     let (graph, source) = graph_of("g_1", &declared(&[action("a", "look", json!({}))]));
     host.fail("blob_put", "payload_too_large", 1);
     let opened = records.open(0, &graph, &source, "", &[], NOW).await;
-    assert!(matches!(opened, Err(RecordsError::NoRoom(_))));
+    assert!(matches!(opened, Err(RecordsError::QuotaExceeded(_))));
     assert!(!records.driven.holds(&graph.id));
     assert!(!host.world().state.contains_key("apd.index"));
 }

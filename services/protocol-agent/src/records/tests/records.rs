@@ -121,8 +121,8 @@ async fn damaged_graphs_are_closed_and_named() {
     let (mut records, loaded) = load(&second).await;
     assert_eq!(loaded.lost.len(), 1);
     assert!(!second.world().state.contains_key("apd.g.g_1"));
-    let known = records.known("").await.unwrap();
-    assert!(known[0].expired && !known[0].open);
+    let facts = records.graph_facts("").await.unwrap();
+    assert!(facts[0].expired && !facts[0].open);
 }
 
 #[tokio::test]
@@ -144,29 +144,29 @@ async fn later_versions_are_left_alone() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_without_access() {
+async fn stores_nothing_without_access() {
     let host = Memory::new("r1");
-    let whole = me(&host);
+    let full = me(&host);
     let (graph, source) = graph_of("g_1", &declared(&two()));
     for (me, digests) in [
         (
             RunIdentity {
                 conversation: None,
-                ..whole.clone()
+                ..full.clone()
             },
             false,
         ),
         (
             RunIdentity {
                 has_state: false,
-                ..whole.clone()
+                ..full.clone()
             },
             false,
         ),
         (
             RunIdentity {
                 has_storage: false,
-                ..whole
+                ..full
             },
             true,
         ),
@@ -228,7 +228,7 @@ async fn unborn_graphs_may_be_declared_again() {
 }
 
 #[tokio::test]
-async fn closed_graphs_stay_known() {
+async fn closed_graphs_stay_referable() {
     let first = Memory::new("r1");
     let (mut records, _) = load(&first).await;
     let mut graph = begun(&mut records, "g_1", &two()).await;
@@ -242,19 +242,19 @@ async fn closed_graphs_stay_known() {
     let second = first.begin("r2");
     let (mut records, loaded) = load(&second).await;
     assert!(loaded.mine.is_empty());
-    let known = records.known("").await.unwrap().remove(0);
-    assert!(!known.open && !known.expired);
+    let facts = records.graph_facts("").await.unwrap().remove(0);
+    assert!(!facts.open && !facts.expired);
     assert_eq!(
-        known.actions[&"b".into()].output,
+        facts.actions[&"b".into()].output,
         Some(json!({"done": true}))
     );
     assert_eq!(
-        known.actions[&"a".into()].output,
+        facts.actions[&"a".into()].output,
         None,
         "too large unless named"
     );
     let named = records
-        .known("runtime://runs/g_1/actions/a/output")
+        .graph_facts("runtime://runs/g_1/actions/a/output")
         .await
         .unwrap();
     assert!(named[0].actions[&"a".into()].output.is_some());
@@ -286,9 +286,9 @@ async fn results_expire_after_30_days() {
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (mut records, _) = load_at(&second, NOW + 29 * DAY).await;
-    assert!(!records.known("").await.unwrap()[0].expired);
+    assert!(!records.graph_facts("").await.unwrap()[0].expired);
     let (mut records, _) = load_at(&second, NOW + 31 * DAY).await;
-    assert!(records.known("").await.unwrap().is_empty());
+    assert!(records.graph_facts("").await.unwrap().is_empty());
     records.finish(Vec::new(), NOW + 31 * DAY).await.unwrap();
     assert!(names(&second, "g_1").is_empty());
 }

@@ -64,15 +64,15 @@ async fn live_runs_keep_their_graphs() {
     let (mut other, loaded) = load(&second).await;
     assert!(loaded.mine.is_empty());
     assert_eq!(loaded.busy, [(graph.id.clone(), "r1".to_owned())]);
-    let known = other.known("").await.unwrap();
-    assert!(known[0].open && known[0].actions.contains_key(&"a".into()));
+    let facts = other.graph_facts("").await.unwrap();
+    assert!(facts[0].open && facts[0].actions.contains_key(&"a".into()));
     let adopted = other.adopt(&graph.id).await.unwrap();
     assert!(matches!(adopted, Adoption::Busy { run } if run == "r1"));
     records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Completed);
     let adopted = other.adopt(&graph.id).await.unwrap();
     assert!(matches!(adopted, Adoption::Mine(_)));
-    assert!(other.known("").await.unwrap().is_empty());
+    assert!(other.graph_facts("").await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -296,16 +296,20 @@ async fn open_questions_wait_until_they_expire() {
     let (mut records, _) = load(&first).await;
     let graph = begun(&mut records, "g_1", &one("mail")).await;
     assert_eq!(state(&graph, "a"), NodeState::Waiting(Wait::Approval));
-    let asked = ask(&graph, "a");
-    records.driven.asked(&graph, asked.clone()).await.unwrap();
+    let question = ask(&graph, "a");
+    records
+        .driven
+        .store_question(&graph, question.clone())
+        .await
+        .unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (records, loaded) = load(&second).await;
     let resumed = &loaded.mine[0];
     assert_eq!(resumed.asks.len(), 1);
     assert!(resumed.events.is_empty() && resumed.unasked.is_empty());
-    let (found, ask) = records.driven.ask(&asked.interaction).unwrap();
-    assert_eq!((found, ask.about), (graph.id.clone(), asked.about));
+    let (found, ask) = records.driven.ask(&question.interaction).unwrap();
+    assert_eq!((found, ask.about), (graph.id.clone(), question.about));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + HOUR).await;
     let mut graph = loaded.mine[0].graph.clone();
@@ -315,13 +319,13 @@ async fn open_questions_wait_until_they_expire() {
 }
 
 #[tokio::test]
-async fn questions_that_were_not_sent_are_asked_again() {
+async fn unsent_questions_are_sent_again() {
     let first = Memory::new("r1");
     let (mut records, _) = load(&first).await;
     let graph = begun(&mut records, "g_1", &one("mail")).await;
     records
         .driven
-        .asked(&graph, ask(&graph, "a"))
+        .store_question(&graph, ask(&graph, "a"))
         .await
         .unwrap();
     first.end(RunStatus::Failed);
@@ -336,13 +340,13 @@ async fn questions_that_were_not_sent_are_asked_again() {
 }
 
 #[tokio::test]
-async fn questions_are_asked_again_after_a_death() {
+async fn sends_questions_again_after_crash() {
     let first = Memory::new("r1");
     let (mut records, _) = load(&first).await;
     let graph = begun(&mut records, "g_1", &one("mail")).await;
     records
         .driven
-        .asked(&graph, ask(&graph, "a"))
+        .store_question(&graph, ask(&graph, "a"))
         .await
         .unwrap();
     first.end(RunStatus::Completed);
@@ -368,13 +372,17 @@ async fn answered_questions_are_forgotten() {
     let host = Memory::new("r1");
     let (mut records, _) = load(&host).await;
     let mut graph = begun(&mut records, "g_1", &one("mail")).await;
-    let asked = ask(&graph, "a");
-    records.driven.asked(&graph, asked.clone()).await.unwrap();
-    let hash = asked.about[0].hash.clone().unwrap();
+    let question = ask(&graph, "a");
+    records
+        .driven
+        .store_question(&graph, question.clone())
+        .await
+        .unwrap();
+    let hash = question.about[0].hash.clone().unwrap();
     let ids = vec![("a".into(), hash)];
     step(&mut graph, GraphEvent::Approved { ids }, NOW);
     records.driven.save(&graph).await.unwrap();
-    assert_eq!(records.driven.ask(&asked.interaction), None);
+    assert_eq!(records.driven.ask(&question.interaction), None);
 }
 
 #[tokio::test]

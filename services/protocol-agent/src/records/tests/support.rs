@@ -88,7 +88,7 @@ pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, DeclarationSou
         enabled: true,
         ..AgentRules::default()
     };
-    let known = KnownFacts {
+    let facts = KnownFacts {
         goal: "Do the work.".to_owned(),
         event: json!({"list": [1, 2, 3, 4, 5, 6, 7]}),
         can_persist: true,
@@ -98,7 +98,7 @@ pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, DeclarationSou
     };
     let context = Context {
         catalog: &catalog,
-        known: &known,
+        known: &facts,
         rules: &rules,
     };
     let accepted = match accept(output, context) {
@@ -107,7 +107,7 @@ pub(super) fn graph_of(id: &str, output: &ModelOutput) -> (Graph, DeclarationSou
     };
     let source = accepted.declaration.source.clone();
     let id = GraphId(id.to_owned());
-    let graph = Graph::new(id, accepted, &rules, &known, Vec::new());
+    let graph = Graph::new(id, accepted, &rules, &facts, Vec::new());
     assert!(graph.is_durable());
     (graph, source)
 }

@@ -17,7 +17,8 @@ use crate::agent::run_on;
 use crate::failpoint::{Kill, with};
 use crate::records::{GraphRecords, RunIdentity};
 use crate::testing::{
-    GraphTestHost, ToolReply, answer, context, ending, fence, later, questions, said, submitted,
+    GraphTestHost, ToolReply, answer, context, ending, fence, final_message, later, questions,
+    submitted,
 };
 
 /// Runs of one conversation that a test allows.
@@ -171,7 +172,7 @@ pub(super) async fn until(
 pub(super) async fn play(case: &CrashCase, mut kill: Option<Kill>) -> EndState {
     let host = case.host();
     // A failure that was not stored is forgotten, and its attempt made again.
-    let (mut died, mut doubted, mut told) = (false, case.fails > 0, Vec::new());
+    let (mut died, mut doubted, mut log) = (false, case.fails > 0, Vec::new());
     let (mut context, mut unheard) = (request("r1"), None);
     for at in 1..=RUNS {
         let next = format!("r{}", at + 1);
@@ -185,7 +186,7 @@ pub(super) async fn play(case: &CrashCase, mut kill: Option<Kill>) -> EndState {
             continue;
         };
         assert_eq!(ending(&results).0, "run.completed", "{results:#?}");
-        told.push((said(&results), ending(&results).1.to_owned()));
+        log.push((final_message(&results), ending(&results).1.to_owned()));
         end_children(&host);
         if let Some(question) = questions(&results).pop() {
             unheard = None;
@@ -214,7 +215,7 @@ pub(super) async fn play(case: &CrashCase, mut kill: Option<Kill>) -> EndState {
             };
         }
     }
-    panic!("it does not end: {told:#?}");
+    panic!("it does not end: {log:#?}");
 }
 
 /// The heads of open graphs.
