@@ -56,15 +56,15 @@ impl Acp {
         })
     }
 
-    async fn greet(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
+    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
         // No file system or terminal of the client: the harness uses its own, which the sandbox confines.
-        let hello = json!({
+        let params = json!({
             "protocolVersion": VERSION,
             "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false},
             "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
         });
-        let greeted = self.peer.starting("initialize", hello, stop).await?;
-        self.agent = greeted.map_err(|error| {
+        let response = self.peer.startup_call("initialize", params, stop).await?;
+        self.agent = response.map_err(|error| {
             HarnessFailure::new(
                 PROTOCOL_ERROR,
                 format!("`initialize` failed: {}", error.message),
@@ -86,7 +86,7 @@ impl Acp {
         (directory, mcp): (&Path, &AcpMcpServer),
         stop: &StopSignal,
     ) -> Result<OpenSession, HarnessFailure> {
-        self.greet(stop).await?;
+        self.initialize(stop).await?;
         let params = self.session_params(directory, mcp)?;
         if let Some(id) = stored
             && self.resume(id, &params, stop).await?
@@ -97,7 +97,7 @@ impl Acp {
                 start: SessionStart::Resumed,
             });
         }
-        let opened = self.peer.starting("session/new", params, stop).await?;
+        let opened = self.peer.startup_call("session/new", params, stop).await?;
         let opened = opened.map_err(|error| {
             // ACP has no error code for a failed MCP connection; the text is the only hint.
             let code = if error.message.to_ascii_lowercase().contains("mcp") {
@@ -139,7 +139,7 @@ impl Acp {
         if resumes {
             match self
                 .peer
-                .starting("session/resume", params.clone(), stop)
+                .startup_call("session/resume", params.clone(), stop)
                 .await?
             {
                 Ok(_) => return Ok(true),
@@ -149,7 +149,7 @@ impl Acp {
             }
         }
         if loads {
-            return match self.peer.starting("session/load", params, stop).await? {
+            return match self.peer.startup_call("session/load", params, stop).await? {
                 // Qwen Code loads an unknown session as an empty one; a real session repeats its messages.
                 Ok(_) => Ok(self.peer.dropped() > 0),
                 Err(error) => Ok(lost(&error)),

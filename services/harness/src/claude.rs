@@ -151,7 +151,7 @@ impl Claude {
                         "system" => {
                             check_mcp(&message)?;
                             if let Some(retry) = events::retry(&Value::Object(message)) {
-                                stage.speaker.log(retry).await;
+                                stage.writer.log(retry).await;
                             }
                         }
                         _ => events.show(&Value::Object(message), stage).await,

@@ -34,13 +34,13 @@ impl Codex {
         })
     }
 
-    async fn greet(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
-        let hello = json!({
+    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
+        let params = json!({
             "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
             "capabilities": {"experimentalApi": true},
         });
-        let greeted = self.peer.starting("initialize", hello, stop).await?;
-        greeted.map_err(|error| {
+        let response = self.peer.startup_call("initialize", params, stop).await?;
+        response.map_err(|error| {
             HarnessFailure::new(
                 PROTOCOL_ERROR,
                 format!("`initialize` failed: {}", error.message),
@@ -56,7 +56,7 @@ impl Codex {
         directory: &Path,
         stop: &StopSignal,
     ) -> Result<OpenSession, HarnessFailure> {
-        self.greet(stop).await?;
+        self.initialize(stop).await?;
         // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
         let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
         if let Some(id) = stored {
@@ -64,7 +64,11 @@ impl Codex {
             params["threadId"] = id.into();
             // Past turns would be sent in full and are not needed.
             params["excludeTurns"] = true.into();
-            match self.peer.starting("thread/resume", params, stop).await? {
+            match self
+                .peer
+                .startup_call("thread/resume", params, stop)
+                .await?
+            {
                 Ok(_) => {
                     id.clone_into(&mut self.thread);
                     let start = SessionStart::Resumed;
@@ -79,7 +83,7 @@ impl Codex {
                 ),
             }
         }
-        let started = self.peer.starting("thread/start", params, stop).await?;
+        let started = self.peer.startup_call("thread/start", params, stop).await?;
         let started = started.map_err(|error| {
             HarnessFailure::new(
                 PROTOCOL_ERROR,

@@ -27,7 +27,7 @@ pub(crate) struct Directory {
     owner: ProcessOwner,
 }
 
-/// Maximum depth of [`Directory::adopt`]. Deeper folders keep their owner.
+/// Maximum depth of [`Directory::change_owner`]. Deeper folders keep their owner.
 const MAX_DEPTH: usize = 128;
 
 const FOLDER: OFlags = OFlags::DIRECTORY
@@ -81,17 +81,17 @@ impl Directory {
     }
 
     /// Changes the owner of this directory and of all entries below it to its owner. Links change themselves.
-    pub(crate) fn adopt(&self) -> io::Result<()> {
-        self.adopt_below(MAX_DEPTH)
+    pub(crate) fn change_owner(&self) -> io::Result<()> {
+        self.change_owner_below(MAX_DEPTH)
     }
 
-    fn adopt_below(&self, depth: usize) -> io::Result<()> {
+    fn change_owner_below(&self, depth: usize) -> io::Result<()> {
         if depth == 0 || self.owner.owns(fstat(&*self.opened)?.st_uid) {
             return Ok(());
         }
         for name in self.names(usize::MAX)? {
             if let Ok(folder) = self.folder(&name) {
-                folder.adopt_below(depth - 1)?;
+                folder.change_owner_below(depth - 1)?;
                 continue;
             }
             let stat = statat(&*self.opened, &name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -119,7 +119,7 @@ impl Directory {
     }
 
     /// Adds the search permission for every user, not the read permission: entries stay unlisted.
-    pub(crate) fn let_through(&self) -> io::Result<()> {
+    pub(crate) fn allow_search(&self) -> io::Result<()> {
         let enter = Mode::XUSR | Mode::XGRP | Mode::XOTH;
         let mode = Mode::from_raw_mode(fstat(&*self.opened)?.st_mode);
         if mode.contains(enter) {
@@ -360,7 +360,7 @@ mod tests {
         std::fs::hard_link(planted.root.join("outside/secret"), inside.join("second")).unwrap();
         let user = ProcessOwner::testing();
         let directory = planted.directory.clone().for_user(user);
-        directory.adopt().unwrap();
+        directory.change_owner().unwrap();
         for name in ["", "deep", "deep/note", "file", "folder"] {
             assert!(user.owns(user_of(&inside.join(name))), "{name}");
         }

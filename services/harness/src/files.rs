@@ -46,7 +46,7 @@ pub(crate) struct AnswerFiles {
     /// At most [`MOST_FILES`].
     pub(crate) files: Vec<Outgoing>,
     /// Undelivered files, each as its name and the reason.
-    left: Vec<String>,
+    undelivered: Vec<String>,
 }
 
 /// Creates [`INBOX`] and [`OUTBOX`].
@@ -110,7 +110,7 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
     let mut names = outbox.names(MAX_ENTRIES)?;
     if names.len() == MAX_ENTRIES {
         let entries = format!("entries beyond the first {MAX_ENTRIES}");
-        found.left.push(entries);
+        found.undelivered.push(entries);
     }
     names.sort();
     for name in names {
@@ -121,10 +121,10 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
         // Open every file now: later changes of the folder cannot redirect the upload.
         match outbox.read(&name) {
             Ok(_) if found.files.len() == MAX_FILES => {
-                found.leave(&shown, &format!("there are more than {MAX_FILES} files"));
+                found.record_undelivered(&shown, &format!("there are more than {MAX_FILES} files"));
             }
             Ok(file) => found.files.push(Outgoing { name: shown, file }),
-            Err(_) => found.leave(&shown, "it is no plain file of the agent's"),
+            Err(_) => found.record_undelivered(&shown, "it is no plain file of the agent's"),
         }
     }
     Ok(found)
@@ -132,14 +132,14 @@ pub(crate) fn outgoing(workspace: &Directory, since: SystemTime) -> io::Result<A
 
 impl AnswerFiles {
     /// Records a file that is not delivered.
-    pub(crate) fn leave(&mut self, name: &str, reason: &str) {
-        self.left.push(format!("{name}: {reason}"));
+    pub(crate) fn record_undelivered(&mut self, name: &str, reason: &str) {
+        self.undelivered.push(format!("{name}: {reason}"));
     }
 
     /// Sentence with the undelivered files, at most [`MOST_FILES`] and the number of others. `None` if there are none.
     pub(crate) fn note(&self) -> Option<String> {
-        let more = self.left.len().saturating_sub(MAX_FILES);
-        let mut named = self.left[..self.left.len() - more].join("; ");
+        let more = self.undelivered.len().saturating_sub(MAX_FILES);
+        let mut named = self.undelivered[..self.undelivered.len() - more].join("; ");
         if more > 0 {
             named = format!("{named}; {more} more");
         }
@@ -293,7 +293,7 @@ mod tests {
         let error = found.files.remove(0).bytes().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         for number in 0..30 {
-            found.leave(&number.to_string(), "it is too large");
+            found.record_undelivered(&number.to_string(), "it is too large");
         }
         assert!(
             found.note().unwrap().ends_with("; 11 more.)"),

@@ -61,7 +61,7 @@ impl ProcessOwner {
     }
 
     /// Tests the search permission of the user by the directory's mode. Access control lists are ignored.
-    pub(crate) fn enters(self, directory: &Metadata) -> bool {
+    pub(crate) fn can_enter(self, directory: &Metadata) -> bool {
         let bit = if self.user.is_root() {
             return true;
         } else if self.owns(directory.uid()) {

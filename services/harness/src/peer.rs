@@ -47,7 +47,7 @@ impl HarnessPeer {
     }
 
     /// Calls a method during startup, with the start timeout. Drops notifications: a loaded session repeats its past.
-    pub(crate) async fn starting(
+    pub(crate) async fn startup_call(
         &mut self,
         method: &str,
         params: Value,

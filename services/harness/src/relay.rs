@@ -201,7 +201,7 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Bod
     };
     let gated = run.gate.gated(&message);
     if gated.is_some() {
-        run.usage.see_tools();
+        run.usage.record_tools();
     }
     let gate = run.gate.clone();
     // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
@@ -251,9 +251,9 @@ async fn pass(
                 return refused((status, headers), answer, &run).await;
             }
             if is_mcp && status.is_success() {
-                run.usage.see_tools();
+                run.usage.record_tools();
             } else if status.is_success() {
-                run.faults.see_answer();
+                run.faults.record_success();
             }
             // Responses stream through; only their usage is read.
             let mut reader = UsageReader::new(run.usage);
@@ -293,12 +293,12 @@ async fn refused(
     }
     // Harnesses retry this status without end, so an exhausted budget has to end the run.
     if status == StatusCode::TOO_MANY_REQUESTS {
-        run.spent.see(&seen);
+        run.spent.check_refusal(&seen);
     }
     if !is_mcp {
         let wait = headers.get(RETRY_AFTER);
         let wait = wait.and_then(|value| value.to_str().ok());
-        run.faults.see_failure(status, wait, &seen).await;
+        run.faults.record_failure(status, wait, &seen).await;
     }
     // Forward the complete body and its read error: otherwise a truncated body would look complete.
     let body = futures_util::stream::iter(parts).chain(rest);

@@ -95,13 +95,13 @@ pub(crate) async fn run(
             .timeout
             .map_or(GRACE, |timeout| ending_time(timeout) / 2),
     };
-    let speaker = TurnWriter::new(out.clone(), &run.context, &config);
+    let writer = TurnWriter::new(out.clone(), &run.context, &config);
     for name in renamed_settings {
         let renamed = format!("{name} in the workspace was renamed: settings there are not read");
-        speaker.log(renamed).await;
+        writer.log(renamed).await;
     }
     let stage = TurnStage {
-        speaker,
+        writer,
         permissions,
         shows_reasoning: config.shows_reasoning,
         stop,
@@ -184,7 +184,7 @@ impl HarnessRun {
             Err(failure) if !failure.is_cancelled() => {
                 if !lines.is_empty() {
                     let text = cut(&lines.join("\n"), 16_000);
-                    self.stage.speaker.log(text).await;
+                    self.stage.writer.log(text).await;
                 }
                 Err(failure.with_error_line(&lines))
             }
@@ -244,7 +244,7 @@ impl HarnessRun {
         ] {
             // Unchanged values would only add events.
             if state.get(key).and_then(Value::as_str) != Some(value) {
-                self.stage.speaker.remember(key, json!(value)).await;
+                self.stage.writer.remember(key, json!(value)).await;
             }
         }
     }
@@ -266,7 +266,7 @@ impl HarnessRun {
                 before.push_str(&history);
             }
             let lost = "the earlier session of this conversation could not be resumed; a new one was opened";
-            self.stage.speaker.log(lost).await;
+            self.stage.writer.log(lost).await;
         }
         prompt.text = format!("{before}\n\nThe user writes:\n{}", prompt.text);
         Ok(())
@@ -292,7 +292,7 @@ impl HarnessRun {
         let began = crate::clock::now();
         self.faults.begin_turn();
         let reason = agent.turn(prompt, &mut self.stage).await?;
-        if let Some(failure) = self.faults.explain(self.stage.speaker.text()) {
+        if let Some(failure) = self.faults.explain(self.stage.writer.text()) {
             return Err(HarnessFailure::new(TURN_FAILED, failure));
         }
         // Harnesses ignore an unreachable MCP server silently.
@@ -303,20 +303,20 @@ impl HarnessRun {
             ));
         }
         let files = self.deliver(began).await;
-        if !self.stage.speaker.has_answered() {
+        if !self.stage.writer.has_answered() {
             match reason.as_str() {
                 REFUSED => self
                     .stage
-                    .speaker
+                    .writer
                     .note("(The model refused to answer.)".to_owned()),
                 MAX_TURNS => self
                     .stage
-                    .speaker
+                    .writer
                     .note("(The agent reached its limit of turns.)".to_owned()),
                 _ => {}
             }
         }
-        if !self.stage.speaker.complete(files).await {
+        if !self.stage.writer.complete(files).await {
             let message = "the harness ended its turn without an answer";
             return Err(HarnessFailure::new(EMPTY_RESPONSE, message));
         }
@@ -329,7 +329,7 @@ impl HarnessRun {
         let found = in_thread(move || files::outgoing(&directory, began)).await;
         let mut found = found.unwrap_or_else(|error| {
             let mut nothing = AnswerFiles::default();
-            nothing.leave("./outbox", &format!("it cannot be read ({error})"));
+            nothing.record_undelivered("./outbox", &format!("it cannot be read ({error})"));
             nothing
         });
         let mut ids = Vec::new();
@@ -337,7 +337,7 @@ impl HarnessRun {
             let name = file.name.clone();
             match self.upload(file).await {
                 Ok(id) => ids.push(id),
-                Err(reason) => found.leave(&name, &reason),
+                Err(reason) => found.record_undelivered(&name, &reason),
             }
         }
         if let Some(note) = found.note() {
@@ -345,8 +345,8 @@ impl HarnessRun {
                 run.id = self.context.run_id,
                 "some files of an answer are not delivered, it names them"
             );
-            self.stage.speaker.new_paragraph();
-            self.stage.speaker.append(&note).await;
+            self.stage.writer.new_paragraph();
+            self.stage.writer.append(&note).await;
         }
         ids
     }

@@ -135,7 +135,7 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     let keep = settings.keep;
     let service = Arc::new(HarnessService::new(settings, workspaces.clone(), relay));
     let runners = service.runners()?;
-    say(&listener, &service)?;
+    announce(&listener, &service)?;
     let serving = serve(
         listener,
         router_with(runners, secret, options),
@@ -158,7 +158,7 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     clippy::print_stdout,
     reason = "the first lines announce the address of the service"
 )]
-fn say(listener: &TcpListener, service: &HarnessService) -> anyhow::Result<()> {
+fn announce(listener: &TcpListener, service: &HarnessService) -> anyhow::Result<()> {
     println!(
         "runnel-harness listening on http://{}",
         listener.local_addr()?

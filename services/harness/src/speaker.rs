@@ -108,12 +108,12 @@ impl TurnWriter {
         }
         let breaks = std::mem::take(&mut self.breaks);
         if breaks && !self.text.is_empty() && !self.text.ends_with('\n') {
-            self.say_pieces("\n\n").await;
+            self.append_pieces("\n\n").await;
         }
-        self.say_pieces(text).await;
+        self.append_pieces(text).await;
     }
 
-    async fn say_pieces(&mut self, text: &str) {
+    async fn append_pieces(&mut self, text: &str) {
         let piece_bytes = self.part_bytes();
         for piece in pieces(text, piece_bytes) {
             let bytes = piece.chars().map(json_bytes).sum::<usize>();
@@ -203,7 +203,7 @@ impl TurnWriter {
             self.log(notes).await;
         } else if !notes.is_empty() {
             self.text.clear();
-            self.say_pieces(&notes).await;
+            self.append_pieces(&notes).await;
         }
         if !self.text.is_empty() || !file_ids.is_empty() {
             self.end_message(file_ids).await;
@@ -248,7 +248,7 @@ impl TurnWriter {
     }
 
     /// Sends a result of the harness service's own type `x.harness.KIND`.
-    pub(crate) async fn tell(&self, kind: &str, data: Value) {
+    pub(crate) async fn send_custom(&self, kind: &str, data: Value) {
         let result = results::custom(format!("x.harness.{kind}"), object(data));
         self.out.send(result).await;
     }
@@ -340,9 +340,9 @@ mod tests {
         let results = runner_kit::stream(move |out| async move {
             let mut config = crate::preset::testing::config(crate::config::PermissionMode::Ask);
             config.repeats_text = repeats;
-            let mut speaker = TurnWriter::new(out, &context, &config);
-            speaker.append(&text).await;
-            assert!(speaker.complete(vec!["file".to_owned()]).await);
+            let mut writer = TurnWriter::new(out, &context, &config);
+            writer.append(&text).await;
+            assert!(writer.complete(vec!["file".to_owned()]).await);
             Ok(())
         });
         results.map(Result::unwrap).collect().await

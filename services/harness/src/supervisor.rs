@@ -53,7 +53,7 @@ pub fn execute(args: &SuperviseArgs) -> ExitCode {
     if args.namespaces
         && let Err(error) = sandbox::enter_namespaces()
     {
-        say(&format!("{error:#}"));
+        report(&format!("{error:#}"));
         return ExitCode::from(sandbox::EXIT_CONFIGURATION);
     }
     // One thread: a multi-threaded runtime could not start in a process with namespaces.
@@ -90,7 +90,7 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     let mut child = match child {
         Ok(child) => child,
         Err(error) => {
-            say(&format!("cannot execute {}: {error}", command.display()));
+            report(&format!("cannot execute {}: {error}", command.display()));
             return Ok(NOT_FOUND);
         }
     };
@@ -119,7 +119,7 @@ async fn supervise(args: &SuperviseArgs) -> std::io::Result<u8> {
     clippy::print_stderr,
     reason = "the service reads it as that of the harness"
 )]
-fn say(message: &str) {
+fn report(message: &str) {
     eprintln!("{message}");
 }
 

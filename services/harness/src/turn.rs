@@ -35,7 +35,7 @@ pub(crate) struct PromptFile {
 
 /// Output, permission and stop handles of one turn.
 pub(crate) struct TurnStage {
-    pub(crate) speaker: TurnWriter,
+    pub(crate) writer: TurnWriter,
     pub(crate) permissions: PermissionDecider,
     pub(crate) shows_reasoning: bool,
     pub(crate) stop: StopSignal,
@@ -60,7 +60,7 @@ impl TurnStage {
             return;
         };
         let title = crate::speaker::cut(&decided.title, 200);
-        self.speaker.note(format!(
+        self.writer.note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
     }
@@ -160,7 +160,7 @@ pub(crate) mod testing {
         let config = crate::preset::testing::config(mode);
         let asks = (host, out.clone());
         TurnStage {
-            speaker: TurnWriter::new(out.clone(), &context, &config),
+            writer: TurnWriter::new(out.clone(), &context, &config),
             permissions: PermissionDecider::new(&config, Path::new("/tmp"), &context, asks),
             shows_reasoning: false,
             stop: StopSignal {

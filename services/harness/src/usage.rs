@@ -42,7 +42,7 @@ impl Usage {
     }
 
     /// Records a response of the MCP server.
-    pub(crate) fn see_tools(&self) {
+    pub(crate) fn record_tools(&self) {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +64,7 @@ pub(crate) struct Spent(Arc<(Mutex<Option<String>>, Notify)>);
 
 impl Spent {
     /// Checks a refusal of the gateway, and fires the signal if its reason is a budget.
-    pub(crate) fn see(&self, refusal: &[u8]) {
+    pub(crate) fn check_refusal(&self, refusal: &[u8]) {
         let text = String::from_utf8_lossy(refusal);
         // `insufficient_quota` is the code of the OpenAI faces for an exhausted budget.
         if !text.contains("\"reason\":\"budget\"") && !text.contains("insufficient_quota") {
@@ -147,12 +147,12 @@ impl UsageReader {
                 &event["message"]["usage"],
                 &event["response"]["usage"],
             ] {
-                self.see(counts);
+                self.add_counts(counts);
             }
         }
     }
 
-    fn see(&mut self, usage: &Value) {
+    fn add_counts(&mut self, usage: &Value) {
         let count = |names: &[&str]| names.iter().find_map(|name| usage[*name].as_i64());
         if let Some(input) = count(&["prompt_tokens", "input_tokens"]) {
             // Anthropic excludes cached tokens from `input_tokens`.
@@ -194,9 +194,11 @@ mod tests {
     #[tokio::test]
     async fn distinguishes_budget_errors() {
         let spent = Spent::default();
-        spent.see(br#"{"error":{"message":"wait","details":{"reason":"upstream_rate_limited"}}}"#);
+        spent.check_refusal(
+            br#"{"error":{"message":"wait","details":{"reason":"upstream_rate_limited"}}}"#,
+        );
         assert!(futures_util::poll!(Box::pin(spent.reached())).is_pending());
-        spent.see(br#"{"error":{"message":"the budget a has no calls left","details":{"reason":"budget"}}}"#);
+        spent.check_refusal(br#"{"error":{"message":"the budget a has no calls left","details":{"reason":"budget"}}}"#);
         assert_eq!(spent.reached().await, "the budget a has no calls left");
     }
 

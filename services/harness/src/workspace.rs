@@ -69,7 +69,7 @@ impl Workspaces {
         let mut above = workspaces.path.ancestors().skip(1);
         if !owner.is_own()
             && let Some(closed) =
-                above.find(|path| !path.metadata().is_ok_and(|it| owner.enters(&it)))
+                above.find(|path| !path.metadata().is_ok_and(|it| owner.can_enter(&it)))
         {
             return Err(io::Error::other(format!(
                 "the user of the harnesses cannot enter {}: let it (chmod o+x), or name another place",
@@ -83,13 +83,13 @@ impl Workspaces {
     fn root(&self) -> io::Result<Directory> {
         make_root(&self.path)?;
         let root = Directory::open(&self.path, ProcessOwner::own())?;
-        self.open_way(root)
+        self.allow_entry(root)
     }
 
     /// Allows the user of harnesses to enter a directory of the service.
-    fn open_way(&self, directory: Directory) -> io::Result<Directory> {
+    fn allow_entry(&self, directory: Directory) -> io::Result<Directory> {
         if !self.owner.is_own() {
-            directory.let_through()?;
+            directory.allow_search()?;
         }
         Ok(directory)
     }
@@ -123,12 +123,12 @@ impl Workspaces {
     fn make(&self, in_use: InUse, named: Option<&Path>) -> io::Result<RunWorkspace> {
         let path = self.path.join(&in_use.name);
         let parent = self.root()?.make_folder(OsStr::new(&in_use.name))?;
-        parent.adopt()?;
-        let parent = self.open_way(parent)?.for_user(self.owner);
+        parent.change_owner()?;
+        let parent = self.allow_entry(parent)?.for_user(self.owner);
         let folder = |name: &str| {
             let folder = parent.make_folder(OsStr::new(name))?;
             // The service or its harnesses may have had another user before.
-            folder.adopt().map(|()| folder)
+            folder.change_owner().map(|()| folder)
         };
         let home = folder(HOME)?;
         let (path, home_path) = (path.join(WORK), path.join(HOME));

@@ -47,7 +47,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 () = self.cancel.cancelled(), if !self.graphs.is_closing => return Err(Halt::Cancelled),
                 (key, report) = self.graphs.work.next() => match report {
                     Ok(report) => self.reported(key, report).await,
-                    Err(error) => self.graphs.work.broke(&key, &error),
+                    Err(error) => self.graphs.work.task_panicked(&key, &error),
                 },
                 () = at(timer) => self.fire(),
                 // The loop sends due patches at its start.
@@ -86,7 +86,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         loop {
             if let Some((graph, command)) = self.graphs.work.commands.pop_front() {
                 if let Some(position) = self.graphs.position(&graph) {
-                    self.carry_out(position, command).await?;
+                    self.execute_command(position, command).await?;
                 }
             } else if let Some((graph, event)) = self.graphs.work.events.pop_front() {
                 // Adjacent events of one graph share a single write of its head.
@@ -248,7 +248,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 tracing::warn!(graph = %graph, what, most = bound, "a record of the graph is full, nothing new starts");
                 let is_first = !std::mem::replace(&mut live.is_full, true);
                 // Queued starts are not stored, so none of them may run.
-                self.work.call_off(&graph);
+                self.work.fail_queued(&graph);
                 // One event is enough: all further writes of the record fail in the same way.
                 if is_first {
                     self.work.events.push_back((graph, GraphEvent::BudgetGone));

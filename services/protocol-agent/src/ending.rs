@@ -142,7 +142,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
         text = self.driver.graphs.progress(&text);
-        let goes_on = self
+        let continues = self
             .driver
             .graphs
             .live_graphs
@@ -156,7 +156,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     .live_graphs
                     .iter()
                     .any(|live| live.need() == GraphWait::Moving);
-        text.push_str(if goes_on {
+        text.push_str(if continues {
             "\n\nThe open steps continue with your next message."
         } else {
             "\n\nTell me how to continue."

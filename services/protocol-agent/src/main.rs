@@ -52,7 +52,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(cli.listen)
         .await
         .with_context(|| format!("cannot listen on {}", cli.listen))?;
-    say(&listener, &cli.runner_id)?;
+    announce(&listener, &cli.runner_id)?;
 
     let stop = CancellationToken::new();
     let router = router(vec![ProtocolAgent::runner(cli.runner_id)], secret);
@@ -68,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
 
 /// Prints the only line on standard output: the agent's address, for people and scripts.
 #[expect(clippy::print_stdout, reason = "the first line announces the address")]
-fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
+fn announce(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
     println!("{id} listening on http://{}", listener.local_addr()?);
     Ok(())
 }

@@ -189,7 +189,7 @@ async fn ask_as(
     let wants_stream = writer.is_streaming() && stream != VisibleParts::Nothing || !choice.invokes;
     if wants_stream && choice.streams {
         let events = host.stream_model(&choice.id, request).await;
-        return listen(events.map_err(of_host)?, stream, writer).await;
+        return read_stream(events.map_err(of_host)?, stream, writer).await;
     }
     let answer = host
         .invoke_model(&choice.id, request)
@@ -202,7 +202,7 @@ async fn ask_as(
 }
 
 /// Reads a stream to its end.
-async fn listen(
+async fn read_stream(
     mut events: ModelStream,
     stream: VisibleParts,
     writer: &mut ResultWriter,
@@ -222,7 +222,7 @@ async fn listen(
                     code = failed.code,
                     "the model's stream ended early, treating its output as truncated"
                 );
-                collected.break_off();
+                collected.mark_truncated();
                 break;
             }
         };

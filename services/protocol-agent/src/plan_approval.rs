@@ -88,14 +88,14 @@ pub(crate) fn with_question(
         rules: &driver.rules,
     };
     // Validate again: the added question changes dependencies and the number of actions.
-    let mut asking = accept_draft(draft, context).map_err(|faults| {
+    let mut checked = accept_draft(draft, context).map_err(|faults| {
         let fault = faults.iter().find(|one| one.is_error());
         fault.map_or_else(String::new, |one| format!("{}: {}", one.code, one.line()))
     })?;
     // Repeated declarations are detected by the hash without the random question.
-    asking.declaration.source.semantic_sha256 = hash;
-    asking.diagnostics = accepted.diagnostics;
-    Ok(asking)
+    checked.declaration.source.semantic_sha256 = hash;
+    checked.diagnostics = accepted.diagnostics;
+    Ok(checked)
 }
 
 /// True if an action has effects outside the runtime and the user.

@@ -160,7 +160,7 @@ pub struct Resumed {
     /// Open questions.
     pub asks: Vec<PendingQuestion>,
     /// Approvals whose question may never have been sent: ask again.
-    pub unasked: Vec<ApprovalRequest>,
+    pub unsent: Vec<ApprovalRequest>,
 }
 
 /// Outcome of opening a graph.

@@ -147,7 +147,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             children,
             timers,
             asks,
-            unasked,
+            unsent,
         } = resumed;
         graph.settings.can_ask = self.driver.graphs.can_ask();
         let mut live = LiveGraph::new(graph, diagnostics);
@@ -183,9 +183,9 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         for child in children {
             self.recover_child(position, child).await?;
         }
-        if !unasked.is_empty() && self.driver.graphs.can_ask() {
+        if !unsent.is_empty() && self.driver.graphs.can_ask() {
             // Queued, not sent: the event of this run may be the answer.
-            let command = Command::AskApproval(unasked);
+            let command = Command::AskApproval(unsent);
             self.driver.graphs.work.commands.push_back((id, command));
         }
         Ok(())

@@ -126,14 +126,14 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             };
             let request = prompt.request();
             let host = self.driver.graphs.env.host.clone();
-            let asking = self
+            let call = self
                 .models
                 .ask(&host, &request, stream, &mut self.driver.graphs.writer);
             let end = self.driver.graphs.env.end;
             let reply = tokio::select! {
                 biased;
                 () = self.driver.cancel.cancelled() => return Err(Halt::Cancelled),
-                reply = asking => reply,
+                reply = call => reply,
                 () = tokio::time::sleep_until(end) => return Err(Halt::Deadline),
             };
             match reply {

@@ -94,14 +94,14 @@ impl AttemptTasks {
     }
 
     /// Queues the failure of an attempt whose task panicked.
-    pub(crate) fn broke(&mut self, key: &AttemptKey, error: &JoinError) {
+    pub(crate) fn task_panicked(&mut self, key: &AttemptKey, error: &JoinError) {
         tracing::error!(graph = %key.graph, action = %key.id, "executor panicked, its attempt fails: {error}");
         let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
         self.finish(key, failure);
     }
 
     /// Fails queued attempts of a graph whose start cannot be stored.
-    pub(crate) fn call_off(&mut self, graph: &GraphId) {
+    pub(crate) fn fail_queued(&mut self, graph: &GraphId) {
         let all = std::mem::take(&mut self.commands);
         for (id, command) in all {
             match command {

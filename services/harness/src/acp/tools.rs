@@ -32,21 +32,24 @@ impl AcpToolCalls {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => {
                 if let Some(text) = update["content"]["text"].as_str() {
-                    stage.speaker.append(text).await;
+                    stage.writer.append(text).await;
                 }
             }
             "agent_thought_chunk" if stage.shows_reasoning => {
                 if let Some(text) = update["content"]["text"].as_str() {
-                    let text = cut(text, stage.speaker.part_bytes());
-                    stage.speaker.tell("thought", json!({"text": text})).await;
+                    let text = cut(text, stage.writer.part_bytes());
+                    stage
+                        .writer
+                        .send_custom("thought", json!({"text": text}))
+                        .await;
                 }
             }
             "tool_call" | "tool_call_update" => self.show_call(update, stage).await,
             "plan" => {
-                let entries = bounded(&update["entries"], stage.speaker.part_bytes());
+                let entries = bounded(&update["entries"], stage.writer.part_bytes());
                 stage
-                    .speaker
-                    .tell("plan", json!({"entries": entries}))
+                    .writer
+                    .send_custom("plan", json!({"entries": entries}))
                     .await;
             }
             _ => {}
@@ -65,17 +68,17 @@ impl AcpToolCalls {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
-        let bytes = stage.speaker.part_bytes();
+        let bytes = stage.writer.part_bytes();
         let name = name_of(&call.merged);
         if is_new {
             // Text after a tool call is a new step of the answer, not the rest of the sentence before.
-            stage.speaker.new_paragraph();
+            stage.writer.new_paragraph();
             let parameters = json!({
                 "title": call.merged["title"], "kind": call.merged["kind"], "locations": bounded(&call.merged["locations"], bytes),
                 "input": bounded(&call.merged["rawInput"], bytes),
             });
             stage
-                .speaker
+                .writer
                 .tool_started(id, &name, without_nulls(parameters))
                 .await;
         }
@@ -96,7 +99,7 @@ impl AcpToolCalls {
         });
         let error = (status == "failed").then(|| shown_text(&call.merged));
         stage
-            .speaker
+            .writer
             .tool_completed((id, &name), without_nulls(result), error)
             .await;
         for diff in diffs(&call.merged) {
@@ -104,7 +107,7 @@ impl AcpToolCalls {
                 "tool_call_id": id, "path": diff["path"],
                 "old": bounded(&diff["oldText"], bytes), "new": bounded(&diff["newText"], bytes),
             });
-            stage.speaker.tell("diff", without_nulls(data)).await;
+            stage.writer.send_custom("diff", without_nulls(data)).await;
         }
     }
 

@@ -60,13 +60,13 @@ impl TurnEvents {
     pub(super) async fn finish(&mut self, result: &Map<String, Value>, stage: &mut TurnStage) {
         let answer = result.get("result").and_then(Value::as_str);
         let answer = answer.unwrap_or_default();
-        self.text.finish(answer, &mut stage.speaker).await;
+        self.text.finish(answer, &mut stage.writer).await;
     }
 
     async fn show_event(&mut self, event: &Value, stage: &mut TurnStage) {
         match event["type"].as_str().unwrap_or_default() {
             "message_start" => {
-                self.text.begin(&mut stage.speaker);
+                self.text.begin(&mut stage.writer);
                 self.message = event["message"]["id"].as_str().map(str::to_owned);
                 self.has_streamed_reasoning = false;
             }
@@ -79,11 +79,11 @@ impl TurnEvents {
         match delta["type"].as_str().unwrap_or_default() {
             "text_delta" => {
                 let text = delta["text"].as_str().unwrap_or_default();
-                self.text.add_delta(text, &mut stage.speaker).await;
+                self.text.add_delta(text, &mut stage.writer).await;
             }
             "thinking_delta" if stage.shows_reasoning => {
                 self.has_streamed_reasoning = true;
-                tell_thought(&delta["thinking"], stage).await;
+                send_reasoning(&delta["thinking"], stage).await;
             }
             _ => {}
         }
@@ -94,22 +94,22 @@ impl TurnEvents {
         let id = message["id"].as_str();
         // A new id: after a broken stream, Claude Code repeats the request without streaming.
         if id.is_some() && self.message.is_some() && id != self.message.as_deref() {
-            self.text.begin(&mut stage.speaker);
+            self.text.begin(&mut stage.writer);
             self.text.end();
             self.has_streamed_reasoning = false;
         }
         self.message = id.map(str::to_owned).or(self.message.take());
         if let Some(text) = message["content"].as_str() {
-            self.text.add_complete(text, &mut stage.speaker).await;
+            self.text.add_complete(text, &mut stage.writer).await;
         }
         for block in blocks(message) {
             match block["type"].as_str().unwrap_or_default() {
                 "text" => {
                     let text = block["text"].as_str().unwrap_or_default();
-                    self.text.add_complete(text, &mut stage.speaker).await;
+                    self.text.add_complete(text, &mut stage.writer).await;
                 }
                 "thinking" if stage.shows_reasoning && !self.has_streamed_reasoning => {
-                    tell_thought(&block["thinking"], stage).await;
+                    send_reasoning(&block["thinking"], stage).await;
                 }
                 "tool_use" => self.start(block, stage).await,
                 _ => {}
@@ -127,10 +127,10 @@ impl TurnEvents {
         {
             return;
         }
-        stage.speaker.new_paragraph();
-        let input = bounded(&block["input"], stage.speaker.part_bytes());
+        stage.writer.new_paragraph();
+        let input = bounded(&block["input"], stage.writer.part_bytes());
         stage
-            .speaker
+            .writer
             .tool_started(id, name, json!({"input": input}))
             .await;
     }
@@ -145,21 +145,21 @@ impl TurnEvents {
         if !self.ended.insert(id.to_owned()) {
             return;
         }
-        let output = bounded(&block["content"], stage.speaker.part_bytes());
+        let output = bounded(&block["content"], stage.writer.part_bytes());
         let error = (block["is_error"] == true).then(|| shown_text(&block["content"]));
         stage
-            .speaker
+            .writer
             .tool_completed((id, name), json!({"output": output}), error)
             .await;
     }
 }
 
-async fn tell_thought(text: &Value, stage: &mut TurnStage) {
-    let text = cut(
-        text.as_str().unwrap_or_default(),
-        stage.speaker.part_bytes(),
-    );
-    stage.speaker.tell("thought", json!({"text": text})).await;
+async fn send_reasoning(text: &Value, stage: &mut TurnStage) {
+    let text = cut(text.as_str().unwrap_or_default(), stage.writer.part_bytes());
+    stage
+        .writer
+        .send_custom("thought", json!({"text": text}))
+        .await;
 }
 
 fn blocks(message: &Value) -> impl Iterator<Item = &Value> {
@@ -331,7 +331,7 @@ mod tests {
             }
             let result = json!({"result": answer});
             events.finish(result.as_object().unwrap(), &mut stage).await;
-            stage.speaker.complete(Vec::new()).await;
+            stage.writer.complete(Vec::new()).await;
         });
         completed(&results.await)
     }

@@ -26,21 +26,24 @@ impl TurnItems {
         match method {
             "item/agentMessage/delta" => {
                 let delta = params["delta"].as_str().unwrap_or_default();
-                self.text.add_delta(delta, &mut stage.speaker).await;
+                self.text.add_delta(delta, &mut stage.writer).await;
             }
             "item/reasoning/summaryTextDelta" if stage.shows_reasoning => {
                 let text = cut(
                     params["delta"].as_str().unwrap_or_default(),
-                    stage.speaker.part_bytes(),
+                    stage.writer.part_bytes(),
                 );
-                stage.speaker.tell("thought", json!({"text": text})).await;
+                stage
+                    .writer
+                    .send_custom("thought", json!({"text": text}))
+                    .await;
             }
             "item/started" if params["item"]["type"] == "agentMessage" => {
-                self.text.begin(&mut stage.speaker);
+                self.text.begin(&mut stage.writer);
             }
             "item/completed" if params["item"]["type"] == "agentMessage" => {
                 let text = params["item"]["text"].as_str().unwrap_or_default();
-                self.text.add_complete(text, &mut stage.speaker).await;
+                self.text.add_complete(text, &mut stage.writer).await;
                 // Completed text stays: a retry of the stream replaces the unfinished item only.
                 self.text.keep();
             }
@@ -48,15 +51,18 @@ impl TurnItems {
                 let reason = params["error"]["message"].as_str().unwrap_or("no reason");
                 let reason = cut(reason, 1_000);
                 stage
-                    .speaker
+                    .writer
                     .log(format!("Codex tries again: {reason}"))
                     .await;
             }
             "item/started" => self.start(&params["item"], stage).await,
             "item/completed" => self.end(&params["item"], stage).await,
             "turn/plan/updated" => {
-                let plan = bounded(&params["plan"], stage.speaker.part_bytes());
-                stage.speaker.tell("plan", json!({"entries": plan})).await;
+                let plan = bounded(&params["plan"], stage.writer.part_bytes());
+                stage
+                    .writer
+                    .send_custom("plan", json!({"entries": plan}))
+                    .await;
             }
             _ => {}
         }
@@ -71,8 +77,8 @@ impl TurnItems {
         }
         // Approval requests name the item by id and do not repeat its command or changes.
         self.items.insert(id.to_owned(), item.clone());
-        stage.speaker.new_paragraph();
-        let bytes = stage.speaker.part_bytes();
+        stage.writer.new_paragraph();
+        let bytes = stage.writer.part_bytes();
         let parameters = match item["type"].as_str() {
             Some("commandExecution") => {
                 json!({"command": bounded(&item["command"], bytes), "cwd": item["cwd"]})
@@ -80,7 +86,7 @@ impl TurnItems {
             Some("fileChange") => json!({"changes": bounded(&item["changes"], bytes)}),
             _ => json!({"arguments": bounded(&item["arguments"], bytes)}),
         };
-        stage.speaker.tool_started(id, &name, parameters).await;
+        stage.writer.tool_started(id, &name, parameters).await;
     }
 
     async fn end(&mut self, item: &Value, stage: &mut TurnStage) {
@@ -91,7 +97,7 @@ impl TurnItems {
         if self.items.remove(id).is_none() {
             return;
         }
-        let bytes = stage.speaker.part_bytes();
+        let bytes = stage.writer.part_bytes();
         let status = item["status"].as_str().unwrap_or_default();
         let result = match item["type"].as_str() {
             Some("commandExecution") => {
@@ -106,13 +112,13 @@ impl TurnItems {
         });
         let is_changed = error.is_none();
         stage
-            .speaker
+            .writer
             .tool_completed((id, &name), result, error)
             .await;
         if is_changed {
             for change in item["changes"].as_array().into_iter().flatten() {
                 let data = json!({"tool_call_id": id, "path": change["path"], "diff": bounded(&change["diff"], bytes)});
-                stage.speaker.tell("diff", data).await;
+                stage.writer.send_custom("diff", data).await;
             }
         }
     }
@@ -359,7 +365,7 @@ mod tests {
                 for (method, params) in &notifications {
                     items.show(method, params, &mut stage).await;
                 }
-                stage.speaker.complete(Vec::new()).await;
+                stage.writer.complete(Vec::new()).await;
             });
             assert_eq!(completed(&results.await), "All of it.");
         }

@@ -20,7 +20,7 @@ pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Pa
         | (PermissionMode::ReadOnly, ActionKind::Read | ActionKind::Fetch) => Ruling::Allow,
         (PermissionMode::ReadOnly, _) => Ruling::Refuse,
         (PermissionMode::AcceptEdits, ActionKind::Read | ActionKind::Edit)
-            if stays(permission, workspace) && !configures_programs(permission, workspace) =>
+            if is_inside(permission, workspace) && !configures_programs(permission, workspace) =>
         {
             Ruling::Allow
         }
@@ -32,7 +32,7 @@ pub(super) fn rule(mode: PermissionMode, permission: &Permission, workspace: &Pa
 pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
     let kind = permission.kind.as_str();
     if permission.kind == ActionKind::Edit
-        && stays(permission, workspace)
+        && is_inside(permission, workspace)
         && !configures_programs(permission, workspace)
     {
         return format!("{kind}:workspace");
@@ -46,7 +46,7 @@ pub(super) fn key(permission: &Permission, workspace: &Path) -> String {
 }
 
 /// True if all paths, at least one, are inside the workspace. Existing links are followed.
-fn stays(permission: &Permission, workspace: &Path) -> bool {
+fn is_inside(permission: &Permission, workspace: &Path) -> bool {
     !permission.paths.is_empty()
         && permission.paths.iter().all(|path| {
             let path = resolved(&workspace.join(path));

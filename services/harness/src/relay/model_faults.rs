@@ -52,13 +52,13 @@ impl ModelFaults {
     }
 
     /// Records a successful request.
-    pub(crate) fn see_answer(&self) {
+    pub(crate) fn record_success(&self) {
         let mut requests = self.requests();
         (requests.failed, requests.has_answer) = (None, true);
     }
 
     /// Records and logs a failed request, with the retry delay that the provider requests.
-    pub(crate) async fn see_failure(
+    pub(crate) async fn record_failure(
         &self,
         status: StatusCode,
         retry_after: Option<&str>,
@@ -134,10 +134,12 @@ mod tests {
         let results = results_of(|out| async move {
             let faults = ModelFaults::new(out);
             let limited = StatusCode::TOO_MANY_REQUESTS;
-            faults.see_failure(limited, Some("39"), b"slow down").await;
+            faults
+                .record_failure(limited, Some("39"), b"slow down")
+                .await;
             for _ in 0..300 {
                 let bad = StatusCode::BAD_REQUEST;
-                faults.see_failure(bad, None, BODY).await;
+                faults.record_failure(bad, None, BODY).await;
             }
         });
         let results = results.await;
@@ -157,7 +159,7 @@ mod tests {
             let faults = ModelFaults::new(out);
             let fail = async || {
                 faults
-                    .see_failure(StatusCode::BAD_REQUEST, None, BODY)
+                    .record_failure(StatusCode::BAD_REQUEST, None, BODY)
                     .await;
             };
             let repeated = "Error code: 400 - the \"prompt\" is too long for this model";
@@ -168,7 +170,7 @@ mod tests {
             let reason = faults.explain("Something went wrong.").unwrap();
             assert!(reason.starts_with("the provider answered 400: the"));
             // An error after an answer, as of a second step or of a title.
-            faults.see_answer();
+            faults.record_success();
             assert_eq!(faults.explain(repeated), None);
             fail().await;
             assert_eq!(faults.explain("The answer."), None);

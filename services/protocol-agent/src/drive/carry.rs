@@ -26,7 +26,7 @@ use crate::work::AttemptKey;
 use crate::writer::typed_result;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
-    pub(super) async fn carry_out(
+    pub(super) async fn execute_command(
         &mut self,
         position: usize,
         command: Command,
@@ -275,7 +275,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             return self.handle_records_error(position, error);
         }
         reach("ask.stored").await;
-        self.writer.send(human::asking(&request)).await;
+        self.writer.send(human::question_result(&request)).await;
         reach("ask.sent").await;
         Ok(())
     }

@@ -35,7 +35,7 @@ const AGAIN: &str = "again";
 const GIVE_UP: &str = "give_up";
 
 /// Result that sends a question.
-pub(crate) fn asking(request: &InteractionRequest) -> AgentRunResult {
+pub(crate) fn question_result(request: &InteractionRequest) -> AgentRunResult {
     let payload = ActionRequestedPayload {
         action: INTERACTION_REQUESTED.to_owned(),
         target: Value::Null,

@@ -80,7 +80,7 @@ impl CollectedOutput {
     }
 
     /// Marks the output as truncated.
-    pub(super) fn break_off(&mut self) {
+    pub(super) fn mark_truncated(&mut self) {
         self.is_cut = true;
     }
 

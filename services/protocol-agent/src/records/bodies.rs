@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::records::document::VERSION;
 use crate::records::error::RecordsError;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 
 /// Maximum bytes of one part. The gateway's limit is 10 MiB.
 const PART: usize = 8 << 20;
@@ -107,12 +107,12 @@ impl<H: RecordsHost> Bodies<H> {
         // The first part is last: with it, the body becomes visible and is complete.
         for (at, chunk) in chunks.enumerate() {
             let key = format!("{key}.p{}", at + 1);
-            tried(|| self.host.blob_put(&key, chunk.to_vec())).await?;
+            with_retries(|| self.host.blob_put(&key, chunk.to_vec())).await?;
         }
         let mut head = serde_json::to_vec(&line).unwrap_or_default();
         head.push(b'\n');
         head.extend_from_slice(first);
-        tried(|| self.host.blob_put(&key, head.clone())).await?;
+        with_retries(|| self.host.blob_put(&key, head.clone())).await?;
         Ok(content.len() as u64)
     }
 
@@ -123,7 +123,7 @@ impl<H: RecordsHost> Bodies<H> {
         name: &str,
     ) -> Result<Option<Value>, RecordsError> {
         let key = self.key(graph, name);
-        let Some(bytes) = tried(|| self.host.blob_get(&key)).await? else {
+        let Some(bytes) = with_retries(|| self.host.blob_get(&key)).await? else {
             return Ok(None);
         };
         let Some((line, first)) = self.opened(graph, &bytes) else {
@@ -132,7 +132,7 @@ impl<H: RecordsHost> Bodies<H> {
         let mut content = first.to_vec();
         for at in 1..line.parts {
             let key = format!("{key}.p{at}");
-            let Some(part) = tried(|| self.host.blob_get(&key)).await? else {
+            let Some(part) = with_retries(|| self.host.blob_get(&key)).await? else {
                 return Ok(None);
             };
             content.extend_from_slice(&part);
@@ -180,7 +180,7 @@ impl<H: RecordsHost> Bodies<H> {
         beginning: &str,
     ) -> Result<Vec<String>, RecordsError> {
         let prefix = self.key(graph, beginning);
-        let page = tried(|| self.host.blob_list(&prefix, None)).await?;
+        let page = with_retries(|| self.host.blob_list(&prefix, None)).await?;
         let all = self.key(graph, "");
         let names = page.keys.iter().filter_map(|key| key.strip_prefix(&all));
         Ok(names.map(str::to_owned).collect())
@@ -189,7 +189,7 @@ impl<H: RecordsHost> Bodies<H> {
     /// Removes up to 100 bodies of a graph; true if none remains.
     pub(super) async fn remove(&self, graph: &GraphId) -> Result<bool, RecordsError> {
         let prefix = self.key(graph, "");
-        let page = tried(|| self.host.blob_list(&prefix, None)).await?;
+        let page = with_retries(|| self.host.blob_list(&prefix, None)).await?;
         for key in &page.keys {
             self.host.blob_delete(key).await?;
         }

@@ -21,7 +21,7 @@ use crate::records::bodies::Bodies;
 use crate::records::document::StateDocument;
 use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{ClosedEntry, Index};
 use crate::records::save::head_key;
 
@@ -136,7 +136,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         self.archive.index.change(&self.host, close).await?;
         reach("close.index").await;
         let key = head_key(&id);
-        tried(|| self.host.state_delete(&key)).await?;
+        with_retries(|| self.host.state_delete(&key)).await?;
         self.driven.held.remove(&id);
         Ok(())
     }

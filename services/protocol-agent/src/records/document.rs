@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::records::error::RecordsError;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 
 /// Format version of stored records.
 pub(super) const VERSION: u16 = 1;
@@ -91,7 +91,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
     }
 
     async fn reload(&mut self, host: &impl RecordsHost) -> Result<(), RecordsError> {
-        let entry = tried(|| host.state_get(self.key)).await?;
+        let entry = with_retries(|| host.state_get(self.key)).await?;
         self.version = entry.as_ref().map(|entry| entry.version);
         self.value = match entry.map(|entry| read(entry.value, &self.conversation)) {
             Some(StoredRecord::Here(value)) => value,
@@ -124,13 +124,13 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
             }
             let value = named(&self.conversation, &next);
             let version = self.version;
-            match tried(|| host.state_put(self.key, value.clone(), version)).await {
+            match with_retries(|| host.state_put(self.key, value.clone(), version)).await {
                 Ok(version) => {
                     self.value = next;
                     self.version = Some(version);
                     return Ok(());
                 }
-                Err(error) if is_outrun(&error) && rounds > 0 => {
+                Err(error) if is_version_conflict(&error) && rounds > 0 => {
                     rounds -= 1;
                     self.reload(host).await?;
                 }
@@ -141,7 +141,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
 }
 
 /// True if a conditional write failed because its version is outdated.
-pub(super) fn is_outrun(error: &runner_kit::HostError) -> bool {
+pub(super) fn is_version_conflict(error: &runner_kit::HostError) -> bool {
     // `not_found`: another run has removed the entry.
     error.is_conflict() || error.is_not_found()
 }

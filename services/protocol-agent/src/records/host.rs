@@ -14,7 +14,7 @@ pub type HostResult<T> = Result<T, HostError>;
 
 /// Storage area of the bodies, shared by all conversations of the agent.
 const AREA: StorageArea = StorageArea::Binding;
-/// Maximum calls of [`tried`], including the first.
+/// Maximum calls of [`with_retries`], including the first.
 const TRIES: u32 = 4;
 /// Backoff before the first retry; it doubles.
 const PAUSE: Duration = Duration::from_millis(150);
@@ -128,7 +128,7 @@ impl RecordsHost for Host {
 }
 
 /// Retries a call with exponential backoff while it fails with a retryable error, at most [`TRIES`] calls.
-pub(super) async fn tried<T, F: Future<Output = HostResult<T>>>(
+pub(super) async fn with_retries<T, F: Future<Output = HostResult<T>>>(
     mut call: impl FnMut() -> F,
 ) -> HostResult<T> {
     let mut pause = PAUSE;

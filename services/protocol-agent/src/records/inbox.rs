@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::records::RunIdentity;
 use crate::records::document::{StoredRecord, named, read};
 use crate::records::error::RecordsError;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 
 /// Key prefix of answers.
 const INBOX: &str = "apd.in.";
@@ -51,7 +51,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
         }
         let key = key(&submission.interaction);
         // Unconditional: a repeated answer to the same question replaces the first one.
-        tried(|| self.host.state_put(&key, value.clone(), None)).await?;
+        with_retries(|| self.host.state_put(&key, value.clone(), None)).await?;
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
     pub async fn taken(&self, interaction: &str) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let key = key(interaction);
-        tried(|| self.host.state_delete(&key)).await?;
+        with_retries(|| self.host.state_delete(&key)).await?;
         Ok(())
     }
 
@@ -67,12 +67,12 @@ impl<H: RecordsHost> AnswerInbox<H> {
     pub(super) async fn read(&self, keys: &[String]) -> Result<Vec<Submission>, RecordsError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
-            let Some(entry) = tried(|| self.host.state_get(key)).await? else {
+            let Some(entry) = with_retries(|| self.host.state_get(key)).await? else {
                 continue;
             };
             match read::<Submission>(entry.value, &self.me.conversation()) {
                 StoredRecord::Here(one) if self.now.saturating_sub(one.at) > RETENTION => {
-                    tried(|| self.host.state_delete(key)).await?;
+                    with_retries(|| self.host.state_delete(key)).await?;
                 }
                 StoredRecord::Here(one) => found.push(one),
                 StoredRecord::Absent | StoredRecord::Later(_) => {}

@@ -17,10 +17,10 @@ use crate::failpoint::reach;
 use crate::records::allowances::{self, Allowances};
 use crate::records::bodies::Bodies;
 use crate::records::digests::{self, DigestList};
-use crate::records::document::{StateDocument, StoredRecord, is_outrun, named, read};
+use crate::records::document::{StateDocument, StoredRecord, is_version_conflict, named, read};
 use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{self, Index, OpenEntry};
 use crate::records::reconcile::{RecoveryFacts, findings};
 use crate::records::save::{DrivenGraph, DrivenGraphs, HEADS, head_key};
@@ -93,7 +93,11 @@ impl<H: RecordsHost> GraphRecords<H> {
             StateDocument::<Index>::read(host, index::KEY, &conversation),
             StateDocument::<DigestList>::read(host, digests::KEY, &conversation),
             StateDocument::<Allowances>::read(host, allowances::KEY, &conversation),
-            async { Ok(tried(|| host.state_list("apd.", MAX_HEADS * 2)).await?.keys) },
+            async {
+                Ok(with_retries(|| host.state_list("apd.", MAX_HEADS * 2))
+                    .await?
+                    .keys)
+            },
         )?;
         loaded.digests.clone_from(&digests.value.digests);
         records.digests = digests;
@@ -123,7 +127,7 @@ impl<H: RecordsHost> GraphRecords<H> {
             // A run died after it closed the graph and before it removed the head.
             if self.archive.is_closed(&id) {
                 let key = head_key(&id);
-                tried(|| self.host.state_delete(&key)).await?;
+                with_retries(|| self.host.state_delete(&key)).await?;
                 continue;
             }
             match self.adopt(&id).await? {
@@ -149,8 +153,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         self.archive.index.change(&self.host, mend).await
     }
 
-    /// Takes over a graph unless a live run drives it: at the start of a run, after a lost lease, or when the other run
-    /// may have ended.
+    /// Takes over a graph unless a live run drives it.
     pub async fn adopt(&mut self, id: &GraphId) -> Result<Adoption, RecordsError> {
         self.needs_storage()?;
         self.driven.held.remove(id);
@@ -171,12 +174,12 @@ impl<H: RecordsHost> GraphRecords<H> {
             let value = named(&self.me.conversation(), &*head);
             let key = head_key(id);
             // Conditional write: of several runs, only one wins the graph.
-            match tried(|| self.host.state_put(&key, value.clone(), Some(version))).await {
+            match with_retries(|| self.host.state_put(&key, value.clone(), Some(version))).await {
                 Ok(version) => {
                     reach("adopt.taken").await;
                     return self.resume(id, *head, version, &owner.run).await;
                 }
-                Err(error) if is_outrun(&error) => {}
+                Err(error) if is_version_conflict(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -274,13 +277,13 @@ impl<H: RecordsHost> GraphRecords<H> {
             children: findings.children,
             timers: findings.timers,
             asks: findings.asks,
-            unasked: findings.unasked,
+            unsent: findings.unsent,
         })))
     }
 
     async fn find(&self, id: &GraphId) -> Result<StoredHead, RecordsError> {
         let key = head_key(id);
-        let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
+        let Some(entry) = with_retries(|| self.host.state_get(&key)).await? else {
             return Ok(StoredHead::Absent);
         };
         Ok(match read(entry.value, &self.me.conversation()) {
@@ -317,24 +320,24 @@ impl<H: RecordsHost> GraphRecords<H> {
 
 /// True if a run has not ended. An absent run has ended and was removed.
 async fn is_live(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
-    let status = tried(|| host.run_status(run)).await?;
+    let status = with_retries(|| host.run_status(run)).await?;
     Ok(status.is_some_and(|status| !status.is_terminal()))
 }
 
 /// True if a run has completed. An absent run has ended and was removed.
 async fn has_completed(host: &impl RecordsHost, run: &str) -> Result<bool, RecordsError> {
-    let status = tried(|| host.run_status(run)).await?;
+    let status = with_retries(|| host.run_status(run)).await?;
     Ok(matches!(status, Some(RunStatus::Completed) | None))
 }
 
-/// Runs whose questions were certainly sent and not answered: completed runs, unless the last run that drove the graph
-/// died. That one may have had the answer.
+/// Runs whose questions were certainly sent and not answered: completed ones, unless the last driving run died.
 async fn runs_that_ended(
     host: &impl RecordsHost,
     head: &GraphHead,
     before: &str,
 ) -> Result<BTreeSet<String>, RecordsError> {
     let mut ended = BTreeSet::new();
+    // A run that died may have had the answer.
     if head.asks.is_empty() || !has_completed(host, before).await? {
         return Ok(ended);
     }

@@ -10,7 +10,7 @@ use crate::failpoint::reach;
 use crate::records::document::named;
 use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{Index, OpenEntry};
 use crate::records::save::{DrivenGraph, head_key};
 use crate::records::{GraphRecords, OpenOutcome};
@@ -74,7 +74,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         let value = named(&conversation, &head);
         // Unconditional: the random id guarantees that the key is unused.
         let key = head_key(id);
-        let version = tried(|| self.host.state_put(&key, value.clone(), None)).await?;
+        let version = with_retries(|| self.host.state_put(&key, value.clone(), None)).await?;
         reach("open.head").await;
         let held = DrivenGraph {
             written: head.names(),

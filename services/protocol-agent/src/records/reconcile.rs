@@ -37,7 +37,7 @@ pub(super) struct RecoveryFindings {
     /// Open questions.
     pub(super) asks: Vec<PendingQuestion>,
     /// Approvals whose question has to be sent again.
-    pub(super) unasked: Vec<ApprovalRequest>,
+    pub(super) unsent: Vec<ApprovalRequest>,
 }
 
 /// Derives the findings for each action of a graph at its take-over.
@@ -108,7 +108,7 @@ impl RecoveryFindings {
                 }
             }
             Some(_) => self.expired(node),
-            None => self.unasked(node),
+            None => self.unsent(node),
         }
     }
 
@@ -134,9 +134,9 @@ impl RecoveryFindings {
         }
     }
 
-    fn unasked(&mut self, node: &Node) {
+    fn unsent(&mut self, node: &Node) {
         match node.state {
-            NodeState::Waiting(Wait::Approval) => self.unasked.extend(request(node)),
+            NodeState::Waiting(Wait::Approval) => self.unsent.extend(request(node)),
             NodeState::Waiting(Wait::User) => self.recovered(node, RecoveredAttempt::Unknown),
             _ => {}
         }

@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::failpoint::reach;
 use crate::records::RunIdentity;
 use crate::records::bodies::Bodies;
-use crate::records::document::{StoredRecord, is_outrun, named, read};
+use crate::records::document::{StoredRecord, is_version_conflict, named, read};
 use crate::records::error::RecordsError;
 use crate::records::head::{GraphHead, HEAD_BYTES, HeadChange, Observation, PendingQuestion};
-use crate::records::host::{RecordsHost, tried};
+use crate::records::host::{RecordsHost, with_retries};
 
 /// Maximum bytes of all bodies of a graph.
 const GRAPH_BYTES: u64 = 256 << 20;
@@ -164,7 +164,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
             };
             let value = named(&head.stored.conversation, &head);
             let (key, version) = (head_key(id), held.version);
-            match tried(|| self.host.state_put(&key, value.clone(), version)).await {
+            match with_retries(|| self.host.state_put(&key, value.clone(), version)).await {
                 Ok(version) => {
                     held.version = Some(version);
                     held.written.extend(head.names());
@@ -173,7 +173,9 @@ impl<H: RecordsHost> DrivenGraphs<H> {
                     return Ok(());
                 }
                 // A retried write conflicts with itself if only the response of the first one was lost.
-                Err(error) if is_outrun(&error) => head = self.outrun(id, head).await?,
+                Err(error) if is_version_conflict(&error) => {
+                    head = self.resolve_conflict(id, head).await?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -181,9 +183,13 @@ impl<H: RecordsHost> DrivenGraphs<H> {
     }
 
     /// Handles another stored version: our own write with a lost response, or a take-over by another run.
-    async fn outrun(&mut self, id: &GraphId, head: GraphHead) -> Result<GraphHead, RecordsError> {
+    async fn resolve_conflict(
+        &mut self,
+        id: &GraphId,
+        head: GraphHead,
+    ) -> Result<GraphHead, RecordsError> {
         let key = head_key(id);
-        let Some(entry) = tried(|| self.host.state_get(&key)).await? else {
+        let Some(entry) = with_retries(|| self.host.state_get(&key)).await? else {
             return Err(self.lost(id, String::new()));
         };
         let stored: StoredRecord<GraphHead> = read(entry.value, &head.stored.conversation);

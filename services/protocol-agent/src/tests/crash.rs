@@ -262,8 +262,8 @@ async fn answers_may_precede_the_end_of_their_run() {
         .world()
         .runs
         .insert("r1".to_owned(), RunStatus::Running);
-    let left = one(&host, submit("r2", &question), None).await.unwrap();
-    assert_eq!(ending(&left).0, "run.completed");
+    let second_run = one(&host, submit("r2", &question), None).await.unwrap();
+    assert_eq!(ending(&second_run).0, "run.completed");
     assert_eq!(
         host.memory.effects("send"),
         0,

@@ -44,11 +44,11 @@ pub(crate) async fn converse<H: GraphAgentHost>(
     };
     let request = prompt.conversation();
     let mut models = ModelChain::new(env.config.models.clone());
-    let asking = models.ask(&env.host, &request, VisibleParts::Text, &mut writer);
+    let call = models.ask(&env.host, &request, VisibleParts::Text, &mut writer);
     let reply = tokio::select! {
         biased;
         () = cancel.cancelled() => return Err(Halt::Cancelled),
-        reply = asking => reply?,
+        reply = call => reply?,
         () = tokio::time::sleep_until(env.end) => return Err(Halt::Deadline),
     };
     env.usage.add(reply.usage.as_ref());

@@ -307,7 +307,7 @@ async fn open_questions_wait_until_they_expire() {
     let (records, loaded) = load(&second).await;
     let resumed = &loaded.mine[0];
     assert_eq!(resumed.asks.len(), 1);
-    assert!(resumed.events.is_empty() && resumed.unasked.is_empty());
+    assert!(resumed.events.is_empty() && resumed.unsent.is_empty());
     let (found, ask) = records.driven.ask(&question.interaction).unwrap();
     assert_eq!((found, ask.about), (graph.id.clone(), question.about));
     second.end(RunStatus::Completed);
@@ -331,8 +331,8 @@ async fn unsent_questions_are_sent_again() {
     first.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r2")).await;
     let resumed = &loaded.mine[0];
-    let [request] = &resumed.unasked[..] else {
-        panic!("{:?}", resumed.unasked)
+    let [request] = &resumed.unsent[..] else {
+        panic!("{:?}", resumed.unsent)
     };
     let node = graph.node(&"a".into()).unwrap();
     assert_eq!(Some(&request.hash), node.approval.as_ref());
@@ -352,11 +352,11 @@ async fn sends_questions_again_after_crash() {
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load(&second).await;
-    assert!(loaded.mine[0].unasked.is_empty());
+    assert!(loaded.mine[0].unsent.is_empty());
     second.end(RunStatus::Failed);
     let (records, loaded) = load(&first.begin("r3")).await;
     assert_eq!(
-        loaded.mine[0].unasked.len(),
+        loaded.mine[0].unsent.len(),
         1,
         "the dead run may have had the answer"
     );
