@@ -43,7 +43,7 @@ pub(crate) struct Outgoing {
 /// The files of one answer.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerFiles {
-    /// At most [`MOST_FILES`].
+    /// At most [`MAX_FILES`].
     pub(crate) files: Vec<Outgoing>,
     /// Undelivered files, each as its name and the reason.
     undelivered: Vec<String>,
@@ -136,7 +136,7 @@ impl AnswerFiles {
         self.undelivered.push(format!("{name}: {reason}"));
     }
 
-    /// Sentence with the undelivered files, at most [`MOST_FILES`] and the number of others. `None` if there are none.
+    /// Sentence with the undelivered files, at most [`MAX_FILES`] and the number of others. `None` if there are none.
     pub(crate) fn note(&self) -> Option<String> {
         let more = self.undelivered.len().saturating_sub(MAX_FILES);
         let mut named = self.undelivered[..self.undelivered.len() - more].join("; ");

@@ -1,4 +1,4 @@
-//! The binary `runnel-harness`.
+//! Command line of `runnel-harness`: serve, health check, sandbox check, and the sandbox wrapper.
 
 mod serve;
 

@@ -81,7 +81,7 @@ pub(crate) enum PermissionDecision {
     TooMany,
     /// No question can show all of the command.
     TooLong,
-    /// The run ends.
+    /// The run was cancelled, or its turn stops.
     Cancelled,
 }
 

@@ -18,7 +18,7 @@ pub(crate) use claude_code::{GRANTED as CLAUDE_GRANTED, READING as CLAUDE_READIN
 /// Timeout of an MCP tool call, without the wait for a permission.
 const TOOL_TIME: std::time::Duration = std::time::Duration::from_mins(10);
 
-/// Supported harness.
+/// Supported harness. The kebab-case name is part of runner ids and settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {

@@ -97,13 +97,13 @@ impl RpcSender {
             .await
     }
 
-    /// Sends a notification.
+    /// Sends a notification: a message without a response.
     pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), HarnessFailure> {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
             .await
     }
 
-    /// Answers a request.
+    /// Sends the result of a request. `id`: as received, also a text.
     pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), HarnessFailure> {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
             .await

@@ -234,6 +234,7 @@ impl HarnessRun {
         stored.map(str::to_owned)
     }
 
+    /// Stores session, runner and directory in the conversation's state, for the next run.
     async fn remember(&self, session: &str) {
         let state = &self.context.state.conversation;
         let directory = self.workspace.path.to_string_lossy();

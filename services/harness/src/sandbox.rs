@@ -51,7 +51,7 @@ pub struct Confinement {
     pub bind: Vec<u16>,
     /// User to run as, by name. Only root changes the user; any other process refuses a name that is not its own.
     pub user: Option<String>,
-    /// Resource limits.
+    /// Limits for each process, and of processes for the user.
     pub limits: ResourceLimits,
     /// Leaves files, TCP, signals and privileges open. User, limits, environment and descriptors are unaffected.
     pub is_open: bool,

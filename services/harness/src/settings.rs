@@ -74,7 +74,7 @@ pub struct HarnessSettings {
     unfit: OnceLock<Option<String>>,
 }
 
-/// Confinement of harnesses.
+/// Confinement of harnesses by Landlock, seccomp and namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxMode {
@@ -91,7 +91,7 @@ pub enum SandboxMode {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HarnessLimits {
-    /// Concurrent runs.
+    /// Maximum concurrent runs of the service; further ones are refused.
     pub live_runs: usize,
     pub memory_bytes: u64,
     pub processes: u64,
@@ -241,7 +241,7 @@ impl HarnessFile {
 }
 
 impl HarnessSettings {
-    /// `plugin:runnel/PRESET/NAME`.
+    /// Runner id: `plugin:runnel/PRESET/NAME`. Fails for a `name` that is no part of an id.
     pub fn runner_id(&self) -> anyhow::Result<RunnerId> {
         let id = format!("plugin:runnel/{}/{}", self.preset.name(), self.name);
         id.parse()
@@ -253,7 +253,7 @@ impl HarnessSettings {
         self.preset.native(self.native).unwrap_or_default()
     }
 
-    /// Command to start.
+    /// Configured command, or the preset's default.
     pub(crate) fn command(&self) -> &str {
         let own = self.command.as_deref();
         own.or_else(|| self.preset.command(self.is_native()))

@@ -33,7 +33,7 @@ impl StreamedText {
         (self.open, self.pending) = (None, None);
     }
 
-    /// Appends a delta.
+    /// Appends a delta, and remembers it until its complete text arrives.
     pub(crate) async fn add_delta(&mut self, text: &str, writer: &mut TurnWriter) {
         let start = writer.mark();
         let (_, pending) = self.pending.get_or_insert_with(|| (start, String::new()));

@@ -245,7 +245,7 @@ fn last_used(path: &Path) -> io::Result<SystemTime> {
     Ok(newest)
 }
 
-/// Disk usage of a tree in bytes, up to [`MOST_ENTRIES`] entries. Links are not followed.
+/// Disk usage of a tree in bytes, up to [`MAX_ENTRIES`] entries. Links are not followed.
 fn size_of(path: &Path) -> u64 {
     let (mut bytes, mut seen, mut waiting) = (0, 0, vec![path.to_path_buf()]);
     while let Some(directory) = waiting.pop() {

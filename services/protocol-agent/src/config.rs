@@ -63,11 +63,11 @@ pub struct Config {
 /// Model of the run with its granted operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelOption {
-    /// Model id.
+    /// Model id in the resource policy.
     pub id: String,
-    /// Grant of `stream`.
+    /// The grant includes `stream`.
     pub streams: bool,
-    /// Grant of `invoke`.
+    /// The grant includes `invoke`.
     pub invokes: bool,
     /// The provider accepts a pinned tool. Assumed until it refuses one.
     pub pins: bool,

@@ -38,7 +38,7 @@ pub(crate) struct ExecutorEnv<H> {
 /// Report of an executor.
 #[derive(Debug)]
 pub(crate) enum AttemptReport {
-    /// The attempt ended.
+    /// The attempt ended with this outcome.
     Finished(ActionOutcome),
     /// A child run continues the attempt.
     Spawned(RunId),

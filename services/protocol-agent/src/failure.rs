@@ -41,7 +41,7 @@ pub(crate) enum Halt {
     Cancelled,
     /// The run's time is over.
     Deadline,
-    /// The run fails.
+    /// The run fails with this error.
     Failed(GraphRunFailure),
 }
 

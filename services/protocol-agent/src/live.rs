@@ -56,7 +56,7 @@ pub(crate) enum GraphWait {
     User,
     /// The end of a child run.
     Child,
-    /// A timer.
+    /// A timer of a wait or a retry.
     Time,
     /// None: it is inactive.
     Nothing,

@@ -9,7 +9,7 @@ use protocol::resources::{
     ModelOperation, StateScope, StorageArea, ToolOperation,
 };
 
-/// Default runner id.
+/// Default runner id; the command line can replace it.
 pub const RUNNER_ID: &str = "plugin:runnel/protocol-agent/default";
 
 /// Manifest of the agent with this runner id.

@@ -40,7 +40,7 @@ pub(crate) struct ModelReply {
 pub(crate) enum VisibleParts {
     /// Nothing before the end of the output.
     Nothing,
-    /// The text.
+    /// The text outside of calls.
     Text,
     /// The message of an answer in the carrier's arguments.
     Answer,
@@ -53,7 +53,7 @@ pub(crate) enum ModelCallFailure {
     Overflow(HostError),
     /// The run has ended: cancelled, or past its deadline.
     Over(HostError),
-    /// No model answered.
+    /// All models of the chain failed.
     Silent {
         /// Error of the last model.
         last: String,

@@ -55,7 +55,7 @@ use document::StateDocument;
 /// Identity under which records are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunIdentity {
-    /// Run id.
+    /// Id of the run in the gateway.
     pub run: String,
     /// Attempt of the run. A later attempt takes over graphs of an earlier one.
     pub attempt: u32,
@@ -157,7 +157,7 @@ pub struct Resumed {
     pub children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub timers: Vec<(ActionId, u32, Millis)>,
-    /// Open questions.
+    /// Questions that were sent and have not expired.
     pub asks: Vec<PendingQuestion>,
     /// Approvals whose question may never have been sent: ask again.
     pub unsent: Vec<ApprovalRequest>,

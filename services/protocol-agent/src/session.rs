@@ -55,7 +55,7 @@ pub(crate) struct GraphDriver<H> {
 /// Turns of the conversation.
 #[derive(Debug)]
 pub(crate) struct RunTranscript {
-    /// Oldest first.
+    /// Turns of earlier runs, then those of this run.
     pub(crate) turns: Vec<TranscriptTurn>,
     /// Number of leading turns from earlier runs.
     pub(crate) earlier: usize,

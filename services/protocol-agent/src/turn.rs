@@ -32,7 +32,7 @@ const SHRINKS: u32 = 3;
 
 /// Next step after an output of the model.
 pub(crate) enum TurnStep {
-    /// The run ends.
+    /// The run ends successfully.
     End(SessionEnd),
     /// The loop continues with graphs or another model call.
     GoOn,

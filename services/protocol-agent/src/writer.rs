@@ -19,7 +19,7 @@ pub(crate) struct ResultWriter {
     out: ResultSender,
     streaming: bool,
     output_limit: OutputLimit,
-    /// Live text.
+    /// Text of the live note or answer.
     text: String,
     /// Bytes of the live text that were sent.
     sent: usize,

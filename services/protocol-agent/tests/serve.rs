@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 const BINARY: &str = env!("CARGO_BIN_EXE_runnel-protocol-agent");
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-/// Killed on drop.
+/// Service process. Killed on drop.
 struct ProtocolAgentProcess(Child);
 
 impl Drop for ProtocolAgentProcess {

@@ -20,7 +20,7 @@ pub struct ToolFacts {
     pub idempotency: Option<Idempotency>,
     /// Allowed readers of results.
     pub visibility: Visibility,
-    /// Labels for matching.
+    /// Labels by which a declaration can select the tool.
     pub capabilities: Vec<String>,
     /// Maximum concurrent calls; unlimited by default, within the run's limit.
     pub max_parallel: Option<u8>,
@@ -32,7 +32,7 @@ pub struct ToolFacts {
 pub struct Remote {
     /// Name in the catalogue.
     pub name: String,
-    /// Executor class.
+    /// Executor class: service or pipeline.
     #[serde(rename = "type")]
     pub kind: RemoteKind,
     /// Tool of the host that calls it.
@@ -49,7 +49,7 @@ pub struct Remote {
     /// Safety of repeated calls.
     #[serde(default)]
     pub idempotency: Idempotency,
-    /// Labels for matching.
+    /// Labels by which a declaration can select the remote.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// Read-only tool of the host that reports the outcome of a call by its `key`.
@@ -64,7 +64,7 @@ pub struct Remote {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemoteKind {
-    /// Named outside service.
+    /// Outside service with a single operation.
     Service,
     /// Named sequence of fixed steps.
     Pipeline,

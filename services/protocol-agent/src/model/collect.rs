@@ -22,9 +22,9 @@ pub(super) struct CollectedOutput {
 /// New content of one chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// New text.
+    /// Text to append, or the complete text after a replacement.
     pub(super) text: String,
-    /// The previous text was replaced: `text` is the complete new one.
+    /// The chunk replaced the previous text.
     pub(super) replaced: bool,
     /// New arguments of the first call.
     pub(super) arguments: String,

@@ -33,7 +33,7 @@ const NEWEST: usize = 8;
 /// Record of a closed graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClosedGraph {
-    /// Machine-readable result.
+    /// Result record of the graph as JSON.
     pub(super) record: Value,
     actions: BTreeMap<ActionId, ClosedAction>,
     /// Names of bodies with the model's output, transitions and observations.

@@ -16,7 +16,7 @@ const SHORT: usize = 400;
 /// Turns of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Digest {
-    /// Run id.
+    /// Id of the run in the gateway.
     pub run: String,
     /// Id of the event that started the run.
     pub event: String,

@@ -1,4 +1,4 @@
-//! Errors of records.
+//! Errors of records: lost leases, gateway failures, and reached bounds.
 
 use action_graph::ids::GraphId;
 use action_graph::record::RestoreError;
@@ -10,7 +10,7 @@ pub enum RecordsError {
     /// Another run drives the graph. This run aborts its attempts and sends no further results for it.
     #[error("run {run} drives graph {graph} now")]
     LeaseLost {
-        /// Graph id.
+        /// Graph that was taken over.
         graph: GraphId,
         /// Id of the run that drives the graph; empty if unknown.
         run: String,

@@ -39,9 +39,9 @@ pub struct PendingQuestion {
 /// Action of a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuestionSubject {
-    /// Action id.
+    /// Action that waits for the answer.
     pub id: ActionId,
-    /// Attempt number.
+    /// Attempt of the action, counted from 1.
     pub attempt: u32,
     /// Hash of the bound arguments, for approvals.
     pub hash: Option<String>,
@@ -70,13 +70,13 @@ pub(super) struct GraphHead {
     pub(super) source: String,
     /// Last [`RUNS`] runs that drove the graph.
     pub(super) runs: Vec<String>,
-    /// Last transitions.
+    /// Last transitions, at most [`RECENT`].
     pub(super) recent: Vec<Transition>,
     /// Names of bodies with earlier transitions.
     pub(super) segments: Vec<String>,
     /// Last [`OBSERVATIONS`] observations.
     pub(super) observations: Vec<Observation>,
-    /// Unanswered questions.
+    /// Questions of waiting actions, oldest first.
     pub(super) asks: Vec<PendingQuestion>,
     /// Total bytes of all bodies.
     pub(super) bytes: u64,

@@ -24,9 +24,9 @@ pub struct Submission {
     pub interaction: String,
     /// Id of the selected button.
     pub action: Option<String>,
-    /// Values by field.
+    /// Values of the form, by field id.
     pub values: JsonObject,
-    /// Arrival time.
+    /// Arrival time, in milliseconds since the epoch.
     pub at: Millis,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Index {
     pub(super) discarded: Vec<GraphId>,
 }
 
-/// Open graph.
+/// Index entry of an open graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct OpenEntry {
     pub(super) id: GraphId,
@@ -45,7 +45,7 @@ pub(super) struct OpenEntry {
     pub(super) at: Millis,
 }
 
-/// Closed graph.
+/// Index entry of a closed graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ClosedEntry {
     pub(super) id: GraphId,

@@ -21,7 +21,7 @@ pub(super) struct RecoveryFacts<'a> {
     pub(super) asks: &'a [PendingQuestion],
     /// Runs that completed, so that their questions were sent.
     pub(super) ended: &'a BTreeSet<String>,
-    /// Current time.
+    /// Time of the take-over.
     pub(super) now: Millis,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct RecoveryFindings {
     pub(super) children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
     pub(super) timers: Vec<(ActionId, u32, Millis)>,
-    /// Open questions.
+    /// Questions that were sent and have not expired.
     pub(super) asks: Vec<PendingQuestion>,
     /// Approvals whose question has to be sent again.
     pub(super) unsent: Vec<ApprovalRequest>,

@@ -1,4 +1,4 @@
-//! Resource limits.
+//! Resource limits (`setrlimit`). They are only lowered, never raised.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,4 +1,4 @@
-//! A catalogue, declarations of it, and runs that keep them.
+//! Fixtures: a catalogue, declarations for it, and runs that store them.
 
 use std::collections::BTreeSet;
 
