@@ -96,7 +96,7 @@ impl AttemptTasks {
     /// Queues the failure of an attempt whose task panicked.
     pub(crate) fn task_panicked(&mut self, key: &AttemptKey, error: &JoinError) {
         tracing::error!(graph = %key.graph, action = %key.id, "executor panicked, its attempt fails: {error}");
-        let failure = failed(Code::ExecutorFault, "the executor broke", Sent::Maybe);
+        let failure = failed(Code::ExecutorFault, "the executor panicked", Sent::Maybe);
         self.finish(key, failure);
     }
 
