@@ -172,7 +172,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             self.driver.graphs.work.set_timer(at, key);
         }
         let mut events = events;
-        // Its first run may have died between the open and the begin; a second begin has no effect.
+        // Its first run may have died between the open and the begin; a second begin only examines the graph again.
         events.push(GraphEvent::Begin);
         let graph = &self.driver.graphs.live_graphs[position].graph;
         // Only a decision of the model starts a plan.

@@ -137,7 +137,7 @@ impl<H: RecordsHost> Bodies<H> {
             };
             content.extend_from_slice(&part);
         }
-        // An interrupted overwrite mixes parts of two versions; their length differs.
+        // Another length means that a write was interrupted, or mixed with parts of an earlier version.
         let is_complete = content.len() == line.bytes;
         let content = is_complete.then(|| serde_json::from_slice(&content).ok());
         Ok(content.flatten())
