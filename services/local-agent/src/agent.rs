@@ -24,7 +24,7 @@ use crate::usage::UsageLog;
 
 /// No model of the configuration was granted.
 const NO_MODEL: &str = "runner.no_model";
-/// Neither the event nor the configuration says anything to a model.
+/// The event and the configuration have no input for a model.
 const NO_INPUT: &str = "runner.no_input";
 /// The configured timeout, or the gateway's deadline, has passed.
 const TIMEOUT: &str = "runner.timeout";
@@ -77,14 +77,16 @@ pub(crate) fn run_on(
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
+        // Outside of the cancellable future: a cancelled run still reports its usage and side effects.
         let (usage, side_effects) = (UsageLog::default(), SideEffects::default());
         let work = work(&context, &host, &out, (&usage, &side_effects));
         let ended = cancel.run_until_cancelled(work).await;
-        // A cancel that arrives before the terminal result is sent wins.
+        // A cancel that arrives before the terminal result is sent wins, even if the work has just completed.
         let ended = match ended {
             Some(ended) if !cancel.is_cancelled() => ended,
             _ => Err(AgentFailure::cancelled()),
         };
+        // Sent in every case: the gateway fails a run whose stream ends without a terminal result.
         out.send(terminal(ended, &usage, &side_effects)).await;
         Ok(())
     })
@@ -97,6 +99,7 @@ async fn work(
     (usage, side_effects): (&UsageLog, &SideEffects),
 ) -> Result<FinishKind, AgentFailure> {
     let config = Config::read(&context.config, &context.resources);
+    // The grant may have removed every configured model, so the error names the policy, too.
     if config.models.is_empty() {
         return Err(AgentFailure {
             code: NO_MODEL,
@@ -112,6 +115,7 @@ async fn work(
         side_effects,
     };
     let turns = turns::converse(&work, MessageWriter::new(out.clone(), context, &config));
+    // Covers assembly and all turns: a slow read of the history counts against the timeout, too.
     match config.timeout {
         None => turns.await,
         Some(time) => within(time, turns).await,
@@ -134,6 +138,7 @@ fn terminal(
     let usage = usage.total();
     let terminal = match ended {
         Ok(ending) => results::run_completed_because(ending.as_str()),
+        // A second run of the same event could repeat a write.
         Err(failure) => {
             let retryable = failure.retryable && !side_effects.any();
             results::run_failed(failure.code, failure.message, retryable)
@@ -171,12 +176,14 @@ impl AgentFailure {
 
 impl From<HostError> for AgentFailure {
     fn from(failed: HostError) -> Self {
+        // Before the generic mapping: a cancelled run and one past its deadline have codes of their own.
         if failed.is_cancelled() {
             return Self::cancelled();
         }
         if failed.is_deadline_exceeded() {
             return Self::timeout();
         }
+        // The reason names the gateway's cause (such as `upstream_timeout`), which the message omits.
         let reason = failed.details.get("reason").and_then(Value::as_str);
         let reason = reason
             .map(|reason| format!(" ({reason})"))

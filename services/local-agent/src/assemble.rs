@@ -41,9 +41,11 @@ pub(crate) async fn assemble(
     budget: RequestBudget,
 ) -> Result<AssembledRequest, HostError> {
     let current = reference_data::user_message(&context.input);
+    // Before any request: one artifact reference that the run may not read fails the complete model call.
     let current = pictures::of_now(current, context);
     let query = words(&context.input);
     let retrieving = retrieval::retrieve(host, config, query.trim());
+    // In this order: the checkpoint says where the history starts, the learned limit how much of it fits.
     let remembering = async {
         let (checkpoint, limit) = tokio::try_join!(
             state_of_conversation(host, context, checkpoint::KEY),
@@ -53,6 +55,7 @@ pub(crate) async fn assemble(
         let checkpoint = checkpoint
             .zip(conversation)
             .and_then(|(value, conversation)| Checkpoint::parse(&value, conversation));
+        // Of the primary model only: another model may have a larger window.
         let limit = limit
             .zip(config.models.first())
             .and_then(|(value, model)| LearnedLimit::tokens_of(value, &model.id, clock::now()));
@@ -60,6 +63,7 @@ pub(crate) async fn assemble(
         let history = history::read(host, context, config, &budget, checkpoint.as_ref()).await?;
         Ok::<_, HostError>((checkpoint, budget, history))
     };
+    // The three share no data, so the first request waits for the slowest of them only.
     let (retrieved, remembered, prompt) =
         tokio::try_join!(retrieving, remembering, prompt(host, context, config))?;
     let (checkpoint, budget, history) = remembered;
@@ -96,10 +100,14 @@ async fn prompt(
         match host.prompt().await {
             Ok(brought) => prompt = brought.unwrap_or_default(),
             Err(failed) => {
-                tracing::warn!("the prompt of the entry cannot be read: {}", over(failed)?);
+                tracing::warn!(
+                    "cannot read the entry's prompt, using the configured prompt: {}",
+                    over(failed)?
+                );
             }
         }
     }
+    // An entry may answer with an empty list; the operator's prompt must not be lost by that.
     if prompt.is_empty() {
         prompt.clone_from(&config.prompt);
     }
@@ -117,6 +125,7 @@ async fn state_of_conversation(
     context: &AgentRunContext,
     key: &str,
 ) -> Result<Option<Value>, HostError> {
+    // Without permission the gateway would reject the read; the check saves that call.
     let access = &context.context;
     if access.conversation_id.is_none() || !access.available_apis.state {
         return Ok(None);

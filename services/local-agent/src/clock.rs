@@ -17,6 +17,7 @@ const WEEKDAYS: [&str; 7] = [
     reason = "the one place where the agent reads the clock"
 )]
 pub(crate) fn now() -> i64 {
+    // A clock before 1970 reads as 0 instead of failing the run.
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -25,6 +26,7 @@ pub(crate) fn now() -> i64 {
 
 /// UTC day of an epoch second: `Thursday, 1970-01-01`.
 pub(crate) fn day(seconds: i64) -> String {
+    // Euclidean: seconds before 1970 belong to the day that contains them.
     let days = seconds.div_euclid(SECONDS_OF_DAY);
     let weekday = usize::try_from(days.rem_euclid(7)).unwrap_or_default();
     let (year, month, day) = civil(days);

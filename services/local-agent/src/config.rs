@@ -54,6 +54,7 @@ impl PictureLimits {
     /// Takes a picture out of the limits; false if it exceeds them. Then older pictures are not shown either, so
     /// that the shown ones are the newest.
     pub fn take(&mut self, bytes: u64) -> bool {
+        // A picture that does not fit leaves zeros, so that no older one is shown.
         let rest = self.count.checked_sub(1).zip(self.bytes.checked_sub(bytes));
         let is_within = rest.is_some();
         (self.count, self.bytes) = rest.unwrap_or_default();
@@ -111,6 +112,7 @@ impl Config {
             .unwrap_or(u32::MAX),
             pictures: PictureLimits {
                 count: size(integer(config, "context-history-pictures", 0, 4)),
+                // Before base64, which adds a third on the wire.
                 bytes: integer(config, "context-history-picture-bytes", 0, 8 * 1024 * 1024),
             },
             context: BudgetSettings {
@@ -125,6 +127,7 @@ impl Config {
 
 /// Integer under `key`; the default when it is absent or below `least`.
 fn integer(config: &JsonObject, key: &str, least: u64, default: u64) -> u64 {
+    // `as_u64` rejects strings, fractions and negative numbers, which then count as absent.
     let value = config.get(key).and_then(Value::as_u64);
     value.filter(|value| *value >= least).unwrap_or(default)
 }
@@ -156,6 +159,7 @@ fn models(selected: Option<&Value>, resources: &AgentResources) -> Vec<ModelChoi
             streams: granted.operations.contains(&ModelOperation::Stream),
             invokes: granted.operations.contains(&ModelOperation::Invoke),
         };
+        // A model may grant counting or reranking only; a duplicate would be called twice after a failure.
         if (model.streams || model.invokes) && !models.contains(&model) {
             models.push(model);
         }
@@ -167,6 +171,7 @@ fn timeout(value: Option<&Value>) -> Option<Duration> {
     let default = Some(Duration::from_mins(5));
     match value {
         None => default,
+        // Explicit null and 0 disable the agent's timeout; only an absent or malformed value means the default.
         Some(Value::Null) => None,
         Some(value) => match value.as_u64() {
             Some(0) => None,

@@ -158,6 +158,7 @@ impl AgentHost for Host {
             summary: None,
             grants: None,
             deadline_seconds: None,
+            // A retried call finds the child run of the first attempt, so that no second one starts.
             idempotency_key: key.to_owned(),
         };
         let child = self.child_runs().spawn(&request).await?;
@@ -165,6 +166,7 @@ impl AgentHost for Host {
     }
 
     async fn pull_steering(&self) -> HostCallResult<Vec<SteeringInputItem>> {
+        // All at once: the model sees them in one request.
         Host::pull_steering(self, SteeringMode::All, None).await
     }
 }

@@ -45,18 +45,21 @@ async fn main() -> anyhow::Result<()> {
     let log = EnvFilter::try_new(&cli.log).context("--log cannot be understood")?;
     tracing_subscriber::fmt()
         .with_env_filter(log)
+        // Standard output has only the address line, which scripts read.
         .with_writer(std::io::stderr)
         .init();
     let secret = secret(&cli)?;
     let listener = TcpListener::bind(cli.listen)
         .await
         .with_context(|| format!("cannot listen on {}", cli.listen))?;
+    // After the bind, because port 0 is known only then.
     say(&listener, &cli.runner_id)?;
 
     let stop = CancellationToken::new();
     let router = router(vec![LocalAgent::runner(cli.runner_id)], secret);
     let serving = serve(listener, router, stop.clone());
     let stopping = async {
+        // The guard cancels the server also when the signal handler cannot be installed.
         let _stop = stop.drop_guard_ref();
         stop_requested().await
     };
@@ -66,7 +69,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// Prints the only line on standard output: the agent's address, for people and scripts.
-#[expect(clippy::print_stdout, reason = "the first line says where we listen")]
+#[expect(clippy::print_stdout, reason = "scripts read the listen address")]
 fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
     println!("{id} listening on http://{}", listener.local_addr()?);
     Ok(())
@@ -74,7 +77,7 @@ fn say(listener: &TcpListener, id: &RunnerId) -> anyhow::Result<()> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a secret is no argument: arguments are seen by everybody on the machine"
+    reason = "process arguments are visible to all users of the machine"
 )]
 fn secret(cli: &Cli) -> anyhow::Result<SigningSecret> {
     let text = match &cli.secret_file {
@@ -83,6 +86,7 @@ fn secret(cli: &Cli) -> anyhow::Result<SigningSecret> {
         None => std::env::var("LOCAL_AGENT_SECRET")
             .context("no signing secret: set LOCAL_AGENT_SECRET or LOCAL_AGENT_SECRET_FILE to that of the runner endpoint")?,
     };
+    // Files end with a line break, which is no part of the secret.
     text.trim()
         .parse()
         .context("the signing secret cannot be used")

@@ -81,6 +81,7 @@ impl MessageWriter {
         if text.is_empty() {
             return;
         }
+        // A blank line separates the texts of two turns, which the client shows as one message.
         if self.turn > 0
             && self.said.len() == self.turn
             && !self.said.ends_with(char::is_whitespace)
@@ -88,6 +89,7 @@ impl MessageWriter {
             self.said.push_str("\n\n");
         }
         self.said.push_str(text);
+        // Withholds small deltas: together the deltas stay proportional to the text.
         if (self.said.len() - self.sent) * REPEATS >= self.said.len() {
             self.flush().await;
         }
@@ -96,6 +98,7 @@ impl MessageWriter {
     /// Retracts the text of this turn: it was reasoning.
     pub(crate) fn start_turn_over(&mut self) {
         self.said.truncate(self.turn);
+        // Only text that left this process must be retracted at the client.
         self.has_taken_back |= self.sent > self.turn;
         self.sent = self.sent.min(self.turn);
         self.told_whole = self.told_whole.min(self.turn);
@@ -110,6 +113,7 @@ impl MessageWriter {
 
     /// Ends the turn. Its tool calls go with its last delta.
     pub(crate) async fn end_turn(&mut self, calls: &[ToolCall]) {
+        // The final delta is sent even without new text: it ends the turn, or retracts what the client shows.
         let has_spoken = self.said.len() > self.turn;
         if has_spoken || self.has_taken_back || !calls.is_empty() {
             let calls = (!calls.is_empty()).then(|| shown(calls));
@@ -121,6 +125,7 @@ impl MessageWriter {
     /// that exceed the limit are left out, because results of their own report them. A text that exceeds the
     /// limit is sent as deltas only; the host builds the message.
     pub(crate) async fn complete(&mut self, last: &Message) {
+        // Clients without streaming may get the original message, with parts and fields that plain text lacks.
         let is_all = !self.streaming && last.plain_text() == self.said;
         let mut message = if self.said.is_empty() || is_all {
             Message {
@@ -131,6 +136,7 @@ impl MessageWriter {
         } else {
             Message::text("assistant", &self.said)
         };
+        // Measured as serialised, because the gateway counts bytes of the line.
         let mut completed = results::message_completed(message.clone(), Vec::new());
         if message.tool_calls.is_some() && !self.line_limit.holds(&completed.data) {
             message.tool_calls = None;
@@ -138,6 +144,7 @@ impl MessageWriter {
         }
         if self.line_limit.holds(&completed.data) {
             self.send(completed).await;
+        // No complete message fits: the unsent rest goes as deltas, even to clients without streaming.
         } else if self.sent < self.said.len() {
             self.tell(true, None).await;
         }
@@ -152,11 +159,13 @@ impl MessageWriter {
     /// Sends unsent text in as many deltas as needed. Tool calls that exceed the limit appear only in results of
     /// their own.
     async fn tell(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
+        // Half for new text; the rest for tool calls and the complete text of the same delta.
         let half = self.line_limit.half();
         let tool_calls = tool_calls.filter(|calls| half.half().holds(calls));
         loop {
             let new = half.beginning(&self.said[self.sent..]).to_owned();
             self.sent += new.len();
+            // Only the last piece is final and carries the calls: clients end the turn there.
             if self.sent == self.said.len() {
                 return self.chunk(new, is_final, tool_calls).await;
             }
@@ -181,9 +190,11 @@ impl MessageWriter {
             ..MessageChunk::default()
         };
         let mut payload = MessageDeltaPayload { chunk };
+        // A longer line would fail the run, so the complete text gives way.
         if !self.line_limit.holds(&payload) {
             payload.chunk.all_content = None;
         }
+        // Not reset without the complete text: the client still shows retracted text.
         if payload.chunk.all_content.is_some() {
             self.told_whole = self.sent;
             self.has_taken_back = false;
@@ -202,6 +213,7 @@ fn shown(calls: &[ToolCall]) -> Vec<ToolCall> {
 }
 
 fn is_streaming(context: &AgentRunContext) -> bool {
+    // A host without this metadata supports streaming.
     let host = context.runtime.metadata.get("streaming_supported");
     let host = host.and_then(Value::as_bool).unwrap_or(true);
     host && context.delivery.supports_streaming

@@ -96,7 +96,7 @@ impl Silence {
 impl From<&HostError> for Silence {
     fn from(failed: &HostError) -> Self {
         let reason = failed.details.get("reason").and_then(Value::as_str);
-        // A truncated or malformed answer may succeed at the next attempt.
+        // A truncated or malformed answer may succeed at the next attempt, although the call itself is not retryable.
         let is_passing = failed.retryable || reason == Some("upstream_malformed");
         Self {
             refused: usize::from(failed.code == "invalid_argument"),
@@ -135,6 +135,7 @@ impl ModelFallbacks {
         for (place, choice) in self.choices.iter().enumerate() {
             let failed = match ask_one(choice, host, request, message_writer).await {
                 Ok(answer) => {
+                    // Drops the failed models, so that later turns do not wait for them again.
                     let chosen = self.choices.swap_remove(place);
                     self.choices = vec![chosen];
                     return Ok(answer);
@@ -144,9 +145,11 @@ impl ModelFallbacks {
             match failed {
                 ModelFailure::Silent(failed) => {
                     let last = &failed.last;
+                    // No text was sent yet, so the next model can answer unnoticed.
                     tracing::warn!(model.id = choice.id, "model {} failed: {last}", choice.id);
                     silent = Some(failed.after(silent.as_ref()));
                 }
+                // Text was sent, or the run is over: another model cannot repair that.
                 last => return Err(last),
             }
         }
@@ -161,6 +164,7 @@ async fn ask_one(
     request: &LlmRequest,
     message_writer: &mut MessageWriter,
 ) -> Result<ModelAnswer, ModelFailure> {
+    // A client without streaming shows one message at the end; increments are useless to it.
     if message_writer.is_streaming() && choice.streams {
         let stream = host.stream_model(&choice.id, request).await;
         return listen(stream.map_err(before_first)?, message_writer).await;
@@ -171,6 +175,7 @@ async fn ask_one(
     }
     let said = host.invoke_model(&choice.id, request).await;
     let said = said.map_err(before_first)?;
+    // An empty answer counts as a failure, so that the next model gets its chance.
     if is_empty(&said.message) {
         return Err(empty());
     }
@@ -188,6 +193,7 @@ async fn listen(
     message_writer: &mut MessageWriter,
 ) -> Result<ModelAnswer, ModelFailure> {
     let mut collected = Collected::default();
+    // `StreamExt::next` is cancel safe: no event is lost if the pause ends first.
     loop {
         let next = if let Ok(next) = tokio::time::timeout(PAUSE, stream.next()).await {
             next
@@ -202,12 +208,15 @@ async fn listen(
                 if heard.starts_over {
                     message_writer.start_turn_over();
                 }
+                // A blank start is not shown: the model may still fail, and the next one starts anew.
                 if collected.has_begun() {
                     message_writer.append(&heard.text).await;
                 }
             }
+            // Nothing was shown yet: the failure may go to the next model.
             Err(failed) if !collected.has_begun() => return Err(before_first(failed)),
             Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            // A second model would repeat text that the user has already read.
             Err(failed) => return Err(ModelFailure::Broken(failed)),
         }
     }

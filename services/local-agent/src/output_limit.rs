@@ -19,6 +19,7 @@ impl LineLimit {
         let limits = context.runtime.metadata.get("limits");
         let told = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
         let told = ["line_bytes", "event_bytes"].into_iter().filter_map(told);
+        // The smaller of both limits: a result is one line and one event.
         let line = usize::try_from(told.min().unwrap_or(LINE_BYTES)).unwrap_or(usize::MAX);
         Self(line - line / AROUND)
     }
@@ -40,6 +41,7 @@ impl LineLimit {
         let mut chars = text.char_indices();
         let over = chars.find(|(at, char)| {
             bytes += bytes_of(*char);
+            // One character always passes: an empty prefix would loop forever in the writer.
             *at > 0 && bytes > self.0
         });
         &text[..over.map_or(text.len(), |(at, _)| at)]
@@ -50,6 +52,7 @@ impl LineLimit {
         let whole = serde_json::to_string(value).unwrap_or_default();
         serde_json::json!({
             "type": kind, "truncated": true, "reason": "limits.line_bytes",
+            // The other half is for the remaining fields of the payload.
             "original_bytes": whole.len(), "preview": self.half().beginning(&whole),
         })
     }

@@ -88,6 +88,7 @@ impl Toolbox {
             asking.filter(|asking| tools.iter().all(|tool: &LlmTool| tool.name != asking.name));
         let asks_agents = asking.is_some();
         tools.extend(asking);
+        // Sorted: the declaration is the same in each run, whatever the order of the grant.
         tools.sort_by(|one: &LlmTool, other| one.name.cmp(&other.name));
         let readers = resources.tools.iter();
         let readers = readers.filter(|tool| tool.effect == Some(ToolEffect::Read));
@@ -114,6 +115,7 @@ impl Toolbox {
             ToolExecution::Serial => 1,
         };
         if self.execution == ToolExecution::Parallel {
+            // All calls are reported before the first result, because they run at the same time.
             for call in calls {
                 message_writer
                     .send(started(call, message_writer.line_limit()))
@@ -127,7 +129,7 @@ impl Toolbox {
                         .send(started(call, message_writer.line_limit()))
                         .await;
                 }
-                // Stable across retries of this run: the gateway executes the call once.
+                // Stable across retries of this run, so that the gateway executes the call once.
                 let key = format!("turn-{turn}-call-{place}");
                 let outcome = self.call(host, side_effects, call, &key).await?;
                 message_writer
@@ -135,11 +137,13 @@ impl Toolbox {
                     .await;
                 Ok::<_, HostError>((place, outcome))
             };
+            // Boxed: the stream needs one type for all calls.
             work.boxed()
         });
         let work: Vec<_> = work.collect();
         let mut working = stream::iter(work).buffer_unordered(at_once);
         let mut outcomes: Vec<Option<ToolOutcome>> = calls.iter().map(|_| None).collect();
+        // Completion order: a slow call must not delay the results of others.
         while let Some(done) = working.next().await {
             let (place, outcome) = done?;
             outcomes[place] = Some(outcome);
@@ -159,6 +163,7 @@ impl Toolbox {
             "The answer was cut off (finish_reason {reason}), so this call was not made. Call again, with less in it."
         );
         let outcome = ToolOutcome::error(&error, self.max_result_chars);
+        // Reported as started and completed: clients pair both results.
         for call in calls {
             message_writer
                 .send(started(call, message_writer.line_limit()))
@@ -188,6 +193,7 @@ impl Toolbox {
         key: &str,
     ) -> Result<ToolOutcome, HostError> {
         let name = &call.function.name;
+        // The list of allowed names lets the model correct itself in the next turn.
         if !self.tools.iter().any(|tool| tool.name == *name) {
             let names: Vec<_> = self.tools.iter().map(|tool| tool.name.as_str()).collect();
             let allowed = match names.as_slice() {
@@ -202,23 +208,28 @@ impl Toolbox {
             Err(error) => return Ok(ToolOutcome::error(&error, self.max_result_chars)),
         };
         if self.asks_agents && name == agents::NAME {
+            // Before the call: if the response is lost, the child run may exist all the same.
             side_effects.add();
             return agents::ask(host, &parameters, key, self.max_result_chars).await;
         }
         let changes_nothing = self.readers.contains(name);
+        // Before the call, for the same reason. Tools without a declared effect count as writing.
         if !changes_nothing {
             side_effects.add();
         }
         let mut answer = host.call_tool(name, parameters.clone(), key).await;
         let was_lost = answer.as_ref().is_err_and(is_lost);
+        // Once only, and with the same key: the gateway returns the first call's result if there was one.
         if was_lost {
             answer = host.call_tool(name, parameters, key).await;
         }
         match answer {
             Ok(result) => Ok(ToolOutcome::of(result, self.max_result_chars)),
+            // The run is over: an error for the model would start another turn.
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
                 let mut error = format!("Tool execution failed: {}", failed.message);
+                // A repeated read is harmless, so the warning would only cost tokens.
                 if !changes_nothing && (was_lost || is_unknown(&failed)) {
                     error.push_str(UNKNOWN);
                 }
@@ -233,6 +244,7 @@ async fn describe(
     tool: &ToolResource,
 ) -> Result<Option<LlmTool>, HostError> {
     let (description, parameters) = match &tool.parameters {
+        // The grant may carry the schema, which saves a request per tool.
         Some(parameters) => (
             tool.description.clone().unwrap_or_default(),
             parameters.clone(),
@@ -242,6 +254,7 @@ async fn describe(
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
                 return Err(failed);
             }
+            // Without a schema the model would guess the arguments; the other tools stay usable.
             Err(failed) => {
                 let name = &tool.tool_name;
                 tracing::warn!(tool.name = name, "tool {name} is left out: {failed}");
@@ -300,6 +313,7 @@ fn tool_message(call: &ToolCall, text: String) -> Message {
 }
 
 fn started(call: &ToolCall, line_limit: LineLimit) -> protocol::result::AgentRunResult {
+    // Malformed arguments are shown as an empty object, because the payload demands one.
     let parameters = parameters(&call.function.arguments).unwrap_or_default();
     let payload = ToolCallStartedPayload {
         tool_call_id: call.id.clone(),
@@ -320,6 +334,7 @@ fn completed(
         tool_call_id: call.id.clone(),
         tool_name: call.function.name.clone(),
         result: result.map(|result| shown(result, "tool_result_preview", line_limit)),
+        // Half of the limit: the other half is for the result in the same payload.
         error: error.map(|error| line_limit.half().beginning(error).to_owned()),
     };
     known(ResultType::ToolCallCompleted, &payload)

@@ -36,11 +36,13 @@ pub(crate) async fn converse<H: AgentHost>(
 ) -> Result<FinishKind, AgentFailure> {
     let mut models = ModelFallbacks::new(work.config.models.clone());
     let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
+    // Tools and history are read at the same time: both need one or more calls to the gateway.
     let (tools, assembled) = tokio::try_join!(
         Toolbox::open(work.host, &work.context.resources, work.config),
         assemble(work.host, work.context, work.config, budget),
     )?;
     let mut window = MessageWindow::open(work, assembled, &tools.tools, models.first()).await?;
+    // Steering input may have arrived for a run whose event has no input.
     if window.is_empty() && !take_steering(work, &mut window).await? {
         return Err(AgentFailure::no_input());
     }
@@ -49,11 +51,14 @@ pub(crate) async fn converse<H: AgentHost>(
     loop {
         message_writer.begin_turn();
         let answer = ask(work, &mut models, &mut window, &tools, &mut message_writer).await?;
+        // Counted before the loop can fail, so that a failed run still reports what it cost.
         work.usage.add(answer.usage.clone());
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
         message_writer.end_turn(&calls).await;
+        // The user saw the answer as it came; the history gets the form that providers accept.
         let said = with_sound_arguments(without_thinking(&answer.message));
         window.answered(said, answer.usage.as_ref());
+        // Input that arrived while the model answered is answered in this run, not in the next.
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
                 message_writer.complete(&answer.message).await;
@@ -61,6 +66,7 @@ pub(crate) async fn converse<H: AgentHost>(
             }
             continue;
         }
+        // The user has seen the text of this answer; its calls are not executed.
         if batches == work.config.max_tool_iterations {
             stop(&calls, &mut message_writer).await;
             return Ok(FinishKind::Whole);
@@ -72,6 +78,7 @@ pub(crate) async fn converse<H: AgentHost>(
             cut => tools.refuse(&message_writer, &calls, cut).await,
         };
         window.push(batch.messages);
+        // The tool has answered the user; another turn would repeat it.
         if batch.terminates {
             message_writer.complete(&answer.message).await;
             return Ok(FinishKind::Whole);
@@ -89,6 +96,7 @@ async fn ask<H: AgentHost>(
     tools: &Toolbox,
     message_writer: &mut MessageWriter,
 ) -> Result<ModelAnswer, AgentFailure> {
+    // Before the request: an overflow costs a call to the provider.
     window.fit(models.first()).await?;
     let request = |window: &MessageWindow<'_, H>| LlmRequest {
         messages: window.messages(),
@@ -96,7 +104,7 @@ async fn ask<H: AgentHost>(
         remove_think: work.config.remove_think,
         ..LlmRequest::default()
     };
-    // Each remedy applies once.
+    // Each remedy applies once, so the loop ends.
     loop {
         let failed = match models
             .ask(work.host, &request(window), message_writer)
@@ -107,12 +115,17 @@ async fn ask<H: AgentHost>(
         };
         match &failed {
             ModelFailure::Overflow(_) if window.shrink(models.first()).await? => {
-                tracing::info!("the context was too large for the model: asking again with less");
+                tracing::info!(
+                    "request exceeded the model's context window, retrying with a smaller one"
+                );
             }
             ModelFailure::Silent(silence)
                 if silence.is_refusal() && window.leave_out_attachments() =>
             {
-                tracing::warn!("asking again without pictures and files: {}", silence.last);
+                tracing::warn!(
+                    "model rejected the request, retrying without pictures and files: {}",
+                    silence.last
+                );
             }
             _ => return Err(failed.into()),
         }
@@ -129,11 +142,12 @@ async fn take_steering<H: AgentHost>(
     }
     let items = match work.host.pull_steering().await {
         Ok(items) => items,
+        // Only cancel and deadline end the run: steering input is optional.
         Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
             return Err(failed.into());
         }
         Err(failed) => {
-            tracing::warn!("what came meanwhile cannot be read: {failed}");
+            tracing::warn!("cannot pull steering messages, continuing without: {failed}");
             return Ok(false);
         }
     };
@@ -151,8 +165,9 @@ async fn take_steering<H: AgentHost>(
 async fn stop(calls: &[ToolCall], message_writer: &mut MessageWriter) {
     tracing::warn!(
         calls = calls.len(),
-        "the run has reached its limit of tool iterations"
+        "tool iteration limit reached, ending the run without the pending calls"
     );
+    // A turn of its own: the notice follows the model's text as a new paragraph.
     message_writer.begin_turn();
     message_writer.append(STOPPED).await;
     message_writer.end_turn(&[]).await;
@@ -164,8 +179,10 @@ async fn stop(calls: &[ToolCall], message_writer: &mut MessageWriter) {
 impl From<ModelFailure> for AgentFailure {
     fn from(failed: ModelFailure) -> Self {
         let (message, retryable) = match failed {
+            // Cancel and deadline keep their codes; the others are failures of the model.
             ModelFailure::Over(failed) => return failed.into(),
             ModelFailure::Broken(failed) => {
+                // Part of the answer was sent; a retry would repeat it.
                 (format!("The model broke off: {}", failed.message), false)
             }
             ModelFailure::Overflow(failed) => (

@@ -31,12 +31,15 @@ impl UsageLog {
         for turn in &turns {
             add(&mut total, turn);
         }
+        // Calls without reported usage count, too: the sums are lower bounds then.
         total.insert("model_calls".to_owned(), json!(calls.len()));
         total.insert("turns".to_owned(), json!(newest(&turns)));
+        // Without a valid sum the run reports no usage rather than failing.
         serde_json::from_value(Value::Object(total)).ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<LlmTokenUsage>>> {
+        // A poisoned lock still guards a valid list: `push` is the only write.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,6 +53,7 @@ fn newest(turns: &[JsonObject]) -> &[JsonObject] {
         left = rest.unwrap_or(0);
         rest.is_some()
     };
+    // From the newest: old turns are the ones to leave out.
     let fitting = turns.iter().rev().take_while(fits).count();
     &turns[turns.len() - fitting..]
 }
@@ -76,6 +80,7 @@ fn add(total: &mut JsonObject, turn: &JsonObject) {
         let sum = match total.get(key) {
             None => value.clone(),
             Some(before) => match (before.as_i64(), value.as_i64()) {
+                // Integers stay integers: a float would round counts above 2^53.
                 (Some(before), Some(value)) => json!(before.saturating_add(value)),
                 _ => match (before.as_f64(), value.as_f64()) {
                     (Some(before), Some(value)) => json!(before + value),

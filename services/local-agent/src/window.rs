@@ -45,6 +45,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
         tools: &[LlmTool],
         model: &str,
     ) -> Result<Self, HostError> {
+        // Kept parallel: a stored summary needs the cursor of the last message that it covers.
         let (history, cursors): (Vec<_>, Vec<_>) = assembled
             .history
             .into_iter()
@@ -61,7 +62,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
             retrieved: assembled.retrieved,
             current: vec![assembled.current],
         };
-        // Nothing is counted yet; the tools are known to be sent.
+        // Tools are sent with each request but are no messages, so the first anchor is their estimate.
         let beside = serde_json::to_string(tools).unwrap_or_default();
         let anchor = (!tools.is_empty()).then(|| Anchor {
             messages: 0,
@@ -92,10 +93,12 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
 
     /// Appends the model's answer to the last request.
     pub(crate) fn answered(&mut self, message: Message, usage: Option<&LlmTokenUsage>) {
+        // Counted before the push: the provider's total covers the request and this answer.
         let messages = self.conversation.iter().count() + 1;
         self.conversation.current.push(message);
         let tokens = usage.and_then(|usage| usage.total_tokens);
         let tokens = tokens.and_then(|tokens| u64::try_from(tokens).ok());
+        // A total of 0 is an unknown one.
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
             self.anchor = Some(Anchor { messages, tokens });
         }
@@ -124,14 +127,17 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
     /// Compacts below the refused size, and stores the new limit for later runs; false when that was done before,
     /// or nothing can be left out.
     pub(crate) async fn shrink(&mut self, model: &str) -> Result<bool, HostError> {
+        // Once per turn: a second overflow shows that estimates do not help.
         if std::mem::replace(&mut self.has_shrunk, true) {
             return Ok(false);
         }
+        // Compared by estimates, so that a pass without effect is recognised without a host call.
         let before = estimate::conversation(&self.conversation);
         for _ in 0..SHRINKS {
             self.budget = self.budget.for_retry_below(self.sent);
             self.pass(model).await?;
             if estimate::conversation(&self.conversation) < before {
+                // Learned only after the request shrank: later runs start with this limit.
                 let limit = LearnedLimit {
                     model_id: model.to_owned(),
                     tokens: self.budget.input,
@@ -148,6 +154,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
     async fn pass(&mut self, model: &str) -> Result<(), HostError> {
         let host_model = WindowModel {
             work: self.work,
+            // An error ends the run, so the taken conversation need not be restored.
             model,
         };
         let conversation = std::mem::take(&mut self.conversation);
@@ -170,6 +177,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
                 "the context was compacted from {before} to {after} tokens"
             );
         }
+        // Before the cursors are renumbered, because the summary's cursor has an old index.
         self.store_summary(&compacted).await?;
         let remaining = compacted.remaining_history.into_iter();
         self.cursors = remaining
@@ -179,6 +187,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
     }
 
     async fn store_summary(&self, compacted: &Compacted) -> Result<(), HostError> {
+        // Without a cursor the next run could not tell where the summary ends.
         let last = compacted.omitted_history.checked_sub(1);
         let covered = last.and_then(|last| self.cursors.get(last)?.clone());
         let (Some(summary), Some(covers_until), Some(conversation_id)) = (
@@ -205,6 +214,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
             return Ok(());
         }
         match self.work.host.state_put(key, value).await {
+            // The run is over. Other failures only cost a repeated summary later.
             Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
             Err(failed) => {
                 tracing::warn!("cannot store state {key} of the conversation: {failed}");
@@ -229,6 +239,7 @@ impl<H: AgentHost> Counter for WindowModel<'_, H> {
             messages: messages.to_vec(),
             ..CountTokens::default()
         };
+        // Saves a host call.
         if request.messages.is_empty() {
             return Ok(0);
         }
@@ -238,6 +249,7 @@ impl<H: AgentHost> Counter for WindowModel<'_, H> {
 
 impl<H: AgentHost> Summarizer for WindowModel<'_, H> {
     async fn summarize(&self, request: SummaryRequest) -> Option<String> {
+        // Only with a grant to invoke: the call would be denied, and the local summary is as good.
         let models = &self.work.context.resources.models;
         let model = models.iter().find(|model| model.model_id == self.model)?;
         if !model.operations.contains(&ModelOperation::Invoke) {
@@ -251,7 +263,7 @@ impl<H: AgentHost> Summarizer for WindowModel<'_, H> {
         match self.work.host.invoke_model(self.model, &request).await {
             Ok(said) => Some(said.message.plain_text()),
             Err(failed) => {
-                tracing::warn!("the model has written no summary: {failed}");
+                tracing::warn!("model summary failed, summarizing locally: {failed}");
                 None
             }
         }

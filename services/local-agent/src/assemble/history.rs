@@ -48,12 +48,13 @@ pub(super) async fn read(
         return Ok(Vec::new());
     }
     let limit = config.history_fetch_limit.min(PAGE_ITEMS);
+    // Not fatal: the newest part of the history serves when the read after the checkpoint fails.
     if let Some(covered) = checkpoint.map(|checkpoint| &checkpoint.covers_until) {
         match since(host, covered, limit).await {
             Ok(items) => return Ok(remember(items, context, config)),
             Err(failed) => {
                 tracing::warn!(
-                    "the history since the summary cannot be read: {}",
+                    "cannot read history since the summary, reading its newest part instead: {}",
                     over(failed)?
                 );
             }
@@ -69,6 +70,7 @@ async fn since(
 ) -> Result<Vec<TranscriptItem>, HostError> {
     let mut items = Vec::new();
     let mut after = cursor.to_owned();
+    // A repeated cursor would fetch the same pages until the page limit.
     let mut seen = HashSet::new();
     for _ in 0..MOST_PAGES {
         let query = HistoryPageQuery {
@@ -111,15 +113,13 @@ async fn tail(
         let page = match page(host, query).await {
             Ok(page) => page,
             Err(failed) if failed.is_answer_too_large() => {
-                tracing::warn!(
-                    "the history before an item that is too large is left out: {failed}"
-                );
+                tracing::warn!("history before an item that is too large is left out: {failed}");
                 break;
             }
             Err(failed) => return Err(failed),
         };
         for item in &page.items {
-            // Texts only: pictures have limits of their own.
+            // Without pictures, which have limits of their own.
             let message = message_of(item, &mut PictureLimits::default());
             tokens += message.as_ref().map_or(0, estimate::message);
         }
@@ -149,6 +149,7 @@ async fn page(
 ) -> Result<Page<TranscriptItem>, HostError> {
     loop {
         match (host.history(&query).await, query.limit) {
+            // At a limit of 1 the item itself is too large, and the caller decides.
             (Err(failed), Some(limit)) if failed.is_answer_too_large() && limit > 1 => {
                 query.limit = Some((limit / SMALLER).max(1));
             }
@@ -173,6 +174,7 @@ fn remember(
         }
         (item, cursor.clone())
     });
+    // Newest first: the picture limits go to the latest pictures.
     let mut left = config.pictures;
     let mut newest_first: Vec<_> = cursors
         .collect::<Vec<_>>()
@@ -190,6 +192,7 @@ fn remember(
 /// Sequence number of the last user message before the current event.
 fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
     let current = &context.event.event_id;
+    // The transcript may contain the event itself; the gateway's number is the fallback if it does not.
     let own = items
         .iter()
         .find(|item| item.event_id == *current && item.role == "user");
@@ -212,6 +215,7 @@ fn message_of(item: &TranscriptItem, left: &mut PictureLimits) -> Option<Message
     let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
     let text = item.content.as_deref().filter(|text| !text.is_empty());
     let describe = text.map(|text| Message::text(&item.role, text));
+    // The stored message may be empty or unreadable; role and text serve then.
     let message = whole.filter(says_something).or(describe)?;
     let is_said = matches!(message.role.as_str(), "user" | "assistant" | "tool");
     if !is_said {

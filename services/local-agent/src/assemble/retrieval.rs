@@ -37,6 +37,7 @@ pub(super) async fn retrieve(
     let asked: Vec<_> = asked
         .map(|kb_id| host.retrieve(kb_id, &query).boxed())
         .collect();
+    // `buffered` keeps the order of the knowledge bases, which ranks passages without a rerank model.
     let found: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
     let mut passages = Vec::new();
     for (kb_id, found) in config.knowledge_bases.iter().zip(found) {
@@ -51,6 +52,7 @@ pub(super) async fn retrieve(
             }
         }
     }
+    // Blank passages would take ranks and tokens without any content.
     passages.retain(|passage| !passage.trim().is_empty());
     let Some(rerank) = &config.rerank else {
         passages.truncate(usize::try_from(config.retrieval_top_k).unwrap_or(usize::MAX));
@@ -64,6 +66,7 @@ pub(super) async fn retrieve(
         passages,
     )
     .await?;
+    // Also bounds the unranked fallback, which returns all passages.
     passages.truncate(rerank.top_k.max(1));
     Ok(passages)
 }
@@ -79,6 +82,7 @@ async fn ranked(
     if passages.is_empty() {
         return Ok(passages);
     }
+    // Above the limit the gateway rejects the call, and all passages would stay unranked.
     passages.truncate(MOST_RANKED);
     let request = Rerank {
         query: query.to_owned(),
@@ -89,16 +93,21 @@ async fn ranked(
     let ranked = match host.rerank(model, &request).await {
         Ok(ranked) => ranked,
         Err(failed) => {
-            tracing::warn!("passages keep their order: {}", over(failed)?);
+            tracing::warn!(
+                "reranking failed, keeping the order of the knowledge bases: {}",
+                over(failed)?
+            );
             return Ok(passages);
         }
     };
     let mut order: Vec<usize> = Vec::new();
     for place in ranked.iter().map(|result| result.index) {
+        // Indices come from a model's API: out of range would panic, duplicates would repeat a passage.
         if place < passages.len() && !order.contains(&place) {
             order.push(place);
         }
     }
+    // An empty or unusable ranking must not drop all passages.
     if order.is_empty() {
         return Ok(passages);
     }
@@ -116,6 +125,7 @@ fn text_of(entry: &RetrievalResultEntry) -> String {
 /// Longest prefix that is a valid query.
 fn beginning(text: &str) -> &str {
     let mut end = text.len().min(QUERY_BYTES);
+    // A cut inside a character would panic.
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -29,13 +29,14 @@ pub(super) struct Collected {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ChunkText {
     pub(super) text: String,
-    /// The earlier text was reasoning: `text` is the whole answer.
+    /// The earlier text was reasoning: `text` is the complete answer.
     pub(super) starts_over: bool,
 }
 
 impl Collected {
     /// Adds an event; returns its new text.
     pub(super) fn add(&mut self, event: LlmStreamEvent) -> ChunkText {
+        // A later report replaces an earlier one; adding would count tokens twice.
         if event.usage.is_some() {
             self.usage = event.usage;
         }
@@ -46,6 +47,7 @@ impl Collected {
             self.response_id.clone_from(&chunk.resp_message_id);
         }
         self.ending = self.ending.or(chunk.provider_specific_fields.as_ref());
+        // Read before the text is added: the first non-blank chunk also carries the blank start.
         let had_begun = self.has_begun();
         let starts_over = self.starts_over(&chunk);
         if starts_over {
@@ -110,6 +112,7 @@ impl Collected {
             self.places.get(place).copied()
         };
         let index = known.unwrap_or(self.calls.len());
+        // Skipped indices point to this call, too.
         while self.places.len() <= place {
             self.places.push(index);
         }
@@ -117,6 +120,7 @@ impl Collected {
         match self.calls.get_mut(index) {
             None => self.calls.push(call),
             Some(known) => {
+                // Some providers repeat the name in each chunk.
                 if known.function.name.is_empty() {
                     known.function.name = call.function.name;
                 }
@@ -154,6 +158,7 @@ pub(super) fn with_ids(mut message: Message) -> Message {
     for index in 0..calls.len() {
         let (before, rest) = calls.split_at_mut(index);
         let call = &mut rest[0];
+        // Two calls with one id would share one result; the model could not tell them apart.
         if !has_id(call) || before.iter().any(|other| other.id == call.id) {
             call.id = format!("call_{}", Uuid::new_v4().simple());
         }

@@ -13,9 +13,11 @@ pub(crate) fn without_thinking(message: &Message) -> Message {
     match &mut message.content {
         Some(MessageContent::Text(text)) => {
             let said = thinking::without_thinking(text);
+            // Trimmed only if something was removed: other texts stay byte for byte.
             if said.len() < text.len() {
                 said.trim().clone_into(text);
             }
+            // Some providers reject an empty text; no content is valid next to tool calls.
             if text.is_empty() {
                 message.content = None;
             }

@@ -78,7 +78,7 @@ async fn reports_agent_failures_to_model() {
         ),
         (
             Err(("conflict", "no more child runs".to_owned())),
-            "Error: The agent was not asked: no more child runs",
+            "Error: The agent was not called: no more child runs",
         ),
     ] {
         let host = asking_host();

@@ -37,7 +37,7 @@ pub(super) fn tool(agents: &[AgentResource]) -> Option<LlmTool> {
         "type": "object",
         "properties": {
             "agent": {"type": "string", "enum": names},
-            "prompt": {"type": "string", "description": "The whole task."},
+            "prompt": {"type": "string", "description": "The complete task."},
         },
         "required": ["agent", "prompt"],
         "additionalProperties": false,
@@ -71,9 +71,10 @@ pub(super) async fn ask(
             Ok(ToolOutcome::of(Value::String(answer_text(&child)), limit))
         }
         Ok(child) => Ok(ToolOutcome::error(&failure(&child), limit)),
+        // The run is over: an error for the model would start another turn.
         Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => Err(failed),
         Err(failed) => {
-            let error = format!("The agent was not asked: {}", failed.message);
+            let error = format!("The agent was not called: {}", failed.message);
             Ok(ToolOutcome::error(&error, limit))
         }
     }
@@ -90,6 +91,7 @@ fn answer_text(child: &ChildRun) -> String {
 fn failure(child: &ChildRun) -> String {
     let error = child.error.as_ref().map(RawJson::value);
     let why = error.and_then(|error| error["message"].as_str().map(str::to_owned));
+    // A run that ended without an error object has only a reason.
     let why = why.or_else(|| child.status_reason.clone());
     let status = child.status.as_str();
     format!(

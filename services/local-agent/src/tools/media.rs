@@ -11,6 +11,7 @@ pub(super) fn without_bytes(result: &Value) -> Option<Value> {
         _ => return None,
     };
     let mut has_changed = false;
+    // Not `any`, which would stop at the first changed block.
     for block in blocks {
         has_changed |= leave_out(block);
     }
@@ -29,6 +30,7 @@ fn leave_out(block: &mut Value) -> bool {
     let Some(Value::String(data)) = holder.get(key) else {
         return false;
     };
+    // Three bytes per four characters, without the padding.
     let bytes = data.trim_end_matches('=').len() * 3 / 4;
     holder.remove(key);
     holder.insert("omitted_bytes".to_owned(), json!(bytes));
@@ -38,6 +40,7 @@ fn leave_out(block: &mut Value) -> bool {
 /// Text for the model in place of a binary block.
 pub(super) fn note(block: &Value) -> Option<String> {
     let kind = kind_of(block)?;
+    // MCP nests the fields of an embedded resource one level deeper.
     let holder = block.get("resource").unwrap_or(block);
     let bytes = holder.get("omitted_bytes")?;
     let text = |key: &str| holder.get(key).and_then(Value::as_str);

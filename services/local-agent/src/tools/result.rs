@@ -41,15 +41,18 @@ impl ToolOutcome {
 
     /// Outcome of a result; shows at most `limit` characters.
     pub(super) fn of(mut result: Value, limit: usize) -> Self {
+        // The hint is for this agent; the model and the user must not see it.
         let hint = result
             .as_object_mut()
             .and_then(|result| result.remove("terminate"));
         let told = without_bytes(&result);
         let text = text_of(told.as_ref().unwrap_or(&result));
+        // MCP reports tool failures inside a successful response.
         if result.get("is_error") == Some(&Value::Bool(true)) {
             return Self::error(&text, limit);
         }
         let references = references(&result);
+        // References survive a cut: a path that is missing cannot be guessed by the model.
         let (text, shown) = if !references.is_empty() {
             let shown = with_references(told.unwrap_or(result), &text, &references, limit);
             (json!(shown).to_string(), shown)
@@ -78,12 +81,13 @@ fn text_of(result: &Value) -> String {
     let blocks = match result {
         Value::String(text) => return text.clone(),
         Value::Array(blocks) => Some(blocks),
-        // Result of an MCP tool with text blocks only.
+        // MCP result with text blocks only; structured content is passed on as JSON.
         Value::Object(result) if !result.contains_key("structured_content") => {
             result.get("content").and_then(Value::as_array)
         }
         _ => None,
     };
+    // One block of another kind makes the result JSON, so that no block is lost.
     let texts = blocks.and_then(|blocks| blocks.iter().map(text_block).collect::<Option<Vec<_>>>());
     match texts {
         Some(texts) if !texts.is_empty() => texts.join("\n"),
@@ -153,6 +157,7 @@ fn references(result: &Value) -> Vec<Value> {
 }
 
 fn collect(value: &Value, depth: usize, found: &mut Vec<Value>) {
+    // Tool output is untrusted: depth and count bound the search.
     if depth == 0 || found.len() >= MOST_REFERENCES {
         return;
     }
@@ -178,11 +183,12 @@ fn collect(value: &Value, depth: usize, found: &mut Vec<Value>) {
     }
 }
 
-/// Path with the short fields beside it.
+/// Path with the short fields of the same object.
 fn reference(path: &str, object: &JsonObject) -> Value {
     let mut reference = JsonObject::from_iter([("path".to_owned(), json!(path))]);
     for key in ["name", "type", "mime_type", "size", "size_bytes"] {
         match object.get(key) {
+            // Longer fields are content, which the preview shows.
             Some(Value::String(text)) if text.len() <= 512 => {
                 reference.insert(key.to_owned(), json!(text));
             }
