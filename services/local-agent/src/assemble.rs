@@ -45,7 +45,7 @@ pub(crate) async fn assemble(
     let current = pictures::of_now(current, context);
     let query = words(&context.input);
     let retrieving = retrieval::retrieve(host, config, query.trim());
-    // In this order: the checkpoint says where the history starts, the learned limit how much of it fits.
+    // Before the history: the checkpoint has the start of the history, the learned limit how much of it fits.
     let remembering = async {
         let (checkpoint, limit) = tokio::try_join!(
             state_of_conversation(host, context, checkpoint::KEY),

@@ -13,7 +13,7 @@ use runner_kit::{CancellationToken, SigningSecret, router, serve};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
-/// The Local Agent: an agent loop behind the runner API of Runnel.
+/// The Local Agent: an agent loop that serves the runner API of Runnel.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

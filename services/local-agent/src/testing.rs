@@ -144,7 +144,7 @@ impl TestHost {
     }
 }
 
-/// Stands for any model that summarises.
+/// Text of any model that summarises.
 pub(crate) const SUMMARISER: &str = "summariser";
 
 /// True when a request asks for a summary.

@@ -1,4 +1,4 @@
-//! Whole runs on a scripted host, checked by results and recorded calls.
+//! Complete runs on a scripted host, checked by results and recorded calls.
 
 mod agents;
 mod assembly;

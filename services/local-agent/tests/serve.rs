@@ -1,5 +1,5 @@
 //! Runs the binary as a service: start, request, stop.
-#![expect(clippy::unwrap_used, reason = "a test says what it needs")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
@@ -86,6 +86,6 @@ fn requires_secret_in_environment_or_file() {
         .unwrap();
     assert!(
         !String::from_utf8_lossy(&bad.stderr).contains("short"),
-        "a secret is not told"
+        "errors never contain the secret"
     );
 }

@@ -75,9 +75,12 @@ impl RequestBudget {
             };
         }
         let host = tokens(metadata, &WINDOW, &WINDOW_OF_MODEL);
+        // The operator's window is an upper bound, even if the model accepts more.
         let window = host.map_or(configured.window, |host| host.min(configured.window));
+        // A small window must not be all reserve.
         let reserve = configured.reserve.min((window / 4).max(1));
         let output = tokens(metadata, &OUTPUT, &OUTPUT_OF_MODEL);
+        // The summary is an answer, too: it must fit the output limit with a margin for estimates.
         let longest = output.map_or(u64::MAX, |output| output.min(reserve * 4 / 5));
         Self {
             window,

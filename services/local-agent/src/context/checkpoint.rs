@@ -40,6 +40,7 @@ impl Checkpoint {
     /// and the end of the history serves instead.
     pub fn parse(entry: &Value, conversation_id: &str) -> Option<Self> {
         let text = |name: &str| entry.get(name)?.as_str();
+        // Not parsed as a struct: other writers may leave out or change the informative fields.
         let is_ours = text("schema_version") == Some(SCHEMA_VERSION)
             && text("conversation_id") == Some(conversation_id);
         let summary = text("summary").filter(|summary| !Summary::parse(summary).is_empty());
@@ -66,12 +67,13 @@ impl Checkpoint {
 
     /// Message before the history. It is rendered anew, so that its content cannot close the tags.
     pub fn summary_message(&self) -> Option<Message> {
+        // The frame is rendered anew and may be larger than the stored one.
         let whole = estimate::text(&self.summary).saturating_add(200);
         Summary::parse(&self.summary).message(whole)
     }
 }
 
-/// Whole seconds of a number; other writers store fractions.
+/// Full seconds of a number; other writers store fractions.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a float becomes the closest integer there is"

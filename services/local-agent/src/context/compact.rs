@@ -39,7 +39,7 @@ pub struct Anchor {
 /// Result of a compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
-    /// Valid sequence within the budget. If the budget has no place for a few words of the user, the smallest
+    /// Valid sequence within the budget. If the budget is too small for a few words of the user, the smallest
     /// possible sequence; see `tokens_after`.
     pub conversation: RequestMessages,
     /// True when messages were shortened or left out.
@@ -100,6 +100,7 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     } else {
         Some(summarize(&mut conversation, &omitted, &limits, summarizer).await)
     };
+    // An empty summary is none: a checkpoint with it would hide the history.
     let summary = summary.filter(|text| !text.is_empty());
     fit::fit(&mut conversation, limits.target);
     let counted = tighten(&mut conversation, size.room(budget), counter).await?;
@@ -203,6 +204,7 @@ async fn measure<C: Counter + Sync>(
         Measured::Fits { tokens, anchor }
     };
     let mut known = None;
+    // Estimates first: most requests fit by far, and a count is a host call.
     if let Some(anchor) = anchor {
         let tail = &messages[anchor.messages..];
         let guess = estimate::messages(tail);
@@ -213,6 +215,7 @@ async fn measure<C: Counter + Sync>(
                 anchor: Some(anchor),
             });
         }
+        // Over by the known part: the tail's exact size cannot change the verdict.
         let is_over = anchor.tokens > budget.input;
         let tail = if is_over {
             guess
@@ -226,6 +229,7 @@ async fn measure<C: Counter + Sync>(
         known = Some(total);
     }
     let counted = counter.count(messages).await?;
+    // The larger of both: the anchor includes tools, which this count leaves out.
     let total = known.unwrap_or(counted).max(counted);
     if total <= budget.input {
         return Ok(fits(total));
@@ -243,7 +247,7 @@ impl Size {
         self.total.saturating_sub(self.counted)
     }
 
-    /// Budget of the messages: at least a quarter of the whole.
+    /// Budget of the messages: at least a quarter of the total.
     fn room(&self, budget: &RequestBudget) -> u64 {
         let beside = self.beside().min(budget.input / 4 * 3);
         (budget.input - beside).max(1)
@@ -251,6 +255,7 @@ impl Size {
 
     /// Budget in estimated tokens, scaled by the ratio of count and estimate.
     fn limits(&self, budget: &RequestBudget) -> PassLimits {
+        // Count and estimate differ by a factor that depends on the conversation.
         let scaled = |tokens| scaled(tokens, self.estimated, self.counted);
         PassLimits {
             target: scaled(self.room(budget)).max(1),
@@ -262,6 +267,7 @@ impl Size {
 }
 
 fn scaled(tokens: u64, to: u64, from: u64) -> u64 {
+    // 128 bits: a product of two token counts may exceed 64.
     let scaled = u128::from(tokens) * u128::from(to.max(1)) / u128::from(from.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
@@ -277,6 +283,7 @@ async fn summarize<S: Summarizer + Sync>(
     summarizer: &S,
 ) -> String {
     let previous = Summary::of_messages(&std::mem::take(&mut conversation.summaries));
+    // References of an older prose are collected, too, because the new summary replaces it.
     let references = previous.as_ref().map(|summary| {
         let in_prose = ReferenceList::of_text(&summary.prose);
         summary.references.clone().merged(in_prose)
@@ -348,6 +355,7 @@ async fn tighten<C: Counter + Sync>(
         // Overshoots more each time, so that the loop ends soon.
         let target = (fair - fair * (2 * round + 1) / 16).min(estimated.saturating_sub(1));
         fit::fit(conversation, target);
+        // Nothing is left to shorten.
         if estimate::conversation(conversation) == estimated {
             break;
         }

@@ -70,6 +70,7 @@ impl RequestMessages {
         let mut turns: Vec<_> = units
             .filter(|unit| self.current[unit.start].role != "user")
             .collect();
+        // Not yet answered by the model: its results would be lost in a summary.
         turns.pop();
         turns
     }

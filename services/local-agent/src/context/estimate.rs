@@ -72,7 +72,7 @@ pub fn messages(messages: &[Message]) -> u64 {
     messages.iter().map(message).sum()
 }
 
-/// Estimate of a whole request.
+/// Estimate of a complete request.
 pub fn conversation(conversation: &RequestMessages) -> u64 {
     conversation.iter().map(message).sum()
 }

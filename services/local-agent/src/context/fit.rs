@@ -18,7 +18,7 @@ const CUT: &str = "... [truncated]";
 const SHARE_OF_PROMPT: u64 = 8;
 
 /// Shortens a conversation to `target` estimated tokens, in this order: retrieved passages, summaries, oldest
-/// history, oldest turns of this run, end of the prompt, current messages. A target without a place for a few
+/// history, oldest turns of this run, end of the prompt, current messages. A target that is too small for a few
 /// words of the user is exceeded.
 pub fn fit(conversation: &mut RequestMessages, target: u64) {
     const STEPS: [fn(&mut RequestMessages, u64); 6] = [
@@ -40,10 +40,12 @@ pub fn fit(conversation: &mut RequestMessages, target: u64) {
 /// Prefix of a text within `tokens`, with a mark at the cut if the mark fits.
 pub fn shortened(text: &str, tokens: u64) -> String {
     let start = estimate::prefix(text, tokens);
+    // Unchanged, without a mark.
     if start.len() == text.len() {
         return text.to_owned();
     }
     let mark = estimate::text(CUT);
+    // In so short a text the mark would take most of the budget.
     if tokens < mark * 3 {
         return start.to_owned();
     }
@@ -51,7 +53,7 @@ pub fn shortened(text: &str, tokens: u64) -> String {
     format!("{start}{CUT}")
 }
 
-/// Common upper bound of several sizes so that their sum fits `room`: small ones stay whole.
+/// Common upper bound of several sizes so that their sum is at most the budget: small ones stay complete.
 pub fn level(sizes: &[u64], room: u64) -> u64 {
     let fits = |level: u64| {
         let capped = sizes.iter().map(|size| *size.min(&level));
@@ -59,6 +61,7 @@ pub fn level(sizes: &[u64], room: u64) -> u64 {
     };
     let (mut low, mut high) = (0, sizes.iter().copied().max().unwrap_or(0));
     while low < high {
+        // Rounded up, or the loop would not end with two candidates left.
         let middle = high - (high - low) / 2;
         if fits(middle) {
             low = middle;
@@ -69,7 +72,7 @@ pub fn level(sizes: &[u64], room: u64) -> u64 {
     low
 }
 
-/// Message within `tokens`, longest texts shortened first. `None`: its structure alone does not fit.
+/// Message within `tokens`, longest texts shortened first. `None`: its structure exceeds the limit without texts.
 pub fn shortened_message(message: &Message, tokens: u64) -> Option<Message> {
     let whole = estimate::message(message);
     if whole <= tokens {
@@ -127,6 +130,7 @@ fn shortened_arguments(arguments: &str, tokens: u64) -> String {
         if estimate::text(&shorter) <= tokens {
             return shorter;
         }
+        // Escapes make the size of the JSON unpredictable, so smaller prefixes are tried.
         start = start * 3 / 4;
     }
     "{}".to_owned()

@@ -40,6 +40,7 @@ pub fn place(messages: Vec<Message>) -> Vec<IndexedMessage> {
             }
             continue;
         }
+        // Results must follow their calls directly: any other message ends the wait.
         close(open.take(), &mut kept);
         open = PendingCalls::of(&message, kept.len());
         kept.push(IndexedMessage { at, message });
@@ -105,6 +106,7 @@ fn close(open: Option<PendingCalls>, kept: &mut Vec<IndexedMessage>) {
         calls.retain(|call| open.answered.contains(&call.id));
     }
     if open.answered.is_empty() {
+        // A message that had calls only is empty now.
         message.tool_calls = None;
         if message.content.is_none() {
             kept.remove(open.caller);
@@ -129,6 +131,7 @@ fn known_part_of(mut message: Message) -> Option<Message> {
             .is_some_and(|id| !id.is_empty());
         return is_named.then_some(message);
     }
+    // Providers reject a call id outside of tool results.
     message.tool_call_id = None;
     if message.role == "assistant" {
         message.tool_calls = calls.filter(|calls| !calls.is_empty());

@@ -73,6 +73,7 @@ const TOO_OFTEN_STARTS: &[&str] = &["service unavailable:", "throttling error:"]
 pub fn is_context_overflow(message: &str) -> bool {
     let message = &message[..message.floor_char_boundary(16 * 1024)];
     let message = message.trim().to_lowercase().replace('’', "'");
+    // Rate limits first: some of their texts mention tokens, too.
     let comes_too_often = TOO_OFTEN.iter().any(|words| message.contains(words))
         || TOO_OFTEN_STARTS
             .iter()

@@ -22,6 +22,7 @@ pub fn of_now(mut message: Message, context: &AgentRunContext) -> Message {
             if artifact_of(part).is_none() {
                 continue;
             }
+            // The part has the bytes, so only the unreadable reference goes.
             if part.image_base64.is_some() {
                 part.image_url = None;
             } else {
@@ -53,6 +54,7 @@ pub fn of_past(
         .iter()
         .filter_map(|attachment| serde_json::from_str(attachment.get()).ok())
         .collect();
+    // Last first: the caller's limits go to the newest pictures.
     for part in parts_of(message).iter_mut().rev() {
         if !part.kind.starts_with("image") {
             continue;
@@ -68,6 +70,7 @@ pub fn of_past(
                 .unwrap_or(UNKNOWN_BYTES),
         };
         let has_source = part.image_url.is_some() || part.image_base64.is_some();
+        // Pictures of tools and of the model itself are not sent again.
         if !(of_user && has_source && is_shown(&picture)) {
             let time = Some(clock::minute(item.created_at));
             *part = ContentElement::text(note_of("picture", picture.name, time.as_deref()));

@@ -24,7 +24,7 @@ const CUT: &str = "... [truncated]";
 const LONGEST_SUBMISSION: usize = 8_000;
 
 const SKILLS: &str = "These skills can be activated: when one fits the task, call the tool `activate` with its \
-name and follow what it returns. A description only tells what the skill is for.";
+name and follow what it returns. A description only names the purpose of the skill.";
 
 // --- user message ---
 
@@ -37,6 +37,7 @@ pub fn user_message(input: &AgentInput) -> Message {
     if input.contents.is_empty() && added.is_empty() {
         return Message::text("user", text);
     }
+    // Clients may send the text twice: as text and as first content part.
     let says_the_text =
         |part: &ContentElement| part.kind == "text" && part.text.as_deref() == Some(text);
     let mut parts = Vec::new();
@@ -67,7 +68,7 @@ fn submission(input: &AgentInput) -> Option<String> {
     if text.chars().count() <= LONGEST_SUBMISSION {
         return Some(text);
     }
-    // Too long as it is: sent as text, so that the whole stays valid JSON.
+    // Sent as text, shortened: a cut inside JSON would make the document invalid.
     let mut told = told;
     let values: String = values
         .to_string()
@@ -112,7 +113,7 @@ pub fn retrieved_message(contents: &[String]) -> Option<Message> {
 
 /// True for messages made by [`retrieved_message`].
 pub fn is_retrieved(message: &Message) -> bool {
-    // Our field order is fixed: the type comes first.
+    // The type comes first, because the field order is fixed.
     let start = format!("{{\"type\":\"{RETRIEVED}\"");
     message.role == "system" && message.plain_text().starts_with(&start)
 }

@@ -1,5 +1,5 @@
 //! Identifiers and paths that a summary must keep, because a model cannot restore them. They are collected from
-//! the summarised messages and stand in blocks that are never shortened.
+//! the summarised messages into blocks that are never shortened.
 
 mod scan; // identifiers in texts, paths in JSON
 
@@ -64,11 +64,13 @@ impl ReferenceList {
     }
 
     fn of_found(found: scan::ReferenceScan) -> Self {
+        // Files and strong identifiers first; weak ones, which may be plain words, get the rest.
         let files = found.files.ends(MOST_FILES);
         let room = MOST - files.len();
         let mut identifiers = found.strong.ends(room);
         let weak = found.weak.ends(room - identifiers.len());
         identifiers.extend(weak);
+        // A part of a listed path repeats it.
         identifiers.retain(|one| !files.iter().any(|file| file.contains(one.as_str())));
         Self { identifiers, files }
     }
@@ -87,7 +89,7 @@ impl ReferenceList {
         self.identifiers.is_empty() && self.files.is_empty()
     }
 
-    /// The blocks as they stand in a summary; nothing when there are none.
+    /// Blocks of a summary; empty without references.
     pub fn render(&self) -> String {
         let mut blocks = Vec::new();
         if !self.identifiers.is_empty() {
@@ -99,7 +101,7 @@ impl ReferenceList {
         blocks.join("\n")
     }
 
-    /// As many of them as have room in so many tokens, each whole or not at all.
+    /// References that fit into `tokens`, files first. A reference is complete or left out.
     #[must_use]
     pub fn within(&self, tokens: u64) -> Self {
         if estimate::text(&self.render()) <= tokens {
@@ -121,7 +123,7 @@ impl ReferenceList {
         kept
     }
 
-    /// Takes the blocks out of a summary: what is left of it, and what stood in them.
+    /// Takes the blocks out of a summary; returns the other text and the references.
     pub fn taken_from(summary: &str) -> (String, Self) {
         let mut found = scan::ReferenceScan::default();
         let (rest, identifiers) = without_block(summary, IDENTIFIERS);
@@ -144,8 +146,9 @@ fn block([open, close]: [&str; 2], instruction: Option<&str>, lines: &[String]) 
     block.join("\n")
 }
 
-/// A text without its last block of that name, and the lines of the block.
+/// Text without its last block of this name, and the lines of the block.
 fn without_block(text: &str, [open, close]: [&str; 2]) -> (String, Vec<String>) {
+    // The last block is ours: quoted text before it may imitate one.
     let Some((before, after)) = text.rsplit_once(open) else {
         return (text.to_owned(), Vec::new());
     };

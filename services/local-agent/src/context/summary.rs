@@ -52,6 +52,7 @@ pub struct Summary {
 impl Summary {
     /// Parses a summary of any author from a message or a checkpoint.
     pub fn parse(text: &str) -> Self {
+        // State may come from other writers: parsing is bounded.
         let text = &text[..text.floor_char_boundary(LONGEST_READ)];
         let text = text.trim();
         let text = text.strip_prefix(OPEN).unwrap_or(text);
@@ -98,6 +99,7 @@ impl Summary {
     pub fn of_model(text: &str, count: u64, references: ReferenceList) -> Option<Self> {
         let text = without_thinking(text);
         let text = text.trim();
+        // Models may repeat the frame that they saw in the request.
         let prose = if text.starts_with(OPEN) {
             Self::parse(text).prose
         } else {
@@ -116,8 +118,8 @@ impl Summary {
         self.prose.is_empty() && self.references.is_empty()
     }
 
-    /// Text within `tokens`. Prose is shortened before references; references are dropped whole. Empty when the
-    /// frame alone does not fit.
+    /// Text within `tokens`. Prose is shortened before references; a reference is never cut. Empty when the frame
+    /// exceeds the limit without content.
     pub fn render(&self, tokens: u64) -> String {
         let frame = self.framed("", "", tokens);
         let room = tokens.saturating_sub(estimate::text(&frame));

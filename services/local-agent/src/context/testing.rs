@@ -40,7 +40,7 @@ pub(super) fn assert_legal(messages: &[Message]) {
         if message.role == "tool" {
             let id = message.tool_call_id.clone().expect("a result has an id");
             let place = waiting.iter().position(|other| *other == id);
-            waiting.remove(place.expect("a result stands behind its call"));
+            waiting.remove(place.expect("results follow their calls"));
             continue;
         }
         assert_eq!(waiting, Vec::<String>::new(), "each call has its result");

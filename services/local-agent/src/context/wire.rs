@@ -1,19 +1,19 @@
-//! The order of messages that chat templates of all models take: one instruction at the beginning, then users and the
-//! assistant in turns.
+//! Message order that chat templates of all models accept: one instruction first, then users and the assistant in
+//! turns.
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
 use crate::context::conversation::RequestMessages;
 use crate::context::message_validation;
 
-/// Stands before a conversation whose beginning was left out: templates demand that a user speaks first.
+/// Precedes a conversation without its beginning: templates demand that a user speaks first.
 const BEGINS_EARLIER: &str = "[The conversation began before this.]";
 
-/// Between two texts that become one.
+/// Separator of two texts that become one.
 const BETWEEN: &str = "\n\n";
 
-/// The messages of a conversation as a model gets them. What knowledge bases said stands within the message of the user,
-/// before the user's words. Two messages of one role in a row are one.
+/// Messages of a conversation as a model gets them. Retrieved passages become part of the user's message, before
+/// the user's words. Consecutive messages of one role become one.
 pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
     let RequestMessages {
         prompt,
@@ -24,6 +24,7 @@ pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
     } = conversation;
     let mut current = current.clone();
     if let Some(retrieved) = retrieved {
+        // As user data, not as an instruction: passages are untrusted.
         let of_user = current.iter().position(|message| message.role == "user");
         let data = Message {
             role: "user".to_owned(),
@@ -50,8 +51,9 @@ pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
     sent
 }
 
-/// Adds a message to the last one where both have the same role.
+/// Appends a message, or joins it to the last one of the same role.
 fn add(sent: &mut Vec<Message>, message: Message) {
+    // Each tool result answers its own call id.
     let is_alone = message.role == "tool";
     match sent.last_mut() {
         Some(last) if last.role == message.role && !is_alone && last.tool_calls.is_none() => {
@@ -60,6 +62,7 @@ fn add(sent: &mut Vec<Message>, message: Message) {
                 (Some(one), Some(other)) => Some(joined(one, other)),
                 (one, other) => one.or(other),
             };
+            // Different authors share no name.
             if last.name != message.name {
                 last.name = None;
             }
@@ -71,7 +74,7 @@ fn add(sent: &mut Vec<Message>, message: Message) {
     }
 }
 
-/// Texts are joined by a blank line; pictures and files stay as they are.
+/// Joins texts by a blank line; pictures and files stay as they are.
 fn joined(one: MessageContent, other: MessageContent) -> MessageContent {
     let is_text = |content: &MessageContent| match content {
         MessageContent::Text(_) => true,
@@ -87,7 +90,7 @@ fn joined(one: MessageContent, other: MessageContent) -> MessageContent {
         && last.kind == "text"
         && let Some(text) = first.text.as_mut().filter(|_| first.kind == "text")
     {
-        // Templates put the texts of parts together as they are.
+        // Templates concatenate the texts of parts without a separator.
         text.insert_str(0, BETWEEN);
     }
     all.extend(others);

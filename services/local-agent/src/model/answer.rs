@@ -158,7 +158,7 @@ pub(super) fn with_ids(mut message: Message) -> Message {
     for index in 0..calls.len() {
         let (before, rest) = calls.split_at_mut(index);
         let call = &mut rest[0];
-        // Two calls with one id would share one result; the model could not tell them apart.
+        // Two calls with one id would share one result; the model could not distinguish them.
         if !has_id(call) || before.iter().any(|other| other.id == call.id) {
             call.id = format!("call_{}", Uuid::new_v4().simple());
         }

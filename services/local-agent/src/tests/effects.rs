@@ -23,7 +23,7 @@ fn told(host: &TestHost) -> Vec<String> {
         .collect()
 }
 
-/// Failure of a run whose model calls `tool` and then fails; it says whether a retry is safe.
+/// Failure of a run whose model calls `tool` and then fails; `retryable` tells whether a retry is safe.
 async fn fails_after(tool: &str, effect: Option<&str>) -> Value {
     let host = TestHost::default();
     host.tool_says(tool, json!("done"));
@@ -70,7 +70,7 @@ async fn skips_possibly_truncated_calls() {
         let messages = host.request(1);
         let mut calls = messages.iter().flat_map(|message| &message.tool_calls);
         let said_back = &calls.next().unwrap()[0].function.arguments;
-        assert_eq!(said_back, "{}", "what is no JSON is not said back");
+        assert_eq!(said_back, "{}", "malformed arguments are not echoed");
         assert!(kinds(&results).contains(&"tool.call.completed"));
         assert_eq!(results.last().unwrap().data["finish_reason"], "stop");
     }

@@ -167,7 +167,7 @@ async fn aborts_work_when_stream_is_dropped() {
     assert_eq!(host.calls("call_tool").len(), 2);
     assert!(host.holders() > 1);
     drop(stream);
-    assert_eq!(host.holders(), 1, "nothing goes on in the background");
+    assert_eq!(host.holders(), 1, "no background work remains");
 }
 
 #[tokio::test]

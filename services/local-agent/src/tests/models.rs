@@ -82,7 +82,7 @@ async fn bounds_delta_bytes_of_slow_answers() {
         .iter()
         .filter_map(|result| result.data.get("chunk"))
         .collect();
-    assert_eq!(chunks.len(), 4_001, "each word is told before the next");
+    assert_eq!(chunks.len(), 4_001, "each word is sent before the next");
     let bytes: usize = chunks.iter().map(|chunk| chunk.to_string().len()).sum();
     assert!(bytes < 100 * told.len(), "{bytes}");
     let mut increments = String::new();
@@ -92,7 +92,10 @@ async fn bounds_delta_bytes_of_slow_answers() {
         assert!(whole.is_none_or(|whole| whole == increments), "{chunk}");
     }
     assert_eq!(increments, told);
-    assert_eq!(chunks[4_000]["all_content"], told, "the end tells all");
+    assert_eq!(
+        chunks[4_000]["all_content"], told,
+        "the final delta has the complete text"
+    );
 }
 
 #[tokio::test]

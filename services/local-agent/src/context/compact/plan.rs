@@ -21,7 +21,7 @@ const SHARE_OF_SUMMARY: u64 = 4;
 
 /// Budget of a pass, in estimated tokens.
 pub(super) struct PassLimits {
-    /// Limit of the whole request.
+    /// Limit of the complete request.
     pub(super) target: u64,
     pub(super) keep_recent: u64,
     pub(super) summary: u64,
@@ -54,9 +54,11 @@ pub(super) fn omit(conversation: &mut RequestMessages, limits: &PassLimits) -> O
     } else {
         limits.keep_recent.min(room / SHARE_OF_RECENT)
     };
+    // Turns of this run take the budget first; history gets the rest.
     let turns = conversation.spare_turns();
     let kept_turns = tail(&conversation.current, &turns, &mut recent);
     let units = message_validation::units(&conversation.history);
+    // History is older than every turn, so it may stay only if all turns stay.
     let kept_units = if kept_turns == turns.len() {
         tail(&conversation.history, &units, &mut recent)
     } else {
@@ -91,6 +93,7 @@ pub(super) fn room_of_summary(
         .min((omitted.room / SHARE_OF_SUMMARY).max(LEAST_SUMMARY));
     let of_references = Summary::tokens_of_references(references).min(omitted.room / 2);
     let before = previous.map_or(0, |summary| estimate::text(&summary.prose));
+    // A summary must not be larger than its messages.
     let replaced = estimate::messages(&omitted.messages).saturating_add(before);
     share.min(replaced.max(LEAST_SUMMARY)).max(of_references)
 }
@@ -100,6 +103,7 @@ fn shorten_retrieved(conversation: &mut RequestMessages, limits: &PassLimits) {
     let Some(message) = conversation.retrieved.take() else {
         return;
     };
+    // Measured while the passages are taken out.
     let others = estimate::conversation(conversation);
     let room = limits.target.saturating_sub(fixed(conversation));
     let is_alone = conversation.history.is_empty() && conversation.summaries.is_empty();

@@ -1,4 +1,4 @@
-//! Shortens current messages when they exceed the target alone.
+//! Shortens current messages when they exceed the target without any other part.
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
@@ -55,6 +55,7 @@ fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
     if total <= room {
         return;
     }
+    // Attachments are dropped before: a part of a picture is worthless.
     let of_chosen = messages.iter().filter(|message| chosen(message));
     let sizes: Vec<u64> = of_chosen.flat_map(sizes).collect();
     let frames = total.saturating_sub(sizes.iter().sum());

@@ -46,7 +46,7 @@ impl ReferenceScan {
         }
         let trimmed = text.trim_start();
         if trimmed.starts_with(['{', '[']) && text.len() <= LARGEST_JSON {
-            // Other texts have no paths.
+            // Texts that are no JSON have no paths.
             if let Ok(value) = serde_json::from_str::<Value>(trimmed) {
                 self.paths(&value, 0);
             }
@@ -55,6 +55,7 @@ impl ReferenceScan {
 
     /// Adds a token if it is an identifier.
     pub(super) fn identifier(&mut self, token: &str) {
+        // Punctuation around a token belongs to the sentence.
         let token = token.trim_start_matches(['-', ':']);
         let token = token.trim_end_matches(['.', ':', '-', ',', ';', '!', '?']);
         let is_url = token.contains("://");
@@ -177,7 +178,7 @@ impl BoundedEnds {
         self.last.push_back(value.to_owned());
     }
 
-    /// At most `room` entries: the first half from the oldest, the rest from the newest.
+    /// At most `limit` entries: the first half from the oldest, the others from the newest.
     pub(super) fn ends(self, room: usize) -> Vec<String> {
         let mut all = self.first;
         all.extend(self.last);
