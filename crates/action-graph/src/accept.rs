@@ -33,7 +33,7 @@ pub struct Repair {
     pub diagnostics: Vec<Diagnostic>,
     /// Schemas of tools whose arguments failed.
     pub schemas: Vec<(String, Value)>,
-    /// Text that may stand as an answer once repairs are used up.
+    /// Text that can serve as an answer once repairs are used up.
     pub plain: Option<String>,
     /// The output for inspection, at most 64 KiB; never replayed.
     pub raw: String,
@@ -44,7 +44,7 @@ pub struct Repair {
 pub enum Adherence {
     /// The agent declares nothing.
     Content,
-    /// A declaration in the form that was asked for.
+    /// A declaration in the requested form.
     Declared,
     /// A declaration that was recovered, by its code.
     Recovered(Code),
@@ -124,6 +124,7 @@ impl RepairBudget {
 
 /// Judges a complete model output.
 pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
+    // Agents without the protocol get their text unchanged, even if it looks like a declaration.
     if !context.rules.enabled {
         return OutputVerdict::Content(output.text.clone());
     }
@@ -133,6 +134,7 @@ pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
         Classified::Carrier(arguments) => carrier::read(arguments, limits, &mut found),
         Classified::Fenced(block) => {
             let draft = fenced::read(block, limits, &mut found);
+            // A block in place of the carrier is clear enough to run; the code counts how often models do that.
             if context.rules.carrier != CarrierMode::Fenced {
                 found.add(
                     Code::RecoveredText,
@@ -150,8 +152,10 @@ pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
         Classified::Empty => refused(Code::NoDeclaration, &mut found),
     };
     let Some(mut draft) = draft else {
+        // Nothing runs: faults of the reader and of recovery are reported before any gate.
         return repair(output, found.finish(limits.diagnostics), context);
     };
+    // Before validation, because the accepted declaration carries the hash of the raw output.
     draft.source.raw_sha256 = sha256::hex(output.raw());
     match validate(draft, found, context) {
         Ok(accepted) => OutputVerdict::Accepted(Box::new(accepted)),
@@ -164,6 +168,7 @@ pub fn accept_draft(
     draft: Declaration,
     context: Context<'_>,
 ) -> Result<AcceptedDeclaration, Vec<Diagnostic>> {
+    // Workflows come from the operator, so they pass even if the model may not declare.
     if !context.rules.enabled && draft.source.origin != DeclarationForm::Workflow {
         let disabled = Diagnostic::new(Code::ProtocolDisabled, "", "this agent declares nothing");
         return Err(vec![disabled]);
@@ -184,6 +189,7 @@ fn refused(code: Code, found: &mut Diagnostics) -> Option<Declaration> {
 }
 
 fn plain(text: &str, context: Context<'_>, found: &mut Diagnostics) -> Option<Declaration> {
+    // Some agents must declare: then even an answer needs the carrier.
     if context.rules.plain_text == PlainText::Repair {
         found.add(
             Code::NoDeclaration,
@@ -196,6 +202,7 @@ fn plain(text: &str, context: Context<'_>, found: &mut Diagnostics) -> Option<De
     let text = text.to_owned();
     let payload = Payload::Message { text: text.clone() };
     let mut draft = Declaration::new(Intent::Respond, payload);
+    // A plain answer has no separate note: the text is both message and payload.
     draft.message = text;
     draft.source.origin = DeclarationForm::Plain;
     Some(draft)
@@ -205,12 +212,16 @@ fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -
     let limits = &context.rules.limits;
     let schemas = failed_schemas(output, &faults, context);
     let mut diagnostics = faults;
+    // Stable sort: errors first, each group in the order of positions.
     diagnostics.sort_by_key(|one| one.level != Severity::Error);
     diagnostics.truncate(limits.notice_diagnostics);
+    // Text next to a carrier call can serve as the answer.
     let is_plain = matches!(classify(output), Classified::Plain(_))
         || output.calls.iter().any(|call| call.name == CARRIER) && !output.text.trim().is_empty();
+    // The raw output is stored for inspection only, so a cut is harmless.
     let mut raw = output.raw();
     let mut end = raw.len().min(limits.raw_bytes);
+    // A cut inside a character would panic.
     while !raw.is_char_boundary(end) {
         end -= 1;
     }
@@ -235,11 +246,13 @@ fn failed_schemas(
         .filter(is_schema)
         .map(|one| &one.pointer)
         .collect();
+    // Most refusals need no schema: the second reading is skipped for them.
     if places.is_empty() {
         return Vec::new();
     }
     let mut found = Diagnostics::default();
     let limits = &context.rules.limits;
+    // Read again without the gates: a refused draft is not kept.
     let draft = match classify(output) {
         Classified::Carrier(arguments) => carrier::read(arguments, limits, &mut found),
         Classified::Fenced(block) => fenced::read(block, limits, &mut found),
@@ -247,6 +260,7 @@ fn failed_schemas(
         _ => None,
     };
     let mut names = BTreeSet::new();
+    // Pointers of faults lie below the pointer of their action.
     for action in draft.iter().flat_map(Declaration::actions) {
         let prefix = format!("{}/", action.pointer);
         if places.iter().any(|position| position.starts_with(&prefix)) {
@@ -257,6 +271,7 @@ fn failed_schemas(
         .iter()
         .filter_map(|(kind, name)| context.catalog.find(*kind, name));
     entries
+        // A schema of a tool that is not granted would reveal it.
         .filter(|entry| entry.granted)
         .map(|entry| (entry.carrier_name(), entry.schema.clone()))
         .collect()

@@ -23,11 +23,11 @@ pub struct Action {
     pub title: String,
     /// The work, in a sentence; shown with its result.
     pub description: String,
-    /// Why the model wants it.
+    /// Reason that the model gives.
     pub reason: String,
     /// The meaning of the work: free text such as `review_code`.
     pub operation: String,
-    /// The executor that the model asks for.
+    /// Requested executor.
     pub executor: Executor,
     /// Structured values; may hold bindings.
     pub input: Map<String, Value>,
@@ -165,7 +165,7 @@ impl ExecutorKind {
     }
 }
 
-/// The executor that the model asks for.
+/// Requested executor of an action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Executor {
     /// The class; absent: the runtime chooses.
@@ -188,7 +188,7 @@ impl Executor {
     }
 }
 
-/// Reaction to a failure.
+/// Policy after a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureMode {
@@ -230,6 +230,7 @@ impl Default for FailurePolicy {
 impl FailurePolicy {
     /// The reaction to a failure that is not tried again.
     pub fn last(&self) -> FailureMode {
+        // Retries are used up at this point, so the second policy decides.
         match self.mode {
             FailureMode::Retry => self.then,
             mode => mode,
@@ -290,6 +291,7 @@ impl Condition {
     /// The action that must settle first.
     pub fn waits_for(&self) -> Option<&ActionId> {
         match self {
+            // Conditions on constants wait for nothing: their values are known at acceptance.
             Self::Ending { action, .. }
             | Self::Value {
                 reference: Reference::Action { id: action, .. },
@@ -336,7 +338,7 @@ pub struct Resolved {
     pub effects: BTreeSet<Effect>,
     /// Retry class.
     pub class: Class,
-    /// Whether the bound arguments need the user's approval.
+    /// True if the bound arguments need the user's approval.
     pub approval: bool,
     /// Readers of its result.
     pub visibility: Visibility,

@@ -8,7 +8,7 @@ use crate::reference::Reference;
 const REF: &str = "$ref";
 const DEFAULT: &str = "default";
 
-/// Whether this is an object with just `$ref` and perhaps `default`.
+/// True for an object that has only `$ref` and possibly `default`.
 pub fn is_binding(value: &Value) -> bool {
     let Some(object) = value.as_object() else {
         return false;
@@ -28,13 +28,14 @@ pub(crate) enum BindingToken<'a> {
     Interpolated,
 }
 
-/// Visits all bindings of an input, with their places.
+/// Visits all bindings of an input with their JSON pointers.
 pub(crate) fn visit_input(
     input: &Map<String, Value>,
     at: &str,
     found: &mut impl FnMut(&str, BindingToken<'_>),
 ) {
     for (key, value) in input {
+        // Scalars are skipped before the pointer is built: most inputs have no bindings.
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
             Value::String(text) if !is_interpolation(text) => {}
@@ -47,6 +48,7 @@ fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, BindingToken<'_>)
     match value {
         Value::Object(object) => {
             let Some(reference) = object.get(REF) else {
+                // Members of a binding are not visited: a default is data, not a reference.
                 for (key, value) in object {
                     visit(value, &join(at, key), found);
                 }
@@ -54,6 +56,7 @@ fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, BindingToken<'_>)
             };
             let text = reference.as_str().unwrap_or_default();
             match text.parse() {
+                // A malformed binding is reported, or it would reach the tool as plain data.
                 Ok(reference) if is_binding(value) => found(at, BindingToken::Binding(reference)),
                 _ => found(at, BindingToken::Malformed(text)),
             }
@@ -70,9 +73,11 @@ fn visit(value: &Value, at: &str, found: &mut impl FnMut(&str, BindingToken<'_>)
 
 /// Marks of a reference inside a longer text: `{"$ref": …}`, `{{action:…}}`, `${action:…}`, `$ref:…`.
 fn is_interpolation(text: &str) -> bool {
+    // Cheap test first: nearly all texts have neither mark.
     if !text.contains(['$', '{']) {
         return false;
     }
+    // Models put blanks anywhere inside such marks.
     let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let kinds = [
         "action:",
@@ -111,9 +116,11 @@ fn bind_value(
     match value {
         Value::Object(object) if is_binding(value) => {
             let text = object.get(REF).and_then(Value::as_str).unwrap_or_default();
+            // Unreachable for accepted actions: validation refuses such texts.
             let Ok(reference) = text.parse::<Reference>() else {
                 return Ok(value.clone());
             };
+            // A default also serves a value that does not exist.
             let bound = resolve(&reference).or_else(|| object.get(DEFAULT).cloned());
             bound.ok_or(reference)
         }

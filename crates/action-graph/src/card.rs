@@ -74,6 +74,7 @@ pub fn system_message(prompt: &str, catalog: &Catalog, rules: &AgentRules) -> St
         return text;
     }
     let _ = write!(text, "\n# Action protocol\n\n{}\n", card(rules));
+    // The number of granted tools decides for all entries, so that the catalogue has one form.
     let tools = catalog
         .of_kind(ExecutorKind::Tool)
         .filter(|entry| entry.granted)
@@ -100,6 +101,7 @@ pub fn system_message(prompt: &str, catalog: &Catalog, rules: &AgentRules) -> St
             for entry in entries {
                 print_entry(entry, tools <= FULL_SCHEMAS, &mut text);
             }
+            // Without tools there are no rights to restrict.
             if kinds == [ExecutorKind::Agent] && tools > 0 {
                 text.push_str(AUTHORITY);
             }
@@ -132,6 +134,7 @@ pub fn card(rules: &AgentRules) -> String {
         card.push_str(BLOCK);
         card.push_str("\n\n");
         card.push_str(FENCED_KINDS);
+        // Features that are switched off are not named, or the model would use them.
         let features = &rules.features;
         let forms = [
             (true, RESULT),
@@ -153,6 +156,7 @@ pub fn card(rules: &AgentRules) -> String {
 
 fn print_entry(entry: &CatalogEntry, may_be_full: bool, text: &mut String) {
     let signature = signature(&entry.schema);
+    // One line: the catalogue is part of each request.
     let line = entry.description.lines().next().unwrap_or_default();
     let _ = write!(text, "- `{}({signature})`: {line}", entry.carrier_name());
     if entry.kind == ExecutorKind::Agent && !entry.can_execute {
@@ -189,7 +193,7 @@ fn results() -> Vec<&'static str> {
     RESULTS.iter().map(|form| form.as_str()).collect()
 }
 
-/// No unions, no conditions, no references: providers refuse them at the root of a tool.
+/// Schema without unions, conditions and references, which providers refuse at the root of a tool.
 fn flat(delegated: bool) -> Value {
     let call = json!({
         "type": "object",
@@ -219,6 +223,7 @@ fn flat(delegated: bool) -> Value {
 fn strict(delegated: bool) -> Value {
     let nullable = |kind: &str| json!({"type": [kind, "null"]});
     let mut result: Vec<Value> = results().into_iter().map(Value::from).collect();
+    // Strict schemas allow no absent field, so null takes that role.
     result.push(Value::Null);
     let call = json!({
         "type": "object",

@@ -27,7 +27,7 @@ pub(crate) const RESULTS: [Return; 6] = [
 ];
 /// Objects that models put around the fields.
 const WRAPPERS: [&str; 3] = ["input", "arguments", "parameters"];
-/// Words that stand for "no dependency".
+/// Words with the meaning "no dependency".
 const NO_DEPENDENCY: [&str; 2] = ["", "none"];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -43,6 +43,7 @@ pub(crate) fn read(
     limits: &GraphLimits,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
+    // Before parsing: the parser's cost must be bounded.
     if arguments.len() > limits.carrier_bytes {
         let most = limits.carrier_bytes;
         found.add(
@@ -64,6 +65,7 @@ pub(crate) fn read(
     ];
     let kind = reader.word("kind", Code::BadEnum, &kinds);
     let message = reader.text("message", usize::MAX).unwrap_or_default();
+    // Bounded only by the size of all arguments.
     let outcomes = [
         ("ok", ReplyOutcome::Ok),
         ("not_done", ReplyOutcome::NotDone),
@@ -72,6 +74,7 @@ pub(crate) fn read(
     let outcome = reader.word("outcome", Code::BadEnum, &outcomes);
     let actions = read_calls(&mut reader, kind, limits);
     let policies = reader.policies();
+    // After all known fields: the rest is unknown.
     let extra = reader.rest();
     let mut declaration = match kind? {
         CarrierFieldKind::Act => {
@@ -80,10 +83,12 @@ pub(crate) fn read(
                 report: None,
             };
             let mut declaration = Declaration::new(Intent::Execute, payload);
+            // The message of an act is a word to the user before the work, not an answer.
             declaration.note.clone_from(&message);
             declaration
         }
         kind => {
+            // A warning only: an empty answer still ends the turn.
             if kind == CarrierFieldKind::Answer && message.trim().is_empty() {
                 found.add(
                     Code::MessageMissing,
@@ -117,10 +122,12 @@ fn root(
     if text.len() != arguments.trim().len() {
         found.add(Code::Unwrapped, "", "the code fence is dropped");
     }
+    // The reader reports the fault itself; the error of the result is not needed further.
     let parsed = json::parse(text, limits.json_depth).map_err(|fault| {
         found.add(fault.code, fault.pointer, fault.message);
     });
     let mut value = parsed.ok()?;
+    // Some providers pass arguments as a string in a string.
     if let Value::String(inner) = &value
         && let Ok(inner @ Value::Object(_)) = json::parse(inner, limits.json_depth)
     {
@@ -136,6 +143,7 @@ fn root(
         );
         return None;
     };
+    // Only if nothing else is there: a real field named `input` must not be dropped.
     if !object.contains_key("kind") && object.len() == 1 {
         let holds_kind = |name: &&str| {
             let inner = object.get(*name).and_then(Value::as_object);
@@ -162,6 +170,7 @@ fn read_calls(
 ) -> Vec<Action> {
     if kind == Some(CarrierFieldKind::Act) && reader.has("call") {
         reader.add(Code::SingularCall, "call", "`call` is no field");
+        // Removed after the report, or it would be reported as unknown, too.
         let _ = reader.take("call");
     } else if kind == Some(CarrierFieldKind::Act) && !reader.has("calls") {
         reader.add(Code::MissingCalls, "calls", "`calls` is missing");
@@ -170,6 +179,7 @@ fn read_calls(
         return Vec::new();
     };
     let all = calls.len();
+    // Models send empty strings as entries.
     let is_blank = |call: &Value| call.as_str().is_some_and(|text| text.trim().is_empty());
     calls.retain(|call| !is_blank(call));
     if calls.len() < all {
@@ -185,6 +195,7 @@ fn read_calls(
         }
         _ => {}
     }
+    // Cut after the report: the other faults are reported from a bounded list.
     if calls.len() > limits.carrier_actions {
         let most = limits.carrier_actions;
         reader.add(
@@ -194,6 +205,7 @@ fn read_calls(
         );
         calls.truncate(most);
     }
+    // Collected before the entries are consumed: dependencies may name later calls.
     let ids: Vec<_> = calls
         .iter()
         .filter_map(|call| call.get("id")?.as_str())
@@ -229,6 +241,7 @@ fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &Grap
     let name = reader.text("name", 256);
     let mut action = Action::new(&id, Executor::default());
     action.executor = executor_of(kind, name.as_deref());
+    // The name also labels the work, because the carrier has no field for it.
     action.operation = name.unwrap_or_default();
     action.input = reader
         .object("args", Code::ArgsNotObject)
@@ -244,9 +257,10 @@ fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &Grap
     action
 }
 
-/// The rights of an agent, where they stand beside its arguments: a misplaced restriction must not be lost.
+/// Rights of an agent that were written next to its arguments: a misplaced restriction must not be lost.
 pub(crate) fn read_authority(reader: &mut FieldReader<'_>, action: &mut Action) {
     if let Some(authority) = reader.take(AUTHORITY).filter(|one| !one.is_null()) {
+        // Rights inside the arguments take precedence: there the schema asks for them.
         action.input.entry(AUTHORITY).or_insert(authority);
     }
 }
@@ -257,6 +271,7 @@ pub(crate) fn read_id(reader: &mut FieldReader<'_>) -> String {
         reader.add(Code::MissingField, "id", "`id` is missing");
     }
     let id = reader.text("id", usize::MAX).unwrap_or_default();
+    // Kept for later messages, but cut: a model may put a complete text here.
     if !id.is_empty() && !is_action_id(&id) {
         let shown: String = id.chars().take(64).collect();
         reader.add(Code::BadId, "id", format!("`{shown}` is no id"));
@@ -272,6 +287,7 @@ pub(crate) fn read_kind(
     allowed: &[ExecutorKind],
 ) -> Option<ExecutorKind> {
     if !reader.has(key) {
+        // The number of classes tells the carrier (two) from the full form.
         let code = match allowed.len() {
             2 => Code::MissingField,
             _ => Code::ExecutorTypeMissing,
@@ -285,6 +301,7 @@ pub(crate) fn read_kind(
         .collect();
     words.push(("auto", None));
     let kind = reader.word(key, Code::BadEnum, &words)?;
+    // Only the target may be `auto`: the class decides which rules apply.
     if kind.is_none() {
         let diagnostic =
             Diagnostic::new(Code::ExecutorTypeAuto, reader.at(key), "the type is `auto`");
@@ -303,6 +320,7 @@ pub(crate) fn executor_of(kind: Option<ExecutorKind>, name: Option<&str>) -> Exe
             .map(|word| (ExecutorKind::Runtime, word));
         runtime.or_else(|| Some((ExecutorKind::Human, name.strip_prefix("human.")?)))
     });
+    // A prefix decides the class, whatever `type` was written next to it.
     match word {
         Some((kind, word)) => Executor::named(kind, word),
         None => Executor {
@@ -325,10 +343,12 @@ pub(crate) fn read_depends(
     let mut is_repaired = false;
     for entry in &list {
         for id in entry.split(',').map(str::trim) {
+            // An action may really be called `none`.
             let is_none = NO_DEPENDENCY.contains(&id.to_lowercase().as_str()) && !ids.contains(id);
             if is_none || depends.iter().any(|one| one == id) {
                 is_repaired = true;
             } else {
+                // Longer ids cannot exist; the cut bounds the message.
                 depends.push(id.chars().take(64).collect());
             }
         }

@@ -32,11 +32,11 @@ pub struct CatalogEntry {
     /// Labels for matching.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// Whether the run's grant holds it.
+    /// True if the run's grant has it.
     pub granted: bool,
-    /// Whether it takes work; agents alone may not.
+    /// True if it takes work; only agents may refuse.
     pub can_execute: bool,
-    /// Whether it answers at present.
+    /// True if it responds at present.
     pub available: bool,
     /// JSON Schema of its arguments.
     pub schema: Value,
@@ -97,6 +97,7 @@ impl CatalogEntry {
         if !self.effects.is_empty() {
             return self.effects.clone();
         }
+        // Unknown effects count as dangerous; words and questions change nothing by themselves.
         match self.kind {
             ExecutorKind::Runtime | ExecutorKind::Human => BTreeSet::from([Effect::None]),
             _ => BTreeSet::from([Effect::Unknown]),
@@ -125,7 +126,9 @@ impl Catalog {
     /// A catalogue of these executors and the runtime's own words.
     pub fn new(entries: Vec<CatalogEntry>) -> Self {
         let mut entries: Vec<_> = entries.into_iter().chain(words()).collect();
+        // Sorted for binary search, and for a stable prompt.
         entries.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        // An executor of the caller precedes a word of the same name: the sort is stable.
         entries.dedup_by(|a, b| a.kind == b.kind && a.name == b.name);
         Self {
             entries,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How a diagnostic acts on the declaration.
+/// Effect of a diagnostic on the declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -45,7 +45,7 @@ macro_rules! codes {
             /// Every code, in the order of the gates.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)*)*];
 
-            /// The stable name, as it stands in notices and records.
+            /// Stable name in notices and records.
             pub fn as_str(self) -> &'static str {
                 match self { $($(Self::$name => $text,)*)* }
             }
@@ -235,6 +235,7 @@ impl Serialize for Code {
 }
 
 impl<'de> Deserialize<'de> for Code {
+    // An unknown code of a later version fails the record instead of changing its meaning.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         Self::from_name(&name)

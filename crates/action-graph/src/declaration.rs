@@ -20,7 +20,7 @@ pub struct Declaration {
     pub version: u16,
     /// Requested operation.
     pub intent: Intent,
-    /// Whether state is stored before anything runs.
+    /// True if state is stored before anything runs; `None`: not requested.
     pub persist: Option<bool>,
     /// Short label.
     pub title: String,
@@ -28,7 +28,7 @@ pub struct Declaration {
     pub message: String,
     /// `user.visible`, or the message of an act.
     pub note: String,
-    /// How the graph runs.
+    /// Durability, order and concurrency.
     pub execution: Execution,
     /// Result policy of actions that give none.
     pub response_policy: Option<ResultPolicy>,
@@ -38,7 +38,7 @@ pub struct Declaration {
     pub policies: Policies,
     /// The graph that a revision changes.
     pub base: Option<GraphId>,
-    /// Whether a delegated run did its work.
+    /// Result of a delegated run.
     pub outcome: ReplyOutcome,
     /// Raw text, hashes and sections.
     pub source: DeclarationSource,
@@ -79,7 +79,7 @@ impl Declaration {
         }
     }
 
-    /// Whether accepting it makes a graph.
+    /// True if accepting it makes a graph.
     pub fn makes_graph(&self) -> bool {
         matches!(self.intent, Intent::Execute | Intent::Plan)
             && matches!(self.payload, Payload::ActionGraph { .. })
@@ -102,9 +102,9 @@ pub enum Intent {
     Revise,
     /// Decide about a failed or blocked action.
     Decide,
-    /// Answer the user; from the carrier alone.
+    /// Answer the user; only by the carrier.
     Respond,
-    /// End the turn; from the carrier alone.
+    /// End the turn; only by the carrier.
     Stop,
 }
 
@@ -134,10 +134,10 @@ impl Intent {
     }
 }
 
-/// How a graph runs.
+/// Durability, order and concurrency of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
-    /// Whether its state is stored.
+    /// Durability of its state.
     pub mode: Durability,
     /// Order of its actions.
     pub strategy: Strategy,
@@ -199,13 +199,13 @@ pub enum Payload {
 pub struct ExpandItem {
     /// The result.
     pub reference: Reference,
-    /// Why it is needed.
+    /// Reason that the model gives.
     pub reason: String,
     /// The part of it.
     pub range: Range,
 }
 
-/// The part of a text that is asked for.
+/// Requested part of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// Windows around matches of `match` or of words of the reason.
@@ -230,11 +230,11 @@ pub struct Range {
 pub struct GraphDecision {
     /// The graph.
     pub graph: GraphId,
-    /// The action; absent for the whole graph.
+    /// The action; absent for the complete graph.
     pub action: Option<ActionId>,
     /// The choice.
     pub choice: DecisionChoice,
-    /// Why.
+    /// Reason that the model gives.
     pub reason: String,
     /// Replaces the input of a retried action.
     pub input: Option<Map<String, Value>>,
@@ -246,9 +246,9 @@ pub struct GraphDecision {
 pub enum DecisionChoice {
     /// Run a failed action again.
     Retry,
-    /// Go on without it; an uncertain effect did not happen.
+    /// Continue without it; an uncertain effect did not happen.
     Skip,
-    /// Go on as if it had succeeded; an uncertain effect happened.
+    /// Continue as if it had succeeded; an uncertain effect happened.
     Continue,
     /// End the graph as failed.
     Abort,
@@ -304,7 +304,7 @@ pub struct ReportSection {
     pub heading: String,
     /// Its body.
     pub body: ReportBody,
-    /// Whether the report stands without it.
+    /// True if the report is complete without it.
     pub optional: bool,
 }
 
@@ -318,7 +318,7 @@ pub enum ReportBody {
     Ref(Reference),
 }
 
-/// Whether a delegated run did its work.
+/// Result of a delegated run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyOutcome {
@@ -363,7 +363,7 @@ pub struct DeclarationSource {
     pub raw_sha256: String,
     /// SHA-256 of the accepted declaration as canonical JSON.
     pub accepted_sha256: String,
-    /// SHA-256 over the work alone, without titles and reasons.
+    /// SHA-256 over the work only, without titles and reasons.
     pub semantic_sha256: String,
     /// Markdown sections by id.
     pub sections: BTreeMap<String, Section>,

@@ -41,11 +41,11 @@ pub struct Assignment {
     pub authority: Option<String>,
     /// Reference to the node request.
     pub context_bundle_ref: String,
-    /// The result that is asked for.
+    /// Requested form of the result.
     pub expected: ResultPolicy,
     /// Acceptance criteria.
     pub criteria: Vec<String>,
-    /// When it must end.
+    /// Time limit of the child run.
     pub deadline: Option<Millis>,
     /// Tokens that it may use.
     pub budget: Option<u64>,
@@ -104,12 +104,14 @@ pub struct Evidence {
 pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
     let node = graph.node(id)?;
     let mut contexts = Vec::new();
+    // One missing value fails the request: an agent must not work from half of its context.
     for reference in &node.action.context_refs {
         contexts.push(expanded(graph, node, reference)?);
     }
     let task = task_of(graph, node)?;
     let mut text = format!(
         "<node-request run_id=\"{}\" action_id=\"{}\">\n",
+        // Escaped: a value must not close the tags around it.
         escape(&graph.id.0),
         escape(&id.0)
     );
@@ -129,6 +131,7 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
         );
     }
     let _ = write!(text, "<task>\n{}\n</task>\n", escape(&task));
+    // An empty input would only cost tokens.
     if let Some(input) = node.input.as_ref().filter(|input| has_values(input)) {
         let _ = write!(text, "<input>\n{}\n</input>\n", escape(&pretty(input)));
     }
@@ -138,6 +141,7 @@ pub fn node_request(graph: &Graph, id: &ActionId) -> Option<String> {
 
 /// The task of an agent: its prompt, else its description. `None` for a reference without a value.
 fn task_of(graph: &Graph, node: &Node) -> Option<String> {
+    // A reference takes precedence: it is the longer, deliberate form of the task.
     if let Some(reference) = &node.action.prompt_ref {
         return expanded(graph, node, reference);
     }
@@ -159,6 +163,7 @@ pub fn task_summary(graph: &Graph, id: &ActionId, most: usize) -> Option<String>
         (title, task) if title == task => title.to_owned(),
         (title, task) => format!("{title}: {task}"),
     };
+    // Characters, not bytes: the list is for people.
     if text.chars().count() <= most {
         return Some(text).filter(|text| !text.is_empty());
     }
@@ -182,6 +187,7 @@ fn has_values(input: &Value) -> bool {
 }
 
 fn expanded(graph: &Graph, node: &Node, reference: &Reference) -> Option<String> {
+    // The reference is shown, so that the agent knows of a value that it may not read.
     if graph.readers_of(reference, Some(node)) == Visibility::RuntimeOnly {
         return Some(format!("(private: {reference})"));
     }
@@ -189,6 +195,7 @@ fn expanded(graph: &Graph, node: &Node, reference: &Reference) -> Option<String>
         Value::String(text) => text,
         other => pretty(&other),
     };
+    // Most values are short; a summary would lose detail without need.
     if estimate(&text) <= PER_REFERENCE {
         return Some(text);
     }
@@ -203,6 +210,7 @@ fn expanded(graph: &Graph, node: &Node, reference: &Reference) -> Option<String>
             .map(|output| summary_of(output).0),
         _ => None,
     };
+    // Other kinds of values have no summary of their own.
     let summary = summary.unwrap_or_else(|| clip_head(&text, PER_REFERENCE, &estimate).to_owned());
     Some(format!("{summary}\n(shortened: {reference})"))
 }
@@ -273,6 +281,7 @@ pub fn handoff(graph: &Graph, from: &ActionId, to: &ActionId) -> Option<Handoff>
             .map_or("", |error| error.message.as_str());
         format!("{}: {message}", node.action.id)
     });
+    // Criteria are not checked mechanically: all of them stay open after a failure.
     let unresolved = if source.satisfying {
         Vec::new()
     } else {
@@ -283,6 +292,7 @@ pub fn handoff(graph: &Graph, from: &ActionId, to: &ActionId) -> Option<Handoff>
         id: format!("{}>{to}", assignment.id),
         from: assignment.id,
         to: to.0.clone(),
+        // A handoff without a result has no evidence.
         evidence: source
             .output
             .iter()

@@ -1,4 +1,4 @@
-//! Diagnostics: a code, a place and a fix.
+//! Diagnostics: a code, a position and a fix.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,7 @@ impl Diagnostic {
             code,
             level: code.level(),
             pointer: pointer.into(),
+            // Characters, so that a cut never splits one.
             message: message.as_ref().chars().take(MESSAGE).collect(),
             hint: None,
             allowed: Vec::new(),
@@ -55,7 +56,7 @@ impl Diagnostic {
         self
     }
 
-    /// Whether it refuses the declaration.
+    /// True if it refuses the declaration.
     pub fn is_error(&self) -> bool {
         self.level == Severity::Error
     }
@@ -68,11 +69,12 @@ impl Diagnostic {
             line.push_str(". Allowed: ");
             line.push_str(&self.allowed.join(", "));
         }
+        // A notice has one line for each diagnostic; texts of models may have breaks.
         line.replace(['\r', '\n'], " ")
     }
 }
 
-/// Collects diagnostics while gates go on.
+/// Collects the diagnostics of all gates.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnostics {
     list: Vec<Diagnostic>,
@@ -83,6 +85,7 @@ const COLLECTED: usize = 256;
 
 impl Diagnostics {
     pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
+        // Bounded: a hostile declaration could otherwise produce one diagnostic for each byte.
         if self.list.len() < COLLECTED && !self.list.contains(&diagnostic) {
             self.list.push(diagnostic);
         }
@@ -98,6 +101,7 @@ impl Diagnostics {
 
     /// The first `most`, errors before the rest, each in the order of their places.
     pub(crate) fn finish(mut self, most: usize) -> Vec<Diagnostic> {
+        // Sorted twice: the first order decides what is dropped, the second is for readers.
         self.list
             .sort_by_cached_key(|one| (one.level, place_of(&one.pointer), one.code));
         self.list.truncate(most);
@@ -110,6 +114,7 @@ impl Diagnostics {
 /// Tokens of a pointer; indices are compared as numbers.
 fn place_of(pointer: &str) -> Vec<(u64, String)> {
     let tokens = pointer.split('/').skip(1);
+    // Numbers, so that action 10 follows action 9.
     tokens
         .map(|token| match token.parse() {
             Ok(index) => (index, String::new()),

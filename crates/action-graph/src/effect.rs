@@ -49,7 +49,7 @@ impl Effect {
         }
     }
 
-    /// Whether two actions with it may share a target.
+    /// True if two actions with it may share a target.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::None | Self::Read)
     }
@@ -84,6 +84,7 @@ pub enum Class {
 
 impl Class {
     /// The class of these effects with this idempotency.
+    // First arm before the others: reading twice is harmless, whatever the tool declares.
     pub fn of(effects: &BTreeSet<Effect>, idempotency: Idempotency) -> Self {
         match idempotency {
             _ if !effects.is_empty() && effects.iter().all(|one| one.is_shared()) => {
@@ -91,6 +92,7 @@ impl Class {
             }
             Idempotency::Safe => Self::Replayable,
             Idempotency::Keyed => Self::Keyed,
+            // Unknown counts as unsafe: a repeated purchase cannot be undone.
             Idempotency::Unsafe | Idempotency::Unknown => Self::AtMostOnce,
         }
     }

@@ -7,7 +7,7 @@ pub struct MarkedBlock<'a> {
     pub body: &'a str,
     /// The text before.
     pub before: &'a str,
-    /// The text behind.
+    /// The text after it.
     pub after: &'a str,
 }
 
@@ -40,11 +40,13 @@ struct Mark<'a> {
 
 /// A fence at column 3 at most, with at least three marks.
 fn mark(line: &str) -> Option<Mark<'_>> {
+    // CommonMark: four blanks begin an indented code block, which opens no fence.
     let inner = line.trim_start_matches(' ');
     let letter = inner.chars().next().filter(|c| matches!(c, '`' | '~'))?;
     let rest = inner.trim_start_matches(letter);
     let length = inner.len() - rest.len();
     let info = rest.trim();
+    // Back-ticks in the info string mean inline code.
     let is_inline = letter == '`' && info.contains('`');
     (line.len() - inner.len() <= 3 && length >= 3 && !is_inline).then_some(Mark {
         letter,
@@ -54,6 +56,7 @@ fn mark(line: &str) -> Option<Mark<'_>> {
 }
 
 fn closes(line: &str, open: Mark<'_>) -> bool {
+    // A closing fence is at least as long as the opening one, and has no info string.
     mark(line).is_some_and(|mark| {
         mark.letter == open.letter && mark.length >= open.length && mark.info.is_empty()
     })
@@ -64,7 +67,7 @@ fn is_marked(info: &str) -> bool {
     has("json") && has("agent-protocol")
 }
 
-/// Lines of a text with the offset of each; `inside` tells whether a fence is open.
+/// Lines of a text with the offset of each; `inside` is true while a fence is open.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut open: Option<Mark<'_>> = None;
     let mut at = 0;
@@ -79,6 +82,7 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
             (begin, line, true)
         } else {
             open = mark(bare);
+            // The opening line itself counts as inside.
             (begin, line, open.is_some())
         }
     })
@@ -89,6 +93,7 @@ pub fn find(text: &str) -> FencedBlocks<'_> {
     let mut open: Option<(Mark<'_>, usize, usize)> = None;
     let mut found = FencedBlocks::None;
     let mut at = 0;
+    // Line by line: a marked block inside another fence is an example, not a declaration.
     for line in text.split_inclusive('\n') {
         let begin = at;
         at += line.len();
@@ -114,12 +119,13 @@ pub fn find(text: &str) -> FencedBlocks<'_> {
     }
     match (open, found) {
         (Some((mark, ..)), FencedBlocks::None) if is_marked(mark.info) => FencedBlocks::Unclosed,
+        // A complete block and an open one: the open one may be a second declaration.
         (Some((mark, ..)), _) if is_marked(mark.info) => FencedBlocks::Several,
         (_, found) => found,
     }
 }
 
-/// The inside of a text that is one fenced block as a whole; else the text, trimmed.
+/// The inside of a text that is one fenced block; otherwise the text, trimmed.
 pub fn unwrap(text: &str) -> &str {
     let text = text.trim();
     let Some((first, rest)) = text.split_once('\n') else {
@@ -128,6 +134,7 @@ pub fn unwrap(text: &str) -> &str {
     let Some(open) = mark(first.trim_end()) else {
         return text;
     };
+    // The last line must close the fence, or text after the block would be lost.
     match rest.rsplit_once('\n') {
         Some((body, last)) if closes(last, open) => body.trim(),
         _ => text,

@@ -35,6 +35,7 @@ pub(crate) fn read(
     limits: &GraphLimits,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
+    // Sections count, too: the complete output is bounded before it is parsed.
     let size = block.before.len() + block.body.len() + block.after.len();
     if size > limits.output_bytes {
         let most = limits.output_bytes;
@@ -50,6 +51,7 @@ pub(crate) fn read(
         found.add(fault.code, fault.pointer, fault.message);
     });
     let Ok(Value::Object(object)) = parsed else {
+        // Syntax faults were reported by the parser.
         if let Ok(other) = parsed {
             let found_type = type_name(&other);
             found.add(
@@ -87,6 +89,7 @@ fn read_envelope(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Option<D
     let execution = read_execution(reader);
     let response_policy = read_result(reader, "response_policy");
     let payload = read_payload(reader, intent, limits);
+    // Only here: the fields before are checked even without intent or payload.
     let mut declaration = Declaration::new(intent?, payload?);
     declaration.persist = persist;
     declaration.title = title;
@@ -110,6 +113,7 @@ fn read_version(reader: &mut FieldReader<'_>) {
         return reader.add(Code::MissingVersion, "version", "`version` is missing");
     };
     let is_ours = match &version {
+        // Models write the version as text or number; minor versions are compatible.
         Value::String(text) => text.trim().split('.').next() == Some("1"),
         other => other.as_u64() == Some(1),
     };
@@ -142,6 +146,7 @@ fn read_execution(reader: &mut FieldReader<'_>) -> Execution {
             .unwrap_or_default(),
         max_parallel: inner.number("max_parallel", 1, 255),
     };
+    // Unknown fields are reported here and not kept: they belong to no action.
     inner.rest();
     execution
 }
@@ -160,6 +165,7 @@ fn read_payload(
     let kinds = PAYLOADS.map(|name| (name, name));
     let kind = if inner.has("type") {
         inner.word("type", Code::BadPayloadType, &kinds)
+    // The intent leaves one payload only, so the missing type is harmless.
     } else if intent == Some(Intent::ExpandRef) {
         inner.add(Code::Repaired, "type", "the intent decides");
         Some("expand_ref")
@@ -174,6 +180,7 @@ fn read_payload(
     if let Some(intent) = intent
         && !fits(intent, kind)
     {
+        // The payload is still read: its own faults belong in the same notice.
         let message = format!("intent `{}` takes no `{kind}`", intent.as_str());
         let diagnostic = Diagnostic::new(Code::PayloadMismatch, "/payload/type", message);
         let allowed = PAYLOADS.into_iter().filter(|kind| fits(intent, kind));
@@ -192,6 +199,7 @@ fn read_payload(
         },
         "decision" => Payload::Decision(read_decision(&mut inner, limits)?),
         _ => {
+            // Only these fields belong to the report; the rest is reported as unknown.
             let fields = ["title", "sections", "footer"];
             let report = fields
                 .iter()
@@ -219,6 +227,7 @@ fn read_expansions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Vec<Ex
         reader.add(Code::MissingField, "refs", "`refs` is missing");
     }
     let list = reader.list("refs").unwrap_or_default();
+    // Reported once; the first references are still checked.
     if list.len() > EXPANSIONS {
         reader.add(
             Code::TooLarge,
@@ -256,6 +265,7 @@ pub(crate) fn read_expansion(
     let range = reader
         .object("range", Code::WrongJsonType)
         .unwrap_or_default();
+    // The pointer is taken before the inner reader borrows the diagnostics.
     let range_at = reader.at("range");
     let mut inner = FieldReader::new(range, &range_at, reader.found());
     let range = Range {
@@ -339,6 +349,7 @@ fn read_report(
         let optional = inner.flag("optional").unwrap_or_default();
         let text = inner.text("text", limits.section_bytes);
         let reference = read_reference(&mut inner, "ref");
+        // A section without a body is dropped after the report.
         if text.is_none() && reference.is_none() {
             inner.add(Code::MissingField, "ref", "a section needs `ref` or `text`");
         }

@@ -29,15 +29,15 @@ pub struct Graph {
     pub generation: u32,
     /// Data of its declaration.
     pub info: Info,
-    /// Its actions in the order of their declaration; instances stand behind their fan-out.
+    /// Its actions in the order of their declaration; instances follow their fan-out.
     pub nodes: Vec<Node>,
     /// Values that were known at acceptance.
     pub constants: BTreeMap<Reference, Value>,
     /// Bounds and approvals of the run.
     pub settings: RunSettings,
-    /// Whether it has begun; a plan has not.
+    /// True once it has started; a plan has not.
     pub begun: bool,
-    /// Why nothing starts any more.
+    /// Reason that nothing starts any more.
     pub stop: Option<StopReason>,
     /// Number of the last transition.
     pub seq: u64,
@@ -72,18 +72,18 @@ pub struct Info {
     pub raw_sha256: String,
     /// SHA-256 of the accepted declaration.
     pub accepted_sha256: String,
-    /// SHA-256 over its work alone.
+    /// SHA-256 over its work only.
     pub semantic_sha256: String,
 }
 
-/// Places of ids and edges, rebuilt whenever the list of nodes changes.
+/// Positions of ids and edges, rebuilt whenever the list of nodes changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Links {
     index: HashMap<ActionId, usize>,
     edges: Vec<Edges>,
 }
 
-/// The edges of a node, as places in the list.
+/// The edges of a node, as positions in the list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Edges {
     /// Must be satisfying.
@@ -117,6 +117,7 @@ impl Graph {
                     .execution
                     .max_parallel
                     .unwrap_or(limits.parallel);
+                // A declaration can only lower the operator's limit.
                 asked.clamp(1, limits.parallel.max(1))
             }
         };
@@ -154,13 +155,14 @@ impl Graph {
             stop: None,
             seq: 0,
             transitions: VecDeque::new(),
+            // Links are built once the nodes have their positions.
             links: Links::default(),
         };
         graph.relink();
         graph
     }
 
-    /// Whether its state is stored.
+    /// True if its state is stored.
     pub fn is_durable(&self) -> bool {
         self.info.execution.mode == Durability::Durable
     }
@@ -191,8 +193,10 @@ impl Graph {
     /// The aggregate of a protocol turn: completed, blocked or failed (DSL-33).
     pub fn aggregate(&self) -> GraphStatus {
         let mut nodes = self.declared();
+        // A stop decides first: attempts that still end would read as blocked.
         if matches!(self.stop, Some(StopReason::Canceled | StopReason::Aborted)) {
             return GraphStatus::Failed;
+            // Uncertain effects block: neither success nor failure may be reported for them.
         }
         if nodes.any(|node| !node.is_settled()) || self.has_uncertain() {
             return GraphStatus::Blocked;
@@ -204,6 +208,7 @@ impl Graph {
             return GraphStatus::Failed;
         }
         let is_blocked = |node: &Node| matches!(node.state, NodeState::Blocked(_)) && !node.waived;
+        // Waived actions were decided about, so they block nothing.
         if self.declared().any(is_blocked) || self.stop.is_some() {
             return GraphStatus::Blocked;
         }
@@ -223,6 +228,7 @@ impl Graph {
         if !self.begun {
             return GraphStatus::Pending;
         }
+        // Running attempts precede a stop: a stopped graph still waits for their end.
         if self.nodes.iter().any(is_running) {
             return GraphStatus::Running;
         }
@@ -233,6 +239,7 @@ impl Graph {
             }
             None => {}
         }
+        // Before the waits: an uncertain effect needs a person first.
         if self.has_uncertain() {
             return GraphStatus::Blocked;
         }
@@ -247,6 +254,7 @@ impl Graph {
     }
 
     /// The same without nodes, values and transitions, for the stored form.
+    // Bodies hold the rest; transitions were reported as notes before.
     pub(crate) fn without_nodes(&self) -> Self {
         Self {
             id: self.id.clone(),
@@ -264,6 +272,7 @@ impl Graph {
     }
 
     pub(crate) fn position(&self, id: &ActionId) -> Option<usize> {
+        // The index is stale after a restore until `relink`; the search is the fallback.
         if self.links.edges.len() == self.nodes.len() {
             self.links.index.get(id).copied()
         } else {
@@ -316,16 +325,17 @@ impl Node {
     /// Its retry class.
     pub fn class(&self) -> Class {
         let resolved = self.action.resolved.as_ref();
+        // Without a resolution the strictest class applies.
         resolved.map_or(Class::AtMostOnce, |one| one.class)
     }
 
-    /// Whether it runs once for each item of a list.
+    /// True if it runs once for each item of a list.
     pub fn is_fan_out(&self) -> bool {
         self.action.for_each.is_some()
     }
 }
 
-/// Whether an action may be replaced by a revision.
+/// True if a revision may replace the action.
 pub fn is_revisable(action: &Action, graph: &Graph) -> bool {
     let node = graph.node(&action.id);
     node.is_none_or(|node| {

@@ -54,17 +54,17 @@ impl From<&str> for ActionId {
     }
 }
 
-/// Whether a declaration may use this as the id of an action.
+/// True if a declaration may use this as the id of an action.
 pub fn is_action_id(id: &str) -> bool {
     is_name(id, 64, |byte| byte == b'_' || byte == b'-')
 }
 
-/// Whether this names a Markdown section.
+/// True if this names a Markdown section.
 pub fn is_section_id(id: &str) -> bool {
     is_name(id, 128, |byte| matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// Whether this names a graph: letters, digits, `_` and `-`, at most 64.
+/// True if this names a graph: letters, digits, `_` and `-`, at most 64.
 pub fn is_graph_id(id: &str) -> bool {
     is_action_id(id)
 }
@@ -89,6 +89,7 @@ pub(crate) fn base32(bytes: &[u8]) -> String {
             bits -= 5;
             text.push(char::from(BASE32[(buffer >> bits) as usize & 31]));
         }
+        // The used bits are cleared, so that the shift never overflows.
         buffer &= (1 << bits) - 1;
     }
     if bits > 0 {

@@ -14,7 +14,7 @@ use crate::code::Code;
 pub struct JsonFault {
     /// `bad_json`, `duplicate_key` or `too_deep`.
     pub code: Code,
-    /// Place of the fault; empty when the text is no JSON at all.
+    /// Position of the fault; empty when the text is no JSON at all.
     pub pointer: String,
     /// Description of the fault.
     pub message: String,
@@ -22,6 +22,7 @@ pub struct JsonFault {
 
 /// Parses one value. Keys are unique, nesting is at most `depth`, texts hold no NUL.
 pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
+    // The error type of serde has no room for a pointer, so the fault travels in a cell.
     let fault = RefCell::new(None);
     let strict = Strict {
         depth,
@@ -30,9 +31,11 @@ pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
     };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let parsed = strict
+        // Trailing data is a fault: the model may have written a second declaration.
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     parsed.map_err(|error| {
+        // Without a fault of ours it is a syntax error of serde.
         fault.borrow_mut().take().unwrap_or_else(|| JsonFault {
             code: Code::BadJson,
             pointer: String::new(),
@@ -72,11 +75,13 @@ impl Strict<'_> {
             pointer: self.at.pointer(),
             message: message.to_owned(),
         };
+        // The first fault wins: outer values fail again while the error travels up.
         self.fault.borrow_mut().get_or_insert(fault);
         E::custom(message)
     }
 
     fn inside<E: serde::de::Error>(&self) -> Result<usize, E> {
+        // Counted down, so that recursion is bounded before the stack is.
         match self.depth.checked_sub(1) {
             Some(left) => Ok(left),
             None => Err(self.fail(Code::TooDeep, "the JSON is nested too deeply")),
@@ -116,6 +121,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        // JSON has neither infinity nor NaN.
         let number = serde_json::Number::from_f64(value);
         number
             .map(Value::Number)
@@ -123,6 +129,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        // PostgreSQL stores no NUL in text and `jsonb`.
         if value.contains('\0') {
             return Err(self.fail(Code::BadJson, "a text holds a NUL"));
         }
@@ -133,6 +140,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let depth = self.inside()?;
         let mut list = Vec::new();
         loop {
+            // A chain on the stack: pointers are built for faults only.
             let at = PointerPath::Index(self.at, list.len());
             let inner = Strict {
                 depth,
@@ -159,6 +167,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
             if key.contains('\0') {
                 return Err(self.fail(Code::BadJson, "a key holds a NUL"));
             }
+            // serde would keep the last value: two readers could see different arguments.
             if object.contains_key(&key) {
                 return Err(inner.fail(Code::DuplicateKey, "the key stands twice"));
             }
@@ -171,6 +180,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
 /// `pointer` with one more token, escaped.
 pub fn join(pointer: &str, token: &str) -> String {
+    // RFC 6901: `~` first, or the escape of `/` would be escaped again.
     let token = token.replace('~', "~0").replace('/', "~1");
     format!("{pointer}/{token}")
 }
@@ -200,6 +210,7 @@ fn write(value: &Value, indent: Option<usize>, text: &mut String) {
             close(indent, ']', text);
         }
         Value::Object(object) if !object.is_empty() => {
+            // The canonical text must not depend on the order of insertion.
             let mut members: Vec<_> = object.iter().collect();
             members.sort_by_key(|(key, _)| *key);
             text.push('{');
@@ -217,6 +228,7 @@ fn write(value: &Value, indent: Option<usize>, text: &mut String) {
 }
 
 fn write_text(string: &str, text: &mut String) {
+    // Most texts need no escapes; this path avoids a value for each of them.
     let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     if string.bytes().all(is_plain) {
         text.push('"');

@@ -6,14 +6,17 @@
 //!    permissions of the agent, [`KnownFacts`](rules::KnownFacts) the facts of the conversation. [`card::system_message`] is the
 //!    stable system message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and
 //!    [`transcript::render`] make the user messages of earlier turns, [`transcript::instruction`] the last one.
-//! 2. **Judge its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules allow,
-//!    and passes it through every gate. [`OutputVerdict::Repair`] runs nothing: [`transcript::notice`] says why, and
-//!    [`RepairBudget`](accept::RepairBudget) when to stop asking. An accepted answer ends the turn; an accepted graph
+//! 2. **Validate its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules
+//! allow,
+//!    and passes it through every gate. [`OutputVerdict::Repair`] runs nothing: [`transcript::notice`] has the reasons,
+//! and
+//!    [`RepairBudget`](accept::RepairBudget) the remaining attempts. An accepted answer ends the turn; an accepted
+//! graph
 //!    may name an earlier one whose results answer it ([`AcceptedDeclaration::repeats`](validate::AcceptedDeclaration::repeats)).
 //! 3. **Begin.** [`Graph::new`], then [`step`] with [`GraphEvent::Begin`]. Store durable graphs before
 //!    ([`record::store`]), so that [`record::restore`] finds the declaration.
 //! 4. **Carry out commands in their order.** [`Note`](Command::Note): show and log. [`Persist`](Command::Persist): write
-//!    bodies, then the head, and go on only then. [`Abort`](Command::Abort): ask the executor to end.
+//!    bodies, then the head, and continue only then. [`Abort`](Command::Abort): ask the executor to end.
 //!    [`Execute`](Command::Execute): check bound arguments once more ([`validate::check_bound`]), then call.
 //!    [`SpawnChild`](Command::SpawnChild): store the [`assignment`](delegate::assignment), then start a child run with
 //!    the [`node_request`](delegate::node_request). [`Ask`](Command::Ask) and [`AskApproval`](Command::AskApproval): ask

@@ -10,7 +10,7 @@ use crate::action::ExecutorKind;
 pub struct GraphLimits {
     /// Arguments of one carrier call.
     pub carrier_bytes: usize,
-    /// Whole text of an output that holds a fenced declaration.
+    /// Full text of an output that has a fenced declaration.
     pub output_bytes: usize,
     /// Nesting of the JSON of a declaration.
     pub json_depth: usize,

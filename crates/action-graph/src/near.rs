@@ -56,6 +56,7 @@ pub(crate) fn field<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
         let is_meant = of_other_formats.is_some_and(|(_, ours)| ours == field);
         is_meant || squeeze(field) == squeezed
     });
+    // Meaning before spelling: `if` means `when`, although `id` is nearer.
     match exact {
         Some(field) => Some(field),
         None => nearest(name, known.iter().map(String::as_str)),
@@ -69,6 +70,7 @@ fn squeeze(name: &str) -> String {
 
 /// The nearest name within one edit, and one more for each four bytes.
 pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // A shorter name allows fewer edits: otherwise every short name would be near.
     let near = names.min_by_key(|one| distance(one, name))?;
     (distance(near, name) <= 1 + name.len() / 4).then_some(near)
 }
@@ -76,6 +78,7 @@ pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
 /// Edit distance, of the first 64 bytes.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right) = (left.as_bytes(), right.as_bytes());
+    // Bounded, because the cost is the product of both lengths.
     let (left, right) = (&left[..left.len().min(64)], &right[..right.len().min(64)]);
     let mut row: Vec<usize> = (0..=right.len()).collect();
     for (i, a) in left.iter().enumerate() {

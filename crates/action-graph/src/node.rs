@@ -26,7 +26,7 @@ pub enum NodeState {
     Waiting(Wait),
     /// It cannot start unless a decision changes that.
     Blocked(BlockReason),
-    /// Whether its effect happened is not known.
+    /// The outcome of its effect is unknown.
     Uncertain,
     /// It ended with an output.
     Completed,
@@ -51,7 +51,7 @@ pub enum Wait {
     Timer,
 }
 
-/// Why an action cannot start.
+/// Reason that an action cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockReason {
@@ -62,7 +62,7 @@ pub enum BlockReason {
 }
 
 impl NodeState {
-    /// Whether it never changes again by itself or by the model.
+    /// True if it never changes again by itself or by the model.
     pub fn is_terminal(self) -> bool {
         matches!(
             self,
@@ -88,7 +88,7 @@ impl NodeState {
     }
 }
 
-/// Whether a call was sent.
+/// Delivery of a call to its executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sent {
@@ -111,7 +111,7 @@ pub struct ActionOutput {
     /// Artifacts by name, with their references.
     #[serde(default)]
     pub artifacts: Vec<(String, String)>,
-    /// Size of the whole output in bytes, also when the value is shortened.
+    /// Size of the complete output in bytes, also when the value is shortened.
     pub bytes: usize,
 }
 
@@ -133,6 +133,7 @@ impl ActionOutput {
     /// A text output. A text that is a JSON object or list is taken as such.
     pub fn text(text: &str) -> Self {
         let bytes = text.len();
+        // Only objects and lists: a text such as `12` is meant as a text.
         let is_json = text.trim_start().starts_with(['{', '[']);
         let parsed = is_json
             .then(|| serde_json::from_str::<Value>(text).ok())
@@ -173,13 +174,13 @@ pub struct Attempt {
     pub n: u32,
     /// Its idempotency key.
     pub key: String,
-    /// When it was started.
+    /// Start time.
     pub started: Millis,
-    /// When it ended.
+    /// End time.
     pub ended: Option<Millis>,
-    /// How it failed.
+    /// Error of a failed attempt.
     pub code: Option<Code>,
-    /// Whether it was sent.
+    /// Delivery to the executor.
     pub sent: Option<Sent>,
 }
 
@@ -190,7 +191,7 @@ pub struct FanOutItem {
     pub value: Value,
 }
 
-/// An action with its state. Three facts are kept apart: state, satisfying, delivered.
+/// An action with its state. State, satisfying and delivered are independent facts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -205,15 +206,15 @@ pub struct Node {
     pub item: Option<FanOutItem>,
     /// Its state.
     pub state: NodeState,
-    /// Why it is in this state.
+    /// Reason of its state.
     pub why: Option<Code>,
-    /// Whether it opens the edges of others.
+    /// True if it opens the edges of others.
     pub satisfying: bool,
-    /// Whether a decision went on without it.
+    /// True if a decision continued without it.
     pub waived: bool,
     /// The attempt that an observation has shown, per state; later ones are new.
     pub delivered: Option<(u32, NodeState)>,
-    /// Whether its bound arguments are approved.
+    /// True if its bound arguments are approved.
     pub cleared: bool,
     /// Hash of the arguments that an approval names.
     pub approval: Option<String>,
@@ -225,11 +226,11 @@ pub struct Node {
     pub iteration: u8,
     /// Decisions to run it again.
     pub decisions: u8,
-    /// Whether the next start takes the same attempt again.
+    /// True if the next start takes the same attempt again.
     pub resumes: bool,
-    /// Whether its end was asked for.
+    /// True if its attempt was requested to end.
     pub aborting: bool,
-    /// Items of a fan-out's list behind its slice.
+    /// Items of a fan-out's list after its slice.
     pub left: usize,
     /// Bound arguments.
     pub input: Option<Value>,
@@ -239,7 +240,7 @@ pub struct Node {
     pub output: Option<ActionOutput>,
     /// Its last error.
     pub error: Option<ActionError>,
-    /// When a retry is due.
+    /// Time of a retry.
     pub due: Option<Millis>,
     /// The child run that it waits for.
     pub child: Option<String>,
@@ -279,6 +280,7 @@ impl Node {
 
     /// The same without action, item, input and output, for the stored form.
     pub(crate) fn without_values(&self) -> Self {
+        // Actions and values are stored in bodies; only the id stays to find them.
         let action = Action::new(self.action.id.as_str(), Executor::default());
         Self {
             action,
@@ -299,10 +301,11 @@ impl Node {
         self.state.is_terminal() || matches!(self.state, NodeState::Blocked(_))
     }
 
-    /// Whether an attempt is open: started, without a known end.
+    /// True if an attempt is open: started, without a known end.
     pub fn has_open_attempt(&self) -> bool {
         matches!(
             self.state,
+            // Waits for a retry or an approval have no attempt.
             NodeState::Running
                 | NodeState::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer)
         )
@@ -311,16 +314,18 @@ impl Node {
     /// Readers of its result: its own and those of the values that went in.
     pub fn visibility(&self) -> Visibility {
         let own = self.action.resolved.as_ref().map(|one| one.visibility);
+        // The strictest reader wins: a value that went in may show in the result.
         own.unwrap_or_default().max(self.taint)
     }
 
-    /// Whether it ended without opening its edges, so that a decision may help.
+    /// True if it ended without opening its edges, so that a decision may help.
     pub fn needs_decision(&self) -> bool {
         let is_end = matches!(self.state, NodeState::Failed | NodeState::Completed);
         is_end && !self.satisfying
     }
 
     pub(crate) fn push_attempt(&mut self, attempt: Attempt) {
+        // The head of a stored graph is bounded, so the oldest attempt goes.
         if self.attempts.len() == ATTEMPTS {
             self.attempts.remove(0);
         }

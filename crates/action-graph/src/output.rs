@@ -7,7 +7,7 @@ use crate::declaration::CARRIER;
 use crate::fence;
 use crate::textual::{self, TextCall};
 
-/// How the model's stream ended.
+/// End of the model's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// It ended by itself.
@@ -34,12 +34,12 @@ pub struct ModelOutput {
     pub text: String,
     /// All native calls, in order.
     pub calls: Vec<NativeCall>,
-    /// How the stream ended.
+    /// End of the stream.
     pub finish: Finish,
 }
 
 impl ModelOutput {
-    /// An output of text alone.
+    /// An output of text only.
     pub fn text(text: &str) -> Self {
         Self {
             text: text.to_owned(),
@@ -85,7 +85,7 @@ pub enum Classified<'a> {
     Carrier(&'a str),
     /// One complete block, with its place.
     Fenced(fence::MarkedBlock<'a>),
-    /// Text alone.
+    /// Text only.
     Plain(&'a str),
     /// Native calls of other tools.
     Direct(&'a [NativeCall]),
@@ -101,6 +101,7 @@ pub enum Classified<'a> {
 
 /// Judges an output.
 pub fn classify(output: &ModelOutput) -> Classified<'_> {
+    // First: even complete-looking parts of a cut output may be wrong.
     if output.finish == Finish::Cut {
         return Classified::Cut;
     }
@@ -109,8 +110,10 @@ pub fn classify(output: &ModelOutput) -> Classified<'_> {
     let fences = fence::find(&output.text);
     let others = output.calls.len() - carriers.len();
     match (carriers.as_slice(), others, &fences) {
+        // Two carrier calls may contradict each other, so neither runs.
         ([_, _, ..], _, _) => Classified::Broken(Code::SeveralCarrierCalls),
         ([_], 1.., _) => Classified::Broken(Code::MixedCarriers),
+        // A block next to a carrier call may be a second declaration.
         ([_], 0, fences) if !fences.is_none() => Classified::Broken(Code::MixedCarriers),
         ([call], 0, _) => Classified::Carrier(&call.arguments),
         ([], 1.., fences) if !fences.is_none() => Classified::Broken(Code::MixedCarriers),
@@ -127,6 +130,7 @@ fn text_alone<'a>(text: &'a str, fences: fence::FencedBlocks<'a>) -> Classified<
         fence::FencedBlocks::None if text.trim().is_empty() => Classified::Empty,
         fence::FencedBlocks::None => {
             let calls = textual::find(text);
+            // Last: text calls are recovered only where no declared form is present.
             if !calls.is_empty() {
                 Classified::Textual(calls)
             } else if is_loose_declaration(text) {
@@ -138,7 +142,7 @@ fn text_alone<'a>(text: &'a str, fences: fence::FencedBlocks<'a>) -> Classified<
     }
 }
 
-/// Whether the whole text is the JSON of a declaration, sent where an answer belongs.
+/// True if the complete text is the JSON of a declaration, sent in place of an answer.
 fn is_loose_declaration(text: &str) -> bool {
     let body = fence::unwrap(text);
     let Ok(Value::Object(object)) = serde_json::from_str::<Value>(body) else {

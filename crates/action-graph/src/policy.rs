@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How much of a result the model sees.
+/// Form of a result for the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Return {
-    /// The status alone.
+    /// Only the status.
     None,
-    /// A short text, or the whole one when it is short.
+    /// A short text, or the complete one when it is short.
     #[default]
     Summary,
     /// A pruned JSON object.
     Structured,
     /// Windows around matches of the priority words.
     Excerpt,
-    /// The whole text up to the cap.
+    /// The complete text up to the cap.
     Full,
-    /// Details of failures alone.
+    /// Only details of failures.
     OnFailure,
     /// A line and a reference.
     OnDemand,
@@ -65,7 +65,7 @@ pub enum IfTruncated {
     ProvideRefAndSummary,
     /// The beginning of the text.
     Truncate,
-    /// The status alone.
+    /// Only the status.
     Refuse,
 }
 
@@ -80,7 +80,7 @@ pub struct ResultPolicy {
     /// Tokens at most; can only lower the form's cap.
     #[serde(default)]
     pub max_tokens: Option<u32>,
-    /// Whether the whole output is stored.
+    /// True if the complete output is stored.
     #[serde(default = "yes")]
     pub store_full: bool,
     /// Replacement for a text above its cap.
@@ -122,7 +122,7 @@ pub enum Visibility {
     Model,
     /// The user, never the model.
     User,
-    /// The runtime alone.
+    /// Only the runtime.
     RuntimeOnly,
 }
 
@@ -165,12 +165,14 @@ pub struct Policies {
 impl Policies {
     /// The strictest visibility that these policies ask for.
     pub fn visibility(&self) -> Visibility {
+        // Unknown words leave the default: the catalogue's visibility still applies.
         let word = self.named.get("data_visibility").and_then(word_of);
         let wanted = match word {
             Some("runtime_only") => Visibility::RuntimeOnly,
             Some("user") => Visibility::User,
             _ => Visibility::Model,
         };
+        // `no_replay` keeps a result out of later requests, so the model must not see it at all.
         let no_replay = self.named.get("privacy").is_some_and(|privacy| {
             privacy.get("no_replay").and_then(Value::as_bool) == Some(true)
                 || privacy.as_str() == Some("no_replay")
@@ -182,7 +184,7 @@ impl Policies {
         })
     }
 
-    /// Whether the model itself asks for an approval.
+    /// True if the model itself requests an approval.
     pub fn wants_approval(&self) -> bool {
         let policy = self.named.get("permission_policy");
         policy.is_some_and(|policy| {

@@ -30,7 +30,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Treatment of items behind the slice of a `for_each`.
+/// Treatment of items after the slice of a `for_each`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rest {
