@@ -181,7 +181,7 @@ fn refused(code: Code, found: &mut Diagnostics) -> Option<Declaration> {
         Code::IncompleteOutput => "the output was cut off",
         Code::NoDeclaration => "the output holds no declaration",
         Code::UnclosedFence => "the block has no end",
-        Code::MixedCarriers => "the declaration stands beside other calls or blocks",
+        Code::MixedCarriers => "the declaration is next to other calls or blocks",
         _ => "the output holds several declarations",
     };
     found.add(code, "", message);

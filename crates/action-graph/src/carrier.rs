@@ -190,7 +190,7 @@ fn read_calls(
             reader.add(Code::EmptyCalls, "calls", "`calls` is empty");
         }
         Some(CarrierFieldKind::Answer | CarrierFieldKind::Done) if !calls.is_empty() => {
-            let message = "an ending written beside calls is not based on their results";
+            let message = "an ending written together with calls is not based on their results";
             reader.add(Code::UnexpectedCalls, "calls", message);
         }
         _ => {}
@@ -287,7 +287,7 @@ pub(crate) fn read_kind(
     allowed: &[ExecutorKind],
 ) -> Option<ExecutorKind> {
     if !reader.has(key) {
-        // The number of classes tells the carrier (two) from the full form.
+        // The carrier offers two classes, the full form all of them.
         let code = match allowed.len() {
             2 => Code::MissingField,
             _ => Code::ExecutorTypeMissing,

@@ -74,7 +74,7 @@ codes! {
         NoDeclaration "no_declaration" Error "reply with one AgentProtocolOutput call",
         SeveralDeclarations "several_declarations" Error "reply with one agent-protocol block",
         SeveralCarrierCalls "several_carrier_calls" Error "put all work into the calls of one AgentProtocolOutput call",
-        MixedCarriers "mixed_carriers" Error "use AgentProtocolOutput alone, without other calls or blocks beside it",
+        MixedCarriers "mixed_carriers" Error "use only AgentProtocolOutput, without other calls or blocks",
         IncompleteOutput "incomplete_output" Error "the reply was cut off: send a shorter declaration",
         BadJson "bad_json" Error "send valid JSON",
         DuplicateKey "duplicate_key" Error "name each key of an object once",
@@ -123,7 +123,7 @@ codes! {
         UnknownDependency "unknown_dependency" Error "depend on ids of this declaration or of earlier results",
         SelfDependency "self_dependency" Error "an action cannot wait for itself",
         DependencyCycle "dependency_cycle" Error "remove one dependency of the cycle",
-        DependencyUnsatisfied "dependency_unsatisfied" Error "that earlier action did not succeed: declare it again or go on without it",
+        DependencyUnsatisfied "dependency_unsatisfied" Error "that earlier action did not succeed: declare it again or continue without it",
         EdgeAdded "edge_added" Info "data edges need no depends",
         LoopUnbounded "loop_unbounded" Error "give repeat and for_each a max, and repeat an until",
         FanOutTooLarge "fan_out_too_large" Error "at most 64 items run at once, 128 in a graph: take a slice with from, max and rest \"leave\"",
@@ -142,7 +142,7 @@ codes! {
         PointerType "pointer_type" Error "the value is text: refer to it without a pointer",
         SectionUnused "section_unused" Warning "refer to the section by md:ID or drop it",
         NumericSection "numeric_section" Warning "name sections by meaning",
-        StringInterpolation "string_interpolation" Error "make the whole value {\"$ref\": \"…\"}: references inside texts are not replaced",
+        StringInterpolation "string_interpolation" Error "make the complete value {\"$ref\": \"…\"}: references inside texts are not replaced",
     }
     Executor {
         ExecutorTypeAuto "executor_type_auto" Error "name the type; only target may be auto",
@@ -151,11 +151,11 @@ codes! {
         UnknownAgent "unknown_agent" Error "use an agent of the catalogue, or auto",
         AutoTool "auto_tool" Error "name the tool",
         NoMatch "no_match" Error "name a target, or ask for capabilities that the catalogue has",
-        Unavailable "unavailable" Error "use another target, or go on without it",
+        Unavailable "unavailable" Error "use another target, or continue without it",
         NotGranted "not_granted" Error "use a target that is granted to you",
         AgentNotDelegable "agent_not_delegable" Error "that agent takes no work from you",
         DepthExceeded "depth_exceeded" Error "do the work yourself: delegation is too deep",
-        InteractionUnavailable "interaction_unavailable" Error "no person can be asked here: go on or answer",
+        InteractionUnavailable "interaction_unavailable" Error "this surface cannot ask a user: continue or answer",
         SecretInForm "secret_in_form" Error "never ask for secrets",
         WaitTooLong "wait_too_long" Error "wait less long",
         PersistUnavailable "persist_unavailable" Error "leave persist out: nothing can be stored here",
@@ -170,7 +170,7 @@ codes! {
     Effect {
         EffectsUnknown "effects_unknown" Error "declare the call with AgentProtocolOutput",
         EffectsForbidden "effects_forbidden" Error "this effect is not allowed here",
-        ApprovalRequired "approval_required" Info "the user is asked before it runs",
+        ApprovalRequired "approval_required" Info "the user must approve it before it runs",
         WriteConflict "write_conflict" Error "order the two writes with depends",
     }
     Policy {
@@ -180,7 +180,7 @@ codes! {
         TurnLimit "turn_limit" Error "answer with what you have, and say what is open",
         GraphLimit "graph_limit" Error "finish or cancel an open graph first",
         PersistUpgraded "persist_upgraded" Warning "the graph is stored, since it may outlive this turn",
-        NoteMissing "note_missing" Warning "add a message that tells the user what you do",
+        NoteMissing "note_missing" Warning "add a message for the user about this work",
         NoteRepeatsDsl "note_repeats_dsl" Warning "write the message for a reader, without ids or JSON",
         TitleMissing "title_missing" Warning "give the declaration a title",
     }
@@ -192,16 +192,16 @@ codes! {
         RecoveryRefused "recovery_refused" Error "declare the call with AgentProtocolOutput",
     }
     RunTime {
-        ToolError "tool_error" Error "read the error, change the arguments or go on without it",
+        ToolError "tool_error" Error "read the error, change the arguments or continue without it",
         Timeout "timeout" Error "ask for less, or try again later",
         RateLimited "rate_limited" Error "try again later",
         HostUnavailable "host_unavailable" Error "try again later",
-        Unauthorized "unauthorized" Error "go on without it",
+        Unauthorized "unauthorized" Error "continue without it",
         ChildFailed "child_failed" Error "read the error of the agent and decide",
         ChildUnsatisfying "child_unsatisfying" Error "the agent did not do the work: decide with what it reports",
         ChildCancelled "child_cancelled" Error "the agent was cancelled",
         ApprovalDenied "approval_denied" Error "the user refused: do not ask again for the same",
-        ApprovalUnavailable "approval_unavailable" Error "no person can approve here: go on without it",
+        ApprovalUnavailable "approval_unavailable" Error "no person can approve here: continue without it",
         InteractionExpired "interaction_expired" Error "the user did not answer in time",
         UpstreamFailed "upstream_failed" Error "decide about the failed action it needs",
         InputUnresolved "input_unresolved" Error "the value it needs does not exist",
@@ -211,7 +211,7 @@ codes! {
         Canceled "canceled" Error "it was cancelled",
         Deadline "deadline" Error "the time is over: answer with what is done",
         LeaseLost "lease_lost" Error "another run continues this graph",
-        ExecutorFault "executor_fault" Error "try again, or go on without it",
+        ExecutorFault "executor_fault" Error "try again, or continue without it",
     }
 }
 

@@ -22,7 +22,7 @@ pub struct JsonFault {
 
 /// Parses one value. Keys are unique, nesting is at most `depth`, texts hold no NUL.
 pub fn parse(text: &str, depth: usize) -> Result<Value, JsonFault> {
-    // The error type of serde has no room for a pointer, so the fault travels in a cell.
+    // serde's error type has no field for a pointer, so the fault is passed in a cell.
     let fault = RefCell::new(None);
     let strict = Strict {
         depth,
@@ -169,7 +169,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
             }
             // serde would keep the last value: two readers could see different arguments.
             if object.contains_key(&key) {
-                return Err(inner.fail(Code::DuplicateKey, "the key stands twice"));
+                return Err(inner.fail(Code::DuplicateKey, "the key occurs twice"));
             }
             let value = map.next_value_seed(inner)?;
             object.insert(key, value);

@@ -36,6 +36,7 @@ pub fn envelope(declaration: &Declaration) -> Value {
     let mut object = Object::default();
     object.set("type", "agent.protocol");
     object.set("version", "1");
+    // The version is fixed: declarations of other versions are not accepted.
     object.set("intent", declaration.intent.as_str());
     object.some("persist", declaration.persist);
     object.text("title", &declaration.title);
@@ -45,6 +46,7 @@ pub fn envelope(declaration: &Declaration) -> Value {
     );
     let execution = &declaration.execution;
     let mut inner = Object::default();
+    // Defaults are left out: reading again restores them.
     inner.some(
         "mode",
         (execution.mode == Durability::Durable).then_some("durable"),
@@ -93,6 +95,7 @@ impl Object {
     }
 
     fn policies(&mut self, policies: &Policies) {
+        // Unknown fields are printed, too: reading again must give the same declaration.
         let all = policies.named.iter().chain(&policies.extra);
         self.0
             .extend(all.map(|(key, value)| (key.clone(), value.clone())));
@@ -181,6 +184,7 @@ fn action(action: &Action) -> Value {
     object.text("description", &action.description);
     object.text("reason", &action.reason);
     object.text("operation", &action.operation);
+    // Without a class there is nothing to print: the runtime chooses.
     if let Some(kind) = action.executor.kind {
         let mut executor = Object::default();
         executor.set("type", kind.as_str());

@@ -77,14 +77,14 @@ pub struct ProjectedAction {
     /// Result for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_summary: Option<String>,
-    /// Reference to the whole result.
+    /// Reference to the complete result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details_ref: Option<String>,
     /// Class of its executor.
     pub kind_label: String,
 }
 
-/// Changes of a projection: the whole head, and actions that differ.
+/// Changes of a projection: the complete head, and actions that differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
     /// The graph.
@@ -116,14 +116,17 @@ pub fn project(graph: &Graph) -> Projection {
     let running = graph
         .declared()
         .filter(|node| node.state.status() == GraphStatus::Running);
+    // A few titles: the phase is one line of a user interface.
     let phase: Vec<_> = running
         .take(4)
         .map(|node| node.action.title.as_str())
         .collect();
+    // Retries are short and need nothing from the user.
     let waits = graph.nodes.iter().filter_map(|node| match node.state {
         NodeState::Waiting(wait) if wait != Wait::Retry => Some(wait),
         _ => None,
     });
+    // Declarations of the carrier have no title; the request describes them for the user.
     let title = match graph.info.title.trim() {
         "" => graph.info.goal.chars().take(TITLE).collect(),
         title => title.to_owned(),
@@ -143,6 +146,7 @@ pub fn project(graph: &Graph) -> Projection {
             total: actions.len(),
             phase: phase.join(", "),
         },
+        // A wait that the user can end precedes the others.
         waiting_for: waits.min_by_key(|wait| match wait {
             Wait::User => 0,
             Wait::Approval => 1,
@@ -175,6 +179,7 @@ fn outcome(graph: &Graph) -> String {
 fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
     let instances: Vec<_> = graph.instances(&node.action.id).collect();
     let done = instances.iter().filter(|one| one.is_settled()).count();
+    // Users may see what the model may not, but nothing that only the runtime reads.
     let may_see = node.visibility() < Visibility::RuntimeOnly;
     let output = node
         .output
@@ -190,6 +195,7 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
         progress: (!instances.is_empty()).then_some((done, instances.len())),
         result_summary: output.map(|output| {
             let (text, _) = summary_of(output);
+            // Users read no JSON; the reference leads to the details.
             let is_json = text.trim_start().starts_with(['{', '[']);
             if is_json {
                 "done".to_owned()
@@ -217,7 +223,7 @@ fn reason(node: &Node) -> Option<String> {
             Some(Code::ApprovalDenied) => "you refused it",
             Some(Code::InteractionExpired) => "no answer in time",
             Some(Code::ApprovalUnavailable) => {
-                "it needs an approval, and no person can be asked here"
+                "it needs an approval, which cannot be requested here"
             }
             Some(Code::Timeout) => "it took too long",
             _ => "it failed",
@@ -232,6 +238,7 @@ pub fn patch(before: &Projection, after: &Projection) -> Option<Patch> {
     if before == after {
         return None;
     }
+    // Complete actions are replaced: clients need no merge within an action.
     let same = |one: &&ProjectedAction| before.actions.contains(one);
     let actions = after
         .actions
@@ -258,6 +265,7 @@ pub fn patch(before: &Projection, after: &Projection) -> Option<Patch> {
 pub fn apply(mut projection: Projection, patch: &Patch) -> Projection {
     projection.status = patch.status;
     projection.progress.clone_from(&patch.progress);
+    // Assigned even if `None`: the patch has the complete head.
     projection.waiting_for = patch.waiting_for;
     projection.result_summary.clone_from(&patch.result_summary);
     projection.generation = patch.generation;
@@ -267,6 +275,7 @@ pub fn apply(mut projection: Projection, patch: &Patch) -> Projection {
         .retain(|one| !patch.removed.contains(&one.id));
     for action in &patch.actions {
         match projection
+            // Changed actions keep their position; new ones follow.
             .actions
             .iter_mut()
             .find(|one| one.id == action.id)

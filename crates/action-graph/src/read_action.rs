@@ -43,8 +43,10 @@ pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -
             "actions",
             format!("more than {most} actions"),
         );
+        // Cut after the report: the other faults come from a bounded list.
         list.truncate(most);
     }
+    // Before the loop: dependencies may name later actions.
     let ids = list.iter().filter_map(|action| action.get("id")?.as_str());
     let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
     let mut actions = Vec::with_capacity(list.len());
@@ -56,6 +58,7 @@ pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -
                 .add(Code::WrongJsonType, at, "an action must be an object");
             continue;
         };
+        // Before the reader consumes the object.
         recommend(&object, &at, reader.found());
         let mut inner = FieldReader::new(object, &at, reader.found());
         let mut action = read_action(&mut inner, &ids, limits);
@@ -76,6 +79,7 @@ fn recommend(action: &Map<String, Value>, at: &str, found: &mut Diagnostics) {
     let fields = ["title", "description", "reason", "operation"];
     let lacking = fields.into_iter().filter(is_blank);
     let lacking: Vec<_> = lacking.map(|key| format!("`{key}`")).collect();
+    // One diagnostic for all fields: these are hints, and notices are short.
     if !lacking.is_empty() {
         let message = format!("{} of an action help its readers", lacking.join(", "));
         let diagnostic = Diagnostic::new(Code::TitleMissing, at, message);
@@ -96,6 +100,7 @@ fn read_action(
     let id = read_id(reader);
     let mut action = Action::new(&id, read_executor(reader));
     let title = reader.text("title", limits.title_chars);
+    // A blank title would be an empty line in user interfaces.
     action.title = title.filter(|title| !title.trim().is_empty()).unwrap_or(id);
     action.description = reader
         .text("description", limits.description_chars)
@@ -133,6 +138,7 @@ fn read_executor(reader: &mut FieldReader<'_>) -> Executor {
     let target = inner.text("target", 256);
     let executor = Executor {
         kind,
+        // `auto` and an empty name leave the choice to the runtime.
         target: target.filter(|target| target != "auto" && !target.is_empty()),
         capabilities: inner.texts("capabilities", NAMES),
     };
@@ -157,6 +163,7 @@ fn read_references(reader: &mut FieldReader<'_>, key: &str) -> Vec<Reference> {
             Ok(reference) => references.push(reference),
             Err(error) => {
                 let error: crate::reference::BadReference = error;
+                // Each bad reference is reported at its index; the good ones are still checked.
                 let at = format!("{}/{index}", reader.at(key));
                 reader
                     .found()
@@ -212,6 +219,7 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     };
     let mut policy = FailurePolicy::default();
     if reader.is_text(KEY) {
+        // The short form: a word instead of an object.
         policy.mode = reader.word(KEY, Code::BadEnum, &MODES).unwrap_or_default();
         policy.max_attempts = attempts(policy.mode);
         return policy;
@@ -228,11 +236,14 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
         .word("mode", Code::BadEnum, &MODES)
         .unwrap_or_default();
     let most = inner.number("max_attempts", 1, ATTEMPTS);
+    // `retry` without a number means several attempts; other modes have one.
     policy.max_attempts = most.unwrap_or(attempts(policy.mode));
     let backoff = inner.number("backoff_ms", 0, 60_000);
     policy.backoff_ms = backoff.unwrap_or(policy.backoff_ms);
+    // Not `retry`: the second policy applies once attempts are used up.
     let then = inner.word("then", Code::BadEnum, &MODES[1..]);
     policy.then = then.unwrap_or_default();
+    // A misspelled field would silently change what happens after a failure.
     inner.refuse_rest();
     policy
 }
@@ -241,6 +252,7 @@ fn read_condition(reader: &mut FieldReader<'_>, key: &str) -> Option<Condition> 
     let object = reader.object(key, Code::WrongJsonType)?;
     let at = reader.at(key);
     let mut inner = FieldReader::new(object, &at, reader.found());
+    // `action` decides the form: both forms together are reported by `rest`.
     let condition = if inner.has("action") {
         let endings = [
             ("completed", ActionEnding::Completed),
@@ -268,6 +280,7 @@ fn read_condition(reader: &mut FieldReader<'_>, key: &str) -> Option<Condition> 
         let test = read_test(&mut inner);
         let mut negate = inner.flag("negate").unwrap_or_default();
         let test = test.map(|(test, turned)| {
+            // `exists: false` and `negate: true` cancel each other.
             negate ^= turned;
             test
         });
@@ -297,6 +310,7 @@ fn read_test(reader: &mut FieldReader<'_>) -> Option<(Test, bool)> {
         }
         number
     };
+    // First match in a fixed order; further tests of the object are reported as unknown.
     if reader.has("exists") {
         let exists = reader.flag("exists")?;
         return Some((Test::Exists, !exists));
@@ -321,6 +335,7 @@ fn read_test(reader: &mut FieldReader<'_>) -> Option<(Test, bool)> {
 fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
     let mut effects = BTreeSet::new();
     for (index, text) in reader.texts("effects", NAMES).iter().enumerate() {
+        // Case and blanks are repaired without a report: the meaning is clear.
         let word = text.trim().to_lowercase();
         let known = Effect::ALL
             .into_iter()

@@ -10,14 +10,14 @@ use crate::json::{self, join, type_name};
 use crate::near;
 use crate::policy::{POLICY_NAMES, Policies};
 
-/// Nesting of JSON that stands in a string.
+/// Nesting of JSON inside a string.
 const STRING_DEPTH: usize = 16;
 
 /// An object whose fields are taken out one by one; the rest is unknown.
 pub(crate) struct FieldReader<'a> {
     map: Map<String, Value>,
     at: String,
-    /// Fields that were asked for.
+    /// Fields that the reader requested.
     known: Vec<String>,
     found: &'a mut Diagnostics,
 }
@@ -43,6 +43,7 @@ impl<'a> FieldReader<'a> {
 
     /// The value of a field; `null` is absence.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        // Remembered even if absent: hints for unknown fields suggest these names.
         self.know(key);
         self.map.remove(key).filter(|value| !value.is_null())
     }
@@ -55,6 +56,7 @@ impl<'a> FieldReader<'a> {
 
     pub(crate) fn has(&mut self, key: &str) -> bool {
         self.know(key);
+        // Models write null for an absent field.
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
@@ -75,6 +77,7 @@ impl<'a> FieldReader<'a> {
     pub(crate) fn text(&mut self, key: &str, most: usize) -> Option<String> {
         match self.take(key)? {
             Value::String(text) => {
+                // Bytes first: they are cheaper to count and never below the characters.
                 if text.len() > most && text.chars().count() > most {
                     self.add(
                         Code::TextTooLong,
@@ -102,7 +105,7 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// A whole number between `least` and `most`.
+    /// An integer between `least` and `most`.
     pub(crate) fn number<T: TryFrom<u64>>(
         &mut self,
         key: &str,
@@ -111,6 +114,7 @@ impl<'a> FieldReader<'a> {
     ) -> Option<T> {
         let value = self.take(key)?;
         match value.as_u64() {
+            // A type that is too small for the range counts as absent.
             Some(number) if (least..=most).contains(&number) => T::try_from(number).ok(),
             Some(_) => {
                 let message = format!("`{key}` must be between {least} and {most}");
@@ -118,7 +122,7 @@ impl<'a> FieldReader<'a> {
                 None
             }
             None => {
-                self.wrong_type(key, "a whole number", &value);
+                self.wrong_type(key, "an integer", &value);
                 None
             }
         }
@@ -135,11 +139,13 @@ impl<'a> FieldReader<'a> {
         if let Some(value) = is(&text) {
             return Some(value);
         }
+        // Harmless spellings: `Read-Only ` means `read_only`.
         let repaired = text.trim().to_lowercase().replace('-', "_");
         if let Some(value) = is(&repaired) {
             self.add(Code::Repaired, key, format!("read as `{repaired}`"));
             return Some(value);
         }
+        // Cut: the text of a model may be long.
         let shown: String = text.chars().take(40).collect();
         let names = all.iter().map(|(name, _)| *name);
         let diagnostic = Diagnostic::new(code, self.at(key), format!("`{shown}` is no {key}"));
@@ -179,6 +185,7 @@ impl<'a> FieldReader<'a> {
     fn unstringified(&mut self, key: &str, value: Value, fits: fn(&Value) -> bool) -> Value {
         let Value::String(text) = &value else {
             return value;
+            // Parsed once: JSON in a string in a string is not unwrapped.
         };
         match json::parse(text, STRING_DEPTH) {
             Ok(inner) if fits(&inner) => {
@@ -189,7 +196,7 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// A list of texts; one text stands for a list of one.
+    /// A list of texts; one text counts as a list of one.
     pub(crate) fn texts(&mut self, key: &str, most: usize) -> Vec<String> {
         let list = match self.map.get(key) {
             Some(Value::String(_)) => {
@@ -198,6 +205,7 @@ impl<'a> FieldReader<'a> {
             }
             _ => self.list(key).unwrap_or_default(),
         };
+        // Refused as one: a cut list could lose the entry that matters.
         if list.len() > most {
             self.add(
                 Code::TooLarge,
@@ -218,6 +226,7 @@ impl<'a> FieldReader<'a> {
 
     /// The reserved policies.
     pub(crate) fn policies(&mut self) -> Policies {
+        // Removed here, so that `rest` does not report reserved names.
         let mut policies = Policies::default();
         for name in POLICY_NAMES {
             if let Some(value) = self.map.remove(name).filter(|value| !value.is_null()) {

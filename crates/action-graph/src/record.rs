@@ -14,6 +14,7 @@ use crate::schedule::{GraphEvent, step};
 
 /// Applies journaled events to a graph as it was accepted: the same events give the same graph.
 pub fn replay(mut graph: Graph, journal: impl IntoIterator<Item = (Millis, GraphEvent)>) -> Graph {
+    // Commands are dropped: they were carried out when the journal was written.
     for (now, event) in journal {
         step(&mut graph, event, now);
     }

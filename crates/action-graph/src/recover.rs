@@ -31,11 +31,13 @@ pub(crate) fn direct(
         );
         return None;
     }
+    // All calls are checked, so that each fault is reported.
     let mut draft = Vec::new();
     for (index, call) in calls.iter().enumerate() {
         let at = format!("/calls/{index}");
         draft.push(one(call, &at, context, found));
     }
+    // A part of the calls must not run without the others.
     let draft: Vec<(Code, Action)> = draft.into_iter().collect::<Option<_>>().or_else(|| {
         found.add(
             Code::RecoveryRefused,
@@ -45,6 +47,7 @@ pub(crate) fn direct(
         None
     })?;
     let code = draft[0].0;
+    // One kind only: the record names one form of recovery.
     if draft.iter().any(|(other, _)| *other != code) {
         found.add(
             Code::RecoveryRefused,
@@ -81,6 +84,7 @@ pub(crate) fn draft_of(calls: &[NativeCall], context: Context<'_>) -> Declaratio
 }
 
 fn declaration(actions: impl Iterator<Item = Action>, origin: DeclarationForm) -> Declaration {
+    // Native calls carry no ids of actions.
     let mut actions: Vec<_> = actions.collect();
     for (index, action) in actions.iter_mut().enumerate() {
         action.id = format!("recovered_{}", index + 1).as_str().into();
@@ -110,6 +114,7 @@ fn one(
     context: Context<'_>,
     found: &mut Diagnostics,
 ) -> Option<(Code, Action)> {
+    // Cut: the name goes into messages.
     let name: String = call.name.chars().take(64).collect();
     let parsed = json::parse(&call.arguments, context.rules.limits.json_depth);
     let arguments = match parsed {
@@ -131,6 +136,7 @@ fn one(
             return None;
         }
     };
+    // `task` is the usual name of a delegation tool in other agents.
     if name == "task" {
         return delegation(arguments, at, context, found);
     }
@@ -147,6 +153,7 @@ fn one(
         found.push(diagnostic.allow(names.map(|entry| entry.name.clone())));
         return None;
     };
+    // An agent's name used as a tool is a delegation to it.
     if entry.kind == ExecutorKind::Agent {
         let mut arguments = arguments;
         arguments.insert("agent".to_owned(), name.into());
@@ -170,6 +177,7 @@ fn is_recoverable(
     context: Context<'_>,
     found: &mut Diagnostics,
 ) -> bool {
+    // All faults are collected, so that one repair is enough.
     let mut is_clear = true;
     if !entry.granted {
         found.add(
@@ -179,6 +187,7 @@ fn is_recoverable(
         );
         is_clear = false;
     }
+    // Unknown effects are never recovered: the call could change something.
     if entry.effects.is_empty() {
         let message = format!("the effects of `{}` are not known", entry.name);
         found.add(Code::EffectsUnknown, at, message);
@@ -189,6 +198,7 @@ fn is_recoverable(
         is_clear = false;
     }
     let input = Value::Object(arguments.clone());
+    // Without bindings: a direct call is run as it is.
     for violation in schema::check(&entry.schema, &input, false) {
         found.add(
             Code::ArgsSchema,
@@ -225,6 +235,7 @@ fn delegation(
         return None;
     }
     arguments.remove("agent");
+    // The name of the agent is the executor, not an argument.
     let mut action = Action::new("recovered", Executor::named(ExecutorKind::Agent, &agent));
     action.operation = agent;
     action.input = arguments;
@@ -244,6 +255,7 @@ pub(crate) fn textual(
     if !context.rules.recovery.text {
         return refuse(found, "a call written as text is not run");
     }
+    // Several written calls are not explicit enough to run.
     let [call] = calls else {
         return refuse(found, "several calls are written as text");
     };
@@ -257,6 +269,7 @@ pub(crate) fn textual(
         return refuse(found, "the written call names no tool");
     };
     if !is_recoverable(entry, arguments, "/calls/0", context, found)
+        // A text may only quote a call, so it must be harmless to repeat.
         || Class::of(&entry.effects, entry.idempotency) != Class::Replayable
     {
         return refuse(found, "the written call may change something");

@@ -35,7 +35,7 @@ impl ResultPart {
     }
 }
 
-/// A parsed reference. Pointers are RFC 6901, empty for the whole value.
+/// A parsed reference. Pointers are RFC 6901, empty for the complete value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reference {
     /// `md:ID`: a Markdown section of the same output.
@@ -57,20 +57,20 @@ pub enum Reference {
     Runtime {
         /// The graph, `run_id` in transcripts.
         graph: GraphId,
-        /// The action; absent for the graph as a whole.
+        /// The action; absent for the graph.
         action: Option<ActionId>,
         /// The part of the result.
         part: ResultPart,
         /// The place in it.
         pointer: String,
     },
-    /// `runtime://runs/RUN/declaration`: the declaration of a graph as the model wrote it; for expansion alone.
+    /// `runtime://runs/RUN/declaration`: the declaration of a graph as the model wrote it; only for expansion.
     Declaration(GraphId),
     /// `artifact:NAME`: an artifact of the same graph.
     Artifact(String),
     /// `item#pointer`: the current item inside `for_each`.
     Item(String),
-    /// `own#pointer`: the action's last output, in `repeat.until` alone.
+    /// `own#pointer`: the action's last output, only in `repeat.until`.
     Own(String),
 }
 
@@ -83,6 +83,7 @@ impl FromStr for Reference {
     type Err = BadReference;
 
     fn from_str(text: &str) -> Result<Self, BadReference> {
+        // Cut: the text goes into messages.
         parse(text).ok_or_else(|| BadReference(text.chars().take(100).collect()))
     }
 }
@@ -91,6 +92,7 @@ fn parse(text: &str) -> Option<Reference> {
     if let Some(id) = text.strip_prefix("md:") {
         return is_section_id(id).then(|| Reference::Section(id.to_owned()));
     }
+    // `artifact://RUN/ID` is another form, which is handled below.
     if let Some(name) = text
         .strip_prefix("artifact:")
         .filter(|rest| !rest.starts_with("//"))
@@ -118,6 +120,7 @@ fn parse(text: &str) -> Option<Reference> {
         });
     }
     if let Some(path) = path.strip_prefix("runtime://") {
+        // `runs/` may be left out.
         return stored(path.strip_prefix("runs/").unwrap_or(path), pointer);
     }
     let path = path.strip_prefix("artifact://")?;
@@ -129,6 +132,7 @@ fn parse(text: &str) -> Option<Reference> {
 fn stored(path: &str, pointer: String) -> Option<Reference> {
     let mut tokens = path.split('/');
     let graph = tokens.next().filter(|graph| is_graph_id(graph))?;
+    // Without a part a reference means the summary, which is small.
     let (mut action, mut part) = (None, ResultPart::Summary);
     match tokens.next() {
         Some("actions") => {
@@ -143,6 +147,7 @@ fn stored(path: &str, pointer: String) -> Option<Reference> {
         Some(name) => part = ResultPart::from_name(name)?,
         None => {}
     }
+    // Trailing parts are a fault, not ignored: the model meant something else.
     tokens.next().is_none().then(|| Reference::Runtime {
         graph: GraphId(graph.to_owned()),
         action,
@@ -159,14 +164,16 @@ fn is_stored_action(id: &str) -> bool {
     is_action_id(name) && index.parse::<u16>().is_ok()
 }
 
-/// Whether this is an RFC 6901 pointer of at most 16 tokens.
+/// True for an RFC 6901 pointer of at most 16 tokens.
 pub fn is_pointer(pointer: &str) -> bool {
+    // RFC 6901: `~` occurs only as `~0` and `~1`.
     let escapes_end = || {
         let mut rest = pointer.split('~').skip(1);
         rest.all(|after| after.starts_with(['0', '1']))
     };
     pointer.is_empty()
         || pointer.starts_with('/')
+            // Bounded: each token is a step through the value.
             && pointer.matches('/').count() <= POINTER_TOKENS
             && pointer.len() <= 1_024
             && escapes_end()

@@ -31,6 +31,7 @@ pub fn render_report(graph: &Graph, spec: &ReportSpec) -> Result<String, Missing
     for section in &spec.sections {
         let body = match &section.body {
             ReportBody::Text(text) => Some(text.clone()),
+            // A private result counts as missing, so the model has to answer instead.
             ReportBody::Ref(reference) => {
                 text_of(graph, reference).map(|text| shortened(text, reference, &mut left))
             }
@@ -38,6 +39,7 @@ pub fn render_report(graph: &Graph, spec: &ReportSpec) -> Result<String, Missing
         match body {
             Some(body) if section.heading.is_empty() => parts.push(body),
             Some(body) => parts.push(format!("## {}\n\n{body}", section.heading)),
+            // An optional section without a value is left out without a trace.
             None if section.optional => {}
             None => {
                 let reference = match &section.body {
@@ -58,6 +60,7 @@ pub fn render_report(graph: &Graph, spec: &ReportSpec) -> Result<String, Missing
 /// The text as far as it fits into `left` bytes.
 fn shortened(mut text: String, reference: &Reference, left: &mut usize) -> String {
     if text.len() > *left {
+        // The budget is used up: later sections only name their results.
         text.truncate(text.floor_char_boundary(*left));
         *left = 0;
         return format!("{text}\n\n(shortened: {reference})");
@@ -71,6 +74,7 @@ fn text_of(graph: &Graph, reference: &Reference) -> Option<String> {
         return None;
     }
     match graph.value_of(reference, None)? {
+        // Null is no content, even if the action succeeded.
         Value::Null => None,
         Value::String(text) => Some(text),
         other => Some(format!("```json\n{}\n```", pretty(&other))),

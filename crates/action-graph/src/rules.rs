@@ -13,7 +13,7 @@ use crate::node::NodeState;
 use crate::policy::Visibility;
 use crate::result::summary::summary_of;
 
-/// The form in which the model is asked to declare.
+/// Requested form of declarations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CarrierMode {
@@ -33,7 +33,7 @@ pub enum PlainText {
     /// It is an answer.
     #[default]
     Accept,
-    /// The model is asked for a declaration.
+    /// The model must declare.
     Repair,
 }
 
@@ -99,7 +99,7 @@ pub enum Conflicts {
     Refuse,
 }
 
-/// An approval that the user gave for the whole conversation.
+/// An approval for all runs of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StandingApproval {
     /// Its name, for revocation.
@@ -117,8 +117,9 @@ pub struct StandingApproval {
 }
 
 impl StandingApproval {
-    /// Whether it covers this call: its executor, its effects, and each of its arguments.
+    /// True if it covers this call: its executor, its effects, and each of its arguments.
     pub fn covers(&self, target: &str, effects: &BTreeSet<Effect>, input: &Value) -> bool {
+        // A missing argument is no match: the tool would use its default.
         let has = |(pointer, value): (&String, &Value)| input.pointer(pointer) == Some(value);
         self.target == target
             && effects.is_subset(&self.effects)
@@ -126,11 +127,12 @@ impl StandingApproval {
             && self.names("", input)
     }
 
-    /// Whether a list names this argument, or each one below it.
+    /// True if a list names this argument, or each one below it.
     fn names(&self, at: &str, value: &Value) -> bool {
         if self.arguments.contains_key(at) || self.free.contains(at) {
             return true;
         }
+        // RFC 6901 escapes, as in the stored pointers.
         let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
         match value {
             Value::Object(members) if at.is_empty() || !members.is_empty() => members
@@ -149,9 +151,9 @@ impl StandingApproval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentRules {
-    /// Whether the agent declares at all.
+    /// True if the agent declares at all.
     pub enabled: bool,
-    /// The form in which it is asked to.
+    /// Requested form of declarations.
     pub carrier: CarrierMode,
     /// Treatment of plain text.
     pub plain_text: PlainText,
@@ -159,7 +161,7 @@ pub struct AgentRules {
     pub recovery: Recovery,
     /// Features of the graph.
     pub features: Features,
-    /// Whether the run is a delegated one, so that `outcome` is shown.
+    /// True if the run is a delegated one, so that `outcome` is shown.
     pub delegated: bool,
     /// Effects that need an approval.
     pub approve: BTreeSet<Effect>,
@@ -219,13 +221,13 @@ pub struct KnownFacts {
     pub declarations: u32,
     /// Semantic hashes of declarations and how often each was accepted.
     pub repeats: BTreeMap<String, (GraphId, u32)>,
-    /// Whether the run's budget is used up.
+    /// True if the run's budget is used up.
     pub budget_gone: bool,
     /// Delegation depth of this run; 0 for a run of a user.
     pub depth: u8,
-    /// Whether a graph can be stored.
+    /// True if a graph can be stored.
     pub can_persist: bool,
-    /// Whether this surface can ask the user.
+    /// True if this surface can ask the user.
     pub can_ask: bool,
     /// Time until the run's deadline.
     pub remaining_ms: u64,
@@ -234,6 +236,7 @@ pub struct KnownFacts {
 impl KnownFacts {
     /// The newest action of this id in earlier graphs.
     pub fn action(&self, id: &ActionId) -> Option<(&KnownGraph, &KnownAction)> {
+        // Ids may repeat in later graphs; the model means the latest.
         let mut newest_first = self.graphs.iter().rev();
         newest_first.find_map(|graph| Some((graph, graph.actions.get(id)?)))
     }
@@ -249,9 +252,9 @@ impl KnownFacts {
 pub struct KnownGraph {
     /// Its id.
     pub id: GraphId,
-    /// Whether it still runs or waits.
+    /// True if it still runs or waits.
     pub open: bool,
-    /// Whether its stored results are gone.
+    /// True if its stored results are gone.
     pub expired: bool,
     /// Its actions.
     pub actions: BTreeMap<ActionId, KnownAction>,
@@ -262,9 +265,9 @@ pub struct KnownGraph {
 pub struct KnownAction {
     /// Status word of the projection.
     pub status: String,
-    /// Whether it opens edges.
+    /// True if it opens edges.
     pub satisfying: bool,
-    /// Whether the model may not read its result.
+    /// True if the model may not read its result.
     pub private: bool,
     /// Its summary.
     pub summary: String,
@@ -278,6 +281,7 @@ impl From<&Graph> for KnownGraph {
     /// The facts about a graph for later declarations. The caller sets whether its results are gone.
     fn from(graph: &Graph) -> Self {
         let actions = graph.nodes.iter().map(|node| {
+            // Only a completed action has a value: an output of an earlier attempt is outdated.
             let output = node
                 .output
                 .as_ref()

@@ -23,9 +23,11 @@ use crate::node::{NodeState, Wait};
 
 /// Applies an event. Total: an event that fits no state is counted and changes nothing.
 pub fn step(graph: &mut Graph, event: GraphEvent, now: Millis) -> Vec<Command> {
+    // Restored and deserialised graphs have no links.
     if !graph.is_linked() {
         graph.relink();
     }
+    // `Begin` evaluates a graph again although no state changes, for example after a restore.
     let looks_again = matches!(event, GraphEvent::Begin);
     let mut step = StepState {
         graph,
@@ -35,6 +37,7 @@ pub fn step(graph: &mut Graph, event: GraphEvent, now: Millis) -> Vec<Command> {
         changed: looks_again,
     };
     step.apply(event);
+    // A plan takes decisions and revisions, but starts nothing.
     if step.graph.begun {
         ReadyRules { step: &mut step }.settle_all();
         ReadyRules { step: &mut step }.start_ready();
@@ -111,7 +114,7 @@ impl StepState<'_> {
         self.effects.push(Command::Count(what));
     }
 
-    /// The place of an action that has this attempt open; counts the event as late otherwise.
+    /// The position of an action that has this attempt open; counts the event as late otherwise.
     fn open(&mut self, id: &ActionId, attempt: u32) -> Option<usize> {
         let position = self.graph.position(id).filter(|&position| {
             let node = &self.graph.nodes[position];
@@ -128,6 +131,7 @@ impl StepState<'_> {
         let node = &mut self.graph.nodes[position];
         let from = std::mem::replace(&mut node.state, to);
         node.why = why;
+        // The timer belongs to one wait: a later state must not inherit it.
         if to != NodeState::Waiting(Wait::Retry) {
             node.due = None;
         }
@@ -141,6 +145,7 @@ impl StepState<'_> {
             why,
         };
         self.graph.seq += 1;
+        // Bounded, because the transitions are part of the graph in memory.
         if self.graph.transitions.len() >= self.graph.settings.transitions {
             self.graph.transitions.pop_front();
         }
@@ -151,12 +156,15 @@ impl StepState<'_> {
 
     /// Orders the commands: notes, storage, effects, and the reason why nothing moves.
     fn close(mut self) -> Vec<Command> {
+        // Without a change the last observation is still valid.
         let why = self.changed.then(|| self.quiescent()).flatten();
+        // Counts are no effects: nothing has to be stored before them.
         let has_effects = self
             .effects
             .iter()
             .any(|one| !matches!(one, Command::Count(_)));
         let mut commands = self.notes;
+        // Before the effects: after a crash the stored attempts tell which effects may have happened.
         if self.graph.is_durable() && (self.changed || has_effects) {
             let level = match why {
                 Some(Why::Finished | Why::Canceled) => PersistLevel::Closed,
@@ -186,6 +194,7 @@ impl AttemptEvents<'_, '_> {
             return;
         };
         let node = &mut self.step.graph.nodes[position];
+        // An aborted attempt may not begin a new wait: its end is awaited.
         if node.state != NodeState::Running || node.aborting {
             return self.step.count(IgnoredEvent::Refused);
         }
@@ -220,6 +229,7 @@ impl AttemptEvents<'_, '_> {
     fn timer_fired(&mut self, id: &ActionId, attempt: u32) {
         let position = self.step.graph.position(id);
         let position =
+            // A timer of an earlier attempt may fire late.
             position.filter(|&position| self.step.graph.nodes[position].attempt == attempt);
         let Some(position) = position else {
             return self.step.count(IgnoredEvent::Late);

@@ -35,7 +35,7 @@ pub fn check(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
     check.found
 }
 
-/// Whether a number violates a bound.
+/// Test for a number that violates a bound.
 type IsOutside = fn(f64, f64) -> bool;
 
 struct SchemaCheck<'a> {
@@ -58,15 +58,18 @@ impl<'a> SchemaCheck<'a> {
     fn value(&mut self, schema: &'a Value, value: &Value, at: &str, depth: usize) {
         self.visits += 1;
         let Some(schema) = schema.as_object() else {
+            // `true` and other values allow everything; the host has the full validator.
             if schema == &Value::Bool(false) {
                 self.add(at, "no value is allowed here".to_owned());
             }
             return;
         };
         let is_free = self.bindings && is_binding(value);
+        // Bounded: a schema may refer to itself.
         if depth > DEPTH || self.visits > VISITS || is_free {
             return;
         }
+        // Local references only; others are left to the host's validator.
         if let Some(target) = schema.get("$ref").and_then(Value::as_str)
             && let Some(target) = target
                 .strip_prefix('#')
@@ -95,6 +98,7 @@ impl<'a> SchemaCheck<'a> {
             _ => return,
         };
         let fits = |name: &&str| match *name {
+            // `1.0` is an integer in JSON Schema.
             "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
             name => name == type_name(value),
         };
@@ -128,6 +132,7 @@ impl<'a> SchemaCheck<'a> {
         }
         for name in ["anyOf", "oneOf"] {
             let Some(choices) = list(name) else { continue };
+            // Violations of one alternative say nothing while another fits.
             let before = self.found.len();
             let fits = choices.iter().any(|choice| {
                 self.value(choice, value, at, depth + 1);
@@ -158,6 +163,7 @@ impl<'a> SchemaCheck<'a> {
         let others = schema.get("additionalProperties");
         for (name, value) in object {
             let at = join(at, name);
+            // Own properties take precedence over `additionalProperties`.
             let own = properties.and_then(|known| known.get(name));
             match own.or(others) {
                 Some(Value::Bool(false)) if own.is_none() => {
@@ -218,6 +224,7 @@ pub fn signature(schema: &Value) -> String {
         names.any(|one| one == name)
     };
     let mut names: Vec<_> = properties.iter().collect();
+    // Required names first, then by name: the signature is stable.
     names.sort_by_key(|(name, _)| (!is_required(name), *name));
     let parts = names.into_iter().map(|(name, inner)| {
         let mark = if is_required(name) { "" } else { "?" };
@@ -245,7 +252,7 @@ fn type_word(schema: &Value) -> String {
     }
 }
 
-/// Whether a signature hides structure: objects or lists of objects inside.
+/// True if a signature hides structure: objects or lists of objects inside.
 pub fn is_nested(schema: &Value) -> bool {
     let properties = schema.get("properties").and_then(Value::as_object);
     properties.into_iter().flatten().any(|(_, inner)| {

@@ -34,7 +34,7 @@ fn heading(line: &str) -> Option<&str> {
     (bare.len() - inner.len() <= 3 && rest.starts_with([' ', '\t'])).then_some(rest)
 }
 
-/// Reads the sections of the texts before and behind the block.
+/// Reads the sections before and after the block.
 pub(crate) fn read(
     block: fence::MarkedBlock<'_>,
     limits: &GraphLimits,
@@ -42,6 +42,7 @@ pub(crate) fn read(
 ) -> Sections {
     let mut sections = Sections::default();
     let before = block.before.lines().count();
+    // The two fence lines belong to the block.
     let inside = block.body.lines().count() + 2;
     one_side(block.before, 1, false, &mut sections, found);
     one_side(block.after, before + inside + 1, true, &mut sections, found);
@@ -65,7 +66,8 @@ pub(crate) fn read(
     sections
 }
 
-/// One side of the block. Behind it, every level-2 heading must be an id; before it, others are visible text.
+/// Sections of one side of the block. After it, every level-2 heading must be an id; before it, others are visible
+/// text.
 fn one_side(
     text: &str,
     first_line: usize,
@@ -75,6 +77,7 @@ fn one_side(
 ) {
     let mut current: Option<String> = None;
     for (number, (_, line, inside)) in fence::lines(text).enumerate() {
+        // A heading inside a fence is part of the content.
         let id = heading(line).filter(|_| !inside).map(normalize);
         match id {
             Some(id) if is_section_id(&id) => {
@@ -88,12 +91,13 @@ fn one_side(
                     found.add(
                         Code::SectionDuplicate,
                         "",
-                        format!("section `{id}` stands twice"),
+                        format!("section `{id}` occurs twice"),
                     );
                 }
                 sections.by_id.insert(id.clone(), section);
                 current = Some(id);
             }
+            // Numbered headings are common in prose, so they are only a warning.
             Some(id) if id.starts_with(|first: char| first.is_ascii_digit()) => {
                 found.add(
                     Code::NumericSection,
@@ -111,6 +115,7 @@ fn one_side(
                 );
                 current = None;
             }
+            // Text before the first section is visible to the user.
             _ => match current.as_ref().and_then(|id| sections.by_id.get_mut(id)) {
                 Some(section) => section.text.push_str(line),
                 None => sections.intro.push_str(line),

@@ -1,4 +1,4 @@
-//! Bounds of a graph, why it stopped, and its status words.
+//! Bounds of a graph, its stop reason, and its status words.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct RunSettings {
     pub parallel: u8,
     /// Agents at the same time, those that are waited for included.
     pub agents: u8,
-    /// Whether the surface can ask the user.
+    /// True if the surface can ask the user.
     pub can_ask: bool,
     /// Approvals for the conversation.
     pub standing: Vec<StandingApproval>,
@@ -31,7 +31,7 @@ pub struct RunSettings {
     pub transitions: usize,
 }
 
-/// Why nothing starts any more.
+/// Reason that nothing starts any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -61,7 +61,7 @@ impl StopReason {
 pub struct Transition {
     /// Its number, dense from 1.
     pub seq: u64,
-    /// When.
+    /// Time of the change.
     pub at: Millis,
     /// The action.
     pub id: ActionId,
@@ -71,7 +71,7 @@ pub struct Transition {
     pub from: NodeState,
     /// The state after.
     pub to: NodeState,
-    /// Why, where there is a reason.
+    /// Reason of the change, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Code>,
 }

@@ -32,9 +32,11 @@ const MOST: usize = 16;
 
 /// Calls written in a text, outside of fenced code; at most 16.
 pub fn find(text: &str) -> Vec<TextCall> {
+    // Cheap test first: most answers have no such mark.
     if !text.contains(['<', '[']) {
         return Vec::new();
     }
+    // Code blocks show calls as examples.
     let open = fence::lines(text).filter(|(_, _, inside)| !inside);
     let open: String = open.map(|(_, line, _)| line).collect();
     let mut calls = Vec::new();
@@ -43,6 +45,7 @@ pub fn find(text: &str) -> Vec<TextCall> {
     }
     calls.extend(tagged(&open, "<invoke name=", "</invoke>"));
     calls.extend(tagged(&open, "<function=", "</function>"));
+    // Named marks without a readable call: the caller must know that a call was meant.
     if calls.is_empty() && VENDORS.iter().any(|mark| open.contains(mark)) {
         calls.push(TextCall {
             name: None,
@@ -56,6 +59,7 @@ pub fn find(text: &str) -> Vec<TextCall> {
 /// Texts between two marks; to the end where the second is missing.
 fn between<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
     let parts = text.split(begin).skip(1);
+    // Without an end the call may be cut, so it has no arguments.
     parts.map(move |part| part.split_once(end).map_or("", |(body, _)| body))
 }
 

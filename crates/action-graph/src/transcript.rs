@@ -60,7 +60,7 @@ pub struct Notice {
     pub lines: Vec<(String, String, String)>,
 }
 
-/// A declaration, each call beside its result.
+/// A declaration, each call next to its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProtocolTurn {
     /// The graph.
@@ -71,7 +71,7 @@ pub struct ProtocolTurn {
     pub status: GraphStatus,
     /// Reference to the stored declaration.
     pub declaration: Option<String>,
-    /// The earlier graph that it goes on with.
+    /// The earlier graph that it continues.
     pub continues: Option<String>,
     /// The calls.
     pub calls: Vec<CallTurn>,
@@ -79,7 +79,7 @@ pub struct ProtocolTurn {
     pub next: Option<String>,
     /// Tokens of the declaration; decides how long it is shown exactly. Not printed.
     pub tokens: usize,
-    /// Whether the calls are shown, or their results alone.
+    /// True if the calls are shown, false for only their results.
     pub is_exact: bool,
 }
 

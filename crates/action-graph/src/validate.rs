@@ -61,11 +61,14 @@ pub(crate) fn validate(
     executors::check(&mut draft, context, &mut found);
     arguments::check(&draft, context, &mut found);
     effects::check(&mut draft, context, &mut found);
+    // After all gates that change the work, before the limits, which compare it.
     hashes::set_semantic(&mut draft);
     let repeats = limits::check(&mut draft, context, &mut found);
+    // Errors of all gates at once: a model repairs them in one reply.
     if found.has_errors() {
         return Err(found.finish(most));
     }
+    // Last: limits may raise the durability, which is part of the hash.
     hashes::set_accepted(&mut draft);
     Ok(AcceptedDeclaration {
         declaration: draft,
@@ -104,7 +107,7 @@ pub(crate) fn fields(origin: DeclarationForm) -> FieldNames {
 }
 
 /// Started actions of the graph that a revision changes: they may be depended on, and are not declared again. Actions
-/// that have not started are replaced as a whole.
+/// that have not started are replaced together.
 pub(crate) fn started_actions<'a>(
     draft: &Declaration,
     known: &'a KnownFacts,

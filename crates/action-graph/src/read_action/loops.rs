@@ -18,6 +18,7 @@ pub(super) fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
     if !inner.has("max") {
         inner.add(Code::LoopUnbounded, "max", "`for_each` has no `max`");
     }
+    // Read with the full range, so that a too large number gets its own code.
     let max: Option<u32> = inner.number("max", 1, u64::from(u32::MAX));
     if max.is_some_and(|max| max > u32::from(FOR_EACH_MAX)) {
         inner.add(
@@ -26,6 +27,7 @@ pub(super) fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
             format!("`max` exceeds {FOR_EACH_MAX}"),
         );
     }
+    // Other formats name the item; here it is always `item`.
     let _ = inner.text("as", 64);
     let failures = inner.number("max_failures", 0, u64::from(FOR_EACH_MAX));
     let from = inner.number("from", 0, u64::from(u32::MAX));
@@ -34,6 +36,7 @@ pub(super) fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
     inner.rest();
     Some(ForEach {
         items: items?,
+        // Reported above; the bound keeps later sums small.
         max: u16::try_from(max?)
             .unwrap_or(FOR_EACH_MAX)
             .min(FOR_EACH_MAX),
@@ -64,6 +67,7 @@ pub(super) fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
     let delay = inner.number("delay_ms", 0, u64::from(REPEAT_DELAY_MAX));
     inner.rest();
     Some(Repeat {
+        // Reported above; the bound keeps the repetition finite.
         max: u8::try_from(max?).unwrap_or(REPEAT_MAX).min(REPEAT_MAX),
         until: until?,
         delay_ms: delay.unwrap_or_default(),

@@ -81,7 +81,7 @@ pub struct ResultRecord {
     pub metrics: Metrics,
     /// Gateway runs that drove it.
     pub gateway_runs: Vec<String>,
-    /// When the record was made.
+    /// Creation time of the record.
     pub time: Millis,
 }
 
@@ -100,7 +100,7 @@ pub struct ActionRecord {
     pub executor: Value,
     /// One of seven words.
     pub status: GraphStatus,
-    /// Whether it opens edges.
+    /// True if it opens edges.
     pub satisfying: bool,
     /// Delivery of its result to the model.
     pub delivered: Option<Delivered>,
@@ -139,6 +139,7 @@ pub fn result_record(
     budget: ObservationBudget<'_>,
     now: Millis,
 ) -> ResultRecord {
+    // The views of the model decide about tokens, so they are rendered once more.
     let shown = observe(graph, budget);
     let actions: Vec<_> = graph
         .declared()
@@ -148,6 +149,7 @@ pub fn result_record(
     let delivered = actions
         .iter()
         .filter_map(|action| action.delivered.as_ref());
+    // The graph's own numbers overwrite the caller's.
     metrics.tokens_shown = delivered.map(|one| one.tokens as u64).sum();
     metrics.actions = graph.declared().count() as u64;
     metrics.attempts = graph.nodes.iter().map(|node| u64::from(node.attempt)).sum();
@@ -191,6 +193,7 @@ fn busy(node: &Node) -> u64 {
 fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionRecord {
     let resolved = node.action.resolved.as_ref();
     let is_open = node.visibility() < Visibility::RuntimeOnly;
+    // Results that only the runtime may read stay out of the record.
     let output = node.output.as_ref().filter(|_| is_open);
     let summary = output.map(summary_of);
     let is_end = node.is_settled() || node.state == NodeState::Uncertain;
@@ -207,6 +210,7 @@ fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionReco
         }),
         status: node.state.status(),
         satisfying: node.satisfying,
+        // Before its end there is no delivery to record.
         delivered: is_end.then_some(delivered),
         summary_source: summary.as_ref().map(|(_, source)| *source),
         summary: summary
@@ -230,7 +234,9 @@ fn action_record(graph: &Graph, node: &Node, delivered: Delivered) -> ActionReco
 }
 
 fn next_of(graph: &Graph) -> NextStep {
+    // Waits that the user can end precede a child run.
     let is = |state: NodeState| graph.nodes.iter().any(|node| node.state == state);
+    // A stopped graph takes no decision; the model can only answer.
     if graph.stop.is_some() {
         return NextStep::FinalAnswer;
     }

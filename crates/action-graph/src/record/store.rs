@@ -136,6 +136,7 @@ pub fn store(
         owner,
         declaration: blobs[0].key.clone(),
         graph: graph.without_nodes(),
+        // Only differences from a new node, because the head is bounded.
         nodes: graph.nodes.iter().map(slim).collect(),
         outputs: BTreeMap::new(),
         inputs: BTreeMap::new(),
@@ -155,6 +156,7 @@ pub fn store(
             blobs.push(body);
         }
     }
+    // Last: only the summaries can be shortened.
     fit(&mut head)?;
     Ok((head, blobs))
 }
@@ -162,6 +164,7 @@ pub fn store(
 /// Shortens summaries until the head keeps its bound.
 fn fit(head: &mut StoredGraph) -> Result<(), RestoreError> {
     for most in [SUMMARY, SUMMARY / 8, 0] {
+        // Shorter in steps: a summary is useful even if cut, and states are never dropped.
         for output in head.outputs.values_mut() {
             let short = head_bytes(&output.summary, most).len();
             output.summary.truncate(short);
@@ -192,6 +195,7 @@ fn stored_output(
     // The list of a fan-out has no attempt of its own.
     let before = previous.filter(|_| !node.is_fan_out());
     let before = before.and_then(|previous| previous.outputs.get(id));
+    // Outputs are immutable for one attempt, so the stored body is still valid.
     if let Some(before) = before.filter(|one| is_named(&one.key, &name)) {
         return (Some(before.clone()), None);
     }
@@ -224,6 +228,7 @@ fn attempt_of_output(node: &Node) -> u32 {
 /// The differences of a node from a new one, without the values of bodies.
 fn slim(node: &Node) -> StoredNode {
     let mut members = members(&node.without_values());
+    // Compared as JSON: new fields need no code here.
     let new = members_of_new(&node.action.id);
     members.retain(|name, value| new.get(name) != Some(value));
     StoredNode {
@@ -251,17 +256,18 @@ fn whole(stored: StoredNode) -> Option<Node> {
     serde_json::from_value(Value::Object(members)).ok()
 }
 
-/// Whether the whole output is stored: `store_full: false` is refused for actions that run at most once.
+/// True if the complete output is stored: `store_full: false` is refused for actions that run at most once.
 fn is_whole(graph: &Graph, position: usize) -> bool {
     let node = &graph.nodes[position];
     policy_of(graph, node).store_full || node.class() == Class::AtMostOnce
 }
 
-/// The output, or its summary alone.
+/// The output, or only its summary.
 fn kept(output: &ActionOutput, is_whole: bool) -> ActionOutput {
     if is_whole {
         return output.clone();
     }
+    // The full text is dropped for good: `store_full: false` requests that.
     let (summary, source) = summary_of(output);
     ActionOutput {
         value: summary.as_str().into(),
@@ -287,9 +293,11 @@ pub fn restore(
     conversation: &str,
     load: &mut dyn FnMut(&str) -> Option<Value>,
 ) -> Result<Graph, RestoreError> {
+    // First: later versions may have changed every other field.
     if head.version != VERSION {
         return Err(RestoreError::Version(head.version));
     }
+    // A key of another conversation must not open its results.
     if head.conversation != conversation {
         return Err(RestoreError::Foreign);
     }
@@ -308,6 +316,7 @@ pub fn restore(
         .map(|action| (action.id.clone(), action))
         .collect();
     for node in &mut graph.nodes {
+        // Instances have no stored action: they are made again from their fan-out.
         let id = node.action.id.clone();
         let declared = node.parent.as_ref().unwrap_or(&id);
         let action = actions
@@ -323,6 +332,7 @@ pub fn restore(
             node.item = bound.item;
         }
         if let Some(stored) = head.outputs.get(&id) {
+            // A damaged body must not run as input of a later action.
             let content = read(&stored.key)?;
             if hash(&content) != stored.sha256 {
                 return Err(damaged(&stored.key));
@@ -332,6 +342,7 @@ pub fn restore(
             node.output = Some(output);
         }
     }
+    // Links are not stored.
     graph.relink();
     Ok(graph)
 }
@@ -350,8 +361,9 @@ pub(crate) fn instance(action: &Action, id: &ActionId) -> Action {
 }
 
 impl StoredGraph {
-    /// Whether another run may take the graph over: the owner's run is known to be over.
+    /// Hands the graph to another run. The caller has to know that the owner's run is over.
     pub fn take_over(&mut self, run: &str, attempt: u32) {
+        // A higher epoch marks the later owner; no clock decides.
         self.owner = GraphOwner {
             run: run.to_owned(),
             attempt,

@@ -13,21 +13,21 @@ use crate::result::tokens::{TokenCounter, clip_head, count_long};
 /// Delivery of a result: forms, tokens and reason, for records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivered {
-    /// The form that was asked for.
+    /// Requested form.
     pub asked: Return,
     /// The form that was shown.
     pub given: Return,
     /// Tokens that were shown.
     pub tokens: usize,
-    /// Tokens of the whole.
+    /// Tokens of the complete result.
     pub of_tokens: usize,
-    /// Why less was shown than was asked for: `private`, `cap` of the form, or `budget` of the observation.
+    /// Reason of a smaller form: `private`, `cap` of the form, or `budget` of the observation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Source of the summary, where one was shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_source: Option<SummarySource>,
-    /// Reference to the whole result.
+    /// Reference to the complete result.
     #[serde(rename = "ref")]
     pub reference: String,
 }
@@ -77,7 +77,7 @@ pub fn deliver(graph: &Graph, node: &Node, cap: usize, count: TokenCounter<'_>) 
     deliver_as(graph, node, &policy, policy.return_to_model, cap, count)
 }
 
-/// The same in another form, for degradation.
+/// Renders the result in another form when the budget is short.
 pub fn deliver_as(
     graph: &Graph,
     node: &Node,
@@ -88,6 +88,7 @@ pub fn deliver_as(
 ) -> Shown {
     let is_failure = node.state == NodeState::Failed || node.state == NodeState::Uncertain;
     let whole = whole_text(node, is_failure);
+    // Counted before the privacy check; a private size is reset below.
     let of_tokens = count_long(&whole, count);
     let asked = policy.return_to_model;
     let mut shown = Shown {
@@ -102,12 +103,14 @@ pub fn deliver_as(
             reference: reference_of(graph, node),
         },
     };
+    // Even the size of a private result could reveal its content.
     if node.visibility() > Visibility::Model {
         shown.delivered.of_tokens = 0;
         shown.delivered.why = Some("private".to_owned());
         return shown;
     }
     let (success, failure) = caps(form);
+    // All caps apply; the smallest wins.
     let own = policy.max_tokens.map_or(usize::MAX, |most| most as usize);
     let cap = cap.min(own).min(if is_failure { failure } else { success });
     let work = DeliveryWork {
@@ -122,6 +125,7 @@ pub fn deliver_as(
     shown.delivered.tokens = count(&text);
     shown.delivered.given = given;
     shown.delivered.summary_source = source;
+    // An adaptive result has no fixed form that could be missed.
     if given != asked && asked != Return::Adaptive {
         shown.delivered.why = Some("cap".to_owned());
     }
@@ -154,6 +158,7 @@ impl DeliveryWork<'_> {
         match form {
             Return::None => (String::new(), Return::None, None),
             Return::Summary => self.summary(cap),
+            // Clipped again: the pruned value may still exceed the cap.
             Return::Structured => (clipped(self.structured(cap)), form, None),
             Return::Excerpt => {
                 let words = &self.policy.priority;
@@ -163,6 +168,7 @@ impl DeliveryWork<'_> {
             Return::Full if self.of_tokens <= cap => (self.whole.to_owned(), form, None),
             Return::Full => self.truncated(cap),
             Return::OnFailure if self.is_failure => {
+                // The end of an error output usually names the cause.
                 (clipped(tail_first(self.whole, cap, self.count)), form, None)
             }
             Return::OnFailure => {
@@ -179,6 +185,7 @@ impl DeliveryWork<'_> {
     }
 
     fn summary(&self, cap: usize) -> Formed {
+        // Short texts and errors are their own summary.
         if self.is_failure || self.of_tokens <= cap {
             let text = clip_head(self.whole, cap, self.count).to_owned();
             return (text, Return::Summary, Some(SummarySource::Mechanical));
@@ -222,6 +229,7 @@ impl DeliveryWork<'_> {
         if self.of_tokens <= cap {
             return (self.whole.to_owned(), Return::Full, None);
         }
+        // Below this size windows are too small to be read.
         if cap >= 200 {
             return self.form(Return::Excerpt, cap.min(caps(Return::Excerpt).0));
         }

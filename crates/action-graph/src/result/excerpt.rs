@@ -31,6 +31,7 @@ pub fn windows(
     if words.is_empty() {
         return None;
     }
+    // Bounded: the text may be a log of many megabytes.
     let lines: Vec<&str> = text.lines().take(SEARCHED).collect();
     let mut shown: Vec<(usize, usize)> = Vec::new();
     for (number, line) in lines.iter().enumerate() {
@@ -43,9 +44,11 @@ pub fn windows(
             (number + around + 1).min(lines.len()),
         );
         match shown.last_mut() {
+            // Overlapping windows are joined, so that no line is shown twice.
             Some(last) if last.1 >= begin => last.1 = end,
             _ => shown.push((begin, end)),
         }
+        // More windows than any budget shows.
         if shown.len() > 64 {
             break;
         }
@@ -62,6 +65,7 @@ pub fn windows(
         parts.extend(lines[begin..end].iter().map(|line| (*line).to_owned()));
         after = end;
     }
+    // The reader must see that the text continues.
     if after < lines.len() {
         parts.push(GAP.to_owned());
     }
@@ -70,12 +74,15 @@ pub fn windows(
 
 /// Two thirds from the beginning, one third from the end, at lines, with the gap marked.
 pub fn head_and_tail(text: &str, most: usize, count: TokenCounter<'_>) -> String {
+    // Bytes first: counting tokens of a huge text is expensive.
     if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
         return text.to_owned();
     }
+    // The mark and its line breaks are part of the budget.
     let most = most.saturating_sub(count(GAP) + 2);
     let head = clip_head(text, most * 2 / 3, count);
     let tail = clip_tail(&text[head.len()..], most - most * 2 / 3, count);
+    // Nothing would be left out.
     if head.len() + tail.len() >= text.len() {
         return text.to_owned();
     }
@@ -120,6 +127,7 @@ pub fn structured(
     most: usize,
     count: TokenCounter<'_>,
 ) -> String {
+    // Less depth before fewer keys.
     for depth in [8, 4, 3, 2, 1] {
         let text = canonical(&prune(value, depth));
         if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(&text) <= most {
@@ -131,6 +139,7 @@ pub fn structured(
     };
     let mut kept = Map::new();
     let first = priority.iter().filter(|key| object.contains_key(*key));
+    // Sorted, so that equal results give equal texts.
     let mut rest: Vec<_> = object
         .keys()
         .filter(|key| !priority.contains(key))
@@ -142,6 +151,7 @@ pub fn structured(
         };
         kept.insert(key.clone(), prune(value, 2));
         let text = canonical(&Value::Object(kept.clone()));
+        // A large member is skipped; later ones may still fit.
         if text.len() > most.saturating_mul(TOKEN_BYTES) || count(&text) > most {
             kept.remove(key);
         }
@@ -163,6 +173,7 @@ fn prune(value: &Value, depth: usize) -> Value {
                 .take(ITEMS)
                 .map(|one| prune(one, depth - 1))
                 .collect();
+            // The number of missing items is shown, so that the model can request them.
             if list.len() > ITEMS {
                 kept.push(format!("{} more", list.len() - ITEMS).into());
             }

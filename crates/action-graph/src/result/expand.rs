@@ -7,7 +7,7 @@ use crate::result::tokens::{TokenCounter, clip_head, count_long};
 /// Tokens of one reference and of one request.
 const PER_REFERENCE: usize = 3_000;
 const PER_REQUEST: usize = 8_000;
-/// Lines around a match when none are asked for.
+/// Default of lines around a match.
 const LINES: usize = 3;
 
 /// One answered request.
@@ -19,9 +19,9 @@ pub struct Expanded {
     pub text: String,
     /// Tokens of the text.
     pub tokens: usize,
-    /// Tokens of the whole.
+    /// Tokens of the complete result.
     pub of_tokens: usize,
-    /// Why less is shown: `missing`, `budget` or `window`.
+    /// Reason of a shorter text: `missing`, `budget` or `window`.
     pub why: Option<&'static str>,
 }
 
@@ -49,6 +49,7 @@ pub fn expand(
                 answer.text = part(item, &whole, most, count);
                 answer.tokens = count(&answer.text);
                 left = left.saturating_sub(answer.tokens);
+                // An empty result is complete, not a lack of budget.
                 if answer.text.is_empty() && !whole.is_empty() {
                     answer.why = Some("budget");
                 } else if answer.tokens < answer.of_tokens {
@@ -63,6 +64,7 @@ pub fn expand(
 
 fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) -> String {
     let range = &item.range;
+    // Explicit lines precede a search.
     if range.from.is_some() || range.lines.is_some() {
         let skipped = range.from.unwrap_or(1).saturating_sub(1) as usize;
         let taken = range.lines.unwrap_or(u32::MAX) as usize;
@@ -75,6 +77,7 @@ fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) ->
             lines => usize::from(lines),
         };
         let words = match &range.pattern {
+            // Without a pattern, the reason usually names what the model looks for.
             Some(pattern) => vec![pattern.clone()],
             None => words_of(&item.reason),
         };
@@ -85,10 +88,11 @@ fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) ->
     head_and_tail(whole, most, count)
 }
 
-/// Words of a reason that may stand in a text.
+/// Words of a reason that may occur in a text.
 fn words_of(reason: &str) -> Vec<String> {
     let words = reason.split(|c: char| !c.is_alphanumeric() && c != '_');
     words
+        // Short words match nearly every line.
         .filter(|word| word.chars().count() > 3)
         .take(16)
         .map(str::to_owned)

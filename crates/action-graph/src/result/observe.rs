@@ -51,6 +51,7 @@ pub fn observe(graph: &Graph, budget: ObservationBudget<'_>) -> Vec<(ActionId, S
         .map(|node| {
             let shown = deliver(graph, node, most, budget.count);
             let form = policy_of(graph, node).return_to_model;
+            // Forms outside of the ladder start at the step of similar size.
             let level = LADDER.iter().position(|one| *one == form);
             let level = level.unwrap_or(match form {
                 Return::Adaptive | Return::OnFailure => 0,
@@ -67,8 +68,10 @@ pub fn observe(graph: &Graph, budget: ObservationBudget<'_>) -> Vec<(ActionId, S
             .sum::<usize>()
     };
     while total(&items) > most {
+        // Every action keeps a few tokens, so that the model knows of its result.
         let can_shrink = |item: &ObservedItem<'_>| item.shown.delivered.tokens > FLOOR;
         let is_failed = |item: &ObservedItem<'_>| item.node.state == NodeState::Failed;
+        // Failures last: the model needs their details to decide.
         let next = items
             .iter()
             .position(|item| can_shrink(item) && !is_failed(item));
@@ -90,6 +93,7 @@ fn degrade(graph: &Graph, item: &mut ObservedItem<'_>, count: TokenCounter<'_>) 
     item.level += 1;
     let (form, cap) = match LADDER.get(item.level) {
         Some(form) => (*form, before / 2),
+        // Past the ladder only the size can shrink.
         None => (Return::OnDemand, FLOOR),
     };
     item.shown = deliver_as(graph, item.node, &policy, form, cap.max(FLOOR), count);
@@ -100,6 +104,7 @@ fn degrade(graph: &Graph, item: &mut ObservedItem<'_>, count: TokenCounter<'_>) 
 pub fn mark_delivered(graph: &mut Graph) -> Vec<ActionId> {
     let mut fresh = Vec::new();
     for node in &mut graph.nodes {
+        // Attempt and state together: a retried action is delivered again.
         let now = Some((node.attempt, node.state));
         let is_end = node.is_settled() || node.state == NodeState::Uncertain;
         if is_end && node.delivered != now {

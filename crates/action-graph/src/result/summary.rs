@@ -8,7 +8,7 @@ use crate::json::canonical;
 use crate::node::{ActionOutput, SummarySource};
 use crate::result::tokens::{clip_head, estimate, head_bytes, tail_bytes};
 
-/// Tokens up to which a whole text stands for its summary.
+/// Tokens up to which a complete text is its own summary.
 pub const WHOLE: usize = 600;
 /// Keys and files that a mechanical summary lists.
 const KEYS: usize = 12;
@@ -25,8 +25,9 @@ pub fn text_of(output: &ActionOutput) -> String {
     }
 }
 
-/// The whole text when it is short, else the best summary without a model; with its source.
+/// The complete text when it is short, else the best summary without a model; with its source.
 pub fn summary_of(output: &ActionOutput) -> (String, SummarySource) {
+    // By bytes first: a long text need not be counted.
     let is_short = output.bytes <= WHOLE * 8;
     if is_short {
         let text = text_of(output);
@@ -58,6 +59,7 @@ pub fn mechanical(output: &ActionOutput) -> String {
                 .iter()
                 .filter_map(|(key, value)| Some((key, value.as_array()?)));
             let mut lists: Vec<_> = lists.collect();
+            // Sorted: the summary must not depend on the order of insertion.
             lists.sort_unstable_by_key(|(key, _)| *key);
             let lists = lists.into_iter().take(KEYS);
             lines.extend(lists.map(|(key, list)| format!("{key}: {} items", list.len())));
@@ -98,6 +100,7 @@ fn keys<'a>(keys: impl Iterator<Item = &'a String>) -> String {
 
 fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
     let head = head_bytes(text, LOOKED_AT);
+    // Both ends only: the middle of a large text is not read.
     let tail = tail_bytes(text, LOOKED_AT);
     let full = |line: &&str| !line.trim().is_empty();
     let first = head.lines().find(|line| line.starts_with('#'));
@@ -105,6 +108,7 @@ fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
     if let Some(first) = first {
         lines.push(head_bytes(first.trim(), 300).to_owned());
     }
+    // A stored value may be shortened; then its lines cannot be counted.
     let is_whole = text.len() >= bytes;
     let count = if is_whole { text.lines().count() } else { 0 };
     lines.push(if is_whole {
@@ -118,6 +122,7 @@ fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
             .iter()
             .any(|word| line.contains(word))
     };
+    // From the end: the last error is usually the cause of the failure.
     if let Some(error) = tail.lines().rev().find(is_error) {
         lines.push(format!("Last error: {}", head_bytes(error.trim(), 300)));
     }
@@ -125,6 +130,7 @@ fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
         .lines()
         .rev()
         .find(full)
+        // A text of one line would be listed twice.
         .filter(|last| Some(*last) != first)
     {
         lines.push(format!("Last line: {}", head_bytes(last.trim(), 300)));

@@ -21,12 +21,13 @@ pub fn estimate(text: &str) -> usize {
     ascii.div_ceil(4) + others
 }
 
-/// Tokens of a text; beyond 64 KiB the beginning stands for the whole.
+/// Tokens of a text; beyond 64 KiB extrapolated from its beginning.
 pub fn count_long(text: &str, count: TokenCounter<'_>) -> usize {
     if text.len() <= COUNTED {
         return count(text);
     }
     let head = head_bytes(text, COUNTED);
+    // Multiplied before the division, which would lose the fraction.
     count(head).saturating_mul(text.len()) / head.len().max(1)
 }
 
@@ -50,13 +51,16 @@ pub(crate) fn tail_bytes(text: &str, most: usize) -> &str {
 
 /// The longest beginning within `most` tokens, at a line where one ends early enough.
 pub fn clip_head<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a str {
+    // Cut by bytes before the first count, which may be expensive.
     let text = head_bytes(text, most.saturating_mul(TOKEN_BYTES));
     if count(text) <= most {
         return text;
     }
+    // Assumes that counts grow with the text, as tokenizers nearly do.
     let fitting = bisect(text.len(), |end| count(head_bytes(text, end)) <= most);
     let clipped = head_bytes(text, fitting);
     match clipped.rfind('\n') {
+        // A line break in the first half would waste too much of the budget.
         Some(line) if line > clipped.len() / 2 => &clipped[..line],
         _ => clipped,
     }
@@ -80,6 +84,7 @@ pub fn clip_tail<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a
 fn bisect(most: usize, fits: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, most);
     while low < high {
+        // Rounded up, or the loop would not end with two candidates left.
         let middle = (low + high).div_ceil(2);
         if fits(middle) {
             low = middle;

@@ -13,7 +13,7 @@ use crate::ids::ActionId;
 pub enum Command {
     /// Show and log a change.
     Note(Transition),
-    /// Store the graph before going on; durable graphs alone.
+    /// Store the graph before continuing; only durable graphs.
     Persist(PersistLevel),
     /// Ask the executor to end an attempt.
     Abort {
@@ -38,10 +38,10 @@ pub enum Command {
         id: ActionId,
         /// The attempt.
         attempt: u32,
-        /// When.
+        /// Due time.
         at: Millis,
     },
-    /// Go on with a suspended attempt whose timer is due.
+    /// Continue a suspended attempt whose timer is due.
     Resume {
         /// The action.
         id: ActionId,
@@ -71,7 +71,7 @@ pub struct Execute {
     pub timeout_ms: Option<u32>,
 }
 
-/// One approval that is asked for.
+/// One requested approval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
     /// The action.
@@ -88,7 +88,7 @@ pub struct ApprovalRequest {
     pub hash: String,
 }
 
-/// Why a graph is stored.
+/// Reason to store a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PersistLevel {
@@ -110,7 +110,7 @@ pub enum IgnoredEvent {
     Refused,
 }
 
-/// Why nothing moves: the only moments of an observation.
+/// Reason that nothing moves: the only moments of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -118,9 +118,9 @@ pub enum Why {
     Finished,
     /// A decision is due: a failure blocks others, or an effect is uncertain.
     Decide,
-    /// The user is asked.
+    /// An answer of the user is pending.
     UserNeeded,
-    /// An approval is asked for.
+    /// An approval is pending.
     PermissionNeeded,
     /// A child, a timer or something outside is waited for.
     Waiting,

@@ -10,10 +10,12 @@ use crate::schedule::{Actor, DecisionEvents, IgnoredEvent, StepState};
 
 impl DecisionEvents<'_, '_> {
     pub(super) fn decide(&mut self, decision: &GraphDecision, by: Actor) {
+        // A decision names its graph, so that a late one does not hit a later graph.
         if decision.graph != self.step.graph.id {
             return self.step.count(IgnoredEvent::Refused);
         }
         match (&decision.action, decision.choice) {
+            // Before the lookup of the action: abort ends the graph in every state.
             (_, DecisionChoice::Abort) => self.step.stop(StopReason::Aborted),
             (None, DecisionChoice::Cancel) => self.step.stop(StopReason::Canceled),
             (Some(id), DecisionChoice::Cancel) => self.step.cancel_action(id),
@@ -39,11 +41,13 @@ impl DecisionEvents<'_, '_> {
     ) {
         let node = &self.step.graph.nodes[position];
         if node.state == NodeState::Uncertain {
+            // The model cannot know whether an effect happened.
             return match by {
                 Actor::Model => self.step.count(IgnoredEvent::Refused),
                 Actor::Human | Actor::StatusTool => self.resolve(position, choice, decision),
             };
         }
+        // A refusal of the user is final: the model must not overrule it.
         let is_final = matches!(
             node.error.as_ref().map(|error| error.code),
             Some(Code::ApprovalDenied)
@@ -58,6 +62,7 @@ impl DecisionEvents<'_, '_> {
             DecisionChoice::Continue | DecisionChoice::Skip
                 if node.needs_decision() || is_blocked =>
             {
+                // Waived and satisfying: dependents may run, and the failure stays visible.
                 let node = &mut self.step.graph.nodes[position];
                 node.waived = true;
                 node.satisfying = true;
@@ -74,6 +79,7 @@ impl DecisionEvents<'_, '_> {
         let node = &mut self.step.graph.nodes[position];
         match choice {
             DecisionChoice::Continue => {
+                // The user may state the output of the effect.
                 let output = decision.input.clone().map_or(Value::Null, Value::Object);
                 node.output = Some(ActionOutput::json(output));
                 node.error = None;
@@ -89,6 +95,7 @@ impl DecisionEvents<'_, '_> {
             }
             DecisionChoice::Retry if !stopped => {
                 node.decisions = node.decisions.saturating_add(1);
+                // A new series of attempts, with an approval of its own.
                 node.tries = 0;
                 node.cleared = false;
                 self.step.go(position, NodeState::Pending, None);
@@ -105,6 +112,7 @@ impl DecisionEvents<'_, '_> {
             return self.step.count(IgnoredEvent::Refused);
         }
         node.decisions += 1;
+        // A fan-out with results runs only its lost instances again, whose input comes from the items.
         let is_fan_out = node.is_fan_out() && node.output.is_some();
         if let Some(input) = &decision.input
             && !is_fan_out
@@ -129,6 +137,7 @@ impl DecisionEvents<'_, '_> {
         } else {
             self.step.go(position, NodeState::Pending, None);
         }
+        // Actions that the failure has blocked may become ready.
         self.step.unblock(None);
     }
 }
@@ -155,6 +164,7 @@ impl StepState<'_> {
                 self.go(position, NodeState::Pending, None);
             }
         }
+        // Even if no node was blocked, the decision counts as a change.
         self.changed = true;
     }
 }

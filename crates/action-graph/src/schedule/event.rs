@@ -35,7 +35,7 @@ pub enum GraphEvent {
         /// Its end.
         outcome: ActionOutcome,
     },
-    /// The attempt goes on without the runner's help.
+    /// The attempt continues without the runner's help.
     Suspended {
         /// The action.
         id: ActionId,
@@ -67,7 +67,7 @@ pub enum GraphEvent {
     Denied {
         /// The actions.
         ids: Vec<ActionId>,
-        /// Why.
+        /// Reason of the denial.
         why: Denial,
     },
     /// A decision.
@@ -77,7 +77,7 @@ pub enum GraphEvent {
         /// Its source.
         by: Actor,
     },
-    /// New actions instead of those that have not started; validated as a whole before.
+    /// New actions instead of those that have not started; validated together before.
     Revise {
         /// All actions that shall be pending afterwards.
         actions: Vec<Action>,
@@ -114,25 +114,25 @@ pub enum ActionOutcome {
     Ok {
         /// The output.
         output: ActionOutput,
-        /// Whether the work was done.
+        /// True if the work was done.
         satisfying: bool,
     },
     /// It failed.
     Err(ActionFailure),
 }
 
-/// How an attempt failed.
+/// Failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionFailure {
     /// The stable name.
     pub code: Code,
     /// Message for the model.
     pub message: String,
-    /// Whether the call was sent.
+    /// Delivery of the call.
     pub sent: Sent,
-    /// Whether another attempt may succeed.
+    /// True if another attempt may succeed.
     pub retryable: bool,
-    /// A delay that the other side asks for, in milliseconds.
+    /// A delay that the executor requests, in milliseconds.
     pub retry_after: Option<u32>,
     /// Random change of the delay in thousandths, −200 to 200, drawn by the caller.
     pub jitter: i16,
@@ -167,7 +167,7 @@ pub enum Suspension {
     External,
     /// A time.
     Timer {
-        /// When.
+        /// Due time.
         at: Millis,
     },
 }
@@ -208,6 +208,6 @@ pub enum RecoveredAttempt {
     Ended(ActionOutcome),
     /// It still runs or waits outside.
     Alive,
-    /// The remote side has no record of it.
+    /// The remote system has no record of it.
     Unknown,
 }

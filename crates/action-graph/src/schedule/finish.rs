@@ -27,6 +27,7 @@ impl AttemptEvents<'_, '_> {
     pub(super) fn end(&mut self, position: usize, outcome: ActionOutcome) {
         let most = self.step.graph.settings.output_bytes;
         match outcome {
+            // Not cut: a part of a structured output would be another value.
             ActionOutcome::Ok { output, .. } if output.bytes > most => {
                 let message = format!("the output exceeds {most} bytes");
                 self.failed(
@@ -45,16 +46,19 @@ impl AttemptEvents<'_, '_> {
     fn completed(&mut self, position: usize, output: ActionOutput, satisfying: bool) {
         let now = self.step.now;
         let node = &mut self.step.graph.nodes[position];
+        // The attempt ends before its output decides about a repetition.
         node.end_attempt(now, None, Some(Sent::Yes));
         node.output = Some(output);
         node.error = None;
         node.child = None;
         let is_aborting = std::mem::take(&mut node.aborting);
+        // An abort and a stop end the repetition, too.
         if !is_aborting && self.step.graph.stop.is_none() && self.repeats(position) {
             return;
         }
         let node = &mut self.step.graph.nodes[position];
         node.satisfying = satisfying;
+        // For a question, an unsatisfying end means that the user refused.
         let why = match node.kind() {
             _ if satisfying => None,
             ExecutorKind::Human => Some(Code::ApprovalDenied),
@@ -76,6 +80,7 @@ impl AttemptEvents<'_, '_> {
         let node = &mut self.step.graph.nodes[position];
         node.iteration += 1;
         node.tries = 0;
+        // Each iteration needs an approval of its own.
         node.cleared = false;
         if delay == 0 {
             self.step.go(position, NodeState::Pending, None);
@@ -93,7 +98,9 @@ impl AttemptEvents<'_, '_> {
         let message = shortened(&failure.message);
         let code = failure.code;
         let error = ActionError { code, message };
+        // The call may have been made, and must not be made twice.
         let is_unclear = node.class() == Class::AtMostOnce && failure.sent == Sent::Maybe;
+        // An aborted attempt is not retried, whatever its policy.
         if std::mem::take(&mut node.aborting) {
             node.error = Some(error);
             let state = if is_unclear {
@@ -110,6 +117,7 @@ impl AttemptEvents<'_, '_> {
                 .go(position, NodeState::Uncertain, Some(Code::UncertainEffect));
         }
         let policy = &node.action.failure;
+        // A call that was certainly not sent may be repeated by every class.
         let may_repeat = node.class() != Class::AtMostOnce || failure.sent == Sent::No;
         let is_retried = policy.mode == FailureMode::Retry
             && node.tries < policy.max_attempts
@@ -119,13 +127,17 @@ impl AttemptEvents<'_, '_> {
         if !is_retried {
             return self.step.fail(position, error);
         }
+        // The shift is bounded: a large count would overflow it.
         let backoff =
             u64::from(policy.backoff_ms) << u32::from(node.tries.saturating_sub(1)).min(16);
+        // A longer delay that the executor requests wins over the policy.
         let asked = u64::from(failure.retry_after.unwrap_or(0));
         let most = u64::from(self.step.graph.settings.retry_delay_ms);
         let base = backoff.max(asked).min(most);
+        // The caller draws the jitter, so that a step stays deterministic.
         let jitter = i64::from(failure.jitter.clamp(-200, 200));
         let change = i64::try_from(base).unwrap_or(0) * jitter / 1_000;
+        // Jitter must not shorten the requested delay.
         let delay = base
             .saturating_add_signed(change)
             .min(most)
@@ -156,8 +168,10 @@ impl StepState<'_> {
         node.error = Some(error);
         let is_instance = node.parent.is_some();
         let last = node.action.failure.last();
+        // `continue` opens the edges although the action failed.
         node.satisfying = last == FailureMode::Continue;
         self.go(position, NodeState::Failed, Some(code));
+        // An instance fails its fan-out first, whose own policy decides.
         if last == FailureMode::Abort && !is_instance && self.graph.stop.is_none() {
             self.halt(StopReason::Aborted);
         }
@@ -172,6 +186,7 @@ impl DecisionEvents<'_, '_> {
                 continue;
             };
             let node = &mut self.step.graph.nodes[position];
+            // The user approved other arguments than those that would run now.
             if node.approval.as_ref() != Some(hash) {
                 self.step.count(IgnoredEvent::Refused);
                 continue;
@@ -192,6 +207,7 @@ impl DecisionEvents<'_, '_> {
             ),
         };
         for id in ids {
+            // Answers may arrive after a cancel or a second time.
             if let Some(position) = self.waiting_for_approval(id) {
                 let message = message.to_owned();
                 self.step.fail(position, ActionError { code, message });

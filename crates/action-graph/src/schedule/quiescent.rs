@@ -1,4 +1,4 @@
-//! Whether nothing moves without the outside, and why.
+//! Quiescence: the reason that nothing moves without an outside event.
 
 use crate::action::FailureMode;
 use crate::node::{BlockReason, Node, NodeState, Wait};
@@ -8,6 +8,7 @@ impl StepState<'_> {
     pub(super) fn quiescent(&self) -> Option<Why> {
         let graph = &self.graph;
         let moves = |node: &Node| node.state == NodeState::Running || node.state.is_timed();
+        // Running attempts and due retries will produce events by themselves.
         if !graph.begun || graph.nodes.iter().any(moves) {
             return None;
         }
@@ -17,6 +18,7 @@ impl StepState<'_> {
             return Some(if is_open { Why::Waiting } else { Why::Canceled });
         }
         let is = |state: NodeState| graph.nodes.iter().any(|node| node.state == state);
+        // Before `Finished`: all nodes may be settled while a failure still blocks some.
         if is(NodeState::Uncertain) || self.needs_model() {
             return Some(Why::Decide);
         }
@@ -32,7 +34,7 @@ impl StepState<'_> {
         Some(Why::Waiting)
     }
 
-    /// Whether a failure that awaits a decision of the model blocks another action.
+    /// True if a failure that awaits a decision of the model blocks another action.
     fn needs_model(&self) -> bool {
         let graph = &self.graph;
         let blocked = (0..graph.nodes.len()).filter(|&position| {
@@ -43,6 +45,7 @@ impl StepState<'_> {
         causes.any(|&position| {
             let node = &graph.nodes[position];
             node.needs_decision()
+                // Unsatisfying results always need the model: their policy covers failures only.
                 && (node.state == NodeState::Completed
                     || node.action.failure.last() == FailureMode::AskModel)
         })

@@ -16,18 +16,21 @@ impl AttemptEvents<'_, '_> {
         let node = &self.step.graph.nodes[position];
         match (found, node.state) {
             (RecoveredAttempt::Ended(outcome), _) => self.end(position, outcome),
+            // The process that had to confirm the abort is gone.
             (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Running)
                 if node.aborting =>
             {
                 self.step.grace_over(position);
             }
             (RecoveredAttempt::Nothing | RecoveredAttempt::Unknown, NodeState::Running) => {
+                // The same attempt again: the idempotency key finds a result that was lost.
                 match node.class() {
                     Class::Replayable | Class::Keyed => {
                         self.step.graph.nodes[position].resumes = true;
                         self.step.go(position, NodeState::Pending, None);
                     }
                     Class::AtMostOnce => {
+                        // The call may have been made by the earlier process.
                         let now = self.step.now;
                         self.step.graph.nodes[position].end_attempt(now, None, Some(Sent::Maybe));
                         self.step
@@ -37,14 +40,16 @@ impl AttemptEvents<'_, '_> {
             }
             (RecoveredAttempt::Unknown, NodeState::Waiting(Wait::Child)) => {
                 let message = "the child run is not known any more";
+                // Not sent: without a record of the child run, a second one repeats nothing.
                 let mut failure = ActionFailure::new(Code::ChildFailed, message, Sent::No);
                 failure.retryable = true;
                 self.end(position, ActionOutcome::Err(failure));
             }
-            // The question is asked again, as a new attempt.
+            // The question is lost; a new attempt puts it to the user again.
             (RecoveredAttempt::Unknown, NodeState::Waiting(Wait::User)) => {
                 self.step.go(position, NodeState::Pending, None);
             }
+            // The timer was lost with the process; the runner evaluates the wait again.
             (RecoveredAttempt::Nothing, NodeState::Waiting(Wait::Timer)) => {
                 self.step.go(position, NodeState::Running, None);
             }

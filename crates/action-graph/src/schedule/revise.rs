@@ -20,15 +20,18 @@ impl DecisionEvents<'_, '_> {
             let node = self.step.graph.node(&action.id);
             node.is_some_and(|node| is_kept(node) || node.parent.is_some())
         };
+        // Validation has checked this; the graph may have moved in the meantime.
         if self.step.graph.stop.is_some() || actions.iter().any(immutable) {
             return self.step.count(IgnoredEvent::Refused);
         }
         let old = std::mem::take(&mut self.step.graph.nodes);
+        // Instances stay with their fan-out, which has started.
         let (kept, replaced): (Vec<_>, Vec<_>) = old
             .into_iter()
             .partition(|node| is_kept(node) || node.parent.is_some());
         let names = actions.iter().map(|action| action.id.clone());
         let names: std::collections::BTreeSet<_> = names.collect();
+        // Only removed actions are reported: a replaced one keeps its id.
         for node in replaced
             .iter()
             .filter(|node| !names.contains(&node.action.id))
@@ -52,6 +55,7 @@ impl DecisionEvents<'_, '_> {
             .extend(actions.into_iter().map(Node::new));
         self.step.graph.constants.extend(constants);
         self.step.graph.generation += 1;
+        // Before any rule runs: positions have changed.
         self.step.graph.relink();
         self.step.changed = true;
     }

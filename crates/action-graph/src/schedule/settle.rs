@@ -33,6 +33,7 @@ impl ReadyRules<'_, '_> {
     pub(super) fn settle_all(&mut self) {
         let mut requests = Vec::new();
         loop {
+            // By index: `settle` may insert instances after the current node.
             let before = self.step.graph.seq;
             let mut position = 0;
             while position < self.step.graph.nodes.len() {
@@ -45,15 +46,18 @@ impl ReadyRules<'_, '_> {
                 }
                 position += 1;
             }
+            // No transition in a round means that no rule applies any more.
             if self.step.graph.seq == before {
                 break;
             }
         }
+        // A later rule of the same step may have cancelled an action that waits for approval.
         requests.retain(|request: &ApprovalRequest| {
             let node = self.step.graph.node(&request.id);
             node.is_some_and(|node| node.state == NodeState::Waiting(Wait::Approval))
         });
         if !requests.is_empty() {
+            // One command: the user gets one form for all approvals.
             self.step.effects.push(Command::AskApproval(requests));
         }
     }
@@ -75,8 +79,10 @@ impl ReadyRules<'_, '_> {
             }
             RuleVerdict::Bound(input, taint) => {
                 let node = &mut self.step.graph.nodes[position];
+                // The strictest reader is kept over retries.
                 node.input = Some(input);
                 node.taint = node.taint.max(taint);
+                // Once more at once: a bound action may need an approval.
                 self.settle(position, requests);
             }
             RuleVerdict::Approve => requests.extend(self.ask(position)),
@@ -94,6 +100,7 @@ impl ReadyRules<'_, '_> {
             self.step.graph.nodes[position].cleared = true;
             return None;
         }
+        // Fails now: no event could ever end the wait.
         if !self.step.graph.settings.can_ask {
             let message = "no person can approve on this surface".to_owned();
             let code = Code::ApprovalUnavailable;
@@ -126,7 +133,7 @@ impl ReadyRules<'_, '_> {
         Some(request)
     }
 
-    /// Rule 6: one instance for each item, behind the action. `left`: items behind the slice.
+    /// Rule 6: one instance for each item, after the action. `left`: items after the slice.
     fn expand(&mut self, position: usize, items: Vec<Value>, left: usize) {
         self.step.graph.nodes[position].left = left;
         let parent = &self.step.graph.nodes[position];
@@ -143,11 +150,13 @@ impl ReadyRules<'_, '_> {
             node.taint = taint;
             node
         });
+        // Collected, because the instances borrow the node list.
         let instances: Vec<_> = instances.collect();
         self.step
             .graph
             .nodes
             .splice(position + 1..=position, instances);
+        // Positions after the action have moved.
         self.step.graph.relink();
         self.step.go(position, NodeState::FanOut, None);
     }
@@ -156,12 +165,14 @@ impl ReadyRules<'_, '_> {
     fn join(&mut self, position: usize) {
         let parent = &self.step.graph.nodes[position];
         let own = |node: &&Node| node.parent.as_ref() == Some(&parent.action.id);
+        // Instances follow their fan-out directly, so the search ends with the first other node.
         let instances = self.step.graph.nodes[position + 1..].iter().take_while(own);
         if instances.clone().any(|node| !node.is_settled()) {
             return;
         }
         let is_lost = |node: &&Node| node.state != NodeState::Completed || !node.satisfying;
         let lost = instances.clone().filter(is_lost).count();
+        // A missing value is null: positions in the list are those of the items.
         let value_of = |node: &Node| match (&node.state, &node.output) {
             (NodeState::Completed, Some(output)) => output.value.clone(),
             _ => Value::Null,
@@ -181,6 +192,7 @@ impl ReadyRules<'_, '_> {
         let mut output = ActionOutput::json(Value::Array(list));
         output.artifacts = artifacts;
         let node = &mut self.step.graph.nodes[position];
+        // The list is as private as its most private item.
         node.taint = node.taint.max(taint.unwrap_or_default());
         node.output = Some(output);
         if lost > most {
@@ -202,6 +214,7 @@ fn next(graph: &Graph, position: usize) -> RuleVerdict {
         return match graph.value_of(&each.items, Some(node)) {
             Some(Value::Array(items)) => slice(each, items),
             _ => RuleVerdict::Block(BlockReason::Input, Code::InputUnresolved),
+            // Edges are settled, but the list itself does not exist.
         };
     }
     if node.input.is_none() {
@@ -240,8 +253,10 @@ fn bound(graph: &Graph, node: &Node) -> RuleVerdict {
     };
     let (mut taint, mut left) = (Visibility::Model, Some(limit));
     let input = bind(&node.action.input, &mut |reference| {
+        // Before the lookup: a value that is missing still taints the input.
         taint = taint.max(graph.readers_of(reference, Some(node)));
         let value = graph.value_of(reference, Some(node))?;
+        // Estimated size: counting is cheaper than printing each value.
         left = left.and_then(|left| left.checked_sub(json::size(&value)));
         left.map(|_| value)
     });
@@ -258,6 +273,7 @@ fn bound(graph: &Graph, node: &Node) -> RuleVerdict {
 /// Edges and condition; `None` when the node is ready.
 fn edges(graph: &Graph, position: usize) -> Option<RuleVerdict> {
     let node = &graph.nodes[position];
+    // Bound once, edges are not evaluated again: a later failure does not unbind.
     if node.input.is_some() {
         return None;
     }
@@ -266,6 +282,7 @@ fn edges(graph: &Graph, position: usize) -> Option<RuleVerdict> {
     for &need in &edges.needs {
         let need = &graph.nodes[need];
         if !need.satisfying {
+            // A dependency that ended without success can never open this edge.
             if need.is_settled() {
                 return Some(RuleVerdict::Block(
                     BlockReason::Dependency,

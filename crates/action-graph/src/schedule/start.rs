@@ -15,6 +15,7 @@ impl ReadyRules<'_, '_> {
         if self.step.graph.stop.is_some() {
             return;
         }
+        // Counted once for the step; each start below adds itself.
         let mut running = self
             .step
             .graph
@@ -43,17 +44,20 @@ impl ReadyRules<'_, '_> {
                 continue;
             }
             let kind = node.kind();
+            // Questions take no slot: the user's time is not a resource of the runner.
             if kind == ExecutorKind::Human {
                 self.start(position);
                 continue;
             }
             if running >= usize::from(self.step.graph.settings.parallel) {
+                // Not `break`: later questions need no slot.
                 continue;
             }
             let is_agent = kind == ExecutorKind::Agent;
             if is_agent && agents >= usize::from(self.step.graph.settings.agents) {
                 continue;
             }
+            // Two attempts that write one resource must not overlap.
             if is_lane_free(self.step.graph, position) && has_target_slot(self.step.graph, position)
             {
                 self.start(position);
@@ -68,6 +72,7 @@ impl ReadyRules<'_, '_> {
         let graph_id = self.step.graph.id.clone();
         let node = &mut self.step.graph.nodes[position];
         if std::mem::take(&mut node.resumes) {
+            // The same attempt, so that the record has it once.
             node.end_attempt(now, None, None);
             node.attempts.pop();
         } else {
@@ -130,14 +135,14 @@ fn holds_agent(node: &Node) -> bool {
     is_open && node.kind() == ExecutorKind::Agent
 }
 
-/// Whether no open attempt conflicts: a common written resource, or effects on one target.
+/// True if no open attempt conflicts: a common written resource, or effects on one target.
 fn is_lane_free(graph: &Graph, position: usize) -> bool {
     let node = &graph.nodes[position];
     let mut open = graph.nodes.iter().filter(|one| one.has_open_attempt());
     !open.any(|other| conflict(node, other))
 }
 
-/// Whether two actions may not run together. The effects of an agent are guarded in its own run.
+/// True if two actions may not run together. The effects of an agent are guarded in its own run.
 pub(crate) fn conflict(one: &Node, other: &Node) -> bool {
     let writes = &one.action.resources.write;
     let shares = writes

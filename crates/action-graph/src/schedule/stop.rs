@@ -1,4 +1,4 @@
-//! Rule 15: cancel, deadline, abort and the end of a budget.
+//! Rule 15: cancel, deadline, abort and exhausted budget.
 
 use crate::action::Class;
 use crate::code::Code;
@@ -10,10 +10,12 @@ use crate::schedule::{Command, IgnoredEvent, StepState};
 impl StepState<'_> {
     /// Stops the graph. A budget that is used up lets running actions end; anything else aborts them.
     pub(super) fn stop(&mut self, stop: StopReason) {
+        // The first stop decides, but a cancel may end the attempts that a budget lets run.
         if matches!(self.graph.stop, Some(other) if other != StopReason::Budget || stop == StopReason::Budget)
         {
             return self.count(IgnoredEvent::Late);
         }
+        // A finished graph keeps its result.
         if self.graph.begun && self.graph.nodes.iter().all(|node| node.state.is_terminal()) {
             return self.count(IgnoredEvent::Late);
         }
@@ -22,6 +24,7 @@ impl StepState<'_> {
 
     /// Stops the graph, also when the last action ended with this very step.
     pub(super) fn halt(&mut self, stop: StopReason) {
+        // A plan that never started is over, too.
         self.graph.begun = true;
         self.graph.stop = Some(stop);
         self.changed = true;
@@ -44,6 +47,7 @@ impl StepState<'_> {
         let Some(position) = position else {
             return self.count(IgnoredEvent::Late);
         };
+        // Collected first: cancelling moves nodes while edges are read.
         let own = |at: &usize| self.graph.edges(*at).parent == Some(position);
         let instances: Vec<_> = (0..self.graph.nodes.len()).filter(own).collect();
         self.cancel(position, Code::Canceled);
@@ -63,6 +67,7 @@ impl StepState<'_> {
         };
         match node.state {
             NodeState::Running if !node.aborting => {
+                // Not canceled yet: the executor has a grace period to report the real end.
                 node.aborting = true;
                 let (id, attempt) = (node.action.id.clone(), node.attempt);
                 let at = self.now.saturating_add(u64::from(grace_ms));
@@ -71,10 +76,12 @@ impl StepState<'_> {
                 self.changed = true;
             }
             NodeState::Waiting(Wait::User | Wait::Child | Wait::External | Wait::Timer) => {
+                // Suspended attempts have no running call, so they end at once.
                 node.end_attempt(self.now, Some(why), None);
                 self.effects.push(abort);
                 self.go(position, NodeState::Canceled, Some(why));
             }
+            // A waived action was decided about; a stop does not change its outcome.
             NodeState::Blocked(_) if node.waived => {}
             NodeState::Pending
             | NodeState::FanOut
@@ -93,6 +100,7 @@ impl StepState<'_> {
         node.aborting = false;
         node.end_attempt(now, Some(Code::Canceled), None);
         let state = match node.class() {
+            // Without confirmation the call may still take effect.
             Class::AtMostOnce => NodeState::Uncertain,
             Class::Replayable | Class::Keyed => NodeState::Canceled,
         };

@@ -28,6 +28,7 @@ const ARTIFACTS: usize = 20;
 pub fn protocol_turn(graph: &Graph, why: Why, budget: ObservationBudget<'_>) -> ProtocolTurn {
     let shown = observe(graph, budget);
     let nodes = graph.declared().zip(shown);
+    // One budget for all calls of the turn: the first ones get their values.
     let mut values = VALUES;
     let calls: Vec<_> = nodes
         .map(|(node, (_, shown))| CallTurn {
@@ -58,6 +59,7 @@ fn purpose(graph: &Graph) -> String {
     }
     let note = graph.info.note.trim();
     if !note.is_empty() {
+        // The sentence ends with its mark, which may take several bytes.
         let end = note.find(['.', '!', '?', '\n', '。']).unwrap_or(note.len());
         let mark = note[end..].chars().next().map_or(0, char::len_utf8);
         return note[..end + mark].to_owned();
@@ -77,6 +79,7 @@ fn next_line(graph: &Graph, why: Why) -> Option<String> {
     Some(match why {
         Why::Finished => return None,
         Why::Decide => {
+            // Uncertain effects first: only a person can resolve them.
             let uncertain = names(|state| *state == NodeState::Uncertain);
             let failed = graph.declared().filter(|node| node.needs_decision());
             let failed: Vec<_> = failed.map(|node| node.action.id.as_str()).collect();
@@ -91,13 +94,13 @@ fn next_line(graph: &Graph, why: Why) -> Option<String> {
         }
         Why::UserNeeded => {
             format!(
-                "the user is asked: {}",
+                "waiting for an answer of the user: {}",
                 names(|state| *state == NodeState::Waiting(Wait::User))
             )
         }
         Why::PermissionNeeded => {
             let waiting = names(|state| *state == NodeState::Waiting(Wait::Approval));
-            format!("the user is asked for an approval: {waiting}")
+            format!("waiting for an approval of the user: {waiting}")
         }
         Why::Waiting => {
             format!(
@@ -120,6 +123,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
     let is_private = node.visibility() > Visibility::Model;
     let is_end = node.is_settled() || node.state == NodeState::Uncertain;
     let delivered = &shown.delivered;
+    // Full results need no line about their form.
     let is_less = delivered.given != delivered.asked || delivered.tokens < delivered.of_tokens;
     let shown_line = (is_end && is_less).then(|| {
         let (given, asked) = (delivered.given.as_str(), delivered.asked.as_str());
@@ -131,6 +135,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
             ),
         }
     });
+    // A result of an earlier attempt would mislead while a new one runs.
     let mut text = if is_end { shown.text } else { String::new() };
     if node.is_fan_out() && !is_private {
         let items = item_lines(graph, node);
@@ -139,6 +144,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
             text.truncate(text.trim_end().len());
         }
     }
+    // The model needs a reference where it cannot see the result itself.
     let is_reference = delivered.asked == Return::OnDemand && node.state == NodeState::Completed;
     let mut artifacts: Vec<_> = if is_private {
         Vec::new()
@@ -153,6 +159,7 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
         kind: node.kind().label().to_owned(),
         target: node.target().to_owned(),
         does: match node.action.description.as_str() {
+            // Without a title the carrier repeats the id, which is shown already.
             does if does == node.action.id.as_str() => String::new(),
             does => does.to_owned(),
         },
@@ -178,11 +185,13 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
 fn arguments(node: &Node, left: &mut usize) -> String {
     let declared = &node.action.input;
     let bound = node.input.as_ref().and_then(Value::as_object);
+    // A private value would be visible in the arguments.
     let bound = bound.filter(|_| node.taint == Visibility::Model);
     let added = bound.map(|bound| size_of(bound).saturating_sub(size_of(declared)));
     let fitting = added.and_then(|added| left.checked_sub(added));
     let shown = match (bound, fitting) {
         (Some(bound), Some(rest)) => {
+            // Spent only by values that are shown.
             *left = rest;
             bound
         }
@@ -224,11 +233,13 @@ fn reason(graph: &Graph, node: &Node) -> Option<(String, String)> {
         }
         NodeState::Waiting(Wait::Retry) | NodeState::Failed | NodeState::Uncertain => {
             let error = node.error.as_ref()?;
+            // One line: the other ones are part of the result.
             let line = error.message.lines().next().unwrap_or_default();
             return Some((error.code.to_string(), line.chars().take(200).collect()));
         }
         NodeState::Blocked(BlockReason::Dependency) => {
             let needs = node.action.depends_on.iter();
+            // Only dependencies that block; satisfied ones need no attention.
             let lost = needs.filter(|id| graph.node(id).is_some_and(|node| !node.satisfying));
             let lost: Vec<_> = lost.map(|id| id.0.as_str()).collect();
             format!("needs {}", lost.join(", "))
@@ -266,6 +277,7 @@ fn item_lines(graph: &Graph, node: &Node) -> String {
         0 => String::new(),
         lost => format!("{} of {all} items done.\n{}", all - lost, lines.join("\n")),
     };
+    // The model needs the offset to take the next slice.
     if let Some(each) = node.action.for_each.as_ref().filter(|_| node.left > 0) {
         let next = usize::try_from(each.from)
             .unwrap_or(usize::MAX)
@@ -274,7 +286,7 @@ fn item_lines(graph: &Graph, node: &Node) -> String {
         let left = node.left;
         let _ = write!(
             text,
-            "{gap}{left} items of the list are left: go on with `from` {next}."
+            "{gap}{left} items of the list are left: continue with `from` {next}."
         );
     }
     text
@@ -352,6 +364,7 @@ pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
 
 /// The notice of a refusal: nothing was executed, and one fix a line.
 pub fn notice(repair: &Repair) -> Notice {
+    // Warnings were accepted; a repair is about errors only.
     let lines = repair.diagnostics.iter().filter(|one| one.is_error());
     let mut lines: Vec<_> = lines
         .map(|one| {

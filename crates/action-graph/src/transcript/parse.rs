@@ -11,9 +11,11 @@ pub fn parse(text: &str) -> Option<Vec<TranscriptTurn>> {
     while !lines.rest.is_empty() {
         let head = lines.next()?;
         let number = head.strip_prefix("<turn index=\"")?.strip_suffix("\">")?;
+        // Dense numbers: a turn that text pretends to be has no valid one.
         if number.parse() != Ok(turns.len() + 1) {
             return None;
         }
+        // Printed text escapes this tag, so the first one ends the turn.
         let end = lines.rest.find("</turn>\n")?;
         let (body, rest) = lines.rest.split_at(end);
         lines.rest = rest.strip_prefix("</turn>\n")?;
@@ -45,7 +47,7 @@ impl<'a> LineCursor<'a> {
         Some(value)
     }
 
-    /// A fenced content and the blank line behind it; empty without a fence.
+    /// A fenced content and the blank line after it; empty without a fence.
     fn fenced(&mut self, info: &str) -> Option<String> {
         let Some((line, rest)) = self.rest.split_once('\n') else {
             return Some(String::new());
@@ -54,6 +56,7 @@ impl<'a> LineCursor<'a> {
             return Some(String::new());
         };
         let close = format!("\n{fence}\n\n");
+        // The fence is longer than any run inside, so the first match closes it.
         let end = rest.find(&close)?;
         self.rest = &rest[end + close.len()..];
         Some(rest[..end].to_owned())
@@ -83,6 +86,7 @@ fn turn(body: &str) -> Option<TranscriptTurn> {
 fn user(body: &str) -> Option<TranscriptTurn> {
     let mut text = body.strip_suffix('\n')?;
     let mut attachments = Vec::new();
+    // From the end: a line of the request never begins like an attachment.
     while let Some((before, last)) = text.rsplit_once('\n')
         && let Some(attachment) = attachment(last)
     {
@@ -95,6 +99,7 @@ fn user(body: &str) -> Option<TranscriptTurn> {
 
 fn attachment(line: &str) -> Option<Attachment> {
     let rest = line.strip_prefix(ATTACHMENT)?;
+    // From the right: names may have blanks and commas.
     let (head, reference) = rest.rsplit_once(' ')?;
     let (head, size) = head.strip_suffix(')')?.rsplit_once(", ")?;
     let (name, kind) = head.rsplit_once(" (")?;
@@ -112,6 +117,7 @@ fn notice(mut lines: LineCursor<'_>) -> Option<TranscriptTurn> {
     while let Some(line) = lines.next() {
         let (_, rest) = line.split_once(". `")?;
         let (code, rest) = rest.split_once("` at `")?;
+        // An empty text may have lost the blank after the colon.
         let (position, line) = rest
             .split_once("`: ")
             .or_else(|| Some((rest.strip_suffix("`:")?, "")))?;

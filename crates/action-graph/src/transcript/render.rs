@@ -51,6 +51,7 @@ fn attachment_line(one: &Attachment) -> String {
         label => label,
     };
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "/+.-_".contains(*letter);
+    // Only these characters: the parentheses and the comma separate the parts.
     let kind: String = one.kind.chars().filter(is_plain).collect();
     let reference = one_line(&one.reference).replace(' ', "%20");
     format!("{ATTACHMENT}{label} ({kind}, {}) {reference}", one.size)
@@ -59,10 +60,12 @@ fn attachment_line(one: &Attachment) -> String {
 /// A request's text; its own lines never look like attachments.
 pub(super) fn request_text(text: &str) -> String {
     let text = clean(text);
+    // Cheap test first: requests rarely have such lines.
     if !text.contains(ATTACHMENT) {
         return text;
     }
     let lines = text.split('\n').map(|line| {
+        // A leading blank keeps the line from being read as an attachment.
         if line.starts_with(ATTACHMENT) {
             format!(" {line}")
         } else {
@@ -153,6 +156,7 @@ fn print_fence(info: &str, content: &str, text: &mut String) {
     if content.is_empty() {
         return;
     }
+    // Longer than any run of back-ticks inside.
     let fence = fence_of(&content);
     let _ = write!(text, "{fence}{info}\n{content}\n{fence}\n\n");
 }

@@ -11,7 +11,7 @@ const FRESH: usize = 3;
 /// Tokens of a declaration that is shown exactly while it is fresh.
 const EXACT_TOKENS: usize = 800;
 
-/// How earlier declarations are shown.
+/// Form of earlier declarations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
@@ -58,6 +58,7 @@ fn protocols(turns: &mut [TranscriptTurn]) -> impl Iterator<Item = &mut Protocol
 /// A turn changes from exact to brief at most once, in groups, so that a cached prefix stays valid for long.
 fn set_forms(turns: &mut [TranscriptTurn], mode: Replay) {
     let all = protocols(turns).count();
+    // Groups of the same size: the prompt cache breaks once for each group.
     let brief = all.saturating_sub(FRESH) / FRESH * FRESH;
     for (index, turn) in protocols(turns).enumerate() {
         turn.is_exact = match mode {
@@ -65,6 +66,7 @@ fn set_forms(turns: &mut [TranscriptTurn], mode: Replay) {
             Replay::Compressed => false,
             Replay::Hybrid => index >= brief && turn.tokens <= EXACT_TOKENS,
         };
+        // The reference is useful only where the calls are not shown.
         if turn.is_exact {
             turn.declaration = None;
         }
@@ -73,6 +75,7 @@ fn set_forms(turns: &mut [TranscriptTurn], mode: Replay) {
 
 /// Failures show their details once; work that succeeded later is folded.
 fn drop_noise(turns: &mut [TranscriptTurn]) {
+    // The newest turn stays complete: the model has not seen it.
     let newest = protocols(turns).count().saturating_sub(1);
     let mut done: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for (index, turn) in protocols(turns).enumerate() {
@@ -81,6 +84,7 @@ fn drop_noise(turns: &mut [TranscriptTurn]) {
             .iter()
             .filter(|call| call.status == GraphStatus::Completed.as_str())
         {
+            // By id and by work: a repeated action may have another name.
             for name in [&call.id, &call.work] {
                 done.insert(name.clone(), (index, turn.run_id.clone()));
             }
@@ -117,6 +121,7 @@ fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
     let mut sizes: Vec<usize> = turns.iter().map(|turn| size(turn, count)).collect();
     let mut total: usize = sizes.iter().sum();
     let mut emptied = Vec::new();
+    // Oldest first: recent results are more useful.
     for index in 0..turns.len() {
         if total <= most {
             break;
@@ -124,6 +129,7 @@ fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
         let TranscriptTurn::Protocol(turn) = &mut turns[index] else {
             continue;
         };
+        // Exact turns are fresh, and few.
         if turn.is_exact {
             continue;
         }
@@ -138,6 +144,7 @@ fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
     if total <= most || emptied.is_empty() {
         return;
     }
+    // From the end, so that the indices stay valid.
     let mut lines = Vec::new();
     for index in emptied.iter().rev() {
         if let TranscriptTurn::Protocol(turn) = turns.remove(*index) {

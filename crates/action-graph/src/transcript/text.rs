@@ -11,12 +11,14 @@ pub fn clean(text: &str) -> String {
         .chars()
         .filter(|&letter| letter != '\r' && letter != '\0' && !is_bidi(letter))
         .collect();
+    // Most texts have no tag.
     if !kept.contains('<') {
         return kept;
     }
     let mut escaped = String::with_capacity(kept.len());
     for (index, part) in kept.split('<').enumerate() {
         if index > 0 {
+            // Without case: a model reads `</TURN>` as the same tag.
             let name = part.strip_prefix('/').unwrap_or(part).as_bytes();
             let is_turn = name.len() >= 4 && name[..4].eq_ignore_ascii_case(b"turn");
             escaped.push_str(if is_turn { "&lt;" } else { "<" });
@@ -32,7 +34,7 @@ pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// One line that stands between back-ticks.
+/// One line for a position between back-ticks.
 pub(super) fn name(text: &str) -> String {
     one_line(text).replace('`', "'")
 }

@@ -42,7 +42,7 @@ fn violations(
     };
     let entry = catalog.find(resolved.kind, &resolved.target);
     let schema = entry.map(|entry| &entry.schema);
-    // An agent's task may stand in its title, description or prompt alone.
+    // The task of an agent may be only in its title, description or prompt.
     let is_free =
         resolved.kind == ExecutorKind::Agent && input.as_object().is_some_and(Map::is_empty);
     match schema {

@@ -21,6 +21,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         .actions()
         .iter()
         .map(|action| {
+            // Conditions and settled data order actions, too, so a cycle may go through them.
             let when = action.when.as_ref().and_then(Condition::waits_for);
             let data = settled_data(action);
             let all = action.depends_on.iter().chain(when).chain(&data);
@@ -75,6 +76,7 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
         let at = format!("{}/{}", action.pointer, fields.depends);
         let mut met = Vec::new();
         let own = action.id.clone();
+        // Reported dependencies are dropped, so that later gates see only valid edges.
         action.depends_on.retain(|id| {
             if *id == own {
                 found.add(
@@ -87,6 +89,7 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
             if local.contains(id) {
                 return true;
             }
+            // Answers are no actions, so there is nothing to wait for.
             if context.known.answers.contains(id.as_str()) {
                 found.add(
                     Code::Repaired,
@@ -96,6 +99,7 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
                 return false;
             }
             match context.known.action(id) {
+                // Met already: recorded for readers, but no edge.
                 Some((_, action)) if action.satisfying => met.push(id.clone()),
                 Some((graph, action)) => {
                     let message = format!("`{id}` of `{}` is {}", graph.id, action.status);
@@ -146,6 +150,7 @@ fn check_order(
         }
     }
     let fields = fields(draft.source.origin);
+    // Actions that were never ready form or follow a cycle.
     if done < count {
         let cycle = one_cycle(edges, &waiting);
         let names: Vec<_> = cycle
@@ -162,6 +167,7 @@ fn check_order(
         }
         return;
     }
+    // Depth is known only without a cycle.
     let most = context.rules.limits.graph_depth;
     let deepest = (0..count).max_by_key(|&index| depth[index]);
     let Some(deepest) = deepest.filter(|&index| depth[index] > most / 2) else {
@@ -185,6 +191,7 @@ fn one_cycle(edges: &[Vec<usize>], waiting: &[usize]) -> Vec<usize> {
     let mut path = vec![start];
     loop {
         let last = path[path.len() - 1];
+        // Each waiting action waits for another one, so the walk ends in a cycle.
         let Some(&next) = edges[last].iter().find(|&&edge| waiting[edge] > 0) else {
             return path;
         };
@@ -206,6 +213,7 @@ fn check_never(draft: &Declaration, found: &mut Diagnostics) {
         if !action.depends_on.contains(other) {
             continue;
         }
+        // `continue` opens the edge after a failure, so the condition can hold.
         let goes_on = draft
             .actions()
             .iter()

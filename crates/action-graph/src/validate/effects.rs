@@ -30,23 +30,27 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         };
         resolved.effects.extend(declared);
         resolved.effects.extend(delegated);
+        // `none` is meaningless next to another effect.
         if resolved.effects.len() > 1 {
             resolved.effects.remove(&Effect::None);
         }
         let entry = context.catalog.find(resolved.kind, &resolved.target);
         let idempotency = match (resolved.kind, entry.map(|entry| entry.idempotency)) {
+            // Child runs are found again by their key, so a repeated start makes no second one.
             (ExecutorKind::Agent, Some(Idempotency::Unknown)) => Idempotency::Keyed,
             (_, idempotency) => idempotency.unwrap_or_default(),
         };
         resolved.class = Class::of(&resolved.effects, idempotency);
+        // The strictest of catalogue, declaration and action.
         resolved.visibility = resolved.visibility.max(visibility).max(own_visibility);
         let at = &action.pointer;
         let keeps_all = action
             .result
             .as_ref()
             .is_none_or(|policy| policy.store_full);
+        // A lost output of such an action cannot be made again.
         if !keeps_all && resolved.class == Class::AtMostOnce {
-            let message = "the whole result is stored, since the action runs at most once";
+            let message = "the complete result is stored, since the action runs at most once";
             found.add(
                 Code::UnsupportedPolicy,
                 format!("{at}/result_policy/store_full"),
@@ -59,6 +63,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         }
         let is_approved = resolved.effects.is_disjoint(&context.rules.approve);
         let is_human = resolved.kind == ExecutorKind::Human;
+        // A question is itself a consent of the user.
         resolved.approval = !is_human && (wants_approval || !is_approved);
         if resolved.approval {
             let names: Vec<_> = resolved.effects.iter().map(|one| one.as_str()).collect();
@@ -84,6 +89,7 @@ fn delegated(
     found: &mut Diagnostics,
 ) -> BTreeSet<Effect> {
     let rules = context.rules;
+    // Only named tools are checked: without a list the agent gets no guarded tool.
     let tools = action.input.get(AUTHORITY).and_then(|all| all.get("tools"));
     let tools = tools.and_then(Value::as_array).into_iter().flatten();
     let mut effects = BTreeSet::new();
@@ -153,6 +159,7 @@ fn reaches(actions: &[Action], from: &Action, to: &Action) -> bool {
         if action.id == to.id {
             return true;
         }
+        // Cycles were reported by another gate; the search must still end.
         if seen.contains(&&action.id) {
             continue;
         }

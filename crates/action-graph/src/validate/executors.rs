@@ -28,6 +28,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
     let fields = fields(draft.source.origin);
     for action in draft.actions_mut() {
         let at = format!("{}/{}", action.pointer, fields.target);
+        // Without an entry the fault is reported; later gates skip the action.
         let Some((entry, chosen_by)) = choose(action, context, &at, found) else {
             continue;
         };
@@ -37,6 +38,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         }
         let mut settles = edges::settled_data(action);
         settles.extend(action.when.as_ref().and_then(Condition::waits_for).cloned());
+        // Dependencies settle first in any case.
         settles.retain(|id| !action.depends_on.contains(id));
         settles.dedup();
         action.resolved = Some(Resolved {
@@ -44,6 +46,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
             target: entry.name.clone(),
             chosen_by,
             effects: entry.known_effects(),
+            // The strictest values until the effects are checked.
             class: Class::AtMostOnce,
             approval: false,
             visibility: entry.visibility,
@@ -64,7 +67,7 @@ fn choose<'a>(
     let (entry, chosen_by) = match (asked.kind, &asked.target) {
         (Some(kind), Some(name)) => (named(catalog, kind, name, at, found)?, ChosenBy::Model),
         (Some(ExecutorKind::Tool), None) => (tool(action, catalog, at, found)?, ChosenBy::Runtime),
-        // A class that is missing or unreadable was reported with the field, unless no executor was asked for.
+        // The field's fault was reported, unless the action requests no executor.
         (None, Some(_)) => return None,
         (kind, None) => (
             matching(action, kind, catalog, at, found)?,
@@ -103,6 +106,7 @@ fn named<'a>(
     let message = format!("there is no {} `{shown}`", kind.as_str());
     let mut diagnostic = Diagnostic::new(code, at, message);
     let names = || catalog.of_kind(kind).filter(|entry| entry.granted);
+    // The most frequent mistake: the right name with the wrong class.
     if let Some(other) = ExecutorKind::ALL
         .into_iter()
         .find(|kind| catalog.find(*kind, name).is_some())
@@ -127,6 +131,7 @@ fn tool<'a>(
         .of_kind(ExecutorKind::Tool)
         .filter(|entry| has_all(entry, wanted));
     let able: Vec<_> = able.filter(|entry| entry.granted).collect();
+    // Without capabilities any single tool would be chosen by chance.
     if let ([one], false) = (able.as_slice(), wanted.is_empty()) {
         return Some(one);
     }
@@ -160,6 +165,7 @@ fn matching<'a>(
     let scored = scored.map(|entry| (score(action, entry), entry));
     let best = scored
         .filter(|(score, _)| *score > 0)
+        // Names break ties, so that the choice is stable.
         .max_by(|(a, one), (b, other)| a.cmp(b).then_with(|| other.name.cmp(&one.name)));
     if best.is_none() {
         let names = catalog
@@ -177,6 +183,7 @@ fn score(action: &Action, entry: &CatalogEntry) -> i32 {
     let wanted = &action.executor.capabilities;
     let mut score = 0;
     if !wanted.is_empty() {
+        // Capabilities are requirements, not preferences.
         if !has_all(entry, wanted) {
             return 0;
         }
@@ -188,6 +195,7 @@ fn score(action: &Action, entry: &CatalogEntry) -> i32 {
     let task =
         ["description", "prompt"].map(|key| action.input.get(key).and_then(|one| one.as_str()));
     let task = task.into_iter().flatten().next().unwrap_or_default();
+    // Bounded: a prompt may be long.
     let task: String = task.chars().take(500).collect();
     let mine = stems(&format!(
         "{} {} {task}",
@@ -198,6 +206,7 @@ fn score(action: &Action, entry: &CatalogEntry) -> i32 {
     let shared = theirs.iter().filter(|word| mine.contains(*word)).count();
     score += i32::try_from(shared.min(3)).unwrap_or(3);
     score
+        // Cost only decides between similar matches.
         - match entry.cost {
             Cost::Low => 0,
             Cost::Medium => 1,
@@ -256,8 +265,9 @@ fn check_entry(
                 found.add(
                     Code::InteractionUnavailable,
                     at,
-                    "no person can be asked here",
+                    "this surface cannot ask a user",
                 );
+            // The run ends before the user answers.
             } else if !context.known.can_persist {
                 let message = "a question outlives the run, and nothing can be stored here";
                 found.add(Code::PersistUnavailable, at, message);
@@ -266,6 +276,7 @@ fn check_entry(
         ExecutorKind::Runtime if entry.name == "wait" => {
             let wait = action.input.get("ms").and_then(serde_json::Value::as_u64);
             let most = context.known.remaining_ms.saturating_sub(WAIT_MARGIN);
+            // A durable graph may wait longer than its run.
             if wait.is_some_and(|wait| wait > most) && !context.known.can_persist {
                 found.add(Code::WaitTooLong, at, format!("at most {most} ms are left"));
             }
@@ -287,6 +298,7 @@ fn check_form(action: &Action, input: &str, found: &mut Diagnostics) {
                 .and_then(|name| name.as_str())
                 .unwrap_or_default()
         };
+        // Spellings such as `API-Key` count, too.
         let name = text("name").to_lowercase().replace(['-', ' '], "_");
         let is_secret = SECRETS.iter().any(|word| name.contains(word));
         if is_secret || text("format") == "password" {

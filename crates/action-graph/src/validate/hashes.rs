@@ -1,4 +1,4 @@
-//! Hashes of an accepted declaration: its whole form, and its work alone.
+//! Hashes of an accepted declaration: one of its full form, one of only its work.
 
 use serde_json::{Value, json};
 
@@ -15,10 +15,12 @@ pub(super) fn set_semantic(draft: &mut Declaration) {
         .actions()
         .iter()
         .map(|action| {
+            // Positions instead of ids: renamed actions are the same work.
             let edges = action.depends_on.iter().map(|id| position(id.clone()));
             json!([work(action), edges.collect::<Vec<_>>()])
         })
         .collect();
+    // An answer or a decision has no work to repeat.
     if !work.is_empty() {
         draft.source.semantic_sha256 = sha256::hex(canonical(&Value::from(work)));
     }

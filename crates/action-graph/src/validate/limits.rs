@@ -19,6 +19,7 @@ pub(super) fn check(
     let known = context.known;
     let limits = &context.rules.limits;
     let at = fields(draft.source.origin).actions;
+    // Also for revisions, which make no new graph.
     check_instances(draft, context, found);
     if !draft.makes_graph() {
         return None;
@@ -44,10 +45,11 @@ pub(super) fn check(
     }
     check_persist(draft, context, found);
     check_note(draft, found);
+    // The first repetition is answered from the stored graph; a further one is refused.
     match known.repeats.get(&draft.source.semantic_sha256) {
         Some((graph, 1)) => Some(graph.clone()),
         Some((graph, _)) => {
-            let message = format!("this work was declared before and stands in `{graph}`");
+            let message = format!("this work was declared before and is in `{graph}`");
             found.add(Code::RepeatDeclaration, at, message);
             None
         }
@@ -69,11 +71,12 @@ fn check_instances(draft: &Declaration, context: Context<'_>, found: &mut Diagno
     }
 }
 
-/// Whether an action may outlive the run or change the world beyond a read.
+/// True if an action may outlive the run or change anything beyond a read.
 fn forces_persist(action: &Action, remaining_ms: u64) -> bool {
     let Some(resolved) = &action.resolved else {
         return false;
     };
+    // Unknown effects would store nearly every graph.
     let acts = |effect: &Effect| !effect.is_shared() && *effect != Effect::Unknown;
     let waits = resolved.target == "wait"
         && resolved.kind == ExecutorKind::Runtime
@@ -109,6 +112,7 @@ fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diag
         .any(|action| forces_persist(action, remaining));
     if asked || raised {
         draft.execution.mode = Durability::Durable;
+    // Stored without a request: the graph may outlive this run.
     } else if forced && context.known.can_persist {
         draft.execution.mode = Durability::Durable;
         found.add(Code::PersistUpgraded, "/persist", "the graph is stored");
@@ -135,6 +139,7 @@ fn check_note(draft: &Declaration, found: &mut Diagnostics) {
             "the user sees no word about this work",
         );
     }
+    // Signs of protocol text in a note for the user.
     let marks = [
         "agent.protocol",
         "\"kind\"",

@@ -29,7 +29,7 @@ enum Use {
 struct Edge {
     on: ActionId,
     at: String,
-    /// Whether the other action must succeed, or only end.
+    /// True if the other action must succeed, not only end.
     must_succeed: bool,
 }
 
@@ -108,14 +108,14 @@ impl ReferenceGate<'_> {
             BindingToken::Malformed(text) => {
                 let shown: String = text.chars().take(80).collect();
                 let message =
-                    format!("`{shown}` is no binding: only `$ref` and `default` may stand in it");
+                    format!("`{shown}` is no binding: it takes only `$ref` and `default`");
                 self.found.add(Code::BadReference, at, message);
             }
             BindingToken::Interpolated => {
                 self.found.add(
                     Code::StringInterpolation,
                     at,
-                    "a reference stands inside a text",
+                    "a reference is inside a text",
                 );
             }
         });
@@ -239,7 +239,7 @@ impl ReferenceGate<'_> {
                 self.found.add(
                     Code::BadReference,
                     at,
-                    "`item` has a value inside the input of for_each alone",
+                    "`item` has a value only inside the input of for_each",
                 );
             }
             Reference::Own(_) if position == Use::Until => {}
@@ -247,7 +247,7 @@ impl ReferenceGate<'_> {
                 self.found.add(
                     Code::BadReference,
                     at,
-                    "`own` has a value in repeat.until alone",
+                    "`own` has a value only in repeat.until",
                 );
             }
         }
@@ -348,7 +348,7 @@ impl ReferenceGate<'_> {
         self.part_of(&value, pointer, reference, at);
     }
 
-    /// Keeps the place of a known value, or says why it cannot be taken.
+    /// Stores the value at a pointer as a constant, or reports the fault.
     fn part_of(&mut self, value: &Value, pointer: &str, reference: &Reference, at: &str) {
         let most = self.context.rules.limits.reference_bytes;
         match value.pointer(pointer) {

@@ -16,7 +16,7 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
             found.add(
                 Code::DuplicateId,
                 at,
-                format!("`{}` stands twice", action.id),
+                format!("`{}` occurs twice", action.id),
             );
         }
     }

@@ -77,7 +77,7 @@ fn outputs() -> Vec<CorpusRow> {
         ),
         (
             3,
-            "reasoning alone",
+            "only reasoning",
             with("", vec![], Finish::Stop),
             &[Code::NoDeclaration],
         ),
@@ -430,7 +430,7 @@ fn words() -> Vec<CorpusRow> {
         json!({"kind": "answer", "message": "Done, it works.", "calls": [read_call("a", json!({}))]}),
     );
     vec![
-        (50, "ending beside calls", ending, &[Code::UnexpectedCalls]),
+        (50, "ending with calls", ending, &[Code::UnexpectedCalls]),
         (
             50,
             "XML call",

@@ -4,7 +4,7 @@
     clippy::needless_pass_by_value,
     clippy::too_many_lines,
     clippy::unnecessary_wraps,
-    reason = "tables of cases, whose rows read best as they stand"
+    reason = "rows of tables are easiest to compare on one line"
 )]
 
 mod adversarial;

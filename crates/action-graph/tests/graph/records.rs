@@ -341,7 +341,10 @@ fn reports_render_without_a_model() {
     let spec = graph.info.report.clone().expect("a report");
     golden(
         "report.md",
-        &format!("{}\n", render_report(&graph, &spec).expect("it is whole")),
+        &format!(
+            "{}\n",
+            render_report(&graph, &spec).expect("it is complete")
+        ),
     );
     let lacking = json!({"sections": [{"heading": "None", "ref": "action:a.output#/none"}]});
     let graph = build(&lacking);

@@ -252,7 +252,7 @@ pub(crate) fn envelope(actions: Value, more: Value) -> Value {
     envelope
 }
 
-/// A text with the block and the text behind it.
+/// A text with the block and the text after it.
 pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
     let text = format!(
         "```json agent-protocol\n{}\n```\n{behind}",
@@ -285,7 +285,7 @@ pub(crate) fn graph_of(world: &TestInputs, output: &ModelOutput) -> Graph {
     Graph::new(id, accepted, &world.rules, &world.known, Vec::new())
 }
 
-/// Begins a graph and ends its attempts as `outcome` says; agents without one wait for a child run.
+/// Begins a graph and ends its attempts by `outcome`; agents without one wait for a child run.
 pub(crate) fn play(
     graph: &mut Graph,
     outcome: &dyn Fn(&str) -> Option<ActionOutcome>,

@@ -1,4 +1,4 @@
-//! The end of each action, computed from the specification alone, one action after the other. It shares no code with
+//! The end of each action, computed only from the specification, one action after the other. It shares no code with
 //! the scheduler.
 
 use super::spec::{ActionSpec, AttemptEnd, Spec};

@@ -772,7 +772,7 @@ fn take_over_follows_the_class() {
 #[test]
 fn questions_wait_and_wake() {
     let mut graph = calls(
-        json!([{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Go on?"}}, read_call("b", json!({"depends": "q"}))]),
+        json!([{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Continue?"}}, read_call("b", json!({"depends": "q"}))]),
     );
     let commands = step(&mut graph, GraphEvent::Begin, 0);
     assert!(commands.iter().any(|one| matches!(one, Command::Ask(_))));

@@ -17,7 +17,7 @@ use action_graph::validate::AcceptedDeclaration;
 use proptest::prelude::*;
 use serde_json::json;
 
-/// How one attempt ends.
+/// End of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AttemptEnd {
     Ok,
@@ -46,7 +46,7 @@ pub(super) struct ActionSpec {
     pub(super) mode: u8,
     pub(super) max_attempts: u8,
     pub(super) script: Vec<AttemptEnd>,
-    /// Whether an approval is needed, and whether it is given.
+    /// Need and answer of an approval.
     pub(super) approval: Option<bool>,
     /// Items with the scripts of each, and failures that are survived.
     pub(super) each: Option<(Vec<Vec<AttemptEnd>>, u16)>,
@@ -318,7 +318,7 @@ impl Spec {
         attempts.sum()
     }
 
-    /// How an attempt ends, by its number over all attempts of the node.
+    /// End of an attempt, by its number over all attempts of the node.
     pub(super) fn step(&self, id: &ActionId, attempt: u32) -> AttemptEnd {
         let (index, item) = index_of(id);
         let spec = &self.actions[index];
