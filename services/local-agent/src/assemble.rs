@@ -102,7 +102,7 @@ async fn prompt(
             Err(failed) => {
                 tracing::warn!(
                     "cannot read the entry's prompt, using the configured prompt: {}",
-                    over(failed)?
+                    survivable(failed)?
                 );
             }
         }
@@ -135,7 +135,7 @@ async fn state_of_conversation(
         Err(failed) => {
             tracing::warn!(
                 "cannot read state {key} of the conversation, continuing without: {}",
-                over(failed)?
+                survivable(failed)?
             );
             Ok(None)
         }
@@ -143,7 +143,7 @@ async fn state_of_conversation(
 }
 
 /// Returns a failure that the run survives; passes on failures that end the run.
-fn over(failed: HostError) -> Result<HostError, HostError> {
+fn survivable(failed: HostError) -> Result<HostError, HostError> {
     if failed.is_cancelled() || failed.is_deadline_exceeded() {
         Err(failed)
     } else {

@@ -224,10 +224,10 @@ mod tests {
     use serde_json::json;
 
     fn resources() -> AgentResources {
-        let asked = ["invoke", "stream", "count_tokens"];
+        let operations = ["invoke", "stream", "count_tokens"];
         serde_json::from_value(json!({
             "models": [
-                {"model_id": "a", "operations": asked}, {"model_id": "b", "operations": ["invoke"]},
+                {"model_id": "a", "operations": operations}, {"model_id": "b", "operations": ["invoke"]},
                 {"model_id": "counts-only", "operations": ["count_tokens"]},
                 {"model_id": "ranker", "operations": ["rerank"]},
             ],

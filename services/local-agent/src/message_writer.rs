@@ -26,16 +26,16 @@ pub(crate) struct MessageWriter {
     all_content: bool,
     line_limit: LineLimit,
     /// Text of this run so far.
-    said: String,
+    run_text: String,
     /// Length of the prefix that was sent.
     sent: usize,
     /// Length of the text in the last delta with complete text.
-    told_whole: usize,
+    last_full_len: usize,
     /// Start offset of the current turn.
     turn: usize,
     sequence: i64,
     /// The client shows text that was retracted: the next delta carries the complete text.
-    has_taken_back: bool,
+    has_retracted: bool,
 }
 
 impl MessageWriter {
@@ -46,12 +46,12 @@ impl MessageWriter {
             streaming: is_streaming(context),
             all_content: config.all_content,
             line_limit: LineLimit::of(context),
-            said: String::new(),
+            run_text: String::new(),
             sent: 0,
-            told_whole: 0,
+            last_full_len: 0,
             turn: 0,
             sequence: 0,
-            has_taken_back: false,
+            has_retracted: false,
         }
     }
 
@@ -72,7 +72,7 @@ impl MessageWriter {
 
     /// Starts the next turn; its text is appended.
     pub(crate) fn begin_turn(&mut self) {
-        self.turn = self.said.len();
+        self.turn = self.run_text.len();
         self.sequence = 0;
     }
 
@@ -83,30 +83,30 @@ impl MessageWriter {
         }
         // A blank line separates the texts of two turns, which the client shows as one message.
         if self.turn > 0
-            && self.said.len() == self.turn
-            && !self.said.ends_with(char::is_whitespace)
+            && self.run_text.len() == self.turn
+            && !self.run_text.ends_with(char::is_whitespace)
         {
-            self.said.push_str("\n\n");
+            self.run_text.push_str("\n\n");
         }
-        self.said.push_str(text);
+        self.run_text.push_str(text);
         // Withholds small deltas: together the deltas stay proportional to the text.
-        if (self.said.len() - self.sent) * REPEATS >= self.said.len() {
+        if (self.run_text.len() - self.sent) * REPEATS >= self.run_text.len() {
             self.flush().await;
         }
     }
 
     /// Retracts the text of this turn: it was reasoning.
     pub(crate) fn start_turn_over(&mut self) {
-        self.said.truncate(self.turn);
+        self.run_text.truncate(self.turn);
         // Only text that left this process must be retracted at the client.
-        self.has_taken_back |= self.sent > self.turn;
+        self.has_retracted |= self.sent > self.turn;
         self.sent = self.sent.min(self.turn);
-        self.told_whole = self.told_whole.min(self.turn);
+        self.last_full_len = self.last_full_len.min(self.turn);
     }
 
     /// Sends buffered text.
     pub(crate) async fn flush(&mut self) {
-        if self.sent < self.said.len() {
+        if self.sent < self.run_text.len() {
             self.delta(false, None).await;
         }
     }
@@ -114,8 +114,8 @@ impl MessageWriter {
     /// Ends the turn. Its tool calls go with its last delta.
     pub(crate) async fn end_turn(&mut self, calls: &[ToolCall]) {
         // The final delta is sent even without new text: it ends the turn, or retracts what the client shows.
-        let has_spoken = self.said.len() > self.turn;
-        if has_spoken || self.has_taken_back || !calls.is_empty() {
+        let has_text = self.run_text.len() > self.turn;
+        if has_text || self.has_retracted || !calls.is_empty() {
             let calls = (!calls.is_empty()).then(|| shown(calls));
             self.delta(true, calls).await;
         }
@@ -126,15 +126,15 @@ impl MessageWriter {
     /// limit is sent as deltas only; the host builds the message.
     pub(crate) async fn complete(&mut self, last: &Message) {
         // Clients without streaming may get the original message, with parts and fields that plain text lacks.
-        let is_all = !self.streaming && last.plain_text() == self.said;
-        let mut message = if self.said.is_empty() || is_all {
+        let is_all = !self.streaming && last.plain_text() == self.run_text;
+        let mut message = if self.run_text.is_empty() || is_all {
             Message {
                 provider_specific_fields: None,
                 tool_calls: last.tool_calls.as_deref().map(shown),
                 ..last.clone()
             }
         } else {
-            Message::text("assistant", &self.said)
+            Message::text("assistant", &self.run_text)
         };
         // Measured as serialised, because the gateway counts bytes of the line.
         let mut completed = results::message_completed(message.clone(), Vec::new());
@@ -145,28 +145,28 @@ impl MessageWriter {
         if self.line_limit.holds(&completed.data) {
             self.send(completed).await;
         // No complete message fits: the unsent rest goes as deltas, even to clients without streaming.
-        } else if self.sent < self.said.len() {
-            self.tell(true, None).await;
+        } else if self.sent < self.run_text.len() {
+            self.send_deltas(true, None).await;
         }
     }
 
     async fn delta(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         if self.streaming {
-            self.tell(is_final, tool_calls).await;
+            self.send_deltas(is_final, tool_calls).await;
         }
     }
 
     /// Sends unsent text in as many deltas as needed. Tool calls that exceed the limit appear only in results of
     /// their own.
-    async fn tell(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
+    async fn send_deltas(&mut self, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         // Half for new text; the rest for tool calls and the complete text of the same delta.
         let half = self.line_limit.half();
         let tool_calls = tool_calls.filter(|calls| half.half().holds(calls));
         loop {
-            let new = half.beginning(&self.said[self.sent..]).to_owned();
+            let new = half.beginning(&self.run_text[self.sent..]).to_owned();
             self.sent += new.len();
             // Only the last piece is final and carries the calls: clients end the turn there.
-            if self.sent == self.said.len() {
+            if self.sent == self.run_text.len() {
                 return self.chunk(new, is_final, tool_calls).await;
             }
             self.chunk(new, false, None).await;
@@ -175,15 +175,15 @@ impl MessageWriter {
 
     async fn chunk(&mut self, new: String, is_final: bool, tool_calls: Option<Vec<ToolCall>>) {
         self.sequence += 1;
-        let is_much_new = (self.sent - self.told_whole) * REPEATS >= self.sent;
-        let is_asked = self.all_content && (is_final || is_much_new);
-        let tells_whole = is_asked || self.has_taken_back;
-        let whole = tells_whole.then(|| self.said[..self.sent].to_owned());
-        let says_more = !new.is_empty() || whole.is_none();
+        let is_much_new = (self.sent - self.last_full_len) * REPEATS >= self.sent;
+        let is_due = self.all_content && (is_final || is_much_new);
+        let has_full_text = is_due || self.has_retracted;
+        let full_text = has_full_text.then(|| self.run_text[..self.sent].to_owned());
+        let has_content = !new.is_empty() || full_text.is_none();
         let chunk = MessageChunk {
             role: "assistant".to_owned(),
-            content: says_more.then_some(MessageContent::Text(new)),
-            all_content: whole,
+            content: has_content.then_some(MessageContent::Text(new)),
+            all_content: full_text,
             tool_calls,
             is_final,
             msg_sequence: Some(self.sequence),
@@ -196,10 +196,11 @@ impl MessageWriter {
         }
         // Not reset without the complete text: the client still shows retracted text.
         if payload.chunk.all_content.is_some() {
-            self.told_whole = self.sent;
-            self.has_taken_back = false;
+            self.last_full_len = self.sent;
+            self.has_retracted = false;
         }
-        self.send(known(ResultType::MessageDelta, &payload)).await;
+        self.send(typed_result(ResultType::MessageDelta, &payload))
+            .await;
     }
 }
 
@@ -220,7 +221,7 @@ fn is_streaming(context: &AgentRunContext) -> bool {
 }
 
 /// Result of a protocol type.
-pub(crate) fn known(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+pub(crate) fn typed_result(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
     let data = serde_json::to_value(payload).ok();
     let data = data.and_then(|data| data.as_object().cloned());
     results::custom(kind.as_str(), data.unwrap_or_default())

@@ -132,11 +132,11 @@ impl ModelFallbacks {
         message_writer: &mut MessageWriter,
     ) -> Result<ModelAnswer, ModelFailure> {
         let mut silent: Option<Silence> = None;
-        for (place, choice) in self.choices.iter().enumerate() {
+        for (index, choice) in self.choices.iter().enumerate() {
             let failed = match ask_one(choice, host, request, message_writer).await {
                 Ok(answer) => {
                     // Drops the failed models, so that later turns do not wait for them again.
-                    let chosen = self.choices.swap_remove(place);
+                    let chosen = self.choices.swap_remove(index);
                     self.choices = vec![chosen];
                     return Ok(answer);
                 }
@@ -173,17 +173,17 @@ async fn ask_one(
         let last = format!("{} can only stream", choice.id);
         return Err(ModelFailure::Silent(Silence::of_one(last, false)));
     }
-    let said = host.invoke_model(&choice.id, request).await;
-    let said = said.map_err(before_first)?;
+    let response = host.invoke_model(&choice.id, request).await;
+    let response = response.map_err(before_first)?;
     // An empty answer counts as a failure, so that the next model gets its chance.
-    if is_empty(&said.message) {
+    if is_empty(&response.message) {
         return Err(empty());
     }
-    message_writer.append(&said.message.plain_text()).await;
+    message_writer.append(&response.message.plain_text()).await;
     Ok(ModelAnswer {
-        ending: FinishKind::default().or(said.message.provider_specific_fields.as_ref()),
-        message: answer::with_ids(said.message),
-        usage: said.usage,
+        ending: FinishKind::default().or(response.message.provider_specific_fields.as_ref()),
+        message: answer::with_ids(response.message),
+        usage: response.usage,
     })
 }
 
@@ -204,13 +204,13 @@ async fn listen(
         let Some(event) = next else { break };
         match event {
             Ok(event) => {
-                let heard = collected.add(event);
-                if heard.starts_over {
+                let chunk_text = collected.add(event);
+                if chunk_text.starts_over {
                     message_writer.start_turn_over();
                 }
                 // A blank start is not shown: the model may still fail, and the next one starts anew.
                 if collected.has_begun() {
-                    message_writer.append(&heard.text).await;
+                    message_writer.append(&chunk_text.text).await;
                 }
             }
             // Nothing was shown yet: the failure may go to the next model.

@@ -17,10 +17,12 @@ impl LineLimit {
     /// Limit from the context's run limits.
     pub(crate) fn of(context: &AgentRunContext) -> Self {
         let limits = context.runtime.metadata.get("limits");
-        let told = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
-        let told = ["line_bytes", "event_bytes"].into_iter().filter_map(told);
+        let limit_of = |name| limits?.get(name)?.as_u64().filter(|bytes| *bytes > 0);
+        let bytes = ["line_bytes", "event_bytes"]
+            .into_iter()
+            .filter_map(limit_of);
         // The smaller of both limits: a result is one line and one event.
-        let line = usize::try_from(told.min().unwrap_or(LINE_BYTES)).unwrap_or(usize::MAX);
+        let line = usize::try_from(bytes.min().unwrap_or(LINE_BYTES)).unwrap_or(usize::MAX);
         Self(line - line / AROUND)
     }
 
@@ -49,11 +51,11 @@ impl LineLimit {
 
     /// Prefix of a value that does not fit, for display to users.
     pub(crate) fn preview(self, kind: &str, value: &impl Serialize) -> Value {
-        let whole = serde_json::to_string(value).unwrap_or_default();
+        let json = serde_json::to_string(value).unwrap_or_default();
         serde_json::json!({
             "type": kind, "truncated": true, "reason": "limits.line_bytes",
             // The other half is for the remaining fields of the payload.
-            "original_bytes": whole.len(), "preview": self.half().beginning(&whole),
+            "original_bytes": json.len(), "preview": self.half().beginning(&json),
         })
     }
 }
@@ -76,8 +78,8 @@ mod tests {
 
     fn line_limit(limits: &Value) -> usize {
         let mut context = context("hi", &json!({}));
-        let told = json!({"limits": limits});
-        context.runtime.metadata = told.as_object().unwrap().clone();
+        let metadata = json!({"limits": limits});
+        context.runtime.metadata = metadata.as_object().unwrap().clone();
         LineLimit::of(&context).0
     }
 
@@ -104,14 +106,17 @@ mod tests {
     #[test]
     fn measures_text_prefix_as_json() {
         let text = "a\"b\\c\nd\u{1}e\u{7f}äö€😀".repeat(3);
-        for most in 1..text.len() * 2 {
-            let piece = LineLimit(most).beginning(&text);
+        for limit in 1..text.len() * 2 {
+            let piece = LineLimit(limit).beginning(&text);
             let json = json!(piece).to_string().len() - 2;
-            assert!(json <= most || piece.chars().count() == 1, "{most} {piece}");
+            assert!(
+                json <= limit || piece.chars().count() == 1,
+                "{limit} {piece}"
+            );
             let next = text[piece.len()..].chars().next();
             assert!(
-                next.is_none_or(|next| json + bytes_of(next) > most),
-                "{most}"
+                next.is_none_or(|next| json + bytes_of(next) > limit),
+                "{limit}"
             );
         }
         assert_eq!(LineLimit(0).beginning("ab"), "a");

@@ -62,7 +62,7 @@ pub(crate) struct AgentScript {
     pub(crate) history: Vec<TranscriptItem>,
     pub(crate) history_fails: bool,
     /// A page with more bytes of text fails.
-    pub(crate) most_history_bytes: Option<usize>,
+    pub(crate) max_history_bytes: Option<usize>,
     pub(crate) prompt: Option<Result<Vec<Message>, Failing>>,
     pub(crate) state: HashMap<String, Value>,
     /// Each pull takes one entry.
@@ -118,8 +118,8 @@ impl TestHost {
     }
 
     /// Messages of the model request at this index among all requests.
-    pub(crate) fn request(&self, place: usize) -> Vec<Message> {
-        self.script().requests[place].messages.clone()
+    pub(crate) fn request(&self, index: usize) -> Vec<Message> {
+        self.script().requests[index].messages.clone()
     }
 
     fn note(&self, call: String) {

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::config::{Config, ToolExecution};
 use crate::host::AgentHost;
-use crate::message_writer::{MessageWriter, known};
+use crate::message_writer::{MessageWriter, typed_result};
 use crate::model::FinishKind;
 use crate::output_limit::LineLimit;
 use crate::side_effects::SideEffects;
@@ -122,7 +122,7 @@ impl Toolbox {
                     .await;
             }
         }
-        let work = calls.iter().enumerate().map(|(place, call)| {
+        let work = calls.iter().enumerate().map(|(index, call)| {
             let work = async move {
                 if self.execution == ToolExecution::Serial {
                     message_writer
@@ -130,12 +130,12 @@ impl Toolbox {
                         .await;
                 }
                 // Stable across retries of this run, so that the gateway executes the call once.
-                let key = format!("turn-{turn}-call-{place}");
+                let key = format!("turn-{turn}-call-{index}");
                 let outcome = self.call(host, side_effects, call, &key).await?;
                 message_writer
                     .send(completed(call, &outcome, message_writer.line_limit()))
                     .await;
-                Ok::<_, HostError>((place, outcome))
+                Ok::<_, HostError>((index, outcome))
             };
             // Boxed: the stream needs one type for all calls.
             work.boxed()
@@ -145,8 +145,8 @@ impl Toolbox {
         let mut outcomes: Vec<Option<ToolOutcome>> = calls.iter().map(|_| None).collect();
         // Completion order: a slow call must not delay the results of others.
         while let Some(done) = working.next().await {
-            let (place, outcome) = done?;
-            outcomes[place] = Some(outcome);
+            let (index, outcome) = done?;
+            outcomes[index] = Some(outcome);
         }
         Ok(Self::batch(calls, outcomes.into_iter().flatten().collect()))
     }
@@ -295,7 +295,7 @@ fn parameters(arguments: &str) -> Result<JsonObject, String> {
 
 /// Model message for the history, with `{}` for arguments that are no object. Some providers reject other
 /// arguments.
-pub(crate) fn with_sound_arguments(mut message: Message) -> Message {
+pub(crate) fn with_valid_arguments(mut message: Message) -> Message {
     for call in message.tool_calls.iter_mut().flatten() {
         if parameters(&call.function.arguments).is_err() {
             "{}".clone_into(&mut call.function.arguments);
@@ -320,7 +320,7 @@ fn started(call: &ToolCall, line_limit: LineLimit) -> protocol::result::AgentRun
         tool_name: call.function.name.clone(),
         parameters: shown(parameters, "tool_parameters_preview", line_limit),
     };
-    known(ResultType::ToolCallStarted, &payload)
+    typed_result(ResultType::ToolCallStarted, &payload)
 }
 
 fn completed(
@@ -337,7 +337,7 @@ fn completed(
         // Half of the limit: the other half is for the result in the same payload.
         error: error.map(|error| line_limit.half().beginning(error).to_owned()),
     };
-    known(ResultType::ToolCallCompleted, &payload)
+    typed_result(ResultType::ToolCallCompleted, &payload)
 }
 
 /// The value, or a prefix when it exceeds the limit of a result.

@@ -13,7 +13,7 @@ use crate::host::AgentHost;
 use crate::message_writer::MessageWriter;
 use crate::model::{FinishKind, ModelAnswer, ModelFailure, ModelFallbacks, without_thinking};
 use crate::side_effects::SideEffects;
-use crate::tools::{Toolbox, with_sound_arguments};
+use crate::tools::{Toolbox, with_valid_arguments};
 use crate::usage::UsageLog;
 use crate::window::MessageWindow;
 
@@ -56,8 +56,8 @@ pub(crate) async fn converse<H: AgentHost>(
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
         message_writer.end_turn(&calls).await;
         // The user saw the answer as it came; the history gets the form that providers accept.
-        let said = with_sound_arguments(without_thinking(&answer.message));
-        window.answered(said, answer.usage.as_ref());
+        let message = with_valid_arguments(without_thinking(&answer.message));
+        window.answered(message, answer.usage.as_ref());
         // Input that arrived while the model answered is answered in this run, not in the next.
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
@@ -69,11 +69,11 @@ pub(crate) async fn converse<H: AgentHost>(
         // The user has seen the text of this answer; its calls are not executed.
         if batches == work.config.max_tool_iterations {
             stop(&calls, &mut message_writer).await;
-            return Ok(FinishKind::Whole);
+            return Ok(FinishKind::Complete);
         }
         batches += 1;
         let batch = match answer.ending {
-            FinishKind::Whole => tools.run(work, &message_writer, batches, &calls).await?,
+            FinishKind::Complete => tools.run(work, &message_writer, batches, &calls).await?,
             // Truncated arguments may parse and mean something else.
             cut => tools.refuse(&message_writer, &calls, cut).await,
         };
@@ -81,7 +81,7 @@ pub(crate) async fn converse<H: AgentHost>(
         // The tool has answered the user; another turn would repeat it.
         if batch.terminates {
             message_writer.complete(&answer.message).await;
-            return Ok(FinishKind::Whole);
+            return Ok(FinishKind::Complete);
         }
         take_steering(work, &mut window).await?;
     }

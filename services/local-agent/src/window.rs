@@ -261,7 +261,7 @@ impl<H: AgentHost> Summarizer for WindowModel<'_, H> {
             ..LlmRequest::default()
         };
         match self.work.host.invoke_model(self.model, &request).await {
-            Ok(said) => Some(said.message.plain_text()),
+            Ok(response) => Some(response.message.plain_text()),
             Err(failed) => {
                 tracing::warn!("model summary failed, summarizing locally: {failed}");
                 None

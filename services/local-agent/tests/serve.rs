@@ -28,8 +28,8 @@ fn start(command: &mut Command) -> (LocalAgentProcess, String) {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = piped.spawn().unwrap();
     let mut line = String::new();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    said.read_line(&mut line).unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
     let (id, url) = line.trim().split_once(" listening on http://").unwrap();
     assert!(id.starts_with("plugin:"), "{line}");
     (LocalAgentProcess(child), url.to_owned())
@@ -52,8 +52,8 @@ fn serves_health_rejects_unsigned_and_stops() {
     assert!(answer.starts_with("HTTP/1.0 401"), "unsigned: {answer}");
 
     let pid = agent.0.id().to_string();
-    let told = Command::new("kill").arg(&pid).status().unwrap();
-    assert!(told.success());
+    let kill = Command::new("kill").arg(&pid).status().unwrap();
+    assert!(kill.success());
     assert!(agent.0.wait().unwrap().success());
     let gone = health(&address);
     assert!(!gone.status.success());
@@ -75,10 +75,10 @@ fn requires_secret_in_environment_or_file() {
     std::fs::remove_file(&file).unwrap();
 
     let refused = agent(&["--listen", "127.0.0.1:0"]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && said.contains("LOCAL_AGENT_SECRET"),
-        "{said}"
+        !refused.status.success() && stderr.contains("LOCAL_AGENT_SECRET"),
+        "{stderr}"
     );
     let bad = agent(&["--listen", "127.0.0.1:0"])
         .env("LOCAL_AGENT_SECRET", "short")

@@ -17,10 +17,10 @@ use crate::context::pictures;
 use crate::host::AgentHost;
 use crate::model::without_thinking;
 
-use super::over;
+use super::survivable;
 
 /// Pages per run. A longer conversation continues after its next summary.
-const MOST_PAGES: usize = 64;
+const MAX_PAGES: usize = 64;
 /// Maximum page size of the host API.
 const PAGE_ITEMS: u32 = 100;
 /// Divisor of the page size after a page was too large.
@@ -55,7 +55,7 @@ pub(super) async fn read(
             Err(failed) => {
                 tracing::warn!(
                     "cannot read history since the summary, reading its newest part instead: {}",
-                    over(failed)?
+                    survivable(failed)?
                 );
             }
         }
@@ -72,7 +72,7 @@ async fn since(
     let mut after = cursor.to_owned();
     // A repeated cursor would fetch the same pages until the page limit.
     let mut seen = HashSet::new();
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let query = HistoryPageQuery {
             after_cursor: Some(after.clone()),
             limit: Some(limit),
@@ -102,7 +102,7 @@ async fn tail(
     let mut before = None;
     let mut seen = HashSet::new();
     let mut tokens = 0;
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let query = HistoryPageQuery {
             before_cursor: before.take(),
             limit: Some(limit),
@@ -196,8 +196,8 @@ fn last_before(items: &[TranscriptItem], context: &AgentRunContext) -> i64 {
     let own = items
         .iter()
         .find(|item| item.event_id == *current && item.role == "user");
-    let describe = context.context.transcript_seq;
-    own.map(|own| own.seq - 1).or(describe).unwrap_or(i64::MAX)
+    let last_seen = context.context.transcript_seq;
+    own.map(|own| own.seq - 1).or(last_seen).unwrap_or(i64::MAX)
 }
 
 /// True for items before the current event. The gateway stores user messages on arrival, including steering
@@ -211,14 +211,14 @@ fn is_before(item: &TranscriptItem, context: &AgentRunContext, last: i64) -> boo
 /// The stored message when it has content, else its role and text. `None` for instructions: only the prompt
 /// instructs. Pictures within `left` stay; the others become descriptions.
 fn message_of(item: &TranscriptItem, left: &mut PictureLimits) -> Option<Message> {
-    let whole = item.content_json.as_ref();
-    let whole = whole.and_then(|whole| serde_json::from_str::<Message>(whole.get()).ok());
+    let stored = item.content_json.as_ref();
+    let stored = stored.and_then(|stored| serde_json::from_str::<Message>(stored.get()).ok());
     let text = item.content.as_deref().filter(|text| !text.is_empty());
-    let describe = text.map(|text| Message::text(&item.role, text));
+    let plain = text.map(|text| Message::text(&item.role, text));
     // The stored message may be empty or unreadable; role and text serve then.
-    let message = whole.filter(says_something).or(describe)?;
-    let is_said = matches!(message.role.as_str(), "user" | "assistant" | "tool");
-    if !is_said {
+    let message = stored.filter(has_content).or(plain)?;
+    let is_conversation_role = matches!(message.role.as_str(), "user" | "assistant" | "tool");
+    if !is_conversation_role {
         return None;
     }
     // Reasoning and signatures are sent back within their run only.
@@ -228,10 +228,10 @@ fn message_of(item: &TranscriptItem, left: &mut PictureLimits) -> Option<Message
     for call in message.tool_calls.iter_mut().flatten() {
         call.provider_specific_fields = None;
     }
-    says_something(&message).then_some(message)
+    has_content(&message).then_some(message)
 }
 
-fn says_something(message: &Message) -> bool {
+fn has_content(message: &Message) -> bool {
     match &message.content {
         Some(MessageContent::Text(text)) => !text.is_empty(),
         Some(MessageContent::Parts(parts)) => !parts.is_empty(),

@@ -10,12 +10,12 @@ use runner_kit::HostError;
 use crate::config::Config;
 use crate::host::AgentHost;
 
-use super::over;
+use super::survivable;
 
 /// Concurrent searches.
 const AT_ONCE: usize = 4;
 /// Document limit of a rerank call.
-const MOST_RANKED: usize = 64;
+const MAX_RANKED: usize = 64;
 /// Query limit of a knowledge base, in bytes.
 const QUERY_BYTES: usize = 8 * 1024;
 
@@ -33,18 +33,18 @@ pub(super) async fn retrieve(
         top_k: Some(config.retrieval_top_k),
         ..RetrievalQuery::default()
     };
-    let asked = config.knowledge_bases.iter();
-    let asked: Vec<_> = asked
+    let searches = config.knowledge_bases.iter();
+    let searches: Vec<_> = searches
         .map(|kb_id| host.retrieve(kb_id, &query).boxed())
         .collect();
     // `buffered` keeps the order of the knowledge bases, which ranks passages without a rerank model.
-    let found: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let found: Vec<_> = stream::iter(searches).buffered(AT_ONCE).collect().await;
     let mut passages = Vec::new();
     for (kb_id, found) in config.knowledge_bases.iter().zip(found) {
         match found {
             Ok(entries) => passages.extend(entries.iter().map(text_of)),
             Err(failed) => {
-                let failed = over(failed)?;
+                let failed = survivable(failed)?;
                 tracing::warn!(
                     kb.id = kb_id,
                     "knowledge base {kb_id} is left out: {failed}"
@@ -83,7 +83,7 @@ async fn ranked(
         return Ok(passages);
     }
     // Above the limit the gateway rejects the call, and all passages would stay unranked.
-    passages.truncate(MOST_RANKED);
+    passages.truncate(MAX_RANKED);
     let request = Rerank {
         query: query.to_owned(),
         documents: passages.clone(),
@@ -95,16 +95,16 @@ async fn ranked(
         Err(failed) => {
             tracing::warn!(
                 "reranking failed, keeping the order of the knowledge bases: {}",
-                over(failed)?
+                survivable(failed)?
             );
             return Ok(passages);
         }
     };
     let mut order: Vec<usize> = Vec::new();
-    for place in ranked.iter().map(|result| result.index) {
+    for position in ranked.iter().map(|result| result.index) {
         // Indices come from a model's API: out of range would panic, duplicates would repeat a passage.
-        if place < passages.len() && !order.contains(&place) {
-            order.push(place);
+        if position < passages.len() && !order.contains(&position) {
+            order.push(position);
         }
     }
     // An empty or unusable ranking must not drop all passages.
@@ -113,7 +113,7 @@ async fn ranked(
     }
     Ok(order
         .into_iter()
-        .map(|place| passages[place].clone())
+        .map(|position| passages[position].clone())
         .collect())
 }
 

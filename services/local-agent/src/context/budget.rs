@@ -281,8 +281,8 @@ mod tests {
             (9_000, 0, 9_000)
         );
         assert_eq!((retry.keep_recent, retry.summary), (4_500, 2_250));
-        let known = budget(&configured, json!({})).for_retry_below(6_000);
-        assert_eq!((known.input, known.keep_recent), (4_500, 2_250));
+        let bounded = budget(&configured, json!({})).for_retry_below(6_000);
+        assert_eq!((bounded.input, bounded.keep_recent), (4_500, 2_250));
         assert_eq!(RequestBudget::off().for_retry_below(40_000).input, 30_000);
         assert_eq!(RequestBudget::off().for_retry_below(0).input, 1);
         let limited = budget(&configured, json!({})).limited_to(4_000);

@@ -68,8 +68,8 @@ impl Checkpoint {
     /// Message before the history. It is rendered anew, so that its content cannot close the tags.
     pub fn summary_message(&self) -> Option<Message> {
         // The frame is rendered anew and may be larger than the stored one.
-        let whole = estimate::text(&self.summary).saturating_add(200);
-        Summary::parse(&self.summary).message(whole)
+        let limit = estimate::text(&self.summary).saturating_add(200);
+        Summary::parse(&self.summary).message(limit)
     }
 }
 

@@ -74,7 +74,7 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
 ) -> Result<Compacted, C::Error> {
     let history = conversation.history.len();
     let before = conversation.iter().count();
-    let (conversation, mut places) = sanitized(conversation);
+    let (conversation, mut indices) = sanitized(conversation);
     let messages = conversation.messages();
     // The provider counted another list: its message count is useless, but the size of everything besides is
     // unchanged.
@@ -83,11 +83,11 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
         anchor.filter(|anchor| anchor.messages == 0 || (is_same && anchor.messages <= before));
     if budget.is_off() {
         let tokens = guess(&messages, anchor);
-        return Ok(unchanged(conversation, places, tokens, anchor));
+        return Ok(unchanged(conversation, indices, tokens, anchor));
     }
     let size = match measure(&messages, budget, anchor, counter).await? {
         Measured::Fits { tokens, anchor } => {
-            return Ok(unchanged(conversation, places, tokens, anchor));
+            return Ok(unchanged(conversation, indices, tokens, anchor));
         }
         Measured::Over(size) => size,
     };
@@ -103,8 +103,8 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     // An empty summary is none: a checkpoint with it would hide the history.
     let summary = summary.filter(|text| !text.is_empty());
     fit::fit(&mut conversation, limits.target);
-    let counted = tighten(&mut conversation, size.room(budget), counter).await?;
-    let tokens = counted.saturating_add(size.beside());
+    let counted = tighten(&mut conversation, size.message_budget(budget), counter).await?;
+    let tokens = counted.saturating_add(size.other_tokens());
     let messages = conversation.iter().count();
     Ok(Compacted {
         compacted: !omitted.messages.is_empty()
@@ -112,13 +112,13 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
         tokens_before: size.total,
         tokens_after: tokens,
         omitted_history: if summary.is_some() {
-            original(omitted.history, &places, history)
+            original(omitted.history, &indices, history)
         } else {
             0
         },
         summary,
         // Passes drop the oldest items only.
-        remaining_history: places.split_off(places.len() - conversation.history.len()),
+        remaining_history: indices.split_off(indices.len() - conversation.history.len()),
         anchor: Some(Anchor { messages, tokens }),
         conversation,
     })
@@ -147,9 +147,9 @@ fn unchanged(
 /// Valid conversation, and the original index of each history item.
 fn sanitized(mut conversation: RequestMessages) -> (RequestMessages, Vec<usize>) {
     let history = std::mem::take(&mut conversation.history);
-    let mut places = Vec::new();
-    for placed in message_validation::place(history) {
-        places.push(placed.at);
+    let mut indices = Vec::new();
+    for placed in message_validation::sanitize_indexed(history) {
+        indices.push(placed.at);
         conversation.history.push(placed.message);
     }
     for part in [
@@ -159,15 +159,15 @@ fn sanitized(mut conversation: RequestMessages) -> (RequestMessages, Vec<usize>)
     ] {
         *part = message_validation::sanitize(std::mem::take(part));
     }
-    (conversation, places)
+    (conversation, indices)
 }
 
 /// Number of original history items covered by `omitted` valid ones.
-fn original(omitted: usize, places: &[usize], history: usize) -> usize {
+fn original(omitted: usize, indices: &[usize], history: usize) -> usize {
     if omitted == 0 {
         return 0;
     }
-    places.get(omitted).copied().unwrap_or(history)
+    indices.get(omitted).copied().unwrap_or(history)
 }
 
 // --- size ---
@@ -188,8 +188,8 @@ struct Size {
 
 /// Known size plus an estimate of the rest.
 fn guess(messages: &[Message], anchor: Option<Anchor>) -> u64 {
-    let (known, tokens) = anchor.map_or((0, 0), |anchor| (anchor.messages, anchor.tokens));
-    tokens.saturating_add(estimate::messages(&messages[known..]))
+    let (counted, tokens) = anchor.map_or((0, 0), |anchor| (anchor.messages, anchor.tokens));
+    tokens.saturating_add(estimate::messages(&messages[counted..]))
 }
 
 async fn measure<C: Counter + Sync>(
@@ -203,7 +203,7 @@ async fn measure<C: Counter + Sync>(
         let anchor = Some(Anchor { messages, tokens });
         Measured::Fits { tokens, anchor }
     };
-    let mut known = None;
+    let mut by_anchor = None;
     // Estimates first: most requests fit by far, and a count is a host call.
     if let Some(anchor) = anchor {
         let tail = &messages[anchor.messages..];
@@ -226,11 +226,11 @@ async fn measure<C: Counter + Sync>(
         if total <= budget.input {
             return Ok(fits(total));
         }
-        known = Some(total);
+        by_anchor = Some(total);
     }
     let counted = counter.count(messages).await?;
     // The larger of both: the anchor includes tools, which this count leaves out.
-    let total = known.unwrap_or(counted).max(counted);
+    let total = by_anchor.unwrap_or(counted).max(counted);
     if total <= budget.input {
         return Ok(fits(total));
     }
@@ -243,14 +243,14 @@ async fn measure<C: Counter + Sync>(
 
 impl Size {
     /// Tokens besides messages, such as tools. Only the provider can count them.
-    fn beside(&self) -> u64 {
+    fn other_tokens(&self) -> u64 {
         self.total.saturating_sub(self.counted)
     }
 
     /// Budget of the messages: at least a quarter of the total.
-    fn room(&self, budget: &RequestBudget) -> u64 {
-        let beside = self.beside().min(budget.input / 4 * 3);
-        (budget.input - beside).max(1)
+    fn message_budget(&self, budget: &RequestBudget) -> u64 {
+        let other_tokens = self.other_tokens().min(budget.input / 4 * 3);
+        (budget.input - other_tokens).max(1)
     }
 
     /// Budget in estimated tokens, scaled by the ratio of count and estimate.
@@ -258,7 +258,7 @@ impl Size {
         // Count and estimate differ by a factor that depends on the conversation.
         let scaled = |tokens| scaled(tokens, self.estimated, self.counted);
         PassLimits {
-            target: scaled(self.room(budget)).max(1),
+            target: scaled(self.message_budget(budget)).max(1),
             keep_recent: scaled(budget.keep_recent),
             summary: scaled(budget.summary),
             summary_tokens: budget.summary,
@@ -290,20 +290,20 @@ async fn summarize<S: Summarizer + Sync>(
     });
     let references = references.unwrap_or_default();
     let references = references.merged(ReferenceList::of_messages(&omitted.messages));
-    let room = plan::room_of_summary(omitted, previous.as_ref(), &references, limits);
-    let asked = ask(
+    let limit = plan::summary_budget(omitted, previous.as_ref(), &references, limits);
+    let by_model = ask(
         previous.as_ref(),
         omitted,
         &references,
-        room,
+        limit,
         limits,
         summarizer,
     )
     .await;
-    let summary = asked.unwrap_or_else(|| {
-        local::summarize(previous.as_ref(), &omitted.messages, references, room)
+    let summary = by_model.unwrap_or_else(|| {
+        local::summarize(previous.as_ref(), &omitted.messages, references, limit)
     });
-    let text = summary.render(room);
+    let text = summary.render(limit);
     if !text.is_empty() {
         conversation.summaries = vec![Message::text("system", text.as_str())];
     }
@@ -315,11 +315,11 @@ async fn ask<S: Summarizer + Sync>(
     previous: Option<&Summary>,
     omitted: &Omitted,
     references: &ReferenceList,
-    room: u64,
+    limit: u64,
     limits: &PassLimits,
     summarizer: &S,
 ) -> Option<Summary> {
-    let prose = room.saturating_sub(Summary::tokens_of_references(references));
+    let prose = limit.saturating_sub(Summary::tokens_of_references(references));
     if prose < LEAST_SUMMARY || limits.target < LEAST_REQUEST {
         return None;
     }
@@ -328,7 +328,7 @@ async fn ask<S: Summarizer + Sync>(
         previous,
         &omitted.messages,
         tokens,
-        limits.target - room.min(limits.target / 2),
+        limits.target - limit.min(limits.target / 2),
     );
     let text = summarizer.summarize(request).await?;
     let before = previous.map_or(0, |summary| summary.count);
@@ -342,16 +342,16 @@ async fn ask<S: Summarizer + Sync>(
 /// last count.
 async fn tighten<C: Counter + Sync>(
     conversation: &mut RequestMessages,
-    room: u64,
+    limit: u64,
     counter: &C,
 ) -> Result<u64, C::Error> {
     let mut counted = counter.count(&conversation.messages()).await?;
     for round in 0..ROUNDS {
-        if counted <= room {
+        if counted <= limit {
             break;
         }
         let estimated = estimate::conversation(conversation);
-        let fair = scaled(estimated, room, counted);
+        let fair = scaled(estimated, limit, counted);
         // Overshoots more each time, so that the loop ends soon.
         let target = (fair - fair * (2 * round + 1) / 16).min(estimated.saturating_sub(1));
         fit::fit(conversation, target);

@@ -78,15 +78,15 @@ impl RequestMessages {
     /// Removes units of the current turns.
     pub(super) fn take_turns(&mut self, turns: &[Range<usize>]) -> Vec<Message> {
         let is_taken = |index: &usize| turns.iter().any(|turn| turn.contains(index));
-        let (mut taken, mut kept) = (Vec::new(), Vec::new());
+        let (mut taken, mut remaining) = (Vec::new(), Vec::new());
         for (index, message) in std::mem::take(&mut self.current).into_iter().enumerate() {
             if is_taken(&index) {
                 taken.push(message);
             } else {
-                kept.push(message);
+                remaining.push(message);
             }
         }
-        self.current = kept;
+        self.current = remaining;
         taken
     }
 }
@@ -161,7 +161,7 @@ mod tests {
                 text("assistant", "yes?"),
                 call(&["c"]),
                 result("c", "3"),
-                text("user", "go on"),
+                text("user", "continue"),
             ],
             ..RequestMessages::default()
         };

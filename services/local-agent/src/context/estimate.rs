@@ -102,7 +102,7 @@ pub(super) fn is_attachment(part: &ContentElement) -> bool {
 /// Running sum over characters. Monotonic.
 #[derive(Default)]
 struct CharCounter {
-    whole: u64,
+    full: u64,
     /// Quarter tokens in the current run of characters.
     quarters: u64,
 }
@@ -111,7 +111,7 @@ impl CharCounter {
     fn add(&mut self, c: char) {
         match quarters(c) {
             4 => {
-                self.whole = self.tokens() + 1;
+                self.full = self.tokens() + 1;
                 self.quarters = 0;
             }
             quarters => self.quarters += quarters,
@@ -119,7 +119,7 @@ impl CharCounter {
     }
 
     fn tokens(&self) -> u64 {
-        self.whole + self.quarters.div_ceil(4)
+        self.full + self.quarters.div_ceil(4)
     }
 }
 
@@ -179,10 +179,10 @@ mod tests {
     fn estimates_all_message_fields() {
         let base = json!({"role": "assistant", "content": "hi"});
         let of = |more: serde_json::Value| {
-            let mut whole = base.clone();
+            let mut full = base.clone();
             let more = more.as_object().unwrap().clone();
-            whole.as_object_mut().unwrap().extend(more);
-            message(&serde_json::from_value(whole).unwrap())
+            full.as_object_mut().unwrap().extend(more);
+            message(&serde_json::from_value(full).unwrap())
         };
         let plain = of(json!({}));
         assert_eq!(plain, 6);
@@ -216,7 +216,7 @@ mod tests {
         for case in plain {
             let estimated = messages(&case.messages);
             let is_prose = ["english", "chinese", "japanese"].contains(&case.kind.as_str());
-            let most = match case.vocabulary.as_str() {
+            let limit = match case.vocabulary.as_str() {
                 "o200k" if is_prose => estimated,
                 _ => estimated * UNSURE / 3 * 2,
             };
@@ -227,7 +227,7 @@ mod tests {
                 ..
             } = case;
             assert!(
-                *tokens <= most,
+                *tokens <= limit,
                 "{vocabulary} {kind}: {tokens}, not {estimated}"
             );
             cases += 1;
@@ -239,16 +239,16 @@ mod tests {
     fn takes_longest_fitting_prefix() {
         let mut generator = Generator::new(7);
         for _ in 0..500 {
-            let whole = generator.text(60);
-            let tokens = generator.below(text(&whole) + 3);
-            let start = prefix(&whole, tokens);
+            let full = generator.text(60);
+            let tokens = generator.below(text(&full) + 3);
+            let start = prefix(&full, tokens);
             assert!(text(start) <= tokens);
-            assert!(whole.starts_with(start));
-            let next = whole[start.len()..].chars().next();
+            assert!(full.starts_with(start));
+            let next = full[start.len()..].chars().next();
             if let Some(next) = next {
                 assert!(
                     text(&format!("{start}{next}")) > tokens,
-                    "{whole:?} {tokens}"
+                    "{full:?} {tokens}"
                 );
             }
         }

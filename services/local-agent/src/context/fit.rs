@@ -54,10 +54,10 @@ pub fn shortened(text: &str, tokens: u64) -> String {
 }
 
 /// Common upper bound of several sizes so that their sum is at most the budget: small ones stay complete.
-pub fn level(sizes: &[u64], room: u64) -> u64 {
+pub fn level(sizes: &[u64], budget: u64) -> u64 {
     let fits = |level: u64| {
         let capped = sizes.iter().map(|size| *size.min(&level));
-        capped.fold(0_u64, u64::saturating_add) <= room
+        capped.fold(0_u64, u64::saturating_add) <= budget
     };
     let (mut low, mut high) = (0, sizes.iter().copied().max().unwrap_or(0));
     while low < high {
@@ -74,13 +74,16 @@ pub fn level(sizes: &[u64], room: u64) -> u64 {
 
 /// Message within `tokens`, longest texts shortened first. `None`: its structure exceeds the limit without texts.
 pub fn shortened_message(message: &Message, tokens: u64) -> Option<Message> {
-    let whole = estimate::message(message);
-    if whole <= tokens {
+    let size = estimate::message(message);
+    if size <= tokens {
         return Some(message.clone());
     }
     let sizes = sizes(message);
-    let frame = whole.saturating_sub(sizes.iter().sum());
-    let level = level(&sizes, tokens.checked_sub(frame).filter(|room| *room > 0)?);
+    let frame = size.saturating_sub(sizes.iter().sum());
+    let level = level(
+        &sizes,
+        tokens.checked_sub(frame).filter(|limit| *limit > 0)?,
+    );
     Some(capped(message, level))
 }
 
@@ -139,23 +142,23 @@ fn shortened_arguments(arguments: &str, tokens: u64) -> String {
 // --- steps ---
 
 /// Tokens of the target that remain for a part of size `part`.
-fn room_beside(conversation: &RequestMessages, part: u64, target: u64) -> u64 {
+fn remaining_budget(conversation: &RequestMessages, part: u64, target: u64) -> u64 {
     let others = estimate::conversation(conversation) - part;
     target.saturating_sub(others)
 }
 
 fn cut_retrieved(conversation: &mut RequestMessages, target: u64) {
     if let Some(retrieved) = &conversation.retrieved {
-        let room = room_beside(conversation, estimate::message(retrieved), target);
-        conversation.retrieved = reference_data::shortened_retrieved(retrieved, room);
+        let limit = remaining_budget(conversation, estimate::message(retrieved), target);
+        conversation.retrieved = reference_data::shortened_retrieved(retrieved, limit);
     }
 }
 
 fn cut_summaries(conversation: &mut RequestMessages, target: u64) {
     let size = estimate::messages(&conversation.summaries);
-    let room = room_beside(conversation, size, target);
+    let limit = remaining_budget(conversation, size, target);
     let merged = Summary::of_messages(&conversation.summaries);
-    let message = merged.and_then(|summary| summary.message(room));
+    let message = merged.and_then(|summary| summary.message(limit));
     conversation.summaries = message.into_iter().collect();
 }
 
@@ -188,17 +191,17 @@ fn drop_turns(conversation: &mut RequestMessages, target: u64) {
 /// Keeps the start of the prompt. Current messages take precedence, except for the prompt's fixed share.
 fn cut_prompt(conversation: &mut RequestMessages, target: u64) {
     let size = estimate::messages(&conversation.prompt);
-    let room = room_beside(conversation, size, target);
-    let mut room = room.max(size.min(target / SHARE_OF_PROMPT));
-    let mut kept = Vec::new();
+    let limit = remaining_budget(conversation, size, target);
+    let mut limit = limit.max(size.min(target / SHARE_OF_PROMPT));
+    let mut shortened = Vec::new();
     for message in &conversation.prompt {
-        let Some(message) = shortened_message(message, room) else {
+        let Some(message) = shortened_message(message, limit) else {
             break;
         };
-        room -= estimate::message(&message);
-        kept.push(message);
+        limit -= estimate::message(&message);
+        shortened.push(message);
     }
-    conversation.prompt = kept;
+    conversation.prompt = shortened;
 }
 
 #[cfg(test)]
@@ -210,12 +213,12 @@ mod tests {
     fn truncates_at_character_boundaries() {
         let mut generator = Generator::new(5);
         for _ in 0..500 {
-            let whole = generator.text(80);
+            let full = generator.text(80);
             let tokens = generator.below(90);
-            let short = shortened(&whole, tokens);
+            let short = shortened(&full, tokens);
             assert!(estimate::text(&short) <= tokens);
             let start = short.strip_suffix(CUT).unwrap_or(&short);
-            assert!(whole.starts_with(start), "{whole:?} {short:?}");
+            assert!(full.starts_with(start), "{full:?} {short:?}");
         }
         assert_eq!(shortened("你好世界", 2), "你好");
         assert_eq!(
@@ -243,7 +246,7 @@ mod tests {
         }
     }
 
-    fn whole() -> RequestMessages {
+    fn sample() -> RequestMessages {
         let text = |role: &str, word: &str, count: usize| Message::text(role, word.repeat(count));
         RequestMessages {
             prompt: vec![text("system", "rule ", 80), text("system", "skill ", 80)],
@@ -289,11 +292,11 @@ mod tests {
 
     #[test]
     fn drops_parts_in_priority_order() {
-        let full = estimate::conversation(&whole());
+        let full = estimate::conversation(&sample());
         let mut gone: Vec<&str> = Vec::new();
-        let mut before = present(&whole());
+        let mut before = present(&sample());
         for target in (10..=full).rev() {
-            let mut conversation = whole();
+            let mut conversation = sample();
             fit(&mut conversation, target);
             let estimated = estimate::conversation(&conversation);
             assert!(estimated <= target, "{estimated} of {target}");

@@ -19,16 +19,16 @@ pub struct IndexedMessage {
 /// Drops unknown roles and parts, empty messages, calls without a result and results without a call. A call with
 /// a pending result is dropped, too.
 pub fn sanitize(messages: Vec<Message>) -> Vec<Message> {
-    let placed = place(messages).into_iter();
+    let placed = sanitize_indexed(messages).into_iter();
     placed.map(|placed| placed.message).collect()
 }
 
 /// As [`sanitize`], with the original index of each message.
-pub fn place(messages: Vec<Message>) -> Vec<IndexedMessage> {
-    let mut kept = Vec::new();
+pub fn sanitize_indexed(messages: Vec<Message>) -> Vec<IndexedMessage> {
+    let mut valid = Vec::new();
     let mut open = None;
     for (at, message) in messages.into_iter().enumerate() {
-        let Some(message) = known_part_of(message) else {
+        let Some(message) = valid_part_of(message) else {
             continue;
         };
         if message.role == "tool" {
@@ -36,17 +36,17 @@ pub fn place(messages: Vec<Message>) -> Vec<IndexedMessage> {
                 .as_mut()
                 .is_some_and(|open: &mut PendingCalls| open.takes(&message));
             if is_awaited {
-                kept.push(IndexedMessage { at, message });
+                valid.push(IndexedMessage { at, message });
             }
             continue;
         }
         // Results must follow their calls directly: any other message ends the wait.
-        close(open.take(), &mut kept);
-        open = PendingCalls::of(&message, kept.len());
-        kept.push(IndexedMessage { at, message });
+        close(open.take(), &mut valid);
+        open = PendingCalls::of(&message, valid.len());
+        valid.push(IndexedMessage { at, message });
     }
-    close(open, &mut kept);
-    kept
+    close(open, &mut valid);
+    valid
 }
 
 /// True when a message instructs the model.
@@ -87,18 +87,18 @@ impl PendingCalls {
     /// Accepts the first result of each call.
     fn takes(&mut self, result: &Message) -> bool {
         let waits = |id: &String| Some(id.as_str()) == result.tool_call_id.as_deref();
-        let Some(place) = self.waiting.iter().position(waits) else {
+        let Some(position) = self.waiting.iter().position(waits) else {
             return false;
         };
-        self.answered.push(self.waiting.swap_remove(place));
+        self.answered.push(self.waiting.swap_remove(position));
         true
     }
 }
 
 /// Removes calls without a result, and the message itself when nothing is left.
-fn close(open: Option<PendingCalls>, kept: &mut Vec<IndexedMessage>) {
+fn close(open: Option<PendingCalls>, valid: &mut Vec<IndexedMessage>) {
     let Some(open) = open else { return };
-    let Some(placed) = kept.get_mut(open.caller) else {
+    let Some(placed) = valid.get_mut(open.caller) else {
         return;
     };
     let message = &mut placed.message;
@@ -109,17 +109,17 @@ fn close(open: Option<PendingCalls>, kept: &mut Vec<IndexedMessage>) {
         // A message that had calls only is empty now.
         message.tool_calls = None;
         if message.content.is_none() {
-            kept.remove(open.caller);
+            valid.remove(open.caller);
         }
     }
 }
 
-fn known_part_of(mut message: Message) -> Option<Message> {
+fn valid_part_of(mut message: Message) -> Option<Message> {
     if !ROLES.contains(&message.role.as_str()) {
         return None;
     }
-    message.content = message.content.and_then(known_content);
-    let calls = message.tool_calls.take().map(sound_calls);
+    message.content = message.content.and_then(valid_content);
+    let calls = message.tool_calls.take().map(valid_calls);
     if message.role == "tool" {
         // An empty tool result is valid.
         message
@@ -136,22 +136,22 @@ fn known_part_of(mut message: Message) -> Option<Message> {
     if message.role == "assistant" {
         message.tool_calls = calls.filter(|calls| !calls.is_empty());
     }
-    let says_something = message.content.is_some() || message.tool_calls.is_some();
-    says_something.then_some(message)
+    let has_content = message.content.is_some() || message.tool_calls.is_some();
+    has_content.then_some(message)
 }
 
-fn known_content(content: MessageContent) -> Option<MessageContent> {
+fn valid_content(content: MessageContent) -> Option<MessageContent> {
     match content {
         MessageContent::Text(text) if text.is_empty() => None,
         MessageContent::Parts(mut parts) => {
-            parts.retain(is_known);
+            parts.retain(is_valid_part);
             (!parts.is_empty()).then_some(MessageContent::Parts(parts))
         }
         text @ MessageContent::Text(_) => Some(text),
     }
 }
 
-fn is_known(part: &ContentElement) -> bool {
+fn is_valid_part(part: &ContentElement) -> bool {
     if part.kind == "text" {
         return part.text.as_ref().is_some_and(|text| !text.is_empty());
     }
@@ -163,15 +163,15 @@ fn is_known(part: &ContentElement) -> bool {
 }
 
 /// Calls with a unique id and a name.
-fn sound_calls(calls: Vec<ToolCall>) -> Vec<ToolCall> {
-    let mut sound: Vec<ToolCall> = Vec::new();
+fn valid_calls(calls: Vec<ToolCall>) -> Vec<ToolCall> {
+    let mut valid: Vec<ToolCall> = Vec::new();
     for call in calls {
-        let is_new = sound.iter().all(|other| other.id != call.id);
+        let is_new = valid.iter().all(|other| other.id != call.id);
         if is_new && !call.id.is_empty() && !call.function.name.is_empty() {
-            sound.push(call);
+            valid.push(call);
         }
     }
-    sound
+    valid
 }
 
 #[cfg(test)]
@@ -185,12 +185,12 @@ mod tests {
         Message::text(role, text)
     }
 
-    fn check(messages: Vec<Message>, kept: &[usize]) {
-        let places: Vec<_> = place(messages)
+    fn check(messages: Vec<Message>, expected: &[usize]) {
+        let indices: Vec<_> = sanitize_indexed(messages)
             .into_iter()
             .map(|placed| placed.at)
             .collect();
-        assert_eq!(places, kept);
+        assert_eq!(indices, expected);
     }
 
     #[test]
@@ -216,13 +216,16 @@ mod tests {
         };
         let image = json!({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}});
         let file = json!({"type": "file_base64", "file_base64": "AAAA", "file_name": "a"});
-        let known = json!([{"type": "text", "text": "hi"}, image, file]);
-        let mut more = known.as_array().unwrap().clone();
+        let expected = json!([{"type": "text", "text": "hi"}, image, file]);
+        let mut more = expected.as_array().unwrap().clone();
         more.insert(0, json!({"type": "thinking", "text": "hm"}));
         more.push(json!({"type": "text", "text": ""}));
         more.push(json!({"type": "image_url"}));
-        let kept = of(json!(more));
-        assert_eq!(serde_json::to_value(&kept[0].content).unwrap(), known);
+        let sanitized = of(json!(more));
+        assert_eq!(
+            serde_json::to_value(&sanitized[0].content).unwrap(),
+            expected
+        );
         assert!(of(json!([{"type": "reasoning", "text": "hm"}])).is_empty());
     }
 
@@ -250,8 +253,8 @@ mod tests {
 
     #[test]
     fn drops_unanswered_calls_and_keeps_text() {
-        let kept = sanitize(vec![call(&["a", "b"]), result("b", "1")]);
-        let ids: Vec<_> = kept[0]
+        let sanitized = sanitize(vec![call(&["a", "b"]), result("b", "1")]);
+        let ids: Vec<_> = sanitized[0]
             .tool_calls
             .iter()
             .flatten()
@@ -260,8 +263,8 @@ mod tests {
         assert_eq!(ids, ["b"]);
         let mut says = call(&["a"]);
         says.content = Some(MessageContent::Text("let me see".to_owned()));
-        let kept = sanitize(vec![says, text("user", "u")]);
-        assert_eq!(kept[0], text("assistant", "let me see"));
+        let sanitized = sanitize(vec![says, text("user", "u")]);
+        assert_eq!(sanitized[0], text("assistant", "let me see"));
         check(vec![call(&["a"]), text("user", "u")], &[1]);
     }
 
@@ -269,9 +272,9 @@ mod tests {
     fn requires_unique_call_ids_and_names() {
         let mut odd = call(&["a", "a", "", "b"]);
         odd.tool_calls.as_mut().unwrap()[3].function.name.clear();
-        let kept = sanitize(vec![odd, result("a", "1"), result("b", "2")]);
-        assert_eq!(kept.len(), 2);
-        assert_eq!(kept[0].tool_calls.as_ref().unwrap().len(), 1);
+        let sanitized = sanitize(vec![odd, result("a", "1"), result("b", "2")]);
+        assert_eq!(sanitized.len(), 2);
+        assert_eq!(sanitized[0].tool_calls.as_ref().unwrap().len(), 1);
         let mut not_an_assistant = call(&["a"]);
         not_an_assistant.role = "user".to_owned();
         check(vec![not_an_assistant, result("a", "1")], &[]);
@@ -295,9 +298,9 @@ mod tests {
         for seed in 0..2_000 {
             let mut generator = Generator::new(seed);
             let messages = generator.jumble();
-            let kept = sanitize(messages);
-            assert_legal(&kept);
-            assert_eq!(sanitize(kept.clone()), kept, "seed {seed}");
+            let sanitized = sanitize(messages);
+            assert_legal(&sanitized);
+            assert_eq!(sanitize(sanitized.clone()), sanitized, "seed {seed}");
         }
     }
 }

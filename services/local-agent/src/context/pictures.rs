@@ -11,7 +11,7 @@ use crate::context::estimate::is_attachment;
 /// URL scheme before the artifact id.
 const SCHEME: &str = "artifact:";
 /// Longer URLs are left out of descriptions.
-const MOST_URL_BYTES: usize = 500;
+const MAX_URL_BYTES: usize = 500;
 /// Assumed size of a picture without one: the gateway lists larger ones with their size.
 const UNKNOWN_BYTES: u64 = 64 * 1024;
 
@@ -132,7 +132,7 @@ fn note_of(kind: &str, name: Option<&str>, time: Option<&str>) -> String {
 
 /// False for data URLs and other long values.
 fn is_short(url: &str) -> bool {
-    url.len() <= MOST_URL_BYTES && !url.starts_with("data:")
+    url.len() <= MAX_URL_BYTES && !url.starts_with("data:")
 }
 
 #[cfg(test)]

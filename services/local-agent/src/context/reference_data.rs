@@ -56,7 +56,7 @@ pub fn user_message(input: &AgentInput) -> Message {
 fn submission(input: &AgentInput) -> Option<String> {
     let submission = input.interaction.as_ref()?;
     let values = Value::Object(submission.values.clone());
-    let told = json!({
+    let submission_json = json!({
         "type": "langbot_interaction_submission",
         "trust": UNTRUSTED,
         "usage": SUBMISSION_USAGE,
@@ -64,19 +64,19 @@ fn submission(input: &AgentInput) -> Option<String> {
         "action_id": submission.action_id,
         "values": values,
     });
-    let text = told.to_string();
+    let text = submission_json.to_string();
     if text.chars().count() <= LONGEST_SUBMISSION {
         return Some(text);
     }
     // Sent as text, shortened: a cut inside JSON would make the document invalid.
-    let mut told = told;
+    let mut submission_json = submission_json;
     let values: String = values
         .to_string()
         .chars()
         .take(LONGEST_SUBMISSION / 4)
         .collect();
-    told["values"] = Value::String(format!("{values}{CUT}"));
-    Some(told.to_string())
+    submission_json["values"] = Value::String(format!("{values}{CUT}"));
+    Some(submission_json.to_string())
 }
 
 // --- knowledge ---
@@ -127,21 +127,21 @@ pub fn shortened_retrieved(message: &Message, tokens: u64) -> Option<Message> {
         return Some(message.clone());
     }
     let retrieved: Retrieved = serde_json::from_str(&message.plain_text()).ok()?;
-    let mut kept = Vec::new();
+    let mut chunks = Vec::new();
     let mut best = None;
     for chunk in retrieved.data.chunks {
-        kept.push(chunk);
-        match of_chunks(kept.clone()).filter(fits) {
-            Some(whole) => best = Some(whole),
+        chunks.push(chunk);
+        match of_chunks(chunks.clone()).filter(fits) {
+            Some(fitting) => best = Some(fitting),
             None => break,
         }
     }
     let mut start = tokens;
     while start >= LEAST {
-        if let Some(last) = kept.last_mut() {
+        if let Some(last) = chunks.last_mut() {
             last.content = cut(&last.content, start);
         }
-        if let Some(more) = of_chunks(kept.clone()).filter(fits) {
+        if let Some(more) = of_chunks(chunks.clone()).filter(fits) {
             return Some(more);
         }
         start = start * 7 / 8;
@@ -293,11 +293,11 @@ mod tests {
         let message = retrieved_message(&contents).unwrap();
         assert_eq!(message.role, "system");
         assert!(is_retrieved(&message));
-        let told: Value = serde_json::from_str(&message.plain_text()).unwrap();
-        assert_eq!(told["type"], RETRIEVED);
-        assert_eq!(told["trust"], UNTRUSTED);
+        let document: Value = serde_json::from_str(&message.plain_text()).unwrap();
+        assert_eq!(document["type"], RETRIEVED);
+        assert_eq!(document["trust"], UNTRUSTED);
         let expected = json!({"chunks": [{"index": 1, "content": contents[0]}, {"index": 2, "content": contents[1]}]});
-        assert_eq!(told["data"], expected);
+        assert_eq!(document["data"], expected);
         assert_eq!(retrieved_message(&[]), None);
     }
 
@@ -319,8 +319,8 @@ mod tests {
                 estimate::message(&short) > tokens * 3 / 4 || tokens < 200,
                 "{tokens}"
             );
-            let told: Retrieved = serde_json::from_str(&short.plain_text()).unwrap();
-            let chunks = told.data.chunks;
+            let shortened: Retrieved = serde_json::from_str(&short.plain_text()).unwrap();
+            let chunks = shortened.data.chunks;
             for (chunk, content) in chunks.iter().zip(&contents) {
                 let start = chunk.content.strip_suffix(CUT).unwrap_or(&chunk.content);
                 assert!(content.starts_with(start));

@@ -8,15 +8,15 @@ use protocol::message::{Message, MessageContent};
 use crate::context::estimate;
 
 /// Maximum number of references of all kinds.
-pub const MOST: usize = 40;
+pub const MAX_REFERENCES: usize = 40;
 /// Maximum number of file paths among them.
-pub const MOST_FILES: usize = 20;
+pub const MAX_FILES: usize = 20;
 
 const IDENTIFIERS: [&str; 2] = ["<critical_refs>", "</critical_refs>"];
 const FILES: [&str; 2] = ["<files>", "</files>"];
 const VERBATIM: &str = "Use these exactly as written; never change, shorten or invent one.";
 
-/// Identifiers and paths in order of first occurrence, at most [`MOST`]: beyond that, the oldest half and the
+/// Identifiers and paths in order of first occurrence, at most [`MAX_REFERENCES`]: beyond that, the oldest half and the
 /// newest half.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReferenceList {
@@ -65,10 +65,10 @@ impl ReferenceList {
 
     fn of_found(found: scan::ReferenceScan) -> Self {
         // Files and strong identifiers first; weak ones, which may be plain words, get the rest.
-        let files = found.files.ends(MOST_FILES);
-        let room = MOST - files.len();
-        let mut identifiers = found.strong.ends(room);
-        let weak = found.weak.ends(room - identifiers.len());
+        let files = found.files.ends(MAX_FILES);
+        let limit = MAX_REFERENCES - files.len();
+        let mut identifiers = found.strong.ends(limit);
+        let weak = found.weak.ends(limit - identifiers.len());
         identifiers.extend(weak);
         // A part of a listed path repeats it.
         identifiers.retain(|one| !files.iter().any(|file| file.contains(one.as_str())));
@@ -107,20 +107,20 @@ impl ReferenceList {
         if estimate::text(&self.render()) <= tokens {
             return self.clone();
         }
-        let mut kept = Self::default();
+        let mut fitting = Self::default();
         for file in &self.files {
-            kept.files.push(file.clone());
-            if estimate::text(&kept.render()) > tokens {
-                kept.files.pop();
+            fitting.files.push(file.clone());
+            if estimate::text(&fitting.render()) > tokens {
+                fitting.files.pop();
             }
         }
         for identifier in &self.identifiers {
-            kept.identifiers.push(identifier.clone());
-            if estimate::text(&kept.render()) > tokens {
-                kept.identifiers.pop();
+            fitting.identifiers.push(identifier.clone());
+            if estimate::text(&fitting.render()) > tokens {
+                fitting.identifiers.pop();
             }
         }
-        kept
+        fitting
     }
 
     /// Takes the blocks out of a summary; returns the other text and the references.
@@ -199,7 +199,7 @@ mod tests {
         let text: Vec<_> = (0..100).map(|n| format!("job_eu_{n}")).collect();
         let text = text.join(" ");
         let found = ReferenceList::of_text(&text);
-        assert_eq!(found.identifiers().len(), MOST);
+        assert_eq!(found.identifiers().len(), MAX_REFERENCES);
         assert_eq!(found.identifiers()[0], "job_eu_0");
         assert_eq!(found.identifiers()[19], "job_eu_19");
         assert_eq!(found.identifiers()[39], "job_eu_99");
@@ -207,22 +207,28 @@ mod tests {
             .map(|n| json!({"path": format!("/f{n}")}))
             .collect();
         let both = found.merged(ReferenceList::of_text(&json!(paths).to_string()));
-        assert_eq!(both.files().len(), MOST_FILES);
-        assert_eq!(both.identifiers().len() + both.files().len(), MOST);
+        assert_eq!(both.files().len(), MAX_FILES);
+        assert_eq!(
+            both.identifiers().len() + both.files().len(),
+            MAX_REFERENCES
+        );
     }
 
     #[test]
     fn keeps_oldest_references() {
-        let mut kept = ReferenceList::of_text("first_order_1 first_order_2");
+        let mut references = ReferenceList::of_text("first_order_1 first_order_2");
         for turn in 0..300 {
-            kept = kept.merged(ReferenceList::of_text(&format!(
+            references = references.merged(ReferenceList::of_text(&format!(
                 "job_eu_{turn} doc_{turn}_x"
             )));
-            let (_, read) = ReferenceList::taken_from(&kept.render());
-            assert_eq!(read, kept);
+            let (_, read) = ReferenceList::taken_from(&references.render());
+            assert_eq!(read, references);
         }
-        assert_eq!(kept.identifiers()[..2], ["first_order_1", "first_order_2"]);
-        assert!(kept.identifiers().contains(&"doc_299_x".to_owned()));
+        assert_eq!(
+            references.identifiers()[..2],
+            ["first_order_1", "first_order_2"]
+        );
+        assert!(references.identifiers().contains(&"doc_299_x".to_owned()));
     }
 
     #[test]
@@ -236,7 +242,7 @@ mod tests {
         let found = ReferenceList::of_text(&format!("{prose} {codes}"));
         let is_code = |one: &&String| one.starts_with("job_eu_");
         assert_eq!(found.identifiers().iter().filter(is_code).count(), 30);
-        assert_eq!(found.identifiers().len(), MOST);
+        assert_eq!(found.identifiers().len(), MAX_REFERENCES);
     }
 
     #[test]
@@ -248,18 +254,19 @@ mod tests {
         let all = all.join(" ");
         let all =
             ReferenceList::of_text(&all).merged(ReferenceList::of_text("{\"path\":\"/a/b\"}"));
-        let mut most = 0;
+        let mut largest = 0;
         for tokens in 0..700 {
-            let kept = all.within(tokens);
-            assert!(estimate::text(&kept.render()) <= tokens);
+            let fitting = all.within(tokens);
+            assert!(estimate::text(&fitting.render()) <= tokens);
             assert!(
-                kept.identifiers
+                fitting
+                    .identifiers
                     .iter()
                     .all(|one| all.identifiers.contains(one))
             );
-            let count = kept.identifiers.len() + kept.files.len();
-            most = most.max(count);
+            let count = fitting.identifiers.len() + fitting.files.len();
+            largest = largest.max(count);
         }
-        assert_eq!(most, all.identifiers.len() + all.files.len());
+        assert_eq!(largest, all.identifiers.len() + all.files.len());
     }
 }

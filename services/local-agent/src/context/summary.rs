@@ -122,14 +122,14 @@ impl Summary {
     /// exceeds the limit without content.
     pub fn render(&self, tokens: u64) -> String {
         let frame = self.framed("", "", tokens);
-        let room = tokens.saturating_sub(estimate::text(&frame));
+        let limit = tokens.saturating_sub(estimate::text(&frame));
         if estimate::text(&frame) > tokens {
             return String::new();
         }
         // Each line break between parts may cost a token.
-        let references = self.references.within(room.saturating_sub(1)).render();
-        let room = room.saturating_sub(estimate::text(&references) + 2);
-        let prose = fit::shortened(&self.prose, room);
+        let references = self.references.within(limit.saturating_sub(1)).render();
+        let limit = limit.saturating_sub(estimate::text(&references) + 2);
+        let prose = fit::shortened(&self.prose, limit);
         self.framed(&prose, &references, tokens)
     }
 

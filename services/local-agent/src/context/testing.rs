@@ -39,8 +39,8 @@ pub(super) fn assert_legal(messages: &[Message]) {
     for message in messages {
         if message.role == "tool" {
             let id = message.tool_call_id.clone().expect("a result has an id");
-            let place = waiting.iter().position(|other| *other == id);
-            waiting.remove(place.expect("results follow their calls"));
+            let position = waiting.iter().position(|other| *other == id);
+            waiting.remove(position.expect("results follow their calls"));
             continue;
         }
         assert_eq!(waiting, Vec::<String>::new(), "each call has its result");
@@ -107,7 +107,7 @@ impl Generator {
         words.join(" ")
     }
 
-    fn said(&mut self, role: &str) -> Message {
+    fn spoken(&mut self, role: &str) -> Message {
         let words = if self.below(10) == 0 { 400 } else { 30 };
         let text = format!("say {}", self.text(words));
         if self.below(12) > 0 {
@@ -169,7 +169,7 @@ impl Generator {
                 }
                 _ => {
                     let role = *self.pick(ROLES);
-                    self.said(role)
+                    self.spoken(role)
                 }
             };
             messages.push(message);
@@ -181,17 +181,17 @@ impl Generator {
     pub(super) fn conversation(&mut self, turns: u64) -> RequestMessages {
         let mut history = Vec::new();
         for _ in 0..self.below(turns + 1) {
-            history.push(self.said("user"));
+            history.push(self.spoken("user"));
             for _ in 0..self.below(3) {
                 history.extend(self.round());
             }
-            history.push(self.said("assistant"));
+            history.push(self.spoken("assistant"));
         }
-        let mut current = vec![self.said("user")];
+        let mut current = vec![self.spoken("user")];
         for _ in 0..self.below(4) {
             current.extend(self.round());
             if self.below(4) == 0 {
-                current.push(self.said("user"));
+                current.push(self.spoken("user"));
             }
         }
         let chunks: Vec<_> = (0..self.below(5)).map(|_| self.text(200)).collect();

@@ -33,7 +33,7 @@ pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
         current.insert(of_user.unwrap_or(0), data);
     }
     let before = prompt.iter().chain(summaries).chain(history);
-    let (instructions, said): (Vec<_>, Vec<_>) = before
+    let (instructions, turns): (Vec<_>, Vec<_>) = before
         .cloned()
         .chain(current)
         .partition(message_validation::is_instruction);
@@ -42,10 +42,10 @@ pub fn messages(conversation: &RequestMessages) -> Vec<Message> {
         "system".clone_into(&mut instruction.role);
         add(&mut sent, instruction);
     }
-    if said.first().is_some_and(|first| first.role == "assistant") {
+    if turns.first().is_some_and(|first| first.role == "assistant") {
         sent.push(Message::text("user", BEGINS_EARLIER));
     }
-    for message in said {
+    for message in turns {
         add(&mut sent, message);
     }
     sent
@@ -114,9 +114,10 @@ mod tests {
         Message::text(role, text)
     }
 
-    fn said(messages: &[Message]) -> Vec<(&str, String)> {
-        let said = messages.iter();
-        said.map(|message| (message.role.as_str(), message.plain_text()))
+    fn roles_and_texts(messages: &[Message]) -> Vec<(&str, String)> {
+        let roles_and_texts = messages.iter();
+        roles_and_texts
+            .map(|message| (message.role.as_str(), message.plain_text()))
             .collect()
     }
 
@@ -159,13 +160,13 @@ mod tests {
         );
         assert_eq!(sent[0].plain_text(), "p\n\nskills\n\nsummary");
         assert_eq!(sent[1].plain_text(), "example\n\nfailed\n\nagain");
-        let asked = sent[3].plain_text();
-        assert!(asked.contains("untrusted_reference_data") && asked.contains("chunk"));
-        assert!(asked.ends_with("\n\nnow\n\nand quickly"), "{asked}");
+        let user_text = sent[3].plain_text();
+        assert!(user_text.contains("untrusted_reference_data") && user_text.contains("chunk"));
+        assert!(user_text.ends_with("\n\nnow\n\nand quickly"), "{user_text}");
     }
 
     #[test]
-    fn keeps_parts_beside_text() {
+    fn keeps_parts_next_to_text() {
         let image = ContentElement {
             kind: "image_url".to_owned(),
             ..ContentElement::default()
@@ -180,7 +181,7 @@ mod tests {
         };
         let sent = messages(&conversation);
         assert_eq!(
-            said(&sent)[..2],
+            roles_and_texts(&sent)[..2],
             [
                 ("user", BEGINS_EARLIER.to_owned()),
                 ("assistant", "hello".to_owned())

@@ -17,7 +17,7 @@ pub(super) struct Collected {
     text: String,
     calls: Vec<ToolCall>,
     /// Index in a chunk to call: target of deltas without an id.
-    places: Vec<usize>,
+    index_to_call: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
     /// Provider fields besides the text; some are sent back with tool results.
@@ -58,8 +58,8 @@ impl Collected {
         self.fields
             .extend(chunk.provider_specific_fields.unwrap_or_default());
         let calls = chunk.tool_calls.unwrap_or_default();
-        for (place, call) in calls.into_iter().enumerate() {
-            self.add_call(place, call);
+        for (chunk_index, call) in calls.into_iter().enumerate() {
+            self.add_call(chunk_index, call);
         }
         let text = if had_begun { new } else { self.text.clone() };
         ChunkText { text, starts_over }
@@ -67,8 +67,8 @@ impl Collected {
 
     /// True when a full-text chunk retracts earlier text.
     fn starts_over(&self, chunk: &MessageChunk) -> bool {
-        let whole = chunk.all_content.as_deref();
-        whole.is_some_and(|whole| !whole.starts_with(self.text.as_str()))
+        let full_text = chunk.all_content.as_deref();
+        full_text.is_some_and(|full_text| !full_text.starts_with(self.text.as_str()))
     }
 
     /// True when the answer has non-blank text.
@@ -94,8 +94,8 @@ impl Collected {
 
     /// Increment of a chunk; a full text takes precedence when it extends ours.
     fn new_text(&self, chunk: &MessageChunk) -> String {
-        let whole = chunk.all_content.as_deref();
-        match whole.and_then(|whole| whole.strip_prefix(self.text.as_str())) {
+        let full_text = chunk.all_content.as_deref();
+        match full_text.and_then(|full_text| full_text.strip_prefix(self.text.as_str())) {
             Some(rest) => rest.to_owned(),
             None => chunk
                 .content
@@ -105,29 +105,34 @@ impl Collected {
         }
     }
 
-    fn add_call(&mut self, place: usize, call: ToolCall) {
-        let known = if has_id(&call) {
-            self.calls.iter().position(|known| known.id == call.id)
+    fn add_call(&mut self, chunk_index: usize, call: ToolCall) {
+        let existing = if has_id(&call) {
+            self.calls
+                .iter()
+                .position(|existing| existing.id == call.id)
         } else {
-            self.places.get(place).copied()
+            self.index_to_call.get(chunk_index).copied()
         };
-        let index = known.unwrap_or(self.calls.len());
+        let index = existing.unwrap_or(self.calls.len());
         // Skipped indices point to this call, too.
-        while self.places.len() <= place {
-            self.places.push(index);
+        while self.index_to_call.len() <= chunk_index {
+            self.index_to_call.push(index);
         }
-        self.places[place] = index;
+        self.index_to_call[chunk_index] = index;
         match self.calls.get_mut(index) {
             None => self.calls.push(call),
-            Some(known) => {
+            Some(existing) => {
                 // Some providers repeat the name in each chunk.
-                if known.function.name.is_empty() {
-                    known.function.name = call.function.name;
+                if existing.function.name.is_empty() {
+                    existing.function.name = call.function.name;
                 }
-                known.function.arguments.push_str(&call.function.arguments);
+                existing
+                    .function
+                    .arguments
+                    .push_str(&call.function.arguments);
                 if let Some(fields) = call.provider_specific_fields {
                     merge(
-                        known.provider_specific_fields.get_or_insert_default(),
+                        existing.provider_specific_fields.get_or_insert_default(),
                         fields,
                     );
                 }
@@ -137,12 +142,12 @@ impl Collected {
 }
 
 /// Merges fields of a later chunk; objects, such as fields of the call's function, are joined.
-fn merge(known: &mut JsonObject, more: JsonObject) {
+fn merge(existing: &mut JsonObject, more: JsonObject) {
     for (name, value) in more {
-        match (known.get_mut(&name), value) {
-            (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
+        match (existing.get_mut(&name), value) {
+            (Some(Value::Object(existing)), Value::Object(more)) => existing.extend(more),
             (_, value) => {
-                known.insert(name, value);
+                existing.insert(name, value);
             }
         }
     }
@@ -182,17 +187,17 @@ mod tests {
     /// New text per chunk, and the final message.
     fn collect(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
         let mut collected = Collected::default();
-        let mut heard = Vec::new();
+        let mut new_texts = Vec::new();
         for chunk in chunks {
             let event = serde_json::from_value(json!({"chunk": chunk})).unwrap();
             let new = collected.add(event);
-            heard.push(if collected.has_begun() {
+            new_texts.push(if collected.has_begun() {
                 new.text
             } else {
                 "-".to_owned()
             });
         }
-        (heard, collected.finish())
+        (new_texts, collected.finish())
     }
 
     fn text(content: &str) -> Value {
@@ -205,21 +210,23 @@ mod tests {
 
     #[test]
     fn merges_delta_and_full_text_chunks() {
-        let (heard, answer) = collect(&[
+        let (new_texts, answer) = collect(&[
             text(" "),
             text("\n"),
             text("It"),
             text(" is"),
             json!({"role": "assistant"}),
         ]);
-        assert_eq!(heard, ["-", "-", " \nIt", " is", ""]);
+        assert_eq!(new_texts, ["-", "-", " \nIt", " is", ""]);
         assert_eq!(answer.message.plain_text(), " \nIt is");
-        let whole = |all: &str| json!({"role": "assistant", "content": "?", "all_content": all});
-        let (heard, answer) = collect(&[whole("It"), whole("It is"), whole("It is")]);
-        assert_eq!(heard, ["It", " is", ""]);
+        let full_text =
+            |all: &str| json!({"role": "assistant", "content": "?", "all_content": all});
+        let (new_texts, answer) =
+            collect(&[full_text("It"), full_text("It is"), full_text("It is")]);
+        assert_eq!(new_texts, ["It", " is", ""]);
         assert_eq!(answer.message.plain_text(), "It is");
-        let (heard, answer) = collect(&[text("thoughts"), whole("It"), text(" is")]);
-        assert_eq!(heard, ["thoughts", "It", " is"]);
+        let (new_texts, answer) = collect(&[text("thoughts"), full_text("It"), text(" is")]);
+        assert_eq!(new_texts, ["thoughts", "It", " is"]);
         assert_eq!(answer.message.plain_text(), "It is");
     }
 

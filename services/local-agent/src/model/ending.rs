@@ -7,7 +7,7 @@ use protocol::JsonObject;
 pub(crate) enum FinishKind {
     /// Complete, or not reported.
     #[default]
-    Whole,
+    Complete,
     /// `length`: token limit reached.
     CutOff,
     /// `content_filter`: the provider withheld the rest.
@@ -31,7 +31,7 @@ impl FinishKind {
     /// `finish_reason` of the run.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Whole => "stop",
+            Self::Complete => "stop",
             Self::CutOff => "length",
             Self::Filtered => "content_filter",
             Self::Broken => "error",

@@ -12,10 +12,10 @@ pub(crate) fn without_thinking(message: &Message) -> Message {
     }
     match &mut message.content {
         Some(MessageContent::Text(text)) => {
-            let said = thinking::without_thinking(text);
+            let visible = thinking::without_thinking(text);
             // Trimmed only if something was removed: other texts stay byte for byte.
-            if said.len() < text.len() {
-                said.trim().clone_into(text);
+            if visible.len() < text.len() {
+                visible.trim().clone_into(text);
             }
             // Some providers reject an empty text; no content is valid next to tool calls.
             if text.is_empty() {
@@ -48,8 +48,8 @@ mod tests {
             ("thoughts</think>b", "b"),
             ("<think>only</think>", ""),
         ] {
-            let said = without_thinking(&Message::text("assistant", text));
-            assert_eq!(said.plain_text(), expected, "{text}");
+            let message = without_thinking(&Message::text("assistant", text));
+            assert_eq!(message.plain_text(), expected, "{text}");
         }
         let user = Message::text("user", "<think>a</think>b");
         assert_eq!(without_thinking(&user), user);

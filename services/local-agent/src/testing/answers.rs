@@ -61,7 +61,7 @@ impl AgentHost for TestHost {
         items.truncate(query.limit.unwrap() as usize);
         let bytes = items.iter().filter_map(|item| item.content.as_ref());
         let bytes: usize = bytes.map(String::len).sum();
-        if script.most_history_bytes.is_some_and(|most| bytes > most) {
+        if script.max_history_bytes.is_some_and(|limit| bytes > limit) {
             let failed = "callback.invalid_answer/answer_too_large";
             return Err(error(&(failed, "larger than 9 bytes".to_owned())));
         }
@@ -133,13 +133,13 @@ impl AgentHost for TestHost {
         request: &LlmRequest,
     ) -> HostCallResult<LlmInvokeResult> {
         self.note(format!("invoke_model {model}"));
-        let mut said = String::new();
+        let mut text = String::new();
         let mut message = Message::text("assistant", "");
         let mut usage: Option<LlmTokenUsage> = None;
         for step in self.next_answer(model, request) {
             match step {
                 AnswerStep::Chunk(chunk) => {
-                    said.push_str(chunk["content"].as_str().unwrap_or_default());
+                    text.push_str(chunk["content"].as_str().unwrap_or_default());
                     if let Some(calls) = chunk.get("tool_calls") {
                         let calls: Vec<_> = serde_json::from_value(calls.clone()).unwrap();
                         message.tool_calls.get_or_insert_default().extend(calls);
@@ -154,7 +154,7 @@ impl AgentHost for TestHost {
                 AnswerStep::Hang => std::future::pending().await,
             }
         }
-        message.content = Some(MessageContent::Text(said));
+        message.content = Some(MessageContent::Text(text));
         Ok(LlmInvokeResult { message, usage })
     }
 

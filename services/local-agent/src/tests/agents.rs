@@ -34,22 +34,22 @@ fn asking_host() -> TestHost {
     host
 }
 
-async fn told(host: &TestHost) -> String {
+async fn tool_message_of(host: &TestHost) -> String {
     let results = run(host, asking_context(&helper())).await;
     assert_eq!(ending(&results), ("run.completed", None));
     assert_eq!(answer(&results), "done");
     let messages = host.request(1);
-    let told = messages.iter().find(|message| message.role == "tool");
-    told.unwrap().plain_text()
+    let tool_message = messages.iter().find(|message| message.role == "tool");
+    tool_message.unwrap().plain_text()
 }
 
 #[tokio::test]
 async fn returns_agent_answers_as_tool_results() {
     let host = asking_host();
-    let said = json!({"output": {"role": "assistant", "content": "seven"}});
-    let answer = Ok(child("completed", &said));
+    let output = json!({"output": {"role": "assistant", "content": "seven"}});
+    let answer = Ok(child("completed", &output));
     host.script().agents.insert("helper".to_owned(), answer);
-    assert_eq!(told(&host).await, "seven");
+    assert_eq!(tool_message_of(&host).await, "seven");
     assert_eq!(
         host.calls("ask_agent"),
         ["ask_agent helper count turn-1-call-0"]
@@ -83,7 +83,7 @@ async fn reports_agent_failures_to_model() {
     ] {
         let host = asking_host();
         host.script().agents.insert("helper".to_owned(), answer);
-        assert_eq!(told(&host).await, expected);
+        assert_eq!(tool_message_of(&host).await, expected);
     }
 }
 

@@ -16,7 +16,7 @@ fn host() -> TestHost {
 }
 
 /// Roles and texts of the only request.
-async fn asked(host: &TestHost, context: AgentRunContext) -> Vec<(String, String)> {
+async fn request_of(host: &TestHost, context: AgentRunContext) -> Vec<(String, String)> {
     let results = run(host, context).await;
     assert_eq!(ending(&results).0, "run.completed", "{results:?}");
     let messages = host.request(0).into_iter();
@@ -25,7 +25,7 @@ async fn asked(host: &TestHost, context: AgentRunContext) -> Vec<(String, String
         .collect()
 }
 
-fn said(role: &str, text: &str) -> (String, String) {
+fn message(role: &str, text: &str) -> (String, String) {
     (role.to_owned(), text.to_owned())
 }
 
@@ -45,14 +45,14 @@ async fn orders_prompt_history_and_input() {
             own
         },
     ];
-    let asked = asked(&host, context("who am I?", &prompt("Be brief."))).await;
+    let request = request_of(&host, context("who am I?", &prompt("Be brief."))).await;
     let expected = [
-        said("system", "Be brief."),
-        said("user", "I am Ada"),
-        said("assistant", "Hello Ada"),
-        said("user", "who am I?"),
+        message("system", "Be brief."),
+        message("user", "I am Ada"),
+        message("assistant", "Hello Ada"),
+        message("user", "who am I?"),
     ];
-    assert_eq!(asked, expected);
+    assert_eq!(request, expected);
 }
 
 /// History item of the current event's own message.
@@ -73,22 +73,22 @@ async fn excludes_messages_after_current_event() {
         item(4, "assistant", "Hello Ada"),
     ];
     host.script().history = history;
-    let asked_with = asked(&host, context("hi", &prompt("p"))).await;
+    let request_with_history = request_of(&host, context("hi", &prompt("p"))).await;
     let before = [
-        said("user", "I am Ada"),
-        said("assistant", "Hello Ada"),
-        said("user", "hi"),
+        message("user", "I am Ada"),
+        message("assistant", "Hello Ada"),
+        message("user", "hi"),
     ];
-    assert_eq!(asked_with[1..], before);
+    assert_eq!(request_with_history[1..], before);
 
     // The history contains the current message; the request does not repeat it.
     let host = super::assembly::host();
     let mut history = vec![item(1, "user", "I am Ada"), item(3, "user", "later")];
     history.push(item(4, "assistant", "Hello Ada"));
     host.script().history = history;
-    let mut told = context("hi", &prompt("p"));
-    told.context.transcript_seq = Some(1);
-    assert_eq!(asked(&host, told).await[1..], before);
+    let mut late_context = context("hi", &prompt("p"));
+    late_context.context.transcript_seq = Some(1);
+    assert_eq!(request_of(&host, late_context).await[1..], before);
 }
 
 #[tokio::test]
@@ -105,8 +105,8 @@ async fn includes_joined_events_once() {
         .push_back(vec![crate::testing::steering("and quickly")]);
     host.model("m", vec![text("ok, quickly"), end()]);
     run(&host, context).await;
-    let texts = |place: usize| -> Vec<String> {
-        let messages = host.request(place).into_iter().skip(1);
+    let texts = |index: usize| -> Vec<String> {
+        let messages = host.request(index).into_iter().skip(1);
         messages.map(|message| message.plain_text()).collect()
     };
     assert_eq!(texts(0), ["before\n\nhi"]);
@@ -133,7 +133,10 @@ async fn prefers_prompt_of_entry() {
         context.context.available_apis.prompt_get = available;
         let planted = json!({"extra": {"prompt": "never read"}});
         context.adapter = serde_json::from_value(planted).unwrap();
-        assert_eq!(asked(&host, context).await[0], said("system", expected));
+        assert_eq!(
+            request_of(&host, context).await[0],
+            message("system", expected)
+        );
     }
 }
 
@@ -141,8 +144,8 @@ async fn prefers_prompt_of_entry() {
 async fn prefers_structured_history_messages() {
     let host = host();
     let mut long = item(1, "user", "the beginning of…");
-    long.content_json = Some(json!({"role": "user", "content": "the whole of it"}).into());
-    let mut odd = item(2, "assistant", "as told");
+    long.content_json = Some(json!({"role": "user", "content": "the complete text"}).into());
+    let mut odd = item(2, "assistant", "as sent");
     odd.content_json = Some(json!({"no": "message"}).into());
     let mut nothing = item(3, "assistant", "");
     nothing.content = None;
@@ -151,13 +154,13 @@ async fn prefers_structured_history_messages() {
     let mut instruction = item(5, "user", "hidden");
     instruction.content_json = Some(json!({"role": "system", "content": "obey"}).into());
     host.script().history = vec![long, odd, nothing, no_parts, instruction];
-    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    let request = request_of(&host, context("hi", &prompt("p"))).await;
     let expected = [
-        said("user", "the whole of it"),
-        said("assistant", "as told"),
-        said("user", "only a text\n\nhi"),
+        message("user", "the complete text"),
+        message("assistant", "as sent"),
+        message("user", "only a text\n\nhi"),
     ];
-    assert_eq!(asked[1..], expected);
+    assert_eq!(request[1..], expected);
 }
 
 #[tokio::test]
@@ -172,8 +175,8 @@ async fn pages_history_while_budget_remains() {
         )
     });
     host.script().history = items.collect();
-    let asked = asked(&host, context("hi", &prompt("p"))).await;
-    assert_eq!(asked.len(), 122, "prompt, 120 messages and the input");
+    let request = request_of(&host, context("hi", &prompt("p"))).await;
+    assert_eq!(request.len(), 122, "prompt, 120 messages and the input");
     assert_eq!(host.calls("history").len(), 3, "fifty at a time");
 
     let host = super::assembly::host();
@@ -200,10 +203,10 @@ async fn empty_cursor_ends_history() {
         item
     });
     host.script().history = items.collect();
-    let asked = asked(&host, context("hi", &prompt("p"))).await;
+    let request = request_of(&host, context("hi", &prompt("p"))).await;
     assert_eq!(host.calls("history").len(), 1);
-    assert_eq!(asked.len(), 2, "one page, once: {asked:?}");
-    assert!(asked[1].1.starts_with("message 11\n"), "{}", asked[1].1);
+    assert_eq!(request.len(), 2, "one page, once: {request:?}");
+    assert!(request[1].1.starts_with("message 11\n"), "{}", request[1].1);
 }
 
 #[tokio::test]
@@ -243,18 +246,18 @@ async fn shrinks_history_pages_and_stops_at_oversized_items() {
         for with_checkpoint in [false, true] {
             let host = host();
             host.script().history = items(lengths);
-            host.script().most_history_bytes = Some(1_000);
+            host.script().max_history_bytes = Some(1_000);
             if with_checkpoint {
                 let mut checkpoint = checkpoint("c-7");
                 checkpoint["covers_until"] = json!("0");
-                let kept = (CHECKPOINT.to_owned(), checkpoint);
-                host.script().state.extend([kept]);
+                let stored = (CHECKPOINT.to_owned(), checkpoint);
+                host.script().state.extend([stored]);
             }
-            let asked = asked(&host, context("hi", &json!({}))).await;
-            let said = asked.iter().flat_map(|(_, text)| text.split("\n\n"));
-            let said = said.filter(|text| text.starts_with('x'));
-            let said: Vec<_> = said.map(str::len).collect();
-            assert_eq!(said, expected, "{lengths:?} {with_checkpoint}");
+            let request = request_of(&host, context("hi", &json!({}))).await;
+            let lengths_read = request.iter().flat_map(|(_, text)| text.split("\n\n"));
+            let lengths_read = lengths_read.filter(|text| text.starts_with('x'));
+            let lengths_read: Vec<_> = lengths_read.map(str::len).collect();
+            assert_eq!(lengths_read, expected, "{lengths:?} {with_checkpoint}");
         }
     }
 }
@@ -276,9 +279,12 @@ async fn skips_history_covered_by_checkpoint() {
     host.script().history = (1..=4)
         .map(|seq| item(seq, "user", &format!("message {seq}")))
         .collect();
-    let asked = asked(&host, context("hi", &prompt("p"))).await;
-    assert!(asked[0].1.starts_with("p\n\n") && asked[0].1.contains("Ada likes tea."));
-    assert_eq!(asked[1..], [said("user", "message 3\n\nmessage 4\n\nhi")]);
+    let request = request_of(&host, context("hi", &prompt("p"))).await;
+    assert!(request[0].1.starts_with("p\n\n") && request[0].1.contains("Ada likes tea."));
+    assert_eq!(
+        request[1..],
+        [message("user", "message 3\n\nmessage 4\n\nhi")]
+    );
     assert_eq!(host.calls("history"), ["history Some(\"2\") None"]);
 }
 
@@ -292,8 +298,8 @@ async fn ignores_foreign_checkpoints() {
         let host = host();
         host.script().state.insert(CHECKPOINT.to_owned(), stored);
         host.script().history = vec![item(1, "user", "message 1")];
-        let asked = asked(&host, context("hi", &prompt("p"))).await;
-        assert_eq!(asked[1], said("user", "message 1\n\nhi"));
+        let request = request_of(&host, context("hi", &prompt("p"))).await;
+        assert_eq!(request[1], message("user", "message 1\n\nhi"));
     }
     let host = host();
     host.script()
@@ -318,16 +324,16 @@ async fn adds_retrieved_passages_to_user_message() {
     host.script()
         .passages
         .insert("faq".to_owned(), Err(("unauthorized", "no".to_owned())));
-    let asked = asked(
+    let request = request_of(
         &host,
         context("tea?", &json!({"knowledge-bases": ["faq", "docs"]})),
     )
     .await;
-    let (role, text) = asked.last().unwrap();
+    let (role, text) = request.last().unwrap();
     let (data, words) = text.split_once("\n\n").unwrap();
     assert_eq!((role.as_str(), words), ("user", "tea?"));
     assert!(
-        !asked[..asked.len() - 1]
+        !request[..request.len() - 1]
             .iter()
             .any(|(_, text)| text.contains("Tea"))
     );
@@ -350,8 +356,11 @@ async fn skips_slow_knowledge_bases() {
         .passages
         .insert("docs".to_owned(), Ok(passages));
     let bases = json!({"knowledge-bases": ["faq", "docs"]});
-    let asked = asked(&host, context("tea?", &bases)).await;
-    assert!(asked.last().unwrap().1.contains("Tea is hot"), "{asked:?}");
+    let request = request_of(&host, context("tea?", &bases)).await;
+    assert!(
+        request.last().unwrap().1.contains("Tea is hot"),
+        "{request:?}"
+    );
 }
 
 #[tokio::test]
@@ -383,8 +392,8 @@ async fn reranks_and_truncates_passages() {
         host.script().ranking = ranking;
         let mut context = context("hi", &json!({"knowledge-bases": ["docs", "faq"]}));
         context.config.extend(config.as_object().unwrap().clone());
-        let asked = asked(&host, context).await;
-        let (data, _) = asked.last().unwrap().1.split_once("\n\n").unwrap();
+        let request = request_of(&host, context).await;
+        let (data, _) = request.last().unwrap().1.split_once("\n\n").unwrap();
         let data: Value = serde_json::from_str(data).unwrap();
         let shown: Vec<_> = data["data"]["chunks"]
             .as_array()
@@ -422,8 +431,8 @@ async fn lists_skills_with_activation_hint() {
     let mut context = context("hi", &json!({}));
     let skills = json!([{"skill_name": "a<b", "description": "line\nbreak & more"}, {"skill_name": "plain"}]);
     context.resources.skills = serde_json::from_value(skills).unwrap();
-    let asked = asked(&host, context).await;
-    let index = asked
+    let request = request_of(&host, context).await;
+    let index = request
         .iter()
         .find(|(_, text)| text.contains("<available_skills>"))
         .unwrap();
@@ -436,16 +445,16 @@ async fn lists_skills_with_activation_hint() {
 #[tokio::test]
 async fn joins_instructions_into_one_system_message() {
     let host = host();
-    let kept = (CHECKPOINT.to_owned(), checkpoint("c-7"));
-    host.script().state.extend([kept]);
+    let stored = (CHECKPOINT.to_owned(), checkpoint("c-7"));
+    host.script().state.extend([stored]);
     let mut context = context("hi", &prompt("Be brief."));
     context
         .config
         .insert("date-grounding".to_owned(), json!(true));
     let skills = json!([{"skill_name": "pdf"}]);
     context.resources.skills = serde_json::from_value(skills).unwrap();
-    let asked = asked(&host, context).await;
-    let roles: Vec<_> = asked.iter().map(|(role, _)| role.as_str()).collect();
+    let request = request_of(&host, context).await;
+    let roles: Vec<_> = request.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["system", "user"]);
     for part in [
         "Be brief.",
@@ -454,7 +463,7 @@ async fn joins_instructions_into_one_system_message() {
         "<name>pdf</name>",
         "Ada likes tea.",
     ] {
-        assert!(asked[0].1.contains(part), "{part} in {}", asked[0].1);
+        assert!(request[0].1.contains(part), "{part} in {}", request[0].1);
     }
 }
 
@@ -467,12 +476,12 @@ async fn omits_thinking_of_earlier_answers() {
         "provider_specific_fields": {"model": "m", "reasoning_content": "T3"}})
         .into(),
     );
-    let only_thoughts = item(4, "assistant", "T4</think>");
+    let only_reasoning = item(4, "assistant", "T4</think>");
     host.script().history = vec![
         item(1, "user", "I am Ada"),
         called,
         item(3, "user", "so?"),
-        only_thoughts,
+        only_reasoning,
     ];
     run(&host, context("hi", &prompt("p"))).await;
     let sent = serde_json::to_value(host.request(0)).unwrap();

@@ -22,8 +22,8 @@ fn small() -> Value {
 fn long_history(host: &TestHost, count: i64) {
     let roles = ["assistant", "user"];
     let items = (1..=count).map(|seq| {
-        let said = format!("message {seq} {}", "several more words ".repeat(10));
-        item(seq, roles[usize::try_from(seq % 2).unwrap()], &said)
+        let text = format!("message {seq} {}", "several more words ".repeat(10));
+        item(seq, roles[usize::try_from(seq % 2).unwrap()], &text)
     });
     host.script().history = items.collect();
 }
@@ -96,10 +96,10 @@ async fn summary_covers_only_included_history() {
         .model("m", vec![text("ok"), end()]);
     let tight = json!({"context-window-tokens": 1000, "context-keep-recent-tokens": 100});
     run(&host, context("and now?", &tight)).await;
-    let asked = sent(&host)[0].messages.len();
+    let length = sent(&host)[0].messages.len();
     assert!(
-        asked < 10,
-        "{asked}: some of the answers are summarised, too"
+        length < 10,
+        "{length}: some of the answers are summarised, too"
     );
     assert_eq!(host.script().state[KEY]["covers_until"], "10");
 }
@@ -176,7 +176,7 @@ async fn prefers_reported_usage_over_estimates() {
     assert_eq!(answer(&results), "ok");
     assert!(host.script().requests.iter().any(is_summary));
     let requests = sent(&host);
-    let size = |place: usize| requests[place].messages.len();
+    let size = |index: usize| requests[index].messages.len();
     assert!(size(1) < size(0) + 2, "history was left out");
 }
 
@@ -200,7 +200,7 @@ async fn retries_once_with_smaller_context_after_overflow() {
         let results = run(&host, context).await;
         assert_eq!(answer(&results), "ok");
         let requests = sent(&host);
-        let size = |place: usize| estimate::messages(&requests[place].messages);
+        let size = |index: usize| estimate::messages(&requests[index].messages);
         assert!(size(1) < size(0) * 3 / 4 + 1, "{} {}", size(0), size(1));
     }
 }
@@ -271,7 +271,7 @@ async fn retries_overflow_of_tool_schemas_with_fewer_messages() {
         let case = (tools, counted, window);
         assert_eq!(ending(&results), ("run.completed", None), "{case:?}");
         let requests = sent(&host);
-        let size = |place: usize| estimate::messages(&requests[place].messages);
+        let size = |index: usize| estimate::messages(&requests[index].messages);
         let (first, second) = (size(0), size(1));
         assert!(second < first * 3 / 4 + 1, "{case:?}: {first} {second}");
     }
@@ -314,25 +314,25 @@ async fn skips_token_count_far_below_budget() {
 
 /// Turn `turn` of a long conversation on one host.
 async fn turn(host: &TestHost, turn: i64, window: AgentRunContext) {
-    let asked = format!("question {turn} {}", "about this and that ".repeat(20));
+    let question = format!("question {turn} {}", "about this and that ".repeat(20));
     let mut context = window;
-    context.input = serde_json::from_value(json!({"text": asked})).unwrap();
+    context.input = serde_json::from_value(json!({"text": question})).unwrap();
     context.event.event_id = format!("e-{}", 2 * turn - 1);
     let results = run(host, context).await;
     assert_eq!(ending(&results).0, "run.completed", "turn {turn}");
     let mut script = host.script();
     let seq = 2 * turn;
-    script.history.push(item(seq - 1, "user", &asked));
+    script.history.push(item(seq - 1, "user", &question));
     let reference = if turn == 5 {
         "Kept as order-7731-ab12-x9 in /vault/ada."
     } else {
         ""
     };
-    let said = format!(
+    let answer = format!(
         "{reference} answer {turn} {}",
         "with many details ".repeat(20)
     );
-    script.history.push(item(seq, "assistant", &said));
+    script.history.push(item(seq, "assistant", &answer));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ fn end_because(reason: &str) -> AnswerStep {
 }
 
 /// Tool messages after the first turn.
-fn told(host: &TestHost) -> Vec<String> {
+fn tool_messages(host: &TestHost) -> Vec<String> {
     let messages = host.request(1);
     let messages = messages.iter().filter(|message| message.role == "tool");
     messages
@@ -23,7 +23,7 @@ fn told(host: &TestHost) -> Vec<String> {
         .collect()
 }
 
-/// Failure of a run whose model calls `tool` and then fails; `retryable` tells whether a retry is safe.
+/// Failure of a run whose model calls `tool` and then fails; `retryable` is true if a retry is safe.
 async fn fails_after(tool: &str, effect: Option<&str>) -> Value {
     let host = TestHost::default();
     host.tool_says(tool, json!("done"));
@@ -63,14 +63,17 @@ async fn skips_possibly_truncated_calls() {
         host.model("m", vec![text("done"), end_because("stop")]);
         let results = run(&host, context("hi", &json!({}))).await;
         assert_eq!(host.calls("call_tool"), Vec::<String>::new());
-        let [said] = &told(&host)[..] else {
-            panic!("{:?}", told(&host))
+        let [message] = &tool_messages(&host)[..] else {
+            panic!("{:?}", tool_messages(&host))
         };
-        assert!(said.contains("not made") && said.contains(reason), "{said}");
+        assert!(
+            message.contains("not made") && message.contains(reason),
+            "{message}"
+        );
         let messages = host.request(1);
         let mut calls = messages.iter().flat_map(|message| &message.tool_calls);
-        let said_back = &calls.next().unwrap()[0].function.arguments;
-        assert_eq!(said_back, "{}", "malformed arguments are not echoed");
+        let arguments = &calls.next().unwrap()[0].function.arguments;
+        assert_eq!(arguments, "{}", "malformed arguments are not echoed");
         assert!(kinds(&results).contains(&"tool.call.completed"));
         assert_eq!(results.last().unwrap().data["finish_reason"], "stop");
     }
@@ -78,7 +81,7 @@ async fn skips_possibly_truncated_calls() {
 
 #[tokio::test]
 async fn reports_finish_reason_of_truncated_answer() {
-    for (reason, told) in [
+    for (reason, expected) in [
         ("length", "length"),
         ("content_filter", "content_filter"),
         ("max_tokens", "length"),
@@ -90,7 +93,7 @@ async fn reports_finish_reason_of_truncated_answer() {
         host.model("m", vec![text("It is"), end_because(reason)]);
         let results = run(&host, context("hi", &json!({}))).await;
         assert_eq!(ending(&results), ("run.completed", None));
-        assert_eq!(results.last().unwrap().data["finish_reason"], told);
+        assert_eq!(results.last().unwrap().data["finish_reason"], expected);
     }
 }
 
@@ -100,10 +103,10 @@ async fn reports_unnamed_calls_to_model() {
     host.model("m", vec![call("c1", "", &json!({})), end()]);
     host.model("m", vec![text("done"), end()]);
     run(&host, context("hi", &json!({}))).await;
-    let [said] = &told(&host)[..] else {
-        panic!("{:?}", told(&host))
+    let [message] = &tool_messages(&host)[..] else {
+        panic!("{:?}", tool_messages(&host))
     };
-    assert!(said.contains("Available tools: look, send"), "{said}");
+    assert!(message.contains("Available tools: look, send"), "{message}");
 }
 
 #[tokio::test]
@@ -126,12 +129,12 @@ async fn reports_unknown_tool_outcome_to_model() {
             granted.effect = serde_json::from_value(json!(effect)).unwrap();
         }
         run(&host, context).await;
-        let said = told(&host).concat();
-        assert!(said.contains("no answer"), "{failing}: {said}");
+        let message = tool_messages(&host).concat();
+        assert!(message.contains("no answer"), "{failing}: {message}");
         assert_eq!(
-            said.contains("find out before"),
+            message.contains("find out before"),
             is_unknown,
-            "{failing}: {said}"
+            "{failing}: {message}"
         );
     }
 }

@@ -25,7 +25,7 @@ async fn fails_run_without_granted_model() {
 
 #[tokio::test]
 async fn rejects_empty_input_without_model_call() {
-    for input in ["", "said later"] {
+    for input in ["", "sent later"] {
         let host = TestHost::default();
         host.model("m", vec![text("ok"), end()]);
         if !input.is_empty() {

@@ -76,24 +76,27 @@ async fn bounds_delta_bytes_of_slow_answers() {
     host.model("m", words);
     let config = json!({"timeout": 0, "all-content": true});
     let results = run(&host, context("much", &config)).await;
-    let told = answer(&results);
-    assert_eq!(told.len(), 20_000);
+    let full_text = answer(&results);
+    assert_eq!(full_text.len(), 20_000);
     let chunks: Vec<_> = results
         .iter()
         .filter_map(|result| result.data.get("chunk"))
         .collect();
     assert_eq!(chunks.len(), 4_001, "each word is sent before the next");
     let bytes: usize = chunks.iter().map(|chunk| chunk.to_string().len()).sum();
-    assert!(bytes < 100 * told.len(), "{bytes}");
+    assert!(bytes < 100 * full_text.len(), "{bytes}");
     let mut increments = String::new();
     for chunk in &chunks {
         increments.push_str(chunk["content"].as_str().unwrap_or_default());
-        let whole = chunk["all_content"].as_str();
-        assert!(whole.is_none_or(|whole| whole == increments), "{chunk}");
+        let all_content = chunk["all_content"].as_str();
+        assert!(
+            all_content.is_none_or(|all_content| all_content == increments),
+            "{chunk}"
+        );
     }
-    assert_eq!(increments, told);
+    assert_eq!(increments, full_text);
     assert_eq!(
-        chunks[4_000]["all_content"], told,
+        chunks[4_000]["all_content"], full_text,
         "the final delta has the complete text"
     );
 }
@@ -101,7 +104,7 @@ async fn bounds_delta_bytes_of_slow_answers() {
 #[tokio::test]
 async fn omits_calls_over_line_limit() {
     for streams in [true, false] {
-        for (arguments, is_told) in ["a", &"a".repeat(9_000)].into_iter().zip([true, false]) {
+        for (arguments, is_sent) in ["a", &"a".repeat(9_000)].into_iter().zip([true, false]) {
             let host = TestHost::default();
             host.tool_says("send", json!({"terminate": true}));
             host.model(
@@ -122,7 +125,7 @@ async fn omits_calls_over_line_limit() {
                 .iter()
                 .filter(|result| result.kind == "message.completed");
             let message = &completed.next().unwrap().data["message"];
-            assert_eq!(message.get("tool_calls").is_some(), is_told, "{message}");
+            assert_eq!(message.get("tool_calls").is_some(), is_sent, "{message}");
         }
     }
 }
@@ -152,11 +155,11 @@ async fn keeps_results_within_line_limit() {
             assert!(bytes < 7_900, "{}: {bytes}", result.kind);
         }
         let chunks = || results.iter().filter_map(|result| result.data.get("chunk"));
-        let told: String = chunks()
+        let sent_text: String = chunks()
             .filter_map(|chunk| chunk["content"].as_str())
             .collect();
         assert_eq!(
-            told,
+            sent_text,
             format!("{long}{long}"),
             "the host makes a message of it"
         );
@@ -190,8 +193,8 @@ async fn invokes_model_without_streaming() {
         let mut context = not_streaming();
         if by_host {
             context.delivery.supports_streaming = true;
-            let said = json!({"streaming_supported": false});
-            context.runtime.metadata = said.as_object().unwrap().clone();
+            let metadata = json!({"streaming_supported": false});
+            context.runtime.metadata = metadata.as_object().unwrap().clone();
         }
         let results = run(&host, context).await;
         assert_eq!(kinds(&results), ["message.completed", "run.completed"]);
@@ -271,12 +274,12 @@ async fn retries_without_rejected_images() {
     host.model("m", vec![text("I cannot see it"), end()]);
     let results = run(&host, context.clone()).await;
     assert_eq!(answer(&results), "I cannot see it");
-    let last = |place: usize| json!(host.request(place).last().unwrap()).to_string();
+    let last = |index: usize| json!(host.request(index).last().unwrap()).to_string();
     assert!(last(0).contains("image_url") && last(1).contains("image_url"));
-    let told = last(2);
+    let retried = last(2);
     assert!(
-        told.contains("[picture https://a.b/c.png: not shown]"),
-        "{told}"
+        retried.contains("[picture https://a.b/c.png: not shown]"),
+        "{retried}"
     );
 
     // A transient failure is not retried on the same model.
@@ -403,12 +406,12 @@ async fn omits_thinking_from_next_request() {
             requests.iter().all(|request| request.remove_think),
             "{operation}"
         );
-        let said = requests[1]
+        let answer = requests[1]
             .messages
             .iter()
             .find(|message| message.role == "assistant")
             .unwrap();
-        assert_eq!(said.plain_text(), "Let me look.");
+        assert_eq!(answer.plain_text(), "Let me look.");
     }
 }
 

@@ -21,7 +21,7 @@ fn host_calling(calls: &[(&str, &str, Value)]) -> TestHost {
 }
 
 /// Texts of the tool messages in the second request.
-fn told(host: &TestHost) -> Vec<String> {
+fn tool_messages(host: &TestHost) -> Vec<String> {
     let messages = host.request(1);
     let messages = messages.iter().filter(|message| message.role == "tool");
     messages
@@ -60,13 +60,13 @@ async fn returns_tool_results_to_model() {
     assert_eq!(
         answer(&results),
         "Let me check.\n\nIt is sunny",
-        "what was said stays said"
+        "sent text is not retracted"
     );
     assert_eq!(
         host.calls("call_tool"),
         ["call_tool look turn-1-call-0 {\"city\":\"Berlin\"}"]
     );
-    assert_eq!(told(&host), ["sunny"]);
+    assert_eq!(tool_messages(&host), ["sunny"]);
     let started = results
         .iter()
         .find(|result| result.kind == "tool.call.started")
@@ -134,7 +134,11 @@ async fn reports_parallel_calls_in_request_order() {
             ["c2", "c1"],
             "as they were done"
         );
-        assert_eq!(told(&host), ["first", "second"], "as they were called");
+        assert_eq!(
+            tool_messages(&host),
+            ["first", "second"],
+            "as they were called"
+        );
         let kinds = kinds(&results);
         let first_end = kinds
             .iter()
@@ -180,12 +184,12 @@ async fn rejects_invalid_calls_without_host_request() {
     host.model("m", vec![text("done"), end()]);
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(host.calls("call_tool"), Vec::<String>::new());
-    let told = told(&host);
+    let messages = tool_messages(&host);
     assert!(
-        told[0].starts_with("Error:") && told[0].contains("look, send"),
-        "{told:?}"
+        messages[0].starts_with("Error:") && messages[0].contains("look, send"),
+        "{messages:?}"
     );
-    assert!(told[1].contains("JSON object"), "{told:?}");
+    assert!(messages[1].contains("JSON object"), "{messages:?}");
     assert_eq!(answer(&results), "done");
 }
 
@@ -197,8 +201,8 @@ async fn reports_tool_failures_to_model() {
         .tools
         .insert("look".to_owned(), ScriptedTool::Fails(failed));
     let results = run(&host, context("hi", &json!({"max-tool-result-chars": 30}))).await;
-    assert!(told(&host)[0].starts_with("Error: Tool execution failed: no"));
-    assert!(told(&host)[0].contains("truncated"));
+    assert!(tool_messages(&host)[0].starts_with("Error: Tool execution failed: no"));
+    assert!(tool_messages(&host)[0].contains("truncated"));
     let completed = results
         .iter()
         .find(|result| result.kind == "tool.call.completed")
@@ -249,10 +253,10 @@ async fn reports_tool_timeouts_to_model() {
         .insert("look".to_owned(), ScriptedTool::Fails(slow));
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", None), "{results:?}");
-    let told = host.request(1).pop().unwrap().plain_text();
+    let messages = host.request(1).pop().unwrap().plain_text();
     assert!(
-        told.starts_with("Error:") && told.contains("too slow"),
-        "{told}"
+        messages.starts_with("Error:") && messages.contains("too slow"),
+        "{messages}"
     );
 }
 
@@ -270,7 +274,7 @@ async fn ends_run_when_all_tools_finish_it() {
         .tool_says("send", json!({"sent": 1}));
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(answer(&results), "done");
-    assert_eq!(told(&host), ["{}", "{\"sent\":1}"]);
+    assert_eq!(tool_messages(&host), ["{}", "{\"sent\":1}"]);
 }
 
 #[tokio::test]
@@ -299,9 +303,9 @@ async fn bounds_tool_results_for_model_and_user() {
         json!({"files": [{"path": "/out/report.pdf"}], "log": "y".repeat(500)}),
     );
     let results = run(&host, context("hi", &json!({"max-tool-result-chars": 100}))).await;
-    let told = told(&host);
-    assert!(told[0].contains("original_chars=500, kept_chars=100"));
-    assert!(told[1].contains("/out/report.pdf") && told[1].len() < 700);
+    let messages = tool_messages(&host);
+    assert!(messages[0].contains("original_chars=500, kept_chars=100"));
+    assert!(messages[1].contains("/out/report.pdf") && messages[1].len() < 700);
     let shown: Vec<_> = results
         .iter()
         .filter(|result| result.kind == "tool.call.completed")
@@ -324,8 +328,8 @@ async fn reads_steering_after_tools_and_at_end() {
     ]
     .into();
     let results = run(&host, context("weather?", &json!({}))).await;
-    let users = |place: usize| {
-        let messages = host.request(place);
+    let users = |index: usize| {
+        let messages = host.request(index);
         let messages = messages.iter().filter(|message| message.role == "user");
         messages
             .map(protocol::message::Message::plain_text)
@@ -379,7 +383,7 @@ async fn activates_skills_by_tool_call() {
     activate.tool_name = "activate".to_owned();
     context.resources.tools.push(activate);
     run(&host, context).await;
-    assert_eq!(told(&host), ["# How to write invoices"]);
+    assert_eq!(tool_messages(&host), ["# How to write invoices"]);
 }
 
 #[tokio::test]

@@ -28,11 +28,11 @@ pub(super) fn tool(agents: &[AgentResource]) -> Option<LlmTool> {
         return None;
     }
     let names: Vec<_> = callable.iter().map(|agent| name_of(agent)).collect();
-    let told = callable.iter().filter_map(|agent| {
+    let lines = callable.iter().filter_map(|agent| {
         let description = agent.description.as_deref()?;
         Some(format!("\n- {}: {description}", name_of(agent)))
     });
-    let description = told.fold(DESCRIPTION.to_owned(), |all, one| all + &one);
+    let description = lines.fold(DESCRIPTION.to_owned(), |all, one| all + &one);
     let parameters = json!({
         "type": "object",
         "properties": {

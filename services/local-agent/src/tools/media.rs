@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 /// Result with sizes in place of binary MCP blocks. `None` when it has none.
 pub(super) fn without_bytes(result: &Value) -> Option<Value> {
-    let mut told = result.clone();
-    let blocks = match &mut told {
+    let mut replaced = result.clone();
+    let blocks = match &mut replaced {
         Value::Array(blocks) => blocks,
         Value::Object(result) => result.get_mut("content")?.as_array_mut()?,
         _ => return None,
@@ -15,7 +15,7 @@ pub(super) fn without_bytes(result: &Value) -> Option<Value> {
     for block in blocks {
         has_changed |= leave_out(block);
     }
-    has_changed.then_some(told)
+    has_changed.then_some(replaced)
 }
 
 fn leave_out(block: &mut Value) -> bool {
@@ -68,8 +68,8 @@ mod tests {
             {"type": "resource", "resource": {"uri": "file:///a", "mimeType": "a/b", "blob": "QQ=="}},
             {"type": "resource", "resource": {"uri": "file:///b", "text": "b"}},
         ]});
-        let told = without_bytes(&result).unwrap();
-        let blocks = told["content"].as_array().unwrap();
+        let replaced = without_bytes(&result).unwrap();
+        let blocks = replaced["content"].as_array().unwrap();
         let notes: Vec<_> = blocks.iter().map(note).collect();
         let expected = [
             None,
@@ -79,7 +79,7 @@ mod tests {
             None,
         ];
         assert_eq!(notes, expected.map(|note| note.map(str::to_owned)));
-        assert!(!told.to_string().contains("QUJD"));
+        assert!(!replaced.to_string().contains("QUJD"));
     }
 
     #[test]

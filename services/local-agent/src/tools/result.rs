@@ -9,7 +9,7 @@ use super::media::{self, without_bytes};
 
 /// Fields that are searched for references.
 const HOLDERS: [&str; 5] = ["file_refs", "files", "attachments", "items", "result"];
-const MOST_REFERENCES: usize = 20;
+const MAX_REFERENCES: usize = 20;
 const DEPTH: usize = 6;
 const NEXT_STEP: &str =
     "The files stay where their paths say. Read them with a tool that takes such a path.";
@@ -45,8 +45,8 @@ impl ToolOutcome {
         let hint = result
             .as_object_mut()
             .and_then(|result| result.remove("terminate"));
-        let told = without_bytes(&result);
-        let text = text_of(told.as_ref().unwrap_or(&result));
+        let without_media = without_bytes(&result);
+        let text = text_of(without_media.as_ref().unwrap_or(&result));
         // MCP reports tool failures inside a successful response.
         if result.get("is_error") == Some(&Value::Bool(true)) {
             return Self::error(&text, limit);
@@ -54,15 +54,15 @@ impl ToolOutcome {
         let references = references(&result);
         // References survive a cut: a path that is missing cannot be guessed by the model.
         let (text, shown) = if !references.is_empty() {
-            let shown = with_references(told.unwrap_or(result), &text, &references, limit);
+            let shown = with_references(without_media.unwrap_or(result), &text, &references, limit);
             (json!(shown).to_string(), shown)
         } else if text.chars().count() > limit {
             let shown = preview(&text, limit);
             (cut(&text, limit), shown)
         } else {
             // The user may see a short picture that the model cannot read.
-            let shown = match told {
-                Some(told) if result.to_string().chars().count() > limit => told,
+            let shown = match without_media {
+                Some(without_media) if result.to_string().chars().count() > limit => without_media,
                 _ => result,
             };
             (text, as_object(shown))
@@ -158,7 +158,7 @@ fn references(result: &Value) -> Vec<Value> {
 
 fn collect(value: &Value, depth: usize, found: &mut Vec<Value>) {
     // Tool output is untrusted: depth and count bound the search.
-    if depth == 0 || found.len() >= MOST_REFERENCES {
+    if depth == 0 || found.len() >= MAX_REFERENCES {
         return;
     }
     match value {
@@ -247,8 +247,8 @@ mod tests {
             {"type": "image", "data": "QUJD", "mimeType": "image/png"},
         ]);
         let text = "a cat:\n[image image/png of 3 bytes, which are not shown here]";
-        let whole = json!({"value": picture});
-        check(picture.clone(), 200, text, &whole);
+        let expected = json!({"value": picture});
+        check(picture.clone(), 200, text, &expected);
         let outcome = ToolOutcome::of(picture, 80);
         assert_eq!(outcome.text, text);
         let shown = json!(outcome.shown);
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn truncates_long_results_with_note() {
-        let note = |all, kept| {
-            format!("\n[tool result truncated: original_chars={all}, kept_chars={kept}]")
+        let note = |all, limit| {
+            format!("\n[tool result truncated: original_chars={all}, kept_chars={limit}]")
         };
         let outcome = ToolOutcome::of(json!("äbcdefgh"), 3);
         assert_eq!(outcome.text, format!("äbc{}", note(8, 3)));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_full_paths_beside_preview() {
+    fn keeps_full_paths_next_to_preview() {
         let files = json!({"files": [{"path": "/out/a.png", "size": 9, "body": "x".repeat(99)}],
             "result": {"path": "/out/b.txt"}, "other": {"path": "/hidden"}});
         let outcome = ToolOutcome::of(files, 30);
@@ -320,7 +320,7 @@ mod tests {
         let many = ToolOutcome::of(json!(many), 99);
         assert_eq!(
             json!(many.shown)["file_refs"].as_array().unwrap().len(),
-            MOST_REFERENCES
+            MAX_REFERENCES
         );
     }
 }

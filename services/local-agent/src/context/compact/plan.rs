@@ -37,7 +37,7 @@ pub(super) struct Omitted {
     /// Number of leading messages that come from the history.
     pub(super) history: usize,
     /// Budget of history and summary together.
-    pub(super) room: u64,
+    pub(super) budget: u64,
 }
 
 /// Removes messages to be summarised: the oldest history, then the oldest turns of this run. Shortens retrieved
@@ -48,50 +48,50 @@ pub(super) fn omit(conversation: &mut RequestMessages, limits: &PassLimits) -> O
         return Omitted::default();
     }
     let fixed = fixed(conversation).saturating_add(retrieved(conversation));
-    let room = limits.target.saturating_sub(fixed);
-    let mut recent = if room < LEAST_HISTORY {
+    let budget = limits.target.saturating_sub(fixed);
+    let mut recent = if budget < LEAST_HISTORY {
         0
     } else {
-        limits.keep_recent.min(room / SHARE_OF_RECENT)
+        limits.keep_recent.min(budget / SHARE_OF_RECENT)
     };
     // Turns of this run take the budget first; history gets the rest.
     let turns = conversation.spare_turns();
-    let kept_turns = tail(&conversation.current, &turns, &mut recent);
+    let recent_turns = tail(&conversation.current, &turns, &mut recent);
     let units = message_validation::units(&conversation.history);
     // History is older than every turn, so it may stay only if all turns stay.
-    let kept_units = if kept_turns == turns.len() {
+    let recent_units = if recent_turns == turns.len() {
         tail(&conversation.history, &units, &mut recent)
     } else {
         0
     };
-    let history = units[..units.len() - kept_units]
+    let history = units[..units.len() - recent_units]
         .last()
         .map_or(0, |unit| unit.end);
     let mut messages: Vec<_> = conversation.history.drain(..history).collect();
-    messages.extend(conversation.take_turns(&turns[..turns.len() - kept_turns]));
+    messages.extend(conversation.take_turns(&turns[..turns.len() - recent_turns]));
     Omitted {
         messages,
         history,
-        room,
+        budget,
     }
 }
 
 /// Budget of the summary: at least the size of its references, up to half of the history budget; at most the
 /// size of the messages it replaces.
-pub(super) fn room_of_summary(
+pub(super) fn summary_budget(
     omitted: &Omitted,
     previous: Option<&Summary>,
     references: &ReferenceList,
     limits: &PassLimits,
 ) -> u64 {
-    if omitted.room < LEAST_HISTORY {
+    if omitted.budget < LEAST_HISTORY {
         // No budget here; the summary serves the next run.
         return limits.summary.min(limits.target / SHARE_OF_SUMMARY);
     }
     let share = limits
         .summary
-        .min((omitted.room / SHARE_OF_SUMMARY).max(LEAST_SUMMARY));
-    let of_references = Summary::tokens_of_references(references).min(omitted.room / 2);
+        .min((omitted.budget / SHARE_OF_SUMMARY).max(LEAST_SUMMARY));
+    let of_references = Summary::tokens_of_references(references).min(omitted.budget / 2);
     let before = previous.map_or(0, |summary| estimate::text(&summary.prose));
     // A summary must not be larger than its messages.
     let replaced = estimate::messages(&omitted.messages).saturating_add(before);
@@ -105,16 +105,16 @@ fn shorten_retrieved(conversation: &mut RequestMessages, limits: &PassLimits) {
     };
     // Measured while the passages are taken out.
     let others = estimate::conversation(conversation);
-    let room = limits.target.saturating_sub(fixed(conversation));
-    let is_alone = conversation.history.is_empty() && conversation.summaries.is_empty();
-    let share = if is_alone {
-        room
+    let budget = limits.target.saturating_sub(fixed(conversation));
+    let is_only_part = conversation.history.is_empty() && conversation.summaries.is_empty();
+    let share = if is_only_part {
+        budget
     } else {
-        let recent = limits.keep_recent.min((room / 2).max(1));
-        (room.saturating_sub(recent)).min((limits.target / 4).max(1))
+        let recent = limits.keep_recent.min((budget / 2).max(1));
+        (budget.saturating_sub(recent)).min((limits.target / 4).max(1))
     };
-    let beside_all = limits.target.saturating_sub(others);
-    conversation.retrieved = reference_data::shortened_retrieved(&message, share.max(beside_all));
+    let remaining = limits.target.saturating_sub(others);
+    conversation.retrieved = reference_data::shortened_retrieved(&message, share.max(remaining));
 }
 
 /// Tokens that cannot be left out: the prompt and fixed current turns.
@@ -132,15 +132,15 @@ fn retrieved(conversation: &RequestMessages) -> u64 {
 }
 
 /// Number of trailing units that fit; subtracts them from the budget.
-fn tail(messages: &[Message], units: &[Range<usize>], room: &mut u64) -> usize {
-    let mut kept = 0;
+fn tail(messages: &[Message], units: &[Range<usize>], budget: &mut u64) -> usize {
+    let mut count = 0;
     for unit in units.iter().rev() {
         let size = estimate::messages(&messages[unit.clone()]);
-        let Some(rest) = room.checked_sub(size) else {
+        let Some(rest) = budget.checked_sub(size) else {
             break;
         };
-        *room = rest;
-        kept += 1;
+        *budget = rest;
+        count += 1;
     }
-    kept
+    count
 }

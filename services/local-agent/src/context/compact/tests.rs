@@ -75,25 +75,25 @@ impl Counter for FakeTokenizer {
 /// Model that writes a fixed text, or fails.
 struct FixedSummarizer {
     text: Option<&'static str>,
-    asked: Mutex<Vec<SummaryRequest>>,
+    requests: Mutex<Vec<SummaryRequest>>,
 }
 
 impl FixedSummarizer {
     fn new(text: Option<&'static str>) -> Self {
         Self {
             text,
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.lock().unwrap().len()
+    fn request_count(&self) -> usize {
+        self.requests.lock().unwrap().len()
     }
 }
 
 impl Summarizer for FixedSummarizer {
     async fn summarize(&self, request: SummaryRequest) -> Option<String> {
-        self.asked.lock().unwrap().push(request);
+        self.requests.lock().unwrap().push(request);
         self.text.map(str::to_owned)
     }
 }
@@ -140,26 +140,26 @@ fn pass(
 #[test]
 fn keeps_fitting_requests_after_one_count() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
-    let whole = conversation(turns(3));
-    let passed = pass(whole.clone(), &budget(16_000), &counter, &model);
+    let initial = conversation(turns(3));
+    let passed = pass(initial.clone(), &budget(16_000), &counter, &model);
     assert_eq!(
         (passed.conversation, passed.compacted, passed.summary),
-        (whole, false, None)
+        (initial, false, None)
     );
-    assert_eq!((counter.calls(), model.asked()), (1, 0));
+    assert_eq!((counter.calls(), model.request_count()), (1, 0));
     assert_eq!(passed.anchor.unwrap().messages, 8);
     assert_eq!(passed.anchor.unwrap().tokens, passed.tokens_after);
 }
 
 #[test]
-fn what_is_known_to_fit_is_not_counted() {
+fn skips_count_when_estimate_is_enough() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
-    let whole = conversation(turns(3));
+    let initial = conversation(turns(3));
     let anchor = Some(Anchor {
         messages: 7,
         tokens: 900,
     });
-    let passed = run(compact(whole, &budget(16_000), anchor, &counter, &model)).unwrap();
+    let passed = run(compact(initial, &budget(16_000), anchor, &counter, &model)).unwrap();
     assert_eq!(
         (passed.compacted, passed.anchor, counter.calls()),
         (false, anchor, 0)
@@ -169,9 +169,9 @@ fn what_is_known_to_fit_is_not_counted() {
 #[test]
 fn prefers_provider_usage_over_own_count() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
-    let whole = conversation(turns(60));
+    let initial = conversation(turns(60));
     let budget = budget(16_000);
-    let counted = counter.tokens(&whole.messages());
+    let counted = counter.tokens(&initial.messages());
     assert!(counted < budget.input);
     let anchor = |tokens| {
         Some(Anchor {
@@ -180,7 +180,7 @@ fn prefers_provider_usage_over_own_count() {
         })
     };
     let near = run(compact(
-        whole.clone(),
+        initial.clone(),
         &budget,
         anchor(budget.input - 15),
         &counter,
@@ -189,7 +189,7 @@ fn prefers_provider_usage_over_own_count() {
     .unwrap();
     assert_eq!((near.compacted, counter.calls()), (false, 1));
     let over = run(compact(
-        whole,
+        initial,
         &budget,
         anchor(budget.input + 50),
         &counter,
@@ -211,15 +211,15 @@ fn prefers_provider_usage_over_own_count() {
 #[test]
 fn an_anchor_of_other_messages_is_not_believed() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
-    let mut whole = conversation(turns(3));
-    whole.history.push(Message::text("thinking", "hm"));
+    let mut initial = conversation(turns(3));
+    initial.history.push(Message::text("thinking", "hm"));
     for messages in [9, 99] {
         let anchor = Some(Anchor {
             messages,
             tokens: 1,
         });
         let passed = run(compact(
-            whole.clone(),
+            initial.clone(),
             &budget(16_000),
             anchor,
             &counter,
@@ -234,15 +234,15 @@ fn an_anchor_of_other_messages_is_not_believed() {
 #[test]
 fn measures_fixed_parts_once() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(None));
-    let mut whole = conversation(turns(3));
-    let size = estimate::messages(&whole.messages());
-    whole.history.push(Message::text("thinking", "hm"));
+    let mut initial = conversation(turns(3));
+    let size = estimate::messages(&initial.messages());
+    initial.history.push(Message::text("thinking", "hm"));
     let beside = Anchor {
         messages: 0,
         tokens: 1_000,
     };
     for budget in [budget(16_000), RequestBudget::off()] {
-        let compacting = compact(whole.clone(), &budget, Some(beside), &counter, &model);
+        let compacting = compact(initial.clone(), &budget, Some(beside), &counter, &model);
         let passed = run(compacting).unwrap();
         assert_eq!(passed.tokens_after, 1_000 + size);
         assert_eq!(passed.anchor, Some(beside));
@@ -260,15 +260,15 @@ fn summarizes_old_history_only() {
     let budget = budget(16_000);
     let passed = pass(conversation(history.clone()), &budget, &counter, &model);
     assert!(passed.compacted && passed.tokens_before > budget.input);
-    assert_eq!((counter.calls(), model.asked()), (2, 1));
-    let kept = passed.conversation;
+    assert_eq!((counter.calls(), model.request_count()), (2, 1));
+    let remaining = passed.conversation;
     let tail = &history[passed.omitted_history..];
     assert!(!tail.is_empty() && tail.len() < history.len());
-    assert_eq!(kept.history, tail);
-    assert_eq!(kept.current[0].plain_text(), "what now?");
-    assert_eq!(kept.prompt[0].plain_text(), "be kind");
-    assert_eq!(kept.summaries.len(), 1);
-    let text = kept.summaries[0].plain_text();
+    assert_eq!(remaining.history, tail);
+    assert_eq!(remaining.current[0].plain_text(), "what now?");
+    assert_eq!(remaining.prompt[0].plain_text(), "be kind");
+    assert_eq!(remaining.summaries.len(), 1);
+    let text = remaining.summaries[0].plain_text();
     assert_eq!(Some(&text), passed.summary.as_ref());
     let count = passed.omitted_history;
     assert!(text.starts_with(&format!(
@@ -303,7 +303,7 @@ fn without_a_model_the_summary_is_made_here() {
             "{text}"
         );
         assert!(text.contains(". user: question "));
-        assert_eq!(model.asked(), 1);
+        assert_eq!(model.request_count(), 1);
     }
 }
 
@@ -339,31 +339,31 @@ fn new_summary_includes_earlier_one() {
         FakeTokenizer::plain(),
         FixedSummarizer::new(Some("new words")),
     );
-    let mut whole = conversation(turns(150));
+    let mut initial = conversation(turns(150));
     let old = "<conversation_summary>\nv=1 source=llm count=40\nold words\n</conversation_summary>";
-    whole.summaries = vec![Message::text("system", old)];
-    let passed = pass(whole, &budget(16_000), &counter, &model);
+    initial.summaries = vec![Message::text("system", old)];
+    let passed = pass(initial, &budget(16_000), &counter, &model);
     assert_eq!(passed.conversation.summaries.len(), 1);
     let text = passed.summary.unwrap();
     assert!(text.contains(&format!("count={}", 40 + passed.omitted_history)));
     assert!(!text.contains("old words"));
-    let asked = model.asked.lock().unwrap()[0].messages[1].plain_text();
-    assert!(asked.contains("<previous-summary>\nold words\n"));
+    let request_text = model.requests.lock().unwrap()[0].messages[1].plain_text();
+    assert!(request_text.contains("<previous-summary>\nold words\n"));
 }
 
 #[test]
 fn knowledge_is_shortened_before_history_goes() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let budget = budget(16_000);
-    let mut whole = conversation(turns(40));
+    let mut initial = conversation(turns(40));
     let chunks: Vec<_> = (0..10)
         .map(|n| format!("passage {n} ").repeat(400))
         .collect();
-    whole.retrieved = reference_data::retrieved_message(&chunks);
-    let history = whole.history.clone();
-    let passed = pass(whole, &budget, &counter, &model);
+    initial.retrieved = reference_data::retrieved_message(&chunks);
+    let history = initial.history.clone();
+    let passed = pass(initial, &budget, &counter, &model);
     assert!(passed.compacted && passed.summary.is_none());
-    assert_eq!((model.asked(), passed.omitted_history), (0, 0));
+    assert_eq!((model.request_count(), passed.omitted_history), (0, 0));
     assert_eq!(passed.conversation.history, history);
     let text = passed.conversation.retrieved.unwrap().plain_text();
     assert!(text.contains("passage 0 ") && !text.contains("passage 9 "));
@@ -416,15 +416,15 @@ fn drops_oldest_rounds_of_long_runs() {
         FakeTokenizer::plain(),
         FixedSummarizer::new(Some("did a lot")),
     );
-    let mut whole = conversation(turns(4));
+    let mut initial = conversation(turns(4));
     for n in 0..30 {
         let id = format!("call{n}");
-        whole.current.push(call(&[&id]));
-        whole
+        initial.current.push(call(&[&id]));
+        initial
             .current
             .push(result(&id, &format!("found {n} {}", "row ".repeat(500))));
     }
-    let passed = pass(whole, &budget(16_000), &counter, &model);
+    let passed = pass(initial, &budget(16_000), &counter, &model);
     let current = &passed.conversation.current;
     assert_legal(current);
     assert_eq!(current[0].plain_text(), "what now?");
@@ -441,17 +441,17 @@ fn drops_oldest_rounds_of_long_runs() {
         (0, 8)
     );
     assert!(passed.summary.unwrap().contains("did a lot"));
-    let asked = model.asked.lock().unwrap()[0].messages[1].plain_text();
-    assert!(asked.contains("question 0") && asked.contains("found 3 "));
+    let request_text = model.requests.lock().unwrap()[0].messages[1].plain_text();
+    assert!(request_text.contains("question 0") && request_text.contains("found 3 "));
 }
 
 #[test]
 fn summarizes_all_history_without_remaining_budget() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
-    let mut whole = conversation(turns(10));
-    whole.current = vec![Message::text("user", "x ".repeat(30_000))];
+    let mut initial = conversation(turns(10));
+    initial.current = vec![Message::text("user", "x ".repeat(30_000))];
     let budget = budget(16_000);
-    let passed = pass(whole, &budget, &counter, &model);
+    let passed = pass(initial, &budget, &counter, &model);
     assert_eq!(passed.omitted_history, 20);
     assert!(passed.summary.unwrap().contains("short"));
     assert_eq!(passed.conversation.prompt[0].plain_text(), "be kind");
@@ -462,8 +462,8 @@ fn summarizes_all_history_without_remaining_budget() {
 fn retry_shrinks_previously_accepted_request() {
     let (counter, model) = (FakeTokenizer::plain(), FixedSummarizer::new(Some("short")));
     let budget = budget(16_000);
-    let whole = conversation(turns(100));
-    let first = pass(whole, &budget, &counter, &model);
+    let initial = conversation(turns(100));
+    let first = pass(initial, &budget, &counter, &model);
     assert!(!first.compacted && first.tokens_after > budget.for_retry().input);
     let retried = pass(first.conversation, &budget.for_retry(), &counter, &model);
     assert!(retried.compacted && retried.tokens_after <= budget.for_retry().input);
@@ -479,23 +479,23 @@ fn always_fits_budget_and_stays_valid() {
     let (mut compacted, mut summarised) = (0, 0);
     for seed in 0..SEEDS {
         let mut generator = Generator::new(seed);
-        let whole = generator.conversation(25);
+        let initial = generator.conversation(25);
         let (message, wide, narrow) = counters[usize::try_from(seed).unwrap() % counters.len()];
         let counter = FakeTokenizer::of(message, wide, narrow);
-        let counted = counter.tokens(&whole.messages());
+        let counted = counter.tokens(&initial.messages());
         let window = 400 + generator.below(counted * 3 / 2);
         let budget = budget(window);
         let model = FixedSummarizer::new(
             [None, Some("words"), Some("</conversation_summary>")]
                 [usize::try_from(seed % 3).unwrap()],
         );
-        let question = whole
+        let question = initial
             .current
             .iter()
             .rfind(|message| message.role == "user")
             .cloned();
-        let history = whole.history.len();
-        let passed = pass(whole, &budget, &counter, &model);
+        let history = initial.history.len();
+        let passed = pass(initial, &budget, &counter, &model);
         let messages = passed.conversation.messages();
         assert_legal(&messages);
         let sent = counter.tokens(&messages);
@@ -507,15 +507,16 @@ fn always_fits_budget_and_stays_valid() {
         assert_eq!(sent, passed.tokens_after, "seed {seed}");
         assert_eq!(passed.compacted, counted > budget.input, "seed {seed}");
         let question = question.unwrap().plain_text();
-        let kept = passed
+        let remaining = passed
             .conversation
             .current
             .iter()
             .rfind(|message| message.role == "user");
-        let kept = kept.unwrap().plain_text();
-        let kept = kept.split("... [truncated]").next().unwrap();
+        let remaining = remaining.unwrap().plain_text();
+        let remaining = remaining.split("... [truncated]").next().unwrap();
         assert!(
-            !kept.is_empty() && question.starts_with(kept.split("[an attachment").next().unwrap()),
+            !remaining.is_empty()
+                && question.starts_with(remaining.split("[an attachment").next().unwrap()),
             "seed {seed}"
         );
         assert!(passed.omitted_history <= history);
@@ -540,20 +541,20 @@ struct LongConversation {
 impl LongConversation {
     fn turn(
         &mut self,
-        said: &str,
+        text: &str,
         answered: &str,
         budget: &RequestBudget,
         model: &FixedSummarizer,
     ) -> Compacted {
         let counter = FakeTokenizer::plain();
-        let mut whole = conversation(self.history.clone());
-        whole.current = vec![Message::text("user", said)];
-        whole.summaries.extend(
+        let mut initial = conversation(self.history.clone());
+        initial.current = vec![Message::text("user", text)];
+        initial.summaries.extend(
             self.checkpoint
                 .as_ref()
                 .and_then(Checkpoint::summary_message),
         );
-        let passed = pass(whole, budget, &counter, model);
+        let passed = pass(initial, budget, &counter, model);
         assert!(passed.tokens_after <= budget.input);
         if let Some(summary) = &passed.summary {
             self.summaries += 1;
@@ -565,7 +566,7 @@ impl LongConversation {
             self.checkpoint = Checkpoint::parse(&stored, "c");
             assert!(self.checkpoint.is_some());
         }
-        self.history.push(Message::text("user", said));
+        self.history.push(Message::text("user", text));
         self.history.push(Message::text("assistant", answered));
         passed
     }
@@ -585,7 +586,7 @@ fn keeps_references_over_300_lossy_summaries() {
         let path = "/workspace/reports/first.csv";
         let mut last = None;
         for turn in 0..300 {
-            let said = match planted.get(turn) {
+            let text = match planted.get(turn) {
                 Some(planted) => format!("Remember {planted}. {}", "It matters. ".repeat(12)),
                 None if turn == 9 => json!({"path": path}).to_string(),
                 None => format!(
@@ -594,14 +595,14 @@ fn keeps_references_over_300_lossy_summaries() {
                 ),
             };
             let answered = "I have seen to it, and this is what came of it. ".repeat(8);
-            last = Some(chat.turn(&said, &answered, &budget, &model));
+            last = Some(chat.turn(&text, &answered, &budget, &model));
         }
         let text = serde_json::to_string(&last.unwrap().conversation.messages()).unwrap();
         for reference in planted.iter().map(String::as_str).chain([path]) {
             assert!(text.contains(reference), "{reference}");
         }
         assert!((2..15).contains(&chat.summaries), "{}", chat.summaries);
-        assert!(model.asked() < 15);
+        assert!(model.request_count() < 15);
         let summary = summary::Summary::parse(&chat.checkpoint.unwrap().summary);
         assert!(summary.count > 400, "{}", summary.count);
     }

@@ -18,55 +18,55 @@ const TRIES: [MessagePart; 3] = [<[Message]>::to_vec, users, last_user];
 /// text. If that is not enough, drops the last tool round, then all but the last user message, which keeps a few
 /// words.
 pub(super) fn cut(conversation: &mut RequestMessages, target: u64) {
-    let room = target.saturating_sub(estimate::messages(&conversation.prompt));
-    let mut kept = Vec::new();
+    let budget = target.saturating_sub(estimate::messages(&conversation.prompt));
+    let mut shortest = Vec::new();
     for part in TRIES {
         let mut messages = part(&conversation.current);
         if messages.is_empty() {
             continue;
         }
-        shorten(&mut messages, room);
-        let has_room = estimate::messages(&messages) <= room && has_words(&messages);
-        kept = messages;
-        if has_room {
+        shorten(&mut messages, budget);
+        let is_fitting = estimate::messages(&messages) <= budget && has_words(&messages);
+        shortest = messages;
+        if is_fitting {
             break;
         }
     }
-    conversation.current = kept;
+    conversation.current = shortest;
 }
 
-fn shorten(messages: &mut [Message], room: u64) {
-    let said_by_users = sum(messages, is_user);
+fn shorten(messages: &mut [Message], budget: u64) {
+    let user_tokens = sum(messages, is_user);
     // A quarter is reserved for tool results: without them the model would repeat its calls.
-    let least = sum(messages, is_other).min(room / 4);
-    let room_of_others = room.saturating_sub(said_by_users).max(least);
-    cap(messages, is_other, room_of_others);
-    let room_of_users = room.saturating_sub(sum(messages, is_other));
-    cap(messages, is_user, room_of_users);
+    let least = sum(messages, is_other).min(budget / 4);
+    let other_budget = budget.saturating_sub(user_tokens).max(least);
+    cap(messages, is_other, other_budget);
+    let user_budget = budget.saturating_sub(sum(messages, is_other));
+    cap(messages, is_user, user_budget);
 }
 
 /// Reduces the selected messages: drops attachments above half of the budget, then shortens the longest texts.
 /// Each text keeps one word.
-fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
-    if sum(messages, chosen) > room {
-        leave_attachments_out(messages, chosen, room / 2);
+fn cap(messages: &mut [Message], chosen: fn(&Message) -> bool, budget: u64) {
+    if sum(messages, chosen) > budget {
+        leave_attachments_out(messages, chosen, budget / 2);
     }
     let total = sum(messages, chosen);
-    if total <= room {
+    if total <= budget {
         return;
     }
     // Attachments are dropped before: a part of a picture is worthless.
     let of_chosen = messages.iter().filter(|message| chosen(message));
     let sizes: Vec<u64> = of_chosen.flat_map(sizes).collect();
     let frames = total.saturating_sub(sizes.iter().sum());
-    let level = level(&sizes, room.saturating_sub(frames)).max(1);
+    let level = level(&sizes, budget.saturating_sub(frames)).max(1);
     for message in messages.iter_mut().filter(|message| chosen(message)) {
         *message = capped(message, level);
     }
 }
 
 /// Drops attachments, last first, until the rest fits.
-fn leave_attachments_out(messages: &mut [Message], chosen: fn(&Message) -> bool, room: u64) {
+fn leave_attachments_out(messages: &mut [Message], chosen: fn(&Message) -> bool, budget: u64) {
     let parts = messages
         .iter()
         .filter(|message| chosen(message))
@@ -77,7 +77,7 @@ fn leave_attachments_out(messages: &mut [Message], chosen: fn(&Message) -> bool,
             continue;
         };
         for part in parts.iter_mut().rev() {
-            if size > room && estimate::is_attachment(part) {
+            if size > budget && estimate::is_attachment(part) {
                 size = size.saturating_sub(estimate::part(part));
                 *part = ContentElement::text(LEFT_OUT);
             }
@@ -142,12 +142,12 @@ mod tests {
     use super::*;
     use crate::context::testing::{assert_legal, call, result};
 
-    fn cut_to(current: Vec<Message>, room: u64) -> Vec<Message> {
+    fn cut_to(current: Vec<Message>, budget: u64) -> Vec<Message> {
         let mut conversation = RequestMessages {
             current,
             ..RequestMessages::default()
         };
-        cut(&mut conversation, room);
+        cut(&mut conversation, budget);
         conversation.current
     }
 
@@ -155,11 +155,11 @@ mod tests {
     fn truncates_huge_results_before_question() {
         let question = Message::text("user", "how many rows?");
         let round = [call(&["a"]), result("a", &"row ".repeat(9_000))];
-        let kept = cut_to([vec![question.clone()], round.to_vec()].concat(), 500);
-        assert_legal(&kept);
-        assert_eq!((kept.len(), &kept[0]), (3, &question));
-        assert!(estimate::messages(&kept) <= 500 && estimate::messages(&kept) > 480);
-        assert!(kept[2].plain_text().starts_with("row row"));
+        let shortened = cut_to([vec![question.clone()], round.to_vec()].concat(), 500);
+        assert_legal(&shortened);
+        assert_eq!((shortened.len(), &shortened[0]), (3, &question));
+        assert!(estimate::messages(&shortened) <= 500 && estimate::messages(&shortened) > 480);
+        assert!(shortened[2].plain_text().starts_with("row row"));
     }
 
     #[test]
@@ -169,10 +169,10 @@ mod tests {
             call(&["a"]),
             result("a", &"row ".repeat(2_000)),
         ];
-        let kept = cut_to(current, 400);
-        assert_eq!(kept.len(), 3);
-        assert!(estimate::messages(&kept[1..]) > 80);
-        assert!(estimate::message(&kept[0]) > 280);
+        let shortened = cut_to(current, 400);
+        assert_eq!(shortened.len(), 3);
+        assert!(estimate::messages(&shortened[1..]) > 80);
+        assert!(estimate::message(&shortened[0]) > 280);
     }
 
     #[test]
@@ -184,30 +184,30 @@ mod tests {
             }),
             ..ContentElement::default()
         };
-        let asked = Message {
+        let question = Message {
             content: Some(MessageContent::Parts(vec![
                 ContentElement::text("what is it?"),
                 image,
             ])),
             ..Message::text("user", "")
         };
-        let kept = cut_to(vec![asked.clone()], 1_000);
+        let shortened = cut_to(vec![question.clone()], 1_000);
         assert!(
-            kept[0]
+            shortened[0]
                 .plain_text()
                 .starts_with("what is it?[an attachment was left out")
         );
-        assert_eq!(cut_to(vec![asked.clone()], 5_000), [asked]);
+        assert_eq!(cut_to(vec![question.clone()], 5_000), [question]);
     }
 
     #[test]
     fn keeps_user_text_without_budget() {
         let round = [call(&["a", "b"]), result("a", "1"), result("b", "2")];
-        let kept = cut_to(
+        let shortened = cut_to(
             [vec![Message::text("user", "hello there")], round.to_vec()].concat(),
             5,
         );
-        assert_eq!(kept.len(), 1);
-        assert!(kept[0].plain_text().starts_with("hello"));
+        assert_eq!(shortened.len(), 1);
+        assert!(shortened[0].plain_text().starts_with("hello"));
     }
 }

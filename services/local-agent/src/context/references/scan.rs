@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use crate::context::references::{MOST, MOST_FILES};
+use crate::context::references::{MAX_FILES, MAX_REFERENCES};
 
 /// Longer tokens are data.
 const LONGEST_IDENTIFIER: usize = 200;
@@ -29,9 +29,9 @@ pub(super) struct ReferenceScan {
 impl Default for ReferenceScan {
     fn default() -> Self {
         Self {
-            strong: BoundedEnds::new(MOST),
-            weak: BoundedEnds::new(MOST),
-            files: BoundedEnds::new(MOST_FILES),
+            strong: BoundedEnds::new(MAX_REFERENCES),
+            weak: BoundedEnds::new(MAX_REFERENCES),
+            files: BoundedEnds::new(MAX_FILES),
         }
     }
 }
@@ -81,8 +81,8 @@ impl ReferenceScan {
     /// Adds a path if it fits on a line.
     pub(super) fn file(&mut self, path: &str) {
         let is_odd = |c: char| c.is_control() || c == '<' || c == '>';
-        let is_sound = !path.trim().is_empty() && path.trim() == path && !path.contains(is_odd);
-        if is_sound && path.len() <= LONGEST_PATH {
+        let is_plain = !path.trim().is_empty() && path.trim() == path && !path.contains(is_odd);
+        if is_plain && path.len() <= LONGEST_PATH {
             self.files.push(path);
         }
     }
@@ -147,15 +147,15 @@ pub(super) struct BoundedEnds {
     first: Vec<String>,
     last: VecDeque<String>,
     /// Limit of each half.
-    most: usize,
+    limit: usize,
 }
 
 impl BoundedEnds {
-    fn new(most: usize) -> Self {
+    fn new(limit: usize) -> Self {
         Self {
             first: Vec::new(),
             last: VecDeque::new(),
-            most,
+            limit,
         }
     }
 
@@ -168,22 +168,22 @@ impl BoundedEnds {
         {
             return;
         }
-        if self.first.len() < self.most {
+        if self.first.len() < self.limit {
             self.first.push(value.to_owned());
             return;
         }
-        if self.last.len() == self.most {
+        if self.last.len() == self.limit {
             self.last.pop_front();
         }
         self.last.push_back(value.to_owned());
     }
 
     /// At most `limit` entries: the first half from the oldest, the others from the newest.
-    pub(super) fn ends(self, room: usize) -> Vec<String> {
+    pub(super) fn ends(self, limit: usize) -> Vec<String> {
         let mut all = self.first;
         all.extend(self.last);
-        let spare = all.len().saturating_sub(room);
-        let oldest = room / 2;
+        let spare = all.len().saturating_sub(limit);
+        let oldest = limit / 2;
         if spare > 0 {
             all.drain(oldest..oldest + spare);
         }
