@@ -241,13 +241,13 @@ fn failed_schemas(
     context: Context<'_>,
 ) -> Vec<(String, Value)> {
     let is_schema = |one: &&Diagnostic| matches!(one.code, Code::ArgsSchema | Code::ArgsNotObject);
-    let places: Vec<_> = faults
+    let pointers: Vec<_> = faults
         .iter()
         .filter(is_schema)
         .map(|one| &one.pointer)
         .collect();
     // Most refusals need no schema: the second reading is skipped for them.
-    if places.is_empty() {
+    if pointers.is_empty() {
         return Vec::new();
     }
     let mut found = Diagnostics::default();
@@ -263,7 +263,10 @@ fn failed_schemas(
     // Pointers of faults lie below the pointer of their action.
     for action in draft.iter().flat_map(Declaration::actions) {
         let prefix = format!("{}/", action.pointer);
-        if places.iter().any(|position| position.starts_with(&prefix)) {
+        if pointers
+            .iter()
+            .any(|position| position.starts_with(&prefix))
+        {
             names.extend(action.executor.kind.zip(action.executor.target.clone()));
         }
     }

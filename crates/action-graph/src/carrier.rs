@@ -45,11 +45,11 @@ pub(crate) fn read(
 ) -> Option<Declaration> {
     // Before parsing: the parser's cost must be bounded.
     if arguments.len() > limits.carrier_bytes {
-        let most = limits.carrier_bytes;
+        let max = limits.carrier_bytes;
         found.add(
             Code::TooLarge,
             "",
-            format!("the arguments exceed {most} bytes"),
+            format!("the arguments exceed {max} bytes"),
         );
         return None;
     }
@@ -197,13 +197,13 @@ fn read_calls(
     }
     // Cut after the report: the other faults are reported from a bounded list.
     if calls.len() > limits.carrier_actions {
-        let most = limits.carrier_actions;
+        let max = limits.carrier_actions;
         reader.add(
             Code::TooManyActions,
             "calls",
-            format!("more than {most} calls"),
+            format!("more than {max} calls"),
         );
-        calls.truncate(most);
+        calls.truncate(max);
     }
     // Collected before the entries are consumed: dependencies may name later calls.
     let ids: Vec<_> = calls
@@ -357,13 +357,9 @@ pub(crate) fn read_depends(
         reader.add(Code::Repaired, key, "doubles and empty entries are dropped");
     }
     if depends.len() > limits.dependencies {
-        let most = limits.dependencies;
-        reader.add(
-            Code::TooLarge,
-            key,
-            format!("more than {most} dependencies"),
-        );
-        depends.truncate(most);
+        let max = limits.dependencies;
+        reader.add(Code::TooLarge, key, format!("more than {max} dependencies"));
+        depends.truncate(max);
     }
     depends.iter().map(|id| id.as_str().into()).collect()
 }

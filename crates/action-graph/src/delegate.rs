@@ -151,7 +151,7 @@ fn task_of(graph: &Graph, node: &Node) -> Option<String> {
 }
 
 /// Title and task of an agent on one line, at most `most` characters: for lists of runs.
-pub fn task_summary(graph: &Graph, id: &ActionId, most: usize) -> Option<String> {
+pub fn task_summary(graph: &Graph, id: &ActionId, max_chars: usize) -> Option<String> {
     let node = graph.node(id)?;
     let (title, task) = (
         one_line(&node.action.title),
@@ -164,10 +164,10 @@ pub fn task_summary(graph: &Graph, id: &ActionId, most: usize) -> Option<String>
         (title, task) => format!("{title}: {task}"),
     };
     // Characters, not bytes: the list is for people.
-    if text.chars().count() <= most {
+    if text.chars().count() <= max_chars {
         return Some(text).filter(|text| !text.is_empty());
     }
-    let cut: String = text.chars().take(most.saturating_sub(1)).collect();
+    let cut: String = text.chars().take(max_chars.saturating_sub(1)).collect();
     Some(format!("{cut}…"))
 }
 

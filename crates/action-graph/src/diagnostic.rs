@@ -100,19 +100,19 @@ impl Diagnostics {
     }
 
     /// The first `most`, errors before the rest, each in the order of their places.
-    pub(crate) fn finish(mut self, most: usize) -> Vec<Diagnostic> {
+    pub(crate) fn finish(mut self, max: usize) -> Vec<Diagnostic> {
         // Sorted twice: the first order decides what is dropped, the second is for readers.
         self.list
-            .sort_by_cached_key(|one| (one.level, place_of(&one.pointer), one.code));
-        self.list.truncate(most);
+            .sort_by_cached_key(|one| (one.level, position_key(&one.pointer), one.code));
+        self.list.truncate(max);
         self.list
-            .sort_by_cached_key(|one| (place_of(&one.pointer), one.code));
+            .sort_by_cached_key(|one| (position_key(&one.pointer), one.code));
         self.list
     }
 }
 
 /// Tokens of a pointer; indices are compared as numbers.
-fn place_of(pointer: &str) -> Vec<(u64, String)> {
+fn position_key(pointer: &str) -> Vec<(u64, String)> {
     let tokens = pointer.split('/').skip(1);
     // Numbers, so that action 10 follows action 9.
     tokens
@@ -133,8 +133,8 @@ mod tests {
         found.add(Code::Repaired, "/calls/1", "x");
         found.add(Code::BadId, "/calls/10/id", "x");
         found.add(Code::BadId, "/calls/2/id", "x");
-        let kept = found.finish(2);
-        let places: Vec<_> = kept.iter().map(|one| one.pointer.as_str()).collect();
-        assert_eq!(places, ["/calls/2/id", "/calls/10/id"]);
+        let retained = found.finish(2);
+        let pointers: Vec<_> = retained.iter().map(|one| one.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/calls/2/id", "/calls/10/id"]);
     }
 }

@@ -38,11 +38,11 @@ pub(crate) fn read(
     // Sections count, too: the complete output is bounded before it is parsed.
     let size = block.before.len() + block.body.len() + block.after.len();
     if size > limits.output_bytes {
-        let most = limits.output_bytes;
+        let max = limits.output_bytes;
         found.add(
             Code::TooLarge,
             "",
-            format!("the output exceeds {most} bytes"),
+            format!("the output exceeds {max} bytes"),
         );
         return None;
     }

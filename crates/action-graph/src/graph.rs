@@ -100,7 +100,7 @@ impl Graph {
         id: GraphId,
         accepted: AcceptedDeclaration,
         rules: &AgentRules,
-        known: &KnownFacts,
+        facts: &KnownFacts,
         standing: Vec<StandingApproval>,
     ) -> Self {
         let declaration = accepted.declaration;
@@ -113,12 +113,12 @@ impl Graph {
         let parallel = match declaration.execution.strategy {
             Strategy::Sequential => 1,
             Strategy::Dag => {
-                let asked = declaration
+                let requested = declaration
                     .execution
                     .max_parallel
                     .unwrap_or(limits.parallel);
                 // A declaration can only lower the operator's limit.
-                asked.clamp(1, limits.parallel.max(1))
+                requested.clamp(1, limits.parallel.max(1))
             }
         };
         let mut graph = Self {
@@ -127,7 +127,7 @@ impl Graph {
             info: Info {
                 title: declaration.title,
                 note: declaration.note,
-                goal: known.goal.clone(),
+                goal: facts.goal.clone(),
                 intent: declaration.intent,
                 origin: declaration.source.origin,
                 execution: declaration.execution,
@@ -143,7 +143,7 @@ impl Graph {
             settings: RunSettings {
                 parallel,
                 agents: limits.agents,
-                can_ask: known.can_ask,
+                can_ask: facts.can_ask,
                 standing,
                 grace_ms: limits.grace_ms,
                 retry_delay_ms: limits.retry_delay_ms,
@@ -288,16 +288,16 @@ impl Graph {
     pub(crate) fn relink(&mut self) {
         let ids = self.nodes.iter().enumerate();
         let index: HashMap<_, _> = ids.map(|(at, node)| (node.action.id.clone(), at)).collect();
-        let places = |ids: &[ActionId]| -> Vec<usize> {
+        let positions = |ids: &[ActionId]| -> Vec<usize> {
             ids.iter().filter_map(|id| index.get(id).copied()).collect()
         };
         let edges = self.nodes.iter().map(|node| Edges {
-            needs: places(&node.action.depends_on),
+            needs: positions(&node.action.depends_on),
             settles: node
                 .action
                 .resolved
                 .as_ref()
-                .map_or_else(Vec::new, |one| places(&one.settles)),
+                .map_or_else(Vec::new, |one| positions(&one.settles)),
             parent: node.parent.as_ref().and_then(|id| index.get(id).copied()),
         });
         let edges = edges.collect();

@@ -2,32 +2,31 @@
 //!
 //! The crate is pure: no I/O, no clock, no randomness. Times, ids and token counts are arguments. A service drives it:
 //!
-//! 1. **Prompt the model.** [`Catalog`](catalog::Catalog) lists the executors of the run, [`AgentRules`](rules::AgentRules) the
-//!    permissions of the agent, [`KnownFacts`](rules::KnownFacts) the facts of the conversation. [`card::system_message`] is the
-//!    stable system message, [`card::carrier_tool`] the one tool to offer. [`transcript::replay`] and
-//!    [`transcript::render`] make the user messages of earlier turns, [`transcript::instruction`] the last one.
+//! 1. **Prompt the model.** [`Catalog`](catalog::Catalog) lists the executors of the run,
+//!    [`AgentRules`](rules::AgentRules) the permissions of the agent, [`KnownFacts`](rules::KnownFacts) the facts of
+//!    the conversation. [`card::system_message`] is the stable system message, [`card::carrier_tool`] the one tool to
+//!    offer. [`transcript::replay`] and [`transcript::render`] make the user messages of earlier turns,
+//!    [`transcript::instruction`] the last one.
 //! 2. **Validate its output.** [`accept()`] classifies the complete output by all of its parts, recovers what rules
-//! allow,
-//!    and passes it through every gate. [`OutputVerdict::Repair`] runs nothing: [`transcript::notice`] has the reasons,
-//! and
-//!    [`RepairBudget`](accept::RepairBudget) the remaining attempts. An accepted answer ends the turn; an accepted
-//! graph
-//!    may name an earlier one whose results answer it ([`AcceptedDeclaration::repeats`](validate::AcceptedDeclaration::repeats)).
+//!    allow, and passes it through every gate. [`OutputVerdict::Repair`] runs nothing: [`transcript::notice`] has the
+//!    reasons, and [`RepairBudget`](accept::RepairBudget) the remaining attempts. An accepted answer ends the turn; an
+//!    accepted graph may name an earlier one whose results answer it
+//!    ([`AcceptedDeclaration::repeats`](validate::AcceptedDeclaration::repeats)).
 //! 3. **Begin.** [`Graph::new`], then [`step`] with [`GraphEvent::Begin`]. Store durable graphs before
 //!    ([`record::store`]), so that [`record::restore`] finds the declaration.
-//! 4. **Carry out commands in their order.** [`Note`](Command::Note): show and log. [`Persist`](Command::Persist): write
-//!    bodies, then the head, and continue only then. [`Abort`](Command::Abort): ask the executor to end.
+//! 4. **Carry out commands in their order.** [`Note`](Command::Note): show and log. [`Persist`](Command::Persist):
+//!    write bodies, then the head, and continue only then. [`Abort`](Command::Abort): ask the executor to end.
 //!    [`Execute`](Command::Execute): check bound arguments once more ([`validate::check_bound`]), then call.
 //!    [`SpawnChild`](Command::SpawnChild): store the [`assignment`](delegate::assignment), then start a child run with
-//!    the [`node_request`](delegate::node_request). [`Ask`](Command::Ask) and [`AskApproval`](Command::AskApproval): ask
-//!    the user. [`SetTimer`](Command::SetTimer), [`Resume`](Command::Resume), [`Count`](Command::Count).
+//!    the [`node_request`](delegate::node_request). [`Ask`](Command::Ask) and [`AskApproval`](Command::AskApproval):
+//!    ask the user. [`SetTimer`](Command::SetTimer), [`Resume`](Command::Resume), [`Count`](Command::Count).
 //! 5. **Feed events.** `Started`, `Finished`, `Suspended`, `Woken`, `TimerFired`, `Approved`, `Denied`, `Decide`,
 //!    `Revise`, `Cancel`, `Deadline`, `BudgetGone`; after a take-over one `Recovered` for each of
 //!    [`Graph::open_attempts`]. An event that comes late or twice is counted and changes nothing.
-//! 6. **At [`Quiescent`](Command::Quiescent), and only then, observe.** [`transcript::protocol_turn`] is the turn for the
-//!    model, [`result::observe::mark_delivered`] returns its new ends, [`record::result_record`] the record for
-//!    machines, [`report::render_report`] the report that ends the run. Between these moments,
-//!    [`project::project`] and [`project::patch`] show its progress to the user.
+//! 6. **At [`Quiescent`](Command::Quiescent), and only then, observe.** [`transcript::protocol_turn`] is the turn for
+//!    the model, [`result::observe::mark_delivered`] returns its new ends, [`record::result_record`] the record for
+//!    machines, [`report::render_report`] the report that ends the run. Between these moments, [`project::project`] and
+//!    [`project::patch`] show its progress to the user.
 //!
 //! Three facts of an action are never merged: its state, whether it opens edges (`satisfying`), and whether an
 //! observation has shown it (`delivered`).

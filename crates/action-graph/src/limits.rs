@@ -128,12 +128,12 @@ impl Default for GraphLimits {
 impl GraphLimits {
     /// Longest attempt of an action: its own limit can only lower that of its executor's class.
     pub fn timeout_ms(&self, kind: ExecutorKind, own: Option<u32>) -> u32 {
-        let most = match kind {
+        let max = match kind {
             ExecutorKind::Tool | ExecutorKind::Runtime => self.tool_timeout_ms,
             ExecutorKind::Service | ExecutorKind::Pipeline => self.service_timeout_ms,
             ExecutorKind::Agent => self.agent_timeout_ms,
             ExecutorKind::Human => self.human_timeout_ms,
         };
-        own.unwrap_or(most).min(most)
+        own.unwrap_or(max).min(max)
     }
 }

@@ -49,17 +49,17 @@ const FIELDS: [(&str, &str); 44] = [
 ];
 
 /// The field among `known` that has the meaning or nearly the spelling of `name`.
-pub(crate) fn field<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+pub(crate) fn field<'a>(name: &str, candidates: &'a [String]) -> Option<&'a str> {
     let squeezed = squeeze(name);
     let of_other_formats = FIELDS.iter().find(|(other, _)| *other == squeezed);
-    let exact = known.iter().find(|field| {
+    let exact = candidates.iter().find(|field| {
         let is_meant = of_other_formats.is_some_and(|(_, ours)| ours == field);
         is_meant || squeeze(field) == squeezed
     });
     // Meaning before spelling: `if` means `when`, although `id` is nearer.
     match exact {
         Some(field) => Some(field),
-        None => nearest(name, known.iter().map(String::as_str)),
+        None => nearest(name, candidates.iter().map(String::as_str)),
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn names_fields_by_meaning_and_spelling() {
-        let known = ["ref", "equals", "less", "depends_on", "max_attempts"].map(str::to_owned);
+        let candidates = ["ref", "equals", "less", "depends_on", "max_attempts"].map(str::to_owned);
         for (name, expected) in [
             ("op", Some("equals")),
             ("dependsOn", Some("depends_on")),
@@ -121,7 +121,7 @@ mod tests {
             ("if", None),
             ("colour", None),
         ] {
-            assert_eq!(field(name, &known), expected, "{name}");
+            assert_eq!(field(name, &candidates), expected, "{name}");
         }
     }
 }

@@ -246,8 +246,8 @@ pub fn patch(before: &Projection, after: &Projection) -> Option<Patch> {
         .filter(|one| !same(one))
         .cloned()
         .collect();
-    let is_kept = |one: &ProjectedAction| after.actions.iter().any(|other| other.id == one.id);
-    let removed = before.actions.iter().filter(|one| !is_kept(one));
+    let remains = |one: &ProjectedAction| after.actions.iter().any(|other| other.id == one.id);
+    let removed = before.actions.iter().filter(|one| !remains(one));
     Some(Patch {
         graph_id: after.graph_id.clone(),
         status: after.status,

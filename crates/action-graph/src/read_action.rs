@@ -37,14 +37,14 @@ pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -
     }
     let mut list = reader.list("actions").unwrap_or_default();
     if list.len() > limits.full_actions {
-        let most = limits.full_actions;
+        let max = limits.full_actions;
         reader.add(
             Code::TooManyActions,
             "actions",
-            format!("more than {most} actions"),
+            format!("more than {max} actions"),
         );
         // Cut after the report: the other faults come from a bounded list.
-        list.truncate(most);
+        list.truncate(max);
     }
     // Before the loop: dependencies may name later actions.
     let ids = list.iter().filter_map(|action| action.get("id")?.as_str());
@@ -235,9 +235,9 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     policy.mode = inner
         .word("mode", Code::BadEnum, &MODES)
         .unwrap_or_default();
-    let most = inner.number("max_attempts", 1, ATTEMPTS);
+    let max = inner.number("max_attempts", 1, ATTEMPTS);
     // `retry` without a number means several attempts; other modes have one.
-    policy.max_attempts = most.unwrap_or(attempts(policy.mode));
+    policy.max_attempts = max.unwrap_or(attempts(policy.mode));
     let backoff = inner.number("backoff_ms", 0, 60_000);
     policy.backoff_ms = backoff.unwrap_or(policy.backoff_ms);
     // Not `retry`: the second policy applies once attempts are used up.
@@ -337,14 +337,14 @@ fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
     for (index, text) in reader.texts("effects", NAMES).iter().enumerate() {
         // Case and blanks are repaired without a report: the meaning is clear.
         let word = text.trim().to_lowercase();
-        let known = Effect::ALL
+        let found = Effect::ALL
             .into_iter()
             .find(|effect| effect.as_str() == word);
-        if known.is_none() {
+        if found.is_none() {
             let at = format!("{}/{index}", reader.at("effects"));
             reader.found().add(Code::BadEnum, at, "no such effect");
         }
-        effects.extend(known);
+        effects.extend(found);
     }
     effects
 }

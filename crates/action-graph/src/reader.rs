@@ -18,7 +18,7 @@ pub(crate) struct FieldReader<'a> {
     map: Map<String, Value>,
     at: String,
     /// Fields that the reader requested.
-    known: Vec<String>,
+    read_keys: Vec<String>,
     found: &'a mut Diagnostics,
 }
 
@@ -27,7 +27,7 @@ impl<'a> FieldReader<'a> {
         Self {
             map,
             at: at.to_owned(),
-            known: Vec::new(),
+            read_keys: Vec::new(),
             found,
         }
     }
@@ -44,18 +44,18 @@ impl<'a> FieldReader<'a> {
     /// The value of a field; `null` is absence.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
         // Remembered even if absent: hints for unknown fields suggest these names.
-        self.know(key);
+        self.mark_read(key);
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    fn know(&mut self, key: &str) {
-        if !self.known.iter().any(|one| one == key) {
-            self.known.push(key.to_owned());
+    fn mark_read(&mut self, key: &str) {
+        if !self.read_keys.iter().any(|one| one == key) {
+            self.read_keys.push(key.to_owned());
         }
     }
 
     pub(crate) fn has(&mut self, key: &str) -> bool {
-        self.know(key);
+        self.mark_read(key);
         // Models write null for an absent field.
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
@@ -74,15 +74,15 @@ impl<'a> FieldReader<'a> {
     }
 
     /// A text of at most `most` characters.
-    pub(crate) fn text(&mut self, key: &str, most: usize) -> Option<String> {
+    pub(crate) fn text(&mut self, key: &str, max: usize) -> Option<String> {
         match self.take(key)? {
             Value::String(text) => {
                 // Bytes first: they are cheaper to count and never below the characters.
-                if text.len() > most && text.chars().count() > most {
+                if text.len() > max && text.chars().count() > max {
                     self.add(
                         Code::TextTooLong,
                         key,
-                        format!("`{key}` has more than {most} characters"),
+                        format!("`{key}` has more than {max} characters"),
                     );
                     return None;
                 }
@@ -106,18 +106,13 @@ impl<'a> FieldReader<'a> {
     }
 
     /// An integer between `least` and `most`.
-    pub(crate) fn number<T: TryFrom<u64>>(
-        &mut self,
-        key: &str,
-        least: u64,
-        most: u64,
-    ) -> Option<T> {
+    pub(crate) fn number<T: TryFrom<u64>>(&mut self, key: &str, min: u64, max: u64) -> Option<T> {
         let value = self.take(key)?;
         match value.as_u64() {
             // A type that is too small for the range counts as absent.
-            Some(number) if (least..=most).contains(&number) => T::try_from(number).ok(),
+            Some(number) if (min..=max).contains(&number) => T::try_from(number).ok(),
             Some(_) => {
-                let message = format!("`{key}` must be between {least} and {most}");
+                let message = format!("`{key}` must be between {min} and {max}");
                 self.add(Code::BadEnum, key, message);
                 None
             }
@@ -197,7 +192,7 @@ impl<'a> FieldReader<'a> {
     }
 
     /// A list of texts; one text counts as a list of one.
-    pub(crate) fn texts(&mut self, key: &str, most: usize) -> Vec<String> {
+    pub(crate) fn texts(&mut self, key: &str, max: usize) -> Vec<String> {
         let list = match self.map.get(key) {
             Some(Value::String(_)) => {
                 self.add(Code::Repaired, key, "read as a list");
@@ -206,11 +201,11 @@ impl<'a> FieldReader<'a> {
             _ => self.list(key).unwrap_or_default(),
         };
         // Refused as one: a cut list could lose the entry that matters.
-        if list.len() > most {
+        if list.len() > max {
             self.add(
                 Code::TooLarge,
                 key,
-                format!("`{key}` has more than {most} entries"),
+                format!("`{key}` has more than {max} entries"),
             );
             return Vec::new();
         }
@@ -253,12 +248,12 @@ impl<'a> FieldReader<'a> {
             let at = join(&self.at, &shown);
             let mut diagnostic = Diagnostic::new(Code::UnknownField, at, message);
             diagnostic.level = level;
-            if let Some(field) = near::field(key, &self.known) {
+            if let Some(field) = near::field(key, &self.read_keys) {
                 diagnostic = diagnostic.hint(format!("write `{field}`"));
             } else if level == Severity::Error {
                 diagnostic = diagnostic
                     .hint("leave the field out")
-                    .allow(self.known.clone());
+                    .allow(self.read_keys.clone());
             }
             self.found.push(diagnostic);
         }

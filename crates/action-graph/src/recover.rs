@@ -15,7 +15,7 @@ use crate::textual::TextCall;
 use crate::validate::Context;
 
 /// Calls that are recovered at most.
-const MOST: usize = 8;
+const MAX_CALLS: usize = 8;
 
 /// Direct native calls: each to a granted tool with known, harmless effects, or all to named agents.
 pub(crate) fn direct(
@@ -23,11 +23,11 @@ pub(crate) fn direct(
     context: Context<'_>,
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
-    if calls.len() > MOST {
+    if calls.len() > MAX_CALLS {
         found.add(
             Code::RecoveryRefused,
             "",
-            format!("more than {MOST} direct calls"),
+            format!("more than {MAX_CALLS} direct calls"),
         );
         return None;
     }
@@ -73,7 +73,7 @@ pub(crate) fn direct(
 
 /// The same calls without any check, to find their schemas.
 pub(crate) fn draft_of(calls: &[NativeCall], context: Context<'_>) -> Declaration {
-    let actions = calls.iter().take(MOST).filter_map(|call| {
+    let actions = calls.iter().take(MAX_CALLS).filter_map(|call| {
         let entry = find(&call.name, context)?;
         Some(Action::new(
             "recovered",
@@ -224,9 +224,9 @@ fn delegation(
             .to_owned()
     };
     let agent = text(&arguments, "agent");
-    let is_known = context.catalog.find(ExecutorKind::Agent, &agent).is_some();
+    let is_registered = context.catalog.find(ExecutorKind::Agent, &agent).is_some();
     if !context.rules.recovery.delegation
-        || !is_known
+        || !is_registered
         || text(&arguments, "prompt").trim().is_empty()
     {
         let message =

@@ -164,7 +164,7 @@ impl<'a> SchemaCheck<'a> {
         for (name, value) in object {
             let at = join(at, name);
             // Own properties take precedence over `additionalProperties`.
-            let own = properties.and_then(|known| known.get(name));
+            let own = properties.and_then(|properties| properties.get(name));
             match own.or(others) {
                 Some(Value::Bool(false)) if own.is_none() => {
                     self.add(&at, format!("`{name}` is no argument"));
@@ -188,11 +188,11 @@ impl<'a> SchemaCheck<'a> {
     fn length(&mut self, schema: &Map<String, Value>, names: [&str; 2], length: usize, at: &str) {
         let bound = |name| schema.get(name).and_then(Value::as_u64);
         let length = length as u64;
-        if let Some(least) = bound(names[0]).filter(|least| length < *least) {
-            self.add(at, format!("has {length}, needs at least {least}"));
+        if let Some(min) = bound(names[0]).filter(|min| length < *min) {
+            self.add(at, format!("has {length}, needs at least {min}"));
         }
-        if let Some(most) = bound(names[1]).filter(|most| length > *most) {
-            self.add(at, format!("has {length}, takes at most {most}"));
+        if let Some(max) = bound(names[1]).filter(|max| length > *max) {
+            self.add(at, format!("has {length}, takes at most {max}"));
         }
     }
 
@@ -276,7 +276,7 @@ mod tests {
             "kind": {"enum": ["a", "b"]}, "list": {"type": "array", "items": {"$ref": "#/$defs/one"}, "maxItems": 2},
             "or": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
             "$defs": {"one": {"type": "number"}}});
-        for (value, places) in [
+        for (value, pointers) in [
             (
                 json!({"path": "ab", "n": 5, "kind": "a", "list": [1], "or": null}),
                 vec![],
@@ -296,7 +296,7 @@ mod tests {
         ] {
             let found = check(&schema, &value, true);
             let found: Vec<_> = found.iter().map(|one| one.pointer.as_str()).collect();
-            assert_eq!(found, places, "{value}");
+            assert_eq!(found, pointers, "{value}");
         }
     }
 

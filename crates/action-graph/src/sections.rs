@@ -48,18 +48,18 @@ pub(crate) fn read(
     one_side(block.after, before + inside + 1, true, &mut sections, found);
     sections.intro = sections.intro.trim().to_owned();
     if sections.by_id.len() > limits.sections {
-        let most = limits.sections;
-        found.add(Code::TooLarge, "", format!("more than {most} sections"));
+        let max = limits.sections;
+        found.add(Code::TooLarge, "", format!("more than {max} sections"));
     }
     for (id, section) in &mut sections.by_id {
         section.text = section.text.trim().to_owned();
         section.sha256 = sha256::hex(&section.text);
         if section.text.len() > limits.section_bytes {
-            let most = limits.section_bytes;
+            let max = limits.section_bytes;
             found.add(
                 Code::SectionTooLarge,
                 "",
-                format!("section `{id}` exceeds {most} bytes"),
+                format!("section `{id}` exceeds {max} bytes"),
             );
         }
     }

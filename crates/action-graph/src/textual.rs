@@ -28,7 +28,7 @@ const VENDORS: [&str; 5] = [
     "<\u{ff5c}tool",
 ];
 /// Calls that are listed.
-const MOST: usize = 16;
+const MAX_CALLS: usize = 16;
 
 /// Calls written in a text, outside of fenced code; at most 16.
 pub fn find(text: &str) -> Vec<TextCall> {
@@ -52,7 +52,7 @@ pub fn find(text: &str) -> Vec<TextCall> {
             arguments: None,
         });
     }
-    calls.truncate(MOST);
+    calls.truncate(MAX_CALLS);
     calls
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn validate(
     mut found: Diagnostics,
     context: Context<'_>,
 ) -> Result<AcceptedDeclaration, Vec<Diagnostic>> {
-    let most = context.rules.limits.diagnostics;
+    let max = context.rules.limits.diagnostics;
     shape::check(&mut draft, context, &mut found);
     let mut constants = BTreeMap::new();
     references::check(&mut draft, context, &mut constants, &mut found);
@@ -66,14 +66,14 @@ pub(crate) fn validate(
     let repeats = limits::check(&mut draft, context, &mut found);
     // Errors of all gates at once: a model repairs them in one reply.
     if found.has_errors() {
-        return Err(found.finish(most));
+        return Err(found.finish(max));
     }
     // Last: limits may raise the durability, which is part of the hash.
     hashes::set_accepted(&mut draft);
     Ok(AcceptedDeclaration {
         declaration: draft,
         constants,
-        diagnostics: found.finish(most),
+        diagnostics: found.finish(max),
         repeats,
     })
 }
@@ -110,14 +110,14 @@ pub(crate) fn fields(origin: DeclarationForm) -> FieldNames {
 /// that have not started are replaced together.
 pub(crate) fn started_actions<'a>(
     draft: &Declaration,
-    known: &'a KnownFacts,
+    facts: &'a KnownFacts,
 ) -> impl Iterator<Item = &'a ActionId> {
     let base = draft
         .base
         .as_ref()
         .filter(|_| draft.intent == Intent::Revise);
     let actions = base
-        .and_then(|base| known.graph(base))
+        .and_then(|base| facts.graph(base))
         .map(|graph| &graph.actions);
     let is_started =
         |action: &KnownAction| !matches!(action.status.as_str(), "pending" | "blocked");

@@ -163,17 +163,17 @@ pub fn store(
 
 /// Shortens summaries until the head keeps its bound.
 fn fit(head: &mut StoredGraph) -> Result<(), RestoreError> {
-    for most in [SUMMARY, SUMMARY / 8, 0] {
+    for max_bytes in [SUMMARY, SUMMARY / 8, 0] {
         // Shorter in steps: a summary is useful even if cut, and states are never dropped.
         for output in head.outputs.values_mut() {
-            let short = head_bytes(&output.summary, most).len();
+            let short = head_bytes(&output.summary, max_bytes).len();
             output.summary.truncate(short);
         }
         let size = serde_json::to_vec(head).map_or(0, |bytes| bytes.len());
         if size <= HEAD_BYTES {
             return Ok(());
         }
-        if most == 0 {
+        if max_bytes == 0 {
             return Err(RestoreError::TooLarge(size));
         }
     }
@@ -199,7 +199,7 @@ fn stored_output(
     if let Some(before) = before.filter(|one| is_named(&one.key, &name)) {
         return (Some(before.clone()), None);
     }
-    let output = kept(output, is_whole(graph, position));
+    let output = stored_form(output, stores_full(graph, position));
     let body = blob(&name, &output);
     let stored = StoredOutput {
         key: body.key.clone(),
@@ -250,21 +250,21 @@ fn members_of_new(id: &ActionId) -> Map<String, Value> {
 }
 
 /// The node again, before its action and values are put back.
-fn whole(stored: StoredNode) -> Option<Node> {
+fn restored_node(stored: StoredNode) -> Option<Node> {
     let mut members = members_of_new(&stored.id);
     members.extend(stored.members);
     serde_json::from_value(Value::Object(members)).ok()
 }
 
 /// True if the complete output is stored: `store_full: false` is refused for actions that run at most once.
-fn is_whole(graph: &Graph, position: usize) -> bool {
+fn stores_full(graph: &Graph, position: usize) -> bool {
     let node = &graph.nodes[position];
     policy_of(graph, node).store_full || node.class() == Class::AtMostOnce
 }
 
 /// The output, or only its summary.
-fn kept(output: &ActionOutput, is_whole: bool) -> ActionOutput {
-    if is_whole {
+fn stored_form(output: &ActionOutput, stores_full: bool) -> ActionOutput {
+    if stores_full {
         return output.clone();
     }
     // The full text is dropped for good: `store_full: false` requests that.
@@ -307,7 +307,11 @@ pub fn restore(
     let body: GenerationBody =
         serde_json::from_value(body).map_err(|_| damaged(&head.declaration))?;
     let mut graph = head.graph;
-    let nodes = head.nodes.into_iter().map(whole).collect::<Option<_>>();
+    let nodes = head
+        .nodes
+        .into_iter()
+        .map(restored_node)
+        .collect::<Option<_>>();
     graph.nodes = nodes.ok_or_else(|| damaged("head"))?;
     graph.constants = body.constants.into_iter().collect();
     let actions: BTreeMap<_, _> = body

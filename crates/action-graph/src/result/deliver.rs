@@ -14,7 +14,8 @@ use crate::result::tokens::{TokenCounter, clip_head, count_long};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivered {
     /// Requested form.
-    pub asked: Return,
+    #[serde(rename = "asked")]
+    pub requested: Return,
     /// The form that was shown.
     pub given: Return,
     /// Tokens that were shown.
@@ -87,14 +88,14 @@ pub fn deliver_as(
     count: TokenCounter<'_>,
 ) -> Shown {
     let is_failure = node.state == NodeState::Failed || node.state == NodeState::Uncertain;
-    let whole = whole_text(node, is_failure);
+    let full_text = full_text_of(node, is_failure);
     // Counted before the privacy check; a private size is reset below.
-    let of_tokens = count_long(&whole, count);
-    let asked = policy.return_to_model;
+    let of_tokens = count_long(&full_text, count);
+    let requested = policy.return_to_model;
     let mut shown = Shown {
         text: String::new(),
         delivered: Delivered {
-            asked,
+            requested,
             given: Return::None,
             tokens: 0,
             of_tokens,
@@ -111,12 +112,12 @@ pub fn deliver_as(
     }
     let (success, failure) = caps(form);
     // All caps apply; the smallest wins.
-    let own = policy.max_tokens.map_or(usize::MAX, |most| most as usize);
+    let own = policy.max_tokens.map_or(usize::MAX, |max| max as usize);
     let cap = cap.min(own).min(if is_failure { failure } else { success });
     let work = DeliveryWork {
         node,
         policy,
-        whole: &whole,
+        full_text: &full_text,
         of_tokens,
         is_failure,
         count,
@@ -126,14 +127,14 @@ pub fn deliver_as(
     shown.delivered.given = given;
     shown.delivered.summary_source = source;
     // An adaptive result has no fixed form that could be missed.
-    if given != asked && asked != Return::Adaptive {
+    if given != requested && requested != Return::Adaptive {
         shown.delivered.why = Some("cap".to_owned());
     }
     shown.text = text;
     shown
 }
 
-fn whole_text(node: &Node, is_failure: bool) -> String {
+fn full_text_of(node: &Node, is_failure: bool) -> String {
     if is_failure {
         let error = node.error.as_ref();
         return error.map(|error| error.message.clone()).unwrap_or_default();
@@ -144,7 +145,7 @@ fn whole_text(node: &Node, is_failure: bool) -> String {
 struct DeliveryWork<'a> {
     node: &'a Node,
     policy: &'a ResultPolicy,
-    whole: &'a str,
+    full_text: &'a str,
     of_tokens: usize,
     is_failure: bool,
     count: TokenCounter<'a>,
@@ -162,14 +163,18 @@ impl DeliveryWork<'_> {
             Return::Structured => (clipped(self.structured(cap)), form, None),
             Return::Excerpt => {
                 let words = &self.policy.priority;
-                let text = excerpt(self.whole, words, self.is_failure, cap, self.count);
+                let text = excerpt(self.full_text, words, self.is_failure, cap, self.count);
                 (clipped(text), form, None)
             }
-            Return::Full if self.of_tokens <= cap => (self.whole.to_owned(), form, None),
+            Return::Full if self.of_tokens <= cap => (self.full_text.to_owned(), form, None),
             Return::Full => self.truncated(cap),
             Return::OnFailure if self.is_failure => {
                 // The end of an error output usually names the cause.
-                (clipped(tail_first(self.whole, cap, self.count)), form, None)
+                (
+                    clipped(tail_first(self.full_text, cap, self.count)),
+                    form,
+                    None,
+                )
             }
             Return::OnFailure => {
                 let (summary, _, source) = self.summary(cap);
@@ -187,7 +192,7 @@ impl DeliveryWork<'_> {
     fn summary(&self, cap: usize) -> Formed {
         // Short texts and errors are their own summary.
         if self.is_failure || self.of_tokens <= cap {
-            let text = clip_head(self.whole, cap, self.count).to_owned();
+            let text = clip_head(self.full_text, cap, self.count).to_owned();
             return (text, Return::Summary, Some(SummarySource::Mechanical));
         }
         let (text, source) = match &self.node.output {
@@ -217,7 +222,7 @@ impl DeliveryWork<'_> {
         match self.policy.if_truncated {
             IfTruncated::ProvideRefAndSummary => self.summary(cap.min(caps(Return::Summary).0)),
             IfTruncated::Truncate => {
-                let text = clip_head(self.whole, cap, self.count).to_owned();
+                let text = clip_head(self.full_text, cap, self.count).to_owned();
                 (text, Return::Excerpt, None)
             }
             IfTruncated::Refuse => (String::new(), Return::None, None),
@@ -227,7 +232,7 @@ impl DeliveryWork<'_> {
     /// The fullest form that fits: full, excerpt, summary, none.
     fn adaptive(&self, cap: usize) -> Formed {
         if self.of_tokens <= cap {
-            return (self.whole.to_owned(), Return::Full, None);
+            return (self.full_text.to_owned(), Return::Full, None);
         }
         // Below this size windows are too small to be read.
         if cap >= 200 {

@@ -20,7 +20,7 @@ pub fn windows(
     text: &str,
     words: &[String],
     around: usize,
-    most: usize,
+    max_tokens: usize,
     count: TokenCounter<'_>,
 ) -> Option<String> {
     let words: Vec<_> = words
@@ -69,19 +69,19 @@ pub fn windows(
     if after < lines.len() {
         parts.push(GAP.to_owned());
     }
-    Some(clip_head(&parts.join("\n"), most, count).to_owned())
+    Some(clip_head(&parts.join("\n"), max_tokens, count).to_owned())
 }
 
 /// Two thirds from the beginning, one third from the end, at lines, with the gap marked.
-pub fn head_and_tail(text: &str, most: usize, count: TokenCounter<'_>) -> String {
+pub fn head_and_tail(text: &str, max_tokens: usize, count: TokenCounter<'_>) -> String {
     // Bytes first: counting tokens of a huge text is expensive.
-    if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
+    if text.len() <= max_tokens.saturating_mul(TOKEN_BYTES) && count(text) <= max_tokens {
         return text.to_owned();
     }
     // The mark and its line breaks are part of the budget.
-    let most = most.saturating_sub(count(GAP) + 2);
-    let head = clip_head(text, most * 2 / 3, count);
-    let tail = clip_tail(&text[head.len()..], most - most * 2 / 3, count);
+    let max_tokens = max_tokens.saturating_sub(count(GAP) + 2);
+    let head = clip_head(text, max_tokens * 2 / 3, count);
+    let tail = clip_tail(&text[head.len()..], max_tokens - max_tokens * 2 / 3, count);
     // Nothing would be left out.
     if head.len() + tail.len() >= text.len() {
         return text.to_owned();
@@ -94,11 +94,11 @@ pub fn head_and_tail(text: &str, most: usize, count: TokenCounter<'_>) -> String
 }
 
 /// The end first, at a line, with the gap marked.
-pub fn tail_first(text: &str, most: usize, count: TokenCounter<'_>) -> String {
-    if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(text) <= most {
+pub fn tail_first(text: &str, max_tokens: usize, count: TokenCounter<'_>) -> String {
+    if text.len() <= max_tokens.saturating_mul(TOKEN_BYTES) && count(text) <= max_tokens {
         return text.to_owned();
     }
-    let tail = clip_tail(text, most.saturating_sub(count(GAP) + 1), count);
+    let tail = clip_tail(text, max_tokens.saturating_sub(count(GAP) + 1), count);
     format!("{GAP}\n{}", tail.trim_start_matches('\n'))
 }
 
@@ -107,16 +107,16 @@ pub fn excerpt(
     text: &str,
     words: &[String],
     is_failure: bool,
-    most: usize,
+    max_tokens: usize,
     count: TokenCounter<'_>,
 ) -> String {
-    if let Some(windows) = windows(text, words, AROUND, most, count) {
+    if let Some(windows) = windows(text, words, AROUND, max_tokens, count) {
         return windows;
     }
     if is_failure {
-        tail_first(text, most, count)
+        tail_first(text, max_tokens, count)
     } else {
-        head_and_tail(text, most, count)
+        head_and_tail(text, max_tokens, count)
     }
 }
 
@@ -124,20 +124,20 @@ pub fn excerpt(
 pub fn structured(
     value: &Value,
     priority: &[String],
-    most: usize,
+    max_tokens: usize,
     count: TokenCounter<'_>,
 ) -> String {
     // Less depth before fewer keys.
     for depth in [8, 4, 3, 2, 1] {
         let text = canonical(&prune(value, depth));
-        if text.len() <= most.saturating_mul(TOKEN_BYTES) && count(&text) <= most {
+        if text.len() <= max_tokens.saturating_mul(TOKEN_BYTES) && count(&text) <= max_tokens {
             return text;
         }
     }
     let Value::Object(object) = value else {
-        return head_and_tail(&canonical(&prune(value, 1)), most, count);
+        return head_and_tail(&canonical(&prune(value, 1)), max_tokens, count);
     };
-    let mut kept = Map::new();
+    let mut selected = Map::new();
     let first = priority.iter().filter(|key| object.contains_key(*key));
     // Sorted, so that equal results give equal texts.
     let mut rest: Vec<_> = object
@@ -149,17 +149,17 @@ pub fn structured(
         let Some(value) = object.get(key) else {
             continue;
         };
-        kept.insert(key.clone(), prune(value, 2));
-        let text = canonical(&Value::Object(kept.clone()));
+        selected.insert(key.clone(), prune(value, 2));
+        let text = canonical(&Value::Object(selected.clone()));
         // A large member is skipped; later ones may still fit.
-        if text.len() > most.saturating_mul(TOKEN_BYTES) || count(&text) > most {
-            kept.remove(key);
+        if text.len() > max_tokens.saturating_mul(TOKEN_BYTES) || count(&text) > max_tokens {
+            selected.remove(key);
         }
-        if kept.len() > 64 {
+        if selected.len() > 64 {
             break;
         }
     }
-    canonical(&Value::Object(kept))
+    canonical(&Value::Object(selected))
 }
 
 /// A value with less depth: lists keep 20 items, texts 500 bytes.
@@ -168,22 +168,22 @@ fn prune(value: &Value, depth: usize) -> Value {
         Value::Array(list) if depth == 0 => format!("[{} items]", list.len()).into(),
         Value::Object(object) if depth == 0 => format!("{{{} keys}}", object.len()).into(),
         Value::Array(list) => {
-            let mut kept: Vec<_> = list
+            let mut pruned: Vec<_> = list
                 .iter()
                 .take(ITEMS)
                 .map(|one| prune(one, depth - 1))
                 .collect();
             // The number of missing items is shown, so that the model can request them.
             if list.len() > ITEMS {
-                kept.push(format!("{} more", list.len() - ITEMS).into());
+                pruned.push(format!("{} more", list.len() - ITEMS).into());
             }
-            kept.into()
+            pruned.into()
         }
         Value::Object(object) => {
-            let kept = object
+            let pruned = object
                 .iter()
                 .map(|(key, one)| (key.clone(), prune(one, depth - 1)));
-            Value::Object(kept.collect())
+            Value::Object(pruned.collect())
         }
         Value::String(text) if text.len() > 500 => format!("{}{GAP}", head_bytes(text, 500)).into(),
         scalar => scalar.clone(),
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn excerpts_stay_within_their_bound() {
         let text = "some words in a line\n".repeat(500);
-        for most in [20, 100, 1_000] {
-            assert!(estimate(&head_and_tail(&text, most, &estimate)) <= most);
-            assert!(estimate(&tail_first(&text, most, &estimate)) <= most);
+        for max_tokens in [20, 100, 1_000] {
+            assert!(estimate(&head_and_tail(&text, max_tokens, &estimate)) <= max_tokens);
+            assert!(estimate(&tail_first(&text, max_tokens, &estimate)) <= max_tokens);
         }
     }
 

@@ -43,14 +43,14 @@ pub fn expand(
         };
         match load(item) {
             None => answer.why = Some("missing"),
-            Some(whole) => {
-                let most = left.min(PER_REFERENCE);
-                answer.of_tokens = count_long(&whole, count);
-                answer.text = part(item, &whole, most, count);
+            Some(full_text) => {
+                let max_tokens = left.min(PER_REFERENCE);
+                answer.of_tokens = count_long(&full_text, count);
+                answer.text = part(item, &full_text, max_tokens, count);
                 answer.tokens = count(&answer.text);
                 left = left.saturating_sub(answer.tokens);
                 // An empty result is complete, not a lack of budget.
-                if answer.text.is_empty() && !whole.is_empty() {
+                if answer.text.is_empty() && !full_text.is_empty() {
                     answer.why = Some("budget");
                 } else if answer.tokens < answer.of_tokens {
                     answer.why = Some("window");
@@ -62,14 +62,14 @@ pub fn expand(
     answers
 }
 
-fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) -> String {
+fn part(item: &ExpandItem, full_text: &str, max_tokens: usize, count: TokenCounter<'_>) -> String {
     let range = &item.range;
     // Explicit lines precede a search.
     if range.from.is_some() || range.lines.is_some() {
         let skipped = range.from.unwrap_or(1).saturating_sub(1) as usize;
         let taken = range.lines.unwrap_or(u32::MAX) as usize;
-        let lines: Vec<_> = whole.lines().skip(skipped).take(taken).collect();
-        return clip_head(&lines.join("\n"), most, count).to_owned();
+        let lines: Vec<_> = full_text.lines().skip(skipped).take(taken).collect();
+        return clip_head(&lines.join("\n"), max_tokens, count).to_owned();
     }
     if range.around_matches || range.pattern.is_some() {
         let around = match range.context_lines {
@@ -81,11 +81,11 @@ fn part(item: &ExpandItem, whole: &str, most: usize, count: TokenCounter<'_>) ->
             Some(pattern) => vec![pattern.clone()],
             None => words_of(&item.reason),
         };
-        if let Some(text) = windows(whole, &words, around, most, count) {
+        if let Some(text) = windows(full_text, &words, around, max_tokens, count) {
             return text;
         }
     }
-    head_and_tail(whole, most, count)
+    head_and_tail(full_text, max_tokens, count)
 }
 
 /// Words of a reason that may occur in a text.

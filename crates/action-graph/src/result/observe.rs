@@ -8,7 +8,7 @@ use crate::result::deliver::{Shown, deliver, deliver_as, policy_of};
 use crate::result::tokens::TokenCounter;
 
 /// Tokens of one observation.
-const MOST: usize = 12_000;
+const MAX_TOKENS: usize = 12_000;
 /// Tokens that each action keeps.
 pub const FLOOR: usize = 60;
 
@@ -23,8 +23,8 @@ pub struct ObservationBudget<'a> {
 
 impl ObservationBudget<'_> {
     /// Tokens of one observation.
-    pub fn most(&self) -> usize {
-        MOST.min(self.window / 4)
+    pub fn max_tokens(&self) -> usize {
+        MAX_TOKENS.min(self.window / 4)
     }
 }
 
@@ -45,11 +45,11 @@ struct ObservedItem<'a> {
 /// The view of each declared action, in the order of the declaration. Over budget, the oldest successes are
 /// degraded first, one level at a time; each action keeps 60 tokens.
 pub fn observe(graph: &Graph, budget: ObservationBudget<'_>) -> Vec<(ActionId, Shown)> {
-    let most = budget.most();
+    let max_tokens = budget.max_tokens();
     let mut items: Vec<_> = graph
         .declared()
         .map(|node| {
-            let shown = deliver(graph, node, most, budget.count);
+            let shown = deliver(graph, node, max_tokens, budget.count);
             let form = policy_of(graph, node).return_to_model;
             // Forms outside of the ladder start at the step of similar size.
             let level = LADDER.iter().position(|one| *one == form);
@@ -67,7 +67,7 @@ pub fn observe(graph: &Graph, budget: ObservationBudget<'_>) -> Vec<(ActionId, S
             .map(|item| item.shown.delivered.tokens)
             .sum::<usize>()
     };
-    while total(&items) > most {
+    while total(&items) > max_tokens {
         // Every action keeps a few tokens, so that the model knows of its result.
         let can_shrink = |item: &ObservedItem<'_>| item.shown.delivered.tokens > FLOOR;
         let is_failed = |item: &ObservedItem<'_>| item.node.state == NodeState::Failed;

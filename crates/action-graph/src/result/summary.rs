@@ -9,7 +9,7 @@ use crate::node::{ActionOutput, SummarySource};
 use crate::result::tokens::{clip_head, estimate, head_bytes, tail_bytes};
 
 /// Tokens up to which a complete text is its own summary.
-pub const WHOLE: usize = 600;
+pub const SHORT_TOKENS: usize = 600;
 /// Keys and files that a mechanical summary lists.
 const KEYS: usize = 12;
 const FILES: usize = 10;
@@ -28,15 +28,15 @@ pub fn text_of(output: &ActionOutput) -> String {
 /// The complete text when it is short, else the best summary without a model; with its source.
 pub fn summary_of(output: &ActionOutput) -> (String, SummarySource) {
     // By bytes first: a long text need not be counted.
-    let is_short = output.bytes <= WHOLE * 8;
+    let is_short = output.bytes <= SHORT_TOKENS * 8;
     if is_short {
         let text = text_of(output);
-        if estimate(&text) <= WHOLE {
+        if estimate(&text) <= SHORT_TOKENS {
             return (text, SummarySource::Mechanical);
         }
     }
     if let Some((text, source)) = &output.summary {
-        return (clip_head(text, WHOLE, &estimate).to_owned(), *source);
+        return (clip_head(text, SHORT_TOKENS, &estimate).to_owned(), *source);
     }
     (mechanical(output), SummarySource::Mechanical)
 }
@@ -83,7 +83,7 @@ pub fn mechanical(output: &ActionOutput) -> String {
         }
         scalar => lines.push(canonical(scalar)),
     }
-    clip_head(&lines.join("\n"), WHOLE, &estimate).to_owned()
+    clip_head(&lines.join("\n"), SHORT_TOKENS, &estimate).to_owned()
 }
 
 fn keys<'a>(keys: impl Iterator<Item = &'a String>) -> String {
@@ -109,9 +109,9 @@ fn text_lines(text: &str, bytes: usize, lines: &mut Vec<String>) {
         lines.push(head_bytes(first.trim(), 300).to_owned());
     }
     // A stored value may be shortened; then its lines cannot be counted.
-    let is_whole = text.len() >= bytes;
-    let count = if is_whole { text.lines().count() } else { 0 };
-    lines.push(if is_whole {
+    let is_complete = text.len() >= bytes;
+    let count = if is_complete { text.lines().count() } else { 0 };
+    lines.push(if is_complete {
         format!("{count} lines, {bytes} bytes")
     } else {
         format!("{bytes} bytes")

@@ -32,8 +32,8 @@ pub fn count_long(text: &str, count: TokenCounter<'_>) -> usize {
 }
 
 /// The first `most` bytes at most, at a character.
-pub(crate) fn head_bytes(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
+pub(crate) fn head_bytes(text: &str, max_bytes: usize) -> &str {
+    let mut end = text.len().min(max_bytes);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -41,8 +41,8 @@ pub(crate) fn head_bytes(text: &str, most: usize) -> &str {
 }
 
 /// The last `most` bytes at most, at a character.
-pub(crate) fn tail_bytes(text: &str, most: usize) -> &str {
-    let mut begin = text.len().saturating_sub(most);
+pub(crate) fn tail_bytes(text: &str, max_bytes: usize) -> &str {
+    let mut begin = text.len().saturating_sub(max_bytes);
     while !text.is_char_boundary(begin) {
         begin += 1;
     }
@@ -50,14 +50,14 @@ pub(crate) fn tail_bytes(text: &str, most: usize) -> &str {
 }
 
 /// The longest beginning within `most` tokens, at a line where one ends early enough.
-pub fn clip_head<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a str {
+pub fn clip_head<'a>(text: &'a str, max_tokens: usize, count: TokenCounter<'_>) -> &'a str {
     // Cut by bytes before the first count, which may be expensive.
-    let text = head_bytes(text, most.saturating_mul(TOKEN_BYTES));
-    if count(text) <= most {
+    let text = head_bytes(text, max_tokens.saturating_mul(TOKEN_BYTES));
+    if count(text) <= max_tokens {
         return text;
     }
     // Assumes that counts grow with the text, as tokenizers nearly do.
-    let fitting = bisect(text.len(), |end| count(head_bytes(text, end)) <= most);
+    let fitting = bisect(text.len(), |end| count(head_bytes(text, end)) <= max_tokens);
     let clipped = head_bytes(text, fitting);
     match clipped.rfind('\n') {
         // A line break in the first half would waste too much of the budget.
@@ -67,12 +67,12 @@ pub fn clip_head<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a
 }
 
 /// The longest end within `most` tokens, at a line where one begins late enough.
-pub fn clip_tail<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a str {
-    let text = tail_bytes(text, most.saturating_mul(TOKEN_BYTES));
-    if count(text) <= most {
+pub fn clip_tail<'a>(text: &'a str, max_tokens: usize, count: TokenCounter<'_>) -> &'a str {
+    let text = tail_bytes(text, max_tokens.saturating_mul(TOKEN_BYTES));
+    if count(text) <= max_tokens {
         return text;
     }
-    let fitting = bisect(text.len(), |end| count(tail_bytes(text, end)) <= most);
+    let fitting = bisect(text.len(), |end| count(tail_bytes(text, end)) <= max_tokens);
     let clipped = tail_bytes(text, fitting);
     match clipped.find('\n') {
         Some(line) if line < clipped.len() / 2 => &clipped[line + 1..],
@@ -81,8 +81,8 @@ pub fn clip_tail<'a>(text: &'a str, most: usize, count: TokenCounter<'_>) -> &'a
 }
 
 /// The largest size below `most` that fits.
-fn bisect(most: usize, fits: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, most);
+fn bisect(max: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, max);
     while low < high {
         // Rounded up, or the loop would not end with two candidates left.
         let middle = (low + high).div_ceil(2);
@@ -102,11 +102,11 @@ mod tests {
     #[test]
     fn clips_at_lines_within_the_bound() {
         let text = "one line\ntwo line\nthree line\n".repeat(40);
-        for most in [0, 1, 5, 20, 100] {
-            let head = clip_head(&text, most, &estimate);
-            let tail = clip_tail(&text, most, &estimate);
-            assert!(estimate(head) <= most && text.starts_with(head));
-            assert!(estimate(tail) <= most && text.ends_with(tail));
+        for max in [0, 1, 5, 20, 100] {
+            let head = clip_head(&text, max, &estimate);
+            let tail = clip_tail(&text, max, &estimate);
+            assert!(estimate(head) <= max && text.starts_with(head));
+            assert!(estimate(tail) <= max && text.ends_with(tail));
         }
         assert_eq!(estimate("工具栏"), 3);
     }

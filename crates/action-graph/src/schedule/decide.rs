@@ -106,9 +106,9 @@ impl DecisionEvents<'_, '_> {
 
     /// Rule 18: a failed action runs again, at most three times by decision.
     fn retry(&mut self, position: usize, decision: &GraphDecision) {
-        let most = self.step.graph.settings.decisions;
+        let max = self.step.graph.settings.decisions;
         let node = &mut self.step.graph.nodes[position];
-        if node.decisions >= most {
+        if node.decisions >= max {
             return self.step.count(IgnoredEvent::Refused);
         }
         node.decisions += 1;

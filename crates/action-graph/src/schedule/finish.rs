@@ -25,11 +25,11 @@ impl AttemptEvents<'_, '_> {
 
     /// The end of an open attempt.
     pub(super) fn end(&mut self, position: usize, outcome: ActionOutcome) {
-        let most = self.step.graph.settings.output_bytes;
+        let max = self.step.graph.settings.output_bytes;
         match outcome {
             // Not cut: a part of a structured output would be another value.
-            ActionOutcome::Ok { output, .. } if output.bytes > most => {
-                let message = format!("the output exceeds {most} bytes");
+            ActionOutcome::Ok { output, .. } if output.bytes > max => {
+                let message = format!("the output exceeds {max} bytes");
                 self.failed(
                     position,
                     &ActionFailure::new(Code::OutputTooLarge, &message, Sent::Yes),
@@ -131,17 +131,17 @@ impl AttemptEvents<'_, '_> {
         let backoff =
             u64::from(policy.backoff_ms) << u32::from(node.tries.saturating_sub(1)).min(16);
         // A longer delay that the executor requests wins over the policy.
-        let asked = u64::from(failure.retry_after.unwrap_or(0));
-        let most = u64::from(self.step.graph.settings.retry_delay_ms);
-        let base = backoff.max(asked).min(most);
+        let requested = u64::from(failure.retry_after.unwrap_or(0));
+        let max = u64::from(self.step.graph.settings.retry_delay_ms);
+        let base = backoff.max(requested).min(max);
         // The caller draws the jitter, so that a step stays deterministic.
         let jitter = i64::from(failure.jitter.clamp(-200, 200));
         let change = i64::try_from(base).unwrap_or(0) * jitter / 1_000;
         // Jitter must not shorten the requested delay.
         let delay = base
             .saturating_add_signed(change)
-            .min(most)
-            .max(asked.min(most));
+            .min(max)
+            .max(requested.min(max));
         self.step.graph.nodes[position].error = Some(error);
         self.step.retry_at(
             position,

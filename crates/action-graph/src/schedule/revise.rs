@@ -13,12 +13,12 @@ use crate::schedule::{Command, DecisionEvents, IgnoredEvent};
 
 impl DecisionEvents<'_, '_> {
     pub(super) fn revise(&mut self, actions: Vec<Action>, constants: BTreeMap<Reference, Value>) {
-        let is_kept = |node: &Node| {
+        let must_stay = |node: &Node| {
             node.waived || !matches!(node.state, NodeState::Pending | NodeState::Blocked(_))
         };
         let immutable = |action: &Action| {
             let node = self.step.graph.node(&action.id);
-            node.is_some_and(|node| is_kept(node) || node.parent.is_some())
+            node.is_some_and(|node| must_stay(node) || node.parent.is_some())
         };
         // Validation has checked this; the graph may have moved in the meantime.
         if self.step.graph.stop.is_some() || actions.iter().any(immutable) {
@@ -26,9 +26,9 @@ impl DecisionEvents<'_, '_> {
         }
         let old = std::mem::take(&mut self.step.graph.nodes);
         // Instances stay with their fan-out, which has started.
-        let (kept, replaced): (Vec<_>, Vec<_>) = old
+        let (remaining, replaced): (Vec<_>, Vec<_>) = old
             .into_iter()
-            .partition(|node| is_kept(node) || node.parent.is_some());
+            .partition(|node| must_stay(node) || node.parent.is_some());
         let names = actions.iter().map(|action| action.id.clone());
         let names: std::collections::BTreeSet<_> = names.collect();
         // Only removed actions are reported: a replaced one keeps its id.
@@ -48,7 +48,7 @@ impl DecisionEvents<'_, '_> {
             };
             self.step.notes.push(Command::Note(transition));
         }
-        self.step.graph.nodes = kept;
+        self.step.graph.nodes = remaining;
         self.step
             .graph
             .nodes

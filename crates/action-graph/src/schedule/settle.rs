@@ -183,19 +183,22 @@ impl ReadyRules<'_, '_> {
             .flat_map(|output| output.artifacts.clone())
             .collect();
         let taint = instances.clone().map(|node| node.taint).max();
-        let most = parent
+        let allowed = parent
             .action
             .for_each
             .as_ref()
             .map_or(0, |each| usize::from(each.max_failures));
-        let message = format!("{lost} of {} items failed, at most {most} may", list.len());
+        let message = format!(
+            "{lost} of {} items failed, at most {allowed} may",
+            list.len()
+        );
         let mut output = ActionOutput::json(Value::Array(list));
         output.artifacts = artifacts;
         let node = &mut self.step.graph.nodes[position];
         // The list is as private as its most private item.
         node.taint = node.taint.max(taint.unwrap_or_default());
         node.output = Some(output);
-        if lost > most {
+        if lost > allowed {
             let code = Code::UpstreamFailed;
             return self.step.fail(position, ActionError { code, message });
         }

@@ -160,13 +160,13 @@ pub(crate) fn conflict(one: &Node, other: &Node) -> bool {
 
 fn has_target_slot(graph: &Graph, position: usize) -> bool {
     let node = &graph.nodes[position];
-    let most = node
+    let max = node
         .action
         .resolved
         .as_ref()
         .and_then(|one| one.max_parallel);
-    let Some(most) = most else { return true };
+    let Some(max) = max else { return true };
     let is_same =
         |one: &&Node| holds_slot(one) && one.kind() == node.kind() && one.target() == node.target();
-    graph.nodes.iter().filter(is_same).count() < usize::from(most)
+    graph.nodes.iter().filter(is_same).count() < usize::from(max)
 }

@@ -124,13 +124,13 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
     let is_end = node.is_settled() || node.state == NodeState::Uncertain;
     let delivered = &shown.delivered;
     // Full results need no line about their form.
-    let is_less = delivered.given != delivered.asked || delivered.tokens < delivered.of_tokens;
+    let is_less = delivered.given != delivered.requested || delivered.tokens < delivered.of_tokens;
     let shown_line = (is_end && is_less).then(|| {
-        let (given, asked) = (delivered.given.as_str(), delivered.asked.as_str());
+        let (given, requested) = (delivered.given.as_str(), delivered.requested.as_str());
         match &delivered.why {
-            Some(why) if why == "private" => format!("{given} of {asked} ({why})"),
+            Some(why) if why == "private" => format!("{given} of {requested} ({why})"),
             _ => format!(
-                "{given} of {asked}, {}/{} tokens",
+                "{given} of {requested}, {}/{} tokens",
                 delivered.tokens, delivered.of_tokens
             ),
         }
@@ -145,7 +145,8 @@ fn call_turn(graph: &Graph, node: &Node, shown: Shown) -> CallTurn {
         }
     }
     // The model needs a reference where it cannot see the result itself.
-    let is_reference = delivered.asked == Return::OnDemand && node.state == NodeState::Completed;
+    let is_reference =
+        delivered.requested == Return::OnDemand && node.state == NodeState::Completed;
     let mut artifacts: Vec<_> = if is_private {
         Vec::new()
     } else {

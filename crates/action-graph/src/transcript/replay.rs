@@ -28,13 +28,13 @@ pub enum Replay {
 pub fn replay(
     turns: &[TranscriptTurn],
     mode: Replay,
-    most: usize,
+    max_tokens: usize,
     count: TokenCounter<'_>,
 ) -> Vec<TranscriptTurn> {
     let mut shown = without_old_notices(turns);
     set_forms(&mut shown, mode);
     drop_noise(&mut shown);
-    fit(&mut shown, most, count);
+    fit(&mut shown, max_tokens, count);
     shown
 }
 
@@ -117,13 +117,13 @@ fn fold(call: &mut CallTurn) {
 }
 
 /// Over budget: contents of the oldest brief turns go first, then these turns become one list.
-fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
+fn fit(turns: &mut Vec<TranscriptTurn>, max_tokens: usize, count: TokenCounter<'_>) {
     let mut sizes: Vec<usize> = turns.iter().map(|turn| size(turn, count)).collect();
     let mut total: usize = sizes.iter().sum();
     let mut emptied = Vec::new();
     // Oldest first: recent results are more useful.
     for index in 0..turns.len() {
-        if total <= most {
+        if total <= max_tokens {
             break;
         }
         let TranscriptTurn::Protocol(turn) = &mut turns[index] else {
@@ -141,7 +141,7 @@ fn fit(turns: &mut Vec<TranscriptTurn>, most: usize, count: TokenCounter<'_>) {
         sizes[index] = size(&turns[index], count);
         total += sizes[index];
     }
-    if total <= most || emptied.is_empty() {
+    if total <= max_tokens || emptied.is_empty() {
         return;
     }
     // From the end, so that the indices stay valid.

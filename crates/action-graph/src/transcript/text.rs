@@ -7,16 +7,16 @@ fn is_bidi(letter: char) -> bool {
 
 /// Text without carriage returns, NUL and direction marks; `<turn` and `</turn` are escaped.
 pub fn clean(text: &str) -> String {
-    let kept: String = text
+    let plain: String = text
         .chars()
         .filter(|&letter| letter != '\r' && letter != '\0' && !is_bidi(letter))
         .collect();
     // Most texts have no tag.
-    if !kept.contains('<') {
-        return kept;
+    if !plain.contains('<') {
+        return plain;
     }
-    let mut escaped = String::with_capacity(kept.len());
-    for (index, part) in kept.split('<').enumerate() {
+    let mut escaped = String::with_capacity(plain.len());
+    for (index, part) in plain.split('<').enumerate() {
         if index > 0 {
             // Without case: a model reads `</TURN>` as the same tag.
             let name = part.strip_prefix('/').unwrap_or(part).as_bytes();

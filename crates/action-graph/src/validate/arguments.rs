@@ -16,12 +16,12 @@ pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagn
     for action in draft.actions() {
         let at = format!("{}/{}", action.pointer, fields.input);
         let input = Value::Object(action.input.clone());
-        let most = context.rules.limits.args_bytes;
-        if json::size_of(&action.input) > most {
+        let max = context.rules.limits.args_bytes;
+        if json::size_of(&action.input) > max {
             found.add(
                 Code::ArgsTooLarge,
                 at.clone(),
-                format!("the arguments exceed {most} bytes"),
+                format!("the arguments exceed {max} bytes"),
             );
         }
         for violation in violations(action, &input, context.catalog, true) {
@@ -51,8 +51,8 @@ fn violations(
     }
 }
 
-/// Checks the new input of a retry (`GraphDecision::input`) before [`GraphEvent::Decide`](crate::schedule::GraphEvent::Decide): bindings
-/// count as values of any type.
+/// Checks the new input of a retry (`GraphDecision::input`) before
+/// [`GraphEvent::Decide`](crate::schedule::GraphEvent::Decide): bindings count as values of any type.
 pub fn check_input(
     action: &Action,
     input: &Map<String, Value>,

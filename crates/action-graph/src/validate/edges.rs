@@ -168,14 +168,14 @@ fn check_order(
         return;
     }
     // Depth is known only without a cycle.
-    let most = context.rules.limits.graph_depth;
+    let max = context.rules.limits.graph_depth;
     let deepest = (0..count).max_by_key(|&index| depth[index]);
-    let Some(deepest) = deepest.filter(|&index| depth[index] > most / 2) else {
+    let Some(deepest) = deepest.filter(|&index| depth[index] > max / 2) else {
         return;
     };
     let at = draft.actions()[deepest].pointer.clone();
     let message = format!("the longest chain has {} actions", depth[deepest]);
-    let code = if depth[deepest] > most {
+    let code = if depth[deepest] > max {
         Code::TooDeep
     } else {
         Code::DepthOver16
@@ -214,11 +214,11 @@ fn check_never(draft: &Declaration, found: &mut Diagnostics) {
             continue;
         }
         // `continue` opens the edge after a failure, so the condition can hold.
-        let goes_on = draft
+        let continues = draft
             .actions()
             .iter()
             .any(|one| one.id == *other && one.failure.last() == FailureMode::Continue);
-        let never = *is == ActionEnding::Blocked || *is == ActionEnding::Failed && !goes_on;
+        let never = *is == ActionEnding::Blocked || *is == ActionEnding::Failed && !continues;
         if never {
             let at = format!("{}/when", action.pointer);
             let message = format!("it depends on the success of `{other}`");

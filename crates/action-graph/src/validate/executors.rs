@@ -63,8 +63,8 @@ fn choose<'a>(
     found: &mut Diagnostics,
 ) -> Option<(&'a CatalogEntry, ChosenBy)> {
     let catalog = context.catalog;
-    let asked = &action.executor;
-    let (entry, chosen_by) = match (asked.kind, &asked.target) {
+    let requested = &action.executor;
+    let (entry, chosen_by) = match (requested.kind, &requested.target) {
         (Some(kind), Some(name)) => (named(catalog, kind, name, at, found)?, ChosenBy::Model),
         (Some(ExecutorKind::Tool), None) => (tool(action, catalog, at, found)?, ChosenBy::Runtime),
         // The field's fault was reported, unless the action requests no executor.
@@ -251,12 +251,12 @@ fn check_entry(
                     format!("`{name}` takes no work"),
                 );
             }
-            let most = context.rules.limits.agent_depth;
-            if context.known.depth >= most {
+            let max = context.rules.limits.agent_depth;
+            if context.known.depth >= max {
                 found.add(
                     Code::DepthExceeded,
                     at,
-                    format!("delegation is {most} deep at most"),
+                    format!("delegation is {max} deep at most"),
                 );
             }
         }
@@ -275,10 +275,10 @@ fn check_entry(
         }
         ExecutorKind::Runtime if entry.name == "wait" => {
             let wait = action.input.get("ms").and_then(serde_json::Value::as_u64);
-            let most = context.known.remaining_ms.saturating_sub(WAIT_MARGIN);
+            let max = context.known.remaining_ms.saturating_sub(WAIT_MARGIN);
             // A durable graph may wait longer than its run.
-            if wait.is_some_and(|wait| wait > most) && !context.known.can_persist {
-                found.add(Code::WaitTooLong, at, format!("at most {most} ms are left"));
+            if wait.is_some_and(|wait| wait > max) && !context.known.can_persist {
+                found.add(Code::WaitTooLong, at, format!("at most {max} ms are left"));
             }
         }
         _ => {}

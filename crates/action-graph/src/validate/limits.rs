@@ -16,7 +16,7 @@ pub(super) fn check(
     context: Context<'_>,
     found: &mut Diagnostics,
 ) -> Option<GraphId> {
-    let known = context.known;
+    let facts = context.known;
     let limits = &context.rules.limits;
     let at = fields(draft.source.origin).actions;
     // Also for revisions, which make no new graph.
@@ -24,29 +24,29 @@ pub(super) fn check(
     if !draft.makes_graph() {
         return None;
     }
-    if known.budget_gone {
+    if facts.budget_gone {
         found.add(
             Code::BudgetExhausted,
             "",
             "the budget of this run is used up",
         );
     }
-    if known.declarations >= limits.declarations {
-        let most = limits.declarations;
+    if facts.declarations >= limits.declarations {
+        let max = limits.declarations;
         found.add(
             Code::TurnLimit,
             "",
-            format!("{most} declarations were made in this run"),
+            format!("{max} declarations were made in this run"),
         );
     }
-    let open = known.graphs.iter().filter(|graph| graph.open).count();
+    let open = facts.graphs.iter().filter(|graph| graph.open).count();
     if open >= limits.open_graphs {
         found.add(Code::GraphLimit, "", format!("{open} graphs are open"));
     }
     check_persist(draft, context, found);
     check_note(draft, found);
     // The first repetition is answered from the stored graph; a further one is refused.
-    match known.repeats.get(&draft.source.semantic_sha256) {
+    match facts.repeats.get(&draft.source.semantic_sha256) {
         Some((graph, 1)) => Some(graph.clone()),
         Some((graph, _)) => {
             let message = format!("this work was declared before and is in `{graph}`");
@@ -63,10 +63,10 @@ fn check_instances(draft: &Declaration, context: Context<'_>, found: &mut Diagno
         .iter()
         .filter_map(|action| action.for_each.as_ref());
     let instances: usize = each.map(|each| usize::from(each.max)).sum();
-    let most = context.rules.limits.instances;
-    if instances > most {
+    let max = context.rules.limits.instances;
+    if instances > max {
         let at = fields(draft.source.origin).actions;
-        let message = format!("{instances} instances, at most {most}");
+        let message = format!("{instances} instances, at most {max}");
         found.add(Code::FanOutTooLarge, at, message);
     }
 }
@@ -87,8 +87,8 @@ fn forces_persist(action: &Action, remaining_ms: u64) -> bool {
 }
 
 fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
-    let asked = draft.persist == Some(true) || draft.execution.mode == Durability::Durable;
-    if asked && !context.known.can_persist {
+    let is_requested = draft.persist == Some(true) || draft.execution.mode == Durability::Durable;
+    if is_requested && !context.known.can_persist {
         found.add(
             Code::PersistUnavailable,
             "/persist",
@@ -110,7 +110,7 @@ fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diag
         .actions()
         .iter()
         .any(|action| forces_persist(action, remaining));
-    if asked || raised {
+    if is_requested || raised {
         draft.execution.mode = Durability::Durable;
     // Stored without a request: the graph may outlive this run.
     } else if forced && context.known.can_persist {

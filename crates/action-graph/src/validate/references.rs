@@ -130,7 +130,7 @@ impl ReferenceGate<'_> {
         if let Some(each) = &action.for_each {
             let at = format!("{}/for_each/items", action.pointer);
             self.reference(&each.items, &at, Use::Items, &mut edges);
-            self.known_items(each, &at);
+            self.check_item_count(each, &at);
         }
         let until = action.repeat.as_ref().map(|repeat| &repeat.until);
         for (condition, name, position) in [
@@ -153,14 +153,14 @@ impl ReferenceGate<'_> {
         edges
     }
 
-    fn known_items(&mut self, each: &ForEach, at: &str) {
-        let most = usize::from(each.max);
+    fn check_item_count(&mut self, each: &ForEach, at: &str) {
+        let max = usize::from(each.max);
         match self.constants.get(&each.items) {
             Some(Value::Array(list)) => {
                 let from = usize::try_from(each.from).unwrap_or(usize::MAX);
                 let items = list.len().saturating_sub(from);
-                if items > most && each.rest == Rest::Refuse {
-                    let message = format!("{items} items, at most {most}");
+                if items > max && each.rest == Rest::Refuse {
+                    let message = format!("{items} items, at most {max}");
                     self.found.add(Code::FanOutTooLarge, at, message);
                 }
             }
@@ -259,10 +259,10 @@ impl ReferenceGate<'_> {
             let text = Value::from(section.text.as_str());
             self.constants.insert(reference.clone(), text);
         } else {
-            let known = self.draft.source.sections.keys().cloned();
+            let sections = self.draft.source.sections.keys().cloned();
             let message = format!("there is no section `{id}`");
             self.found
-                .push(Diagnostic::new(Code::UnknownSection, at, message).allow(known));
+                .push(Diagnostic::new(Code::UnknownSection, at, message).allow(sections));
         }
         self.used_sections.insert(id);
     }
@@ -327,10 +327,10 @@ impl ReferenceGate<'_> {
             return;
         };
         let Some(action) = graph.actions.get(id) else {
-            let known = graph.actions.keys().map(|id| id.0.clone());
+            let ids = graph.actions.keys().map(|id| id.0.clone());
             let message = format!("`{id}` is no action of `{}`", graph.id);
             self.found
-                .push(Diagnostic::new(Code::UnknownActionRef, at, message).allow(known));
+                .push(Diagnostic::new(Code::UnknownActionRef, at, message).allow(ids));
             return;
         };
         if action.private && *part != ResultPart::Status {
@@ -350,13 +350,13 @@ impl ReferenceGate<'_> {
 
     /// Stores the value at a pointer as a constant, or reports the fault.
     fn part_of(&mut self, value: &Value, pointer: &str, reference: &Reference, at: &str) {
-        let most = self.context.rules.limits.reference_bytes;
+        let max = self.context.rules.limits.reference_bytes;
         match value.pointer(pointer) {
-            Some(part) if size_of(part) > most => {
+            Some(part) if size_of(part) > max => {
                 self.found.add(
                     Code::RefTooLarge,
                     at,
-                    format!("the value exceeds {most} bytes"),
+                    format!("the value exceeds {max} bytes"),
                 );
             }
             Some(part) => {

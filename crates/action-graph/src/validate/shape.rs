@@ -84,15 +84,15 @@ fn check_base(draft: &Declaration, context: Context<'_>, found: &mut Diagnostics
         (Payload::Decision(decision), _) => (Some(&decision.graph), "/payload/graph"),
         _ => return,
     };
-    let known = graph.and_then(|graph| context.known.graph(graph));
-    if !known.is_some_and(|graph| graph.open) {
+    let target = graph.and_then(|graph| context.known.graph(graph));
+    if !target.is_some_and(|graph| graph.open) {
         let open = context.known.graphs.iter().filter(|graph| graph.open);
         let open = open.map(|graph| graph.id.0.clone());
         let diagnostic = Diagnostic::new(Code::UnknownBase, at, "no open graph has this run_id");
         found.push(diagnostic.allow(open));
         return;
     }
-    if let (Payload::Decision(decision), Some(graph)) = (&draft.payload, known)
+    if let (Payload::Decision(decision), Some(graph)) = (&draft.payload, target)
         && let Some(action) = &decision.action
         && !graph.actions.contains_key(action)
     {

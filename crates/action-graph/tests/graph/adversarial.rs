@@ -491,7 +491,7 @@ fn corpus_has_all_fifty_numbers() {
 
 /// Effects of an output: the tools that would run at once.
 fn effects(world: &TestInputs, output: &ModelOutput) -> Vec<String> {
-    let OutputVerdict::Accepted(accepted) = world.judge(output) else {
+    let OutputVerdict::Accepted(accepted) = world.accept_output(output) else {
         return Vec::new();
     };
     let id = GraphId("g_test".to_owned());
@@ -524,7 +524,7 @@ fn refused_outputs_run_nothing() {
     let world = world();
     for (number, name, output, _) in rows() {
         let started = effects(&world, &output);
-        let is_refused = matches!(world.judge(&output), OutputVerdict::Repair(_));
+        let is_refused = matches!(world.accept_output(&output), OutputVerdict::Repair(_));
         assert!(!is_refused || started.is_empty(), "{number} {name}");
         assert!(
             started.iter().all(|target| target == "read"),
@@ -538,7 +538,7 @@ fn notices_state_next_step() {
     let world = world();
     let mut text = String::new();
     for (number, name, output, _) in rows() {
-        if let OutputVerdict::Repair(repair) = world.judge(&output) {
+        if let OutputVerdict::Repair(repair) = world.accept_output(&output) {
             assert!(!repair.diagnostics.is_empty(), "{number} {name}");
             let notice = notice(&repair);
             assert!(
@@ -694,11 +694,11 @@ fn stops_third_repetition() {
 fn damaged_outputs_always_get_a_verdict() {
     let world = world();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = |most: usize| {
+    let mut next = |max: usize| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 11) as usize % most.max(1)
+        (state >> 11) as usize % max.max(1)
     };
     let rows: Vec<_> = rows()
         .into_iter()

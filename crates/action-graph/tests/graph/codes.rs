@@ -765,7 +765,7 @@ fn lint_names_lacking_and_meant_fields() {
         let mut world = world();
         world.rules.carrier = CarrierMode::Fenced;
         world.rules.limits.notice_diagnostics = 20;
-        let verdict = world.judge(&fenced(&envelope(json!([action]), json!({})), ""));
+        let verdict = world.accept_output(&fenced(&envelope(json!([action]), json!({})), ""));
         let found = match verdict {
             OutputVerdict::Accepted(accepted) => accepted.diagnostics,
             OutputVerdict::Repair(repair) => repair.diagnostics,

@@ -93,7 +93,7 @@ fn disabled_agents_declare_nothing() {
     );
     world.rules.enabled = false;
     assert_eq!(
-        world.judge(&output),
+        world.accept_output(&output),
         OutputVerdict::Content(output.text.clone())
     );
     let draft = action_graph::declaration::Declaration::new(
@@ -172,7 +172,7 @@ fn rejects_declarations_as_values() {
 }
 
 #[test]
-fn known_references_bind_at_acceptance() {
+fn resolved_references_bind_at_acceptance() {
     let accepted = world().accepted(&act(json!([read_call(
         "a",
         json!({"args": {
@@ -464,14 +464,14 @@ fn plain_text_may_need_a_repair() {
 fn repairs_end_per_turn_and_per_run() {
     let refused = world().refused(&ModelOutput::text(""));
     let mut budget = RepairBudget::default();
-    let mut asked = 0;
+    let mut approvals = 0;
     for _ in 0..5 {
         while budget.refuse(&refused) == AfterRefusal::Repair {
-            asked += 1;
+            approvals += 1;
         }
         budget.next_turn();
     }
-    assert_eq!(asked, 6);
+    assert_eq!(approvals, 6);
     assert_eq!(budget.refuse(&refused), AfterRefusal::Fail);
 }
 

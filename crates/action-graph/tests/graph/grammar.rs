@@ -57,7 +57,7 @@ fn examples_of_the_page_are_accepted() {
         };
         world.rules.limits.notice_diagnostics = 20;
         examples += 1;
-        let diagnostics = match world.judge(&output) {
+        let diagnostics = match world.accept_output(&output) {
             OutputVerdict::Accepted(accepted) => accepted.diagnostics,
             OutputVerdict::Repair(repair) => panic!("{text}: {:?}", repair.diagnostics),
             OutputVerdict::Content(_) => panic!("{text} is no declaration"),

@@ -60,28 +60,28 @@ fn filled(target: &mut Value, fields: GeneratedFields) {
 fn result_policy() -> impl Strategy<Value = Value> {
     let form = select(Return::ALL.map(Return::as_str).to_vec());
     let otherwise = select(vec!["truncate", "refuse", "provide_ref_and_summary"]);
-    let whole = (
+    let object = (
         form.clone(),
         vec("[a-z]{1,5}", 0..3),
         option::of(1..9_000_u32),
         any::<bool>(),
         otherwise,
     );
-    let whole = whole.prop_map(|(form, priority, max_tokens, store_full, otherwise)| {
+    let object = object.prop_map(|(form, priority, max_tokens, store_full, otherwise)| {
         json!({"return_to_model": form, "priority": priority, "max_tokens": max_tokens,
             "store_full": store_full, "if_truncated": otherwise})
     });
-    prop_oneof![form.prop_map(Value::from), whole]
+    prop_oneof![form.prop_map(Value::from), object]
 }
 
 fn failure_policy() -> impl Strategy<Value = Value> {
     let mode = select(vec!["retry", "abort", "continue", "ask_model"]);
     let then = select(vec!["abort", "continue", "ask_model"]);
-    let whole = (mode.clone(), 1..6_u8, 0..60_000_u32, then);
-    let whole = whole.prop_map(|(mode, attempts, backoff, then)| {
+    let object = (mode.clone(), 1..6_u8, 0..60_000_u32, then);
+    let object = object.prop_map(|(mode, attempts, backoff, then)| {
         json!({"mode": mode, "max_attempts": attempts, "backoff_ms": backoff, "then": then})
     });
-    prop_oneof![mode.prop_map(Value::from), whole]
+    prop_oneof![mode.prop_map(Value::from), object]
 }
 
 fn condition(reference: &'static str) -> impl Strategy<Value = Value> {
@@ -201,9 +201,9 @@ fn declaration() -> impl Strategy<Value = Value> {
         some(value()),
     );
     let execution = some((any::<bool>(), any::<bool>(), 1..9_u8).prop_map(
-        |(durable, row, most)| {
+        |(durable, row, max_parallel)| {
             json!({"mode": if durable { "durable" } else { "ephemeral" },
-            "strategy": if row { "sequential" } else { "dag" }, "max_parallel": most})
+            "strategy": if row { "sequential" } else { "dag" }, "max_parallel": max_parallel})
         },
     ));
     (actions, head, execution, policies()).prop_map(|(actions, head, execution, policies)| {
@@ -227,7 +227,7 @@ fn declaration() -> impl Strategy<Value = Value> {
 }
 
 /// The declaration without the hash of its raw text and the lines of its sections.
-fn without_places(mut declaration: Declaration) -> Declaration {
+fn without_pointers(mut declaration: Declaration) -> Declaration {
     declaration.source.raw_sha256.clear();
     let sections = declaration.source.sections.values_mut();
     sections.for_each(|section| section.line = 0);
@@ -256,13 +256,13 @@ fn any_accepted_declaration_prints_and_reads_back() {
     let behind = "## facts\n\nFacts.\n\n## task\n\nDo it.\n\n## user.visible\n\nI look.\n";
     run(cases(200), declaration(), |value| {
         all.set(all.get() + 1);
-        let OutputVerdict::Accepted(first) = world.judge(&fenced(&value, behind)) else {
+        let OutputVerdict::Accepted(first) = world.accept_output(&fenced(&value, behind)) else {
             return;
         };
         accepted.set(accepted.get() + 1);
         let first = first.declaration;
         let again = world.accepted(&ModelOutput::text(&print(&first)));
-        assert_eq!(without_places(again.declaration), without_places(first));
+        assert_eq!(without_pointers(again.declaration), without_pointers(first));
     });
     let (accepted, all) = (accepted.get(), all.get());
     assert!(accepted > all / 2, "{accepted} of {all} are accepted");
@@ -280,11 +280,11 @@ fn any_declared_effect_only_tightens() {
     run(
         cases(200),
         (effects(), idempotency, effects()),
-        |(known, idempotency, declared)| {
+        |(effects, idempotency, declared)| {
             let schema = json!({"type": "object"});
             let entry = CatalogEntry::new(ExecutorKind::Tool, "tool", "Acts.", schema);
             let mut world = world();
-            world.catalog = Catalog::new(vec![entry.acting(&known, idempotency)]);
+            world.catalog = Catalog::new(vec![entry.acting(&effects, idempotency)]);
             world.rules.forbid.clear();
             let words: Vec<_> = declared.iter().copied().map(Effect::as_str).collect();
             let resolve = |effects: Value| {

@@ -131,7 +131,7 @@ fn result_record_has_every_field() {
 }
 
 #[test]
-fn stored_graphs_restore_whole() {
+fn stored_graphs_restore_completely() {
     let mut graph = review();
     let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let text = serde_json::to_string(&head).expect("JSON");
@@ -189,14 +189,14 @@ fn foreign_damaged_and_later_records_are_refused() {
     );
     let lost = restore(head.clone(), "conv", &mut |_| None);
     assert!(matches!(lost, Err(RestoreError::Body(_))));
-    let bent = restore(head, "conv", &mut |key| {
+    let corrupt = restore(head, "conv", &mut |key| {
         if key.starts_with("find.1") {
             Some(json!({"value": 1, "bytes": 1}))
         } else {
             bodies.get(key).cloned()
         }
     });
-    assert!(matches!(bent, Err(RestoreError::Body(_))));
+    assert!(matches!(corrupt, Err(RestoreError::Body(_))));
 }
 
 #[test]

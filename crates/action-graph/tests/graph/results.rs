@@ -146,14 +146,14 @@ proptest! {
         let budget = ObservationBudget { window, count: &estimate };
         let shown = observe(&graph, budget);
         let total: usize = shown.iter().map(|(_, one)| one.delivered.tokens).sum();
-        prop_assert!(total <= budget.most().max(FLOOR * sizes.len()));
+        prop_assert!(total <= budget.max_tokens().max(FLOOR * sizes.len()));
         let is_cut = |one: &&(action_graph::ids::ActionId, action_graph::result::deliver::Shown)| {
             one.1.delivered.why.as_deref() == Some("budget")
         };
         for (id, one) in &shown {
             prop_assert_eq!(one.delivered.tokens, estimate(&one.text), "{}", id);
             let is_mute = one.text.is_empty() && one.delivered.of_tokens > 0;
-            prop_assert!(!is_mute || one.delivered.asked == one.delivered.given, "{} lost its floor", id);
+            prop_assert!(!is_mute || one.delivered.requested == one.delivered.given, "{} lost its floor", id);
         }
         // A failure is cut only when every success is at the floor.
         let fails = |index: usize| sizes[index].1;

@@ -39,13 +39,13 @@ impl TestInputs {
         }
     }
 
-    pub(crate) fn judge(&self, output: &ModelOutput) -> OutputVerdict {
+    pub(crate) fn accept_output(&self, output: &ModelOutput) -> OutputVerdict {
         accept(output, self.context())
     }
 
     #[track_caller]
     pub(crate) fn accepted(&self, output: &ModelOutput) -> AcceptedDeclaration {
-        match self.judge(output) {
+        match self.accept_output(output) {
             OutputVerdict::Accepted(accepted) => *accepted,
             other => panic!("not accepted: {other:#?}"),
         }
@@ -53,7 +53,7 @@ impl TestInputs {
 
     #[track_caller]
     pub(crate) fn refused(&self, output: &ModelOutput) -> Repair {
-        match self.judge(output) {
+        match self.accept_output(output) {
             OutputVerdict::Repair(repair) => *repair,
             other => panic!("not refused: {other:#?}"),
         }
@@ -61,7 +61,7 @@ impl TestInputs {
 
     /// Codes of a verdict, with their places.
     pub(crate) fn codes(&self, output: &ModelOutput) -> Vec<(Code, String)> {
-        let diagnostics = match self.judge(output) {
+        let diagnostics = match self.accept_output(output) {
             OutputVerdict::Accepted(accepted) => accepted.diagnostics,
             OutputVerdict::Repair(repair) => repair.diagnostics,
             OutputVerdict::Content(_) => Vec::new(),
@@ -253,9 +253,9 @@ pub(crate) fn envelope(actions: Value, more: Value) -> Value {
 }
 
 /// A text with the block and the text after it.
-pub(crate) fn fenced(envelope: &Value, behind: &str) -> ModelOutput {
+pub(crate) fn fenced(envelope: &Value, after: &str) -> ModelOutput {
     let text = format!(
-        "```json agent-protocol\n{}\n```\n{behind}",
+        "```json agent-protocol\n{}\n```\n{after}",
         canonical(envelope)
     );
     ModelOutput::text(&text)

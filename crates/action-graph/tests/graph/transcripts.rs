@@ -439,10 +439,10 @@ fn long_histories_fit_their_budget() {
             .1,
         );
     }
-    for most in [3_000, 6_000, 20_000] {
-        let shown = replay(&turns, Replay::Hybrid, most, &estimate);
+    for max_tokens in [3_000, 6_000, 20_000] {
+        let shown = replay(&turns, Replay::Hybrid, max_tokens, &estimate);
         let size = estimate(&render(&shown));
-        assert!(size <= most.max(5_000), "{size} of {most}");
+        assert!(size <= max_tokens.max(5_000), "{size} of {max_tokens}");
         assert!(shown.contains(&turns[0]), "the user's turn stays");
     }
 }

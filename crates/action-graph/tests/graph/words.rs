@@ -166,9 +166,9 @@ fn finished_graphs_meet_later_dependencies() {
     let mut world = world();
     let mut graph = graph_of(&world, &act(json!([read_call("first", json!({}))])));
     play(&mut graph, &|_| ok(json!({"n": 1})));
-    let known = KnownGraph::from(&graph);
-    assert!(!known.open);
-    world.known.graphs.push(known);
+    let stored = KnownGraph::from(&graph);
+    assert!(!stored.open);
+    world.known.graphs.push(stored);
     let next = act(json!([read_call(
         "next",
         json!({"depends": "first", "args": {"path": "a", "lines": {"$ref": "runtime://g_test/actions/first/output#/n"}}})
@@ -181,7 +181,7 @@ fn finished_graphs_meet_later_dependencies() {
 #[test]
 fn adherence_is_counted_by_kind() {
     let world = world();
-    let of = |output: &ModelOutput| world.judge(output).adherence();
+    let of = |output: &ModelOutput| world.accept_output(output).adherence();
     assert_eq!(
         of(&act(json!([read_call("a", json!({}))]))),
         Adherence::Declared

@@ -22,11 +22,11 @@ impl Dice {
         Self(seed | 1)
     }
 
-    pub(super) fn below(&mut self, most: usize) -> usize {
+    pub(super) fn below(&mut self, max: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % most.max(1)
+        (self.0 >> 11) as usize % max.max(1)
     }
 }
 
@@ -86,8 +86,8 @@ impl<'a> Player<'a> {
         while let Some(event) = self.next() {
             self.send(event);
             self.disturb();
-            let most = 20 * self.spec.most_attempts();
-            assert!(self.steps <= most, "no end after {} steps", self.steps);
+            let max = 20 * self.spec.max_attempts();
+            assert!(self.steps <= max, "no end after {} steps", self.steps);
         }
     }
 

@@ -136,7 +136,7 @@ fn attempts(action: &ActionSpec, script: &[AttemptEnd], is_item: bool) -> Oracle
             }
         };
         match action.repeat {
-            Some((most, done)) if round < most && round < done => {
+            Some((max, done)) if round < max && round < done => {
                 round += 1;
                 tries = 0;
             }

@@ -19,13 +19,13 @@ use super::oracle::ends;
 use super::spec::{Spec, build_action, id, output_of, specs};
 use crate::support::cases;
 
-fn check(most: usize, modes: u8, test: impl Fn(&Spec)) {
+fn check(max: usize, modes: u8, test: impl Fn(&Spec)) {
     let config = Config {
         cases: cases(200),
         failure_persistence: None,
         ..Config::default()
     };
-    let run = TestRunner::new(config).run(&specs(most, modes), |spec| {
+    let run = TestRunner::new(config).run(&specs(max, modes), |spec| {
         test(&spec);
         Ok(())
     });

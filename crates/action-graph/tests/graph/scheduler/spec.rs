@@ -159,8 +159,8 @@ fn action(modes: u8) -> impl Strategy<Value = ActionSpec> {
 }
 
 /// Random graphs with failure modes below `modes`.
-pub(super) fn specs(most: usize, modes: u8) -> impl Strategy<Value = Spec> {
-    let actions = prop::collection::vec(action(modes), 1..=most);
+pub(super) fn specs(max: usize, modes: u8) -> impl Strategy<Value = Spec> {
+    let actions = prop::collection::vec(action(modes), 1..=max);
     (actions, 1..5_u8, any::<u64>()).prop_map(|(mut actions, parallel, seed)| {
         for (index, action) in actions.iter_mut().enumerate() {
             let earlier = |one: usize| if index == 0 { None } else { Some(one % index) };
@@ -301,16 +301,16 @@ impl Spec {
             diagnostics: Vec::new(),
             repeats: None,
         };
-        let known = KnownFacts {
+        let facts = KnownFacts {
             can_ask: true,
             ..KnownFacts::default()
         };
         let id = GraphId("g_test".to_owned());
-        Graph::new(id, accepted, &AgentRules::default(), &known, Vec::new())
+        Graph::new(id, accepted, &AgentRules::default(), &facts, Vec::new())
     }
 
     /// Attempts of all actions and items at most; an action without items counts once.
-    pub(super) fn most_attempts(&self) -> usize {
+    pub(super) fn max_attempts(&self) -> usize {
         let attempts = self.actions.iter().map(|action| {
             let items = action.each.as_ref().map_or(1, |(items, _)| items.len() + 1);
             items * usize::from(action.rounds()) * usize::from(action.tries())
