@@ -1,4 +1,4 @@
-//! Serves the bytes of an artifact, whole or by range. Browsers never render them as a page of the gateway.
+//! Serves the bytes of an artifact, complete or by range. Browsers never render them as a page of the gateway.
 
 use std::ops::Range;
 
@@ -34,6 +34,7 @@ impl ServedRange {
         let range = single_header(headers, RANGE.as_str())?;
         let same = single_header(headers, IF_RANGE.as_str())?;
         let is_same = same.is_none_or(|tag| tag == etag(artifact));
+        // `If-Range` with another version: the client must get the complete new content, no part of it.
         match requested_range(range.filter(|_| is_same), artifact.size) {
             RequestedRange::Whole => Ok(Self {
                 status: StatusCode::OK,
@@ -77,6 +78,7 @@ impl ServedRange {
             ),
         ];
         if self.status == StatusCode::PARTIAL_CONTENT {
+            // `Content-Range` names the last byte; the range is half-open and never empty here.
             let (first, last) = (self.range.start, self.range.end - 1);
             let range = format!("bytes {first}-{last}/{}", artifact.size);
             headers.push((CONTENT_RANGE, range));

@@ -1,4 +1,4 @@
-//! Uploads of artifacts by runs and clients. The body is streamed and never held whole.
+//! Uploads of artifacts by runs and clients. The body is streamed and never buffered in full.
 
 use std::time::Duration;
 
@@ -60,13 +60,14 @@ impl UploadQuery {
             run,
             name,
             declared: declared.map(str::to_owned),
+            // Only for an early refusal by size; the bytes are counted anyway.
             announced: announced.and_then(|length| length.parse().ok()),
             keep,
         })
     }
 }
 
-/// Reads the whole body within `time`.
+/// Reads the complete body within `time`.
 pub(super) async fn read(
     upload: &mut ArtifactUpload,
     body: &mut StreamedBody,
@@ -74,6 +75,7 @@ pub(super) async fn read(
 ) -> ApiResult<()> {
     let reading = async {
         loop {
+            // Each chunk has its own timeout, so that an idle client does not hold a slot for all of `time`.
             let frame = tokio::time::timeout(CHUNK_TIMEOUT, body.next())
                 .await
                 .map_err(|_| slow_body())?;

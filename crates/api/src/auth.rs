@@ -34,7 +34,7 @@ pub(super) use scoped::ScopedCaller;
 /// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
 
-/// A client of a whole workspace, by an API key of role `client` or `admin` without a restriction to agents.
+/// A client of a workspace, by an API key of role `client` or `admin` without a restriction to agents.
 pub(super) struct ClientCaller {
     pub(super) workspace: WorkspaceId,
     pub(super) key: ApiKeyId,
@@ -80,12 +80,14 @@ impl FromRequestParts<ApiState> for ClientCaller {
             ..
         } = authenticate_key(parts, state).await?;
         match role {
+            // These routes read objects of all agents, so a restricted key must not pass.
             KeyRole::Admin | KeyRole::Client if agents.is_some() => Err(restricted()),
             KeyRole::Admin | KeyRole::Client => Ok(Self {
                 workspace,
                 key,
                 answer: ResponseMemory::of(&parts.extensions)?,
             }),
+            // An owner creates workspaces and must not read their content.
             KeyRole::Owner => Err(needs("client or admin")),
         }
     }
@@ -136,6 +138,7 @@ fn needs(role: &str) -> ApiError {
 pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or_else(ApiError::unauthenticated)?;
+    // Proxies choose differently between two headers, so one of them could check another credential.
     if values.next().is_some() {
         return Err(ApiError::invalid_argument(
             "send one `Authorization` header",
@@ -146,29 +149,32 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, ApiError> {
         .ok_or_else(ApiError::unauthenticated)
 }
 
-/// Authenticates the API key of a request. The key is read from the database each time, so a revocation or expiry
-/// takes effect at once on all replicas.
+/// Authenticates the API key of a request.
 async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyRecord, ApiError> {
     let source = ClientNetwork::of(parts);
     let now_ms = state.runs.clock().now_ms();
     let now = now_ms.div_euclid(1000);
     let limit = state.auth_rate_limit();
+    // Before the look-up in the database: guesses over the limit must not load it. Held until the check is over.
     let _place = limit.pass(source, now).await?;
+    // Read each time, without a cache: revocation and expiry take effect at once on all replicas.
     let found = find_key(bearer(&parts.headers)?, state).await?;
     let found = found.ok_or_else(|| limit.refuse(source, now, || {}))?;
     if found.is_expired(now_ms) {
-        // The response is that to an unknown key; only the log tells them apart.
+        // The response equals that to an unknown key; only the log shows the difference.
         return Err(limit.refuse(source, now, || log_expired(&found)));
     }
     state.runs.key_uses.note(&found, now_ms);
     let sender = Sender::Key(found.id);
     parts.extensions.insert(sender);
+    // Before this line the sender is unknown, so its memory had no owner.
     ResponseMemory::of(&parts.extensions)?.charge_to(sender);
     let credential = CallerCredential::Key {
         id: found.id,
         workspace: found.workspace.clone(),
         role: found.role,
     };
+    // Long streams check this credential again while they are open.
     AcceptedCredential::note(parts, credential);
     Ok(found)
 }
@@ -190,6 +196,7 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     let record = state.runs.store().access().find_api_key(prefix).await?;
     let hash = sha256_hex(key.as_bytes());
     let is_same = |record: &ApiKeyRecord| {
+        // In constant time: the duration must not reveal how much of the hash is right.
         let (sent, kept) = (hash.as_bytes(), record.hash.as_bytes());
         aws_lc_rs::constant_time::verify_slices_are_equal(sent, kept).is_ok()
     };
@@ -198,6 +205,7 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
 
 /// Truncates a resource name for the audit log.
 fn truncated_name(name: &str) -> &str {
+    // By characters: a cut by bytes could split one.
     let end = name.char_indices().nth(RESOURCE_CHARS);
     end.map_or(name, |(end, _)| &name[..end])
 }
@@ -224,6 +232,7 @@ impl RunCaller {
         asked: Result<T, E>,
     ) -> ApiResult<T> {
         let refusal = asked.as_ref().err().map(ToString::to_string);
+        // Audited before it is returned: a denial must leave a trace.
         self.record(state, call, refusal.as_deref()).await?;
         asked.map_err(Into::into)
     }
@@ -256,6 +265,7 @@ impl RunCaller {
         };
         let own_id = own.map(|own| own.conversation_id.as_str());
         let foreign = named.is_some_and(|id| Some(id) != own_id);
+        // An id of another conversation and an id that does not exist get the same response.
         if foreign {
             return self.refuse_foreign(state, call).await;
         }
@@ -284,6 +294,7 @@ impl RunCaller {
         match check_key(key) {
             Ok(()) => Ok(()),
             Err(fault @ StateKeyFault::Malformed) => {
+                // Not audited: a malformed key names no resource.
                 Err(ApiError::invalid_argument(fault.to_string()))
             }
             Err(fault @ StateKeyFault::Reserved) => {
@@ -300,6 +311,7 @@ impl RunCaller {
         call: AuditedCall<'_>,
         refusal: Option<&str>,
     ) -> ApiResult<()> {
+        // The run may have ended since the credential was checked.
         self.access.check_known(state).await?;
         state
             .runs
@@ -323,6 +335,7 @@ impl RunCaller {
             workspace: self.grant.run.workspace.clone(),
             run_id: self.grant.run.id,
             action: call.action,
+            // Clients choose resource names, and the log must not grow by them.
             resource: truncated_name(call.resource).to_owned(),
             operation: call.operation,
             allowed: refusal.is_none(),
@@ -334,6 +347,7 @@ impl RunCaller {
             at: state.runs.clock().now_ms(),
             is_shared: false,
         };
+        // From here on: many denials of a run share one row, so that a runner cannot fill the log.
         let Some(refusal) = refusal else {
             return entry;
         };

@@ -60,6 +60,7 @@ struct CountingWindow {
 
 impl CountingWindow {
     fn count(&self, source: ClientNetwork) -> u32 {
+        // An own entry counts only that address; the shared one is for addresses that came after the table was full.
         let known = self.counts.get(&source);
         let shared = || self.neighbourhoods.get(&neighbourhood_of(source.0?));
         known.or_else(shared).copied().unwrap_or(0)
@@ -68,6 +69,7 @@ impl CountingWindow {
     /// Counts one more and returns the count; `None` if the tables are full.
     fn add(&mut self, source: ClientNetwork) -> Option<u32> {
         let (counts, nearby) = (&mut self.counts, &mut self.neighbourhoods);
+        // An entry that exists continues, so a full table does not reset counts.
         let count = if counts.len() < MAX_SOURCES || counts.contains_key(&source) {
             counts.entry(source).or_default()
         } else {
@@ -108,12 +110,14 @@ impl AuthRateLimit {
         now_seconds: i64,
     ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
         let number = now_seconds.div_euclid(WINDOW_SECONDS);
+        // The atomic answers for nearly all requests without the lock.
         if self.busy_window.load(Ordering::Relaxed) != number || !self.has_too_many(source, number)
         {
             return Ok(None);
         }
         match tokio::time::timeout(QUEUE_TIMEOUT, self.queue.acquire()).await {
             Ok(Ok(place)) => Ok(Some(place)),
+            // The same response as a wrong credential over the limit: the queue reveals nothing.
             _ => Err(refused_too_often()),
         }
     }
@@ -141,12 +145,14 @@ impl AuthRateLimit {
         }
         let number = window.number;
         let count = window.add(source).unwrap_or(0);
+        // All requests need this lock, so it is not held while a log line is written.
         drop(window);
         if count > self.most {
             return refused_too_often();
         }
         log();
         if count == self.most {
+            // From now on, `pass` looks addresses up until the window ends.
             self.busy_window.store(number, Ordering::Relaxed);
             tracing::warn!(
                 address = source.0.map(tracing::field::display),

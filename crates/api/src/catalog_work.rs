@@ -18,10 +18,12 @@ pub(super) async fn of_run<T: Send + 'static>(
     state: &ApiState,
     work: impl FnOnce(&Grant) -> T + Send + 'static,
 ) -> ApiResult<T> {
+    // The permit of the run first: a run that waits for itself must not hold one of the process.
     let own = state.runs.calls.catalog_permit(&caller.grant).await;
     let turn = CATALOG_PERMITS.acquire().await;
     let grant = Arc::clone(&caller.grant);
     run_blocking(move || {
+        // Dropped at the end of the work: a blocking thread continues when the request is aborted.
         let _turns = (own, turn);
         work(&grant)
     })
@@ -34,6 +36,7 @@ pub(super) async fn with_permit<T: Send + 'static>(
 ) -> ApiResult<T> {
     let turn = CATALOG_PERMITS.acquire().await;
     run_blocking(move || {
+        // Dropped at the end of the work: a blocking thread continues when the request is aborted.
         let _turn = turn;
         work()
     })

@@ -15,10 +15,10 @@ use base::clock::Clock;
 const START: &str = "rnl_";
 const PREFIX_LENGTH: usize = 8;
 const SECRET_BYTES: usize = 32;
-/// Attempts for a free prefix. Prefixes are random, so two collisions in a row are most unlikely.
+/// Attempts for a free prefix. Prefixes are random; two collisions in a row are very unlikely.
 const TRIES: u32 = 3;
 
-/// Why a key is not created.
+/// Failure to create a key.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// With the position in the list of the key's agents.
@@ -43,6 +43,7 @@ pub async fn issue(
     loop {
         let (record, key) = fresh(clock.now_ms(), workspace, spec, agents.clone());
         match store.write(record.clone()).await {
+            // The random prefix is taken: draw another key.
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error.into()),
             Ok(()) => return Ok((record, key)),
@@ -60,6 +61,7 @@ async fn find_agents(
     for (position, name) in named.iter().enumerate() {
         let found = store.agents().find_agent_id(workspace, name).await?;
         let agent = found.ok_or(IssueError::UnknownAgent(position))?;
+        // The list may hold an agent by name and by id.
         if !agents.contains(&agent) {
             agents.push(agent);
         }
@@ -93,6 +95,7 @@ pub async fn issue_workspace(
             key: record.clone(),
         };
         match store.write(create).await {
+            // The random prefix is taken: draw another key. A taken workspace id gives `Ok(false)`.
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error),
             Ok(false) => return Ok(None),
@@ -131,6 +134,7 @@ fn fresh(
         name: spec.name.clone(),
         role: spec.role,
         prefix,
+        // A plain hash suffices: the secret has 256 random bits, so guessing cannot work.
         hash: sha256_hex(key.expose_secret().as_bytes()),
         created_at,
         revoked_at: None,
@@ -162,6 +166,7 @@ pub fn prefix_of(key: &str) -> Option<&str> {
     let plain = prefix
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    // Malformed keys end here, before any look-up in the database.
     let decoded = URL_SAFE_NO_PAD.decode(secret).ok()?;
     (prefix.len() == PREFIX_LENGTH && plain && decoded.len() == SECRET_BYTES).then_some(prefix)
 }
@@ -171,6 +176,7 @@ fn generate() -> (String, SecretString) {
     const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let prefix: String = random_bytes::<PREFIX_LENGTH>()
         .iter()
+        // 256 is a multiple of 32, so the remainder has no bias.
         .map(|byte| char::from(BASE32[usize::from(byte % 32)]))
         .collect();
     let mut key = format!("{START}{prefix}_");

@@ -57,6 +57,7 @@ impl Cursors {
 
     /// Replaces all keys. `None` if `secrets` is empty; then the old keys stay.
     pub fn replace(&self, secrets: &[Vec<u8>]) -> Option<()> {
+        // With an empty list, the old keys remain.
         let keys = CursorKeys::open(secrets)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Some(())
@@ -79,6 +80,7 @@ impl Cursors {
         list: &str,
         cursor: &str,
     ) -> Result<Vec<u8>, InvalidCursor> {
+        // Before decoding: clients may send any text.
         if cursor.len() > MAX_BYTES {
             return Err(InvalidCursor);
         }
@@ -90,6 +92,7 @@ impl Cursors {
         let is_signed_with = |key: &hmac::Key| {
             let expected = self::tag(key, kind, list, position);
             let expected = &expected.as_ref()[..TAG_BYTES];
+            // In constant time: the duration must not reveal the expected tag.
             aws_lc_rs::constant_time::verify_slices_are_equal(expected, tag).is_ok()
         };
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -101,6 +104,7 @@ impl Cursors {
 fn tag(key: &hmac::Key, kind: CursorKind, list: &str, position: &[u8]) -> hmac::Tag {
     let mut context = hmac::Context::with_key(key);
     context.update(&[VERSION, kind as u8]);
+    // With its length: no byte can move between list and position under the same tag.
     context.update(&(list.len() as u64).to_be_bytes());
     context.update(list.as_bytes());
     context.update(position);
@@ -113,6 +117,7 @@ fn history_list(workspace: &WorkspaceId, conversation: &FrozenConversation) -> S
         conversation_id,
         thread_id,
     } = conversation;
+    // JSON separates the parts unambiguously: ids may contain any character.
     serde_json::json!([
         "history",
         workspace.as_str(),

@@ -82,9 +82,11 @@ impl Known {
     }
 
     fn turn(&mut self, now: i64) -> UnknownKeyStep {
+        // `has_changed` fails after the sender is dropped, thus a read is in progress here.
         if self.asking.has_changed().is_ok() {
             return UnknownKeyStep::Wait(self.asking.clone());
         }
+        // After the clock moved back, the difference is negative and the table is read.
         if (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(self.asked_at)) {
             return UnknownKeyStep::Done;
         }
@@ -114,6 +116,7 @@ impl Keyring {
         let most_age_ms = i64::try_from(most_age.as_millis()).unwrap_or(i64::MAX);
         let found = store.access().list_signing_keys().await?;
         make_due(&store, &master_key, &found, most_age_ms, clock.now_ms()).await?;
+        // Read again: this process or another replica may have created keys.
         let records = store.access().list_signing_keys().await?;
         let now = clock.now_ms();
         let tokens = secrets(&records, &master_key, KeyPurpose::RunToken, now)?;
@@ -140,17 +143,19 @@ impl Keyring {
         }
         let turn = self.known().turn(self.clock.now_ms());
         match turn {
+            // Held during the read: its drop wakes the waiters.
             UnknownKeyStep::Look(_looking) => {
                 if let Err(error) = self.look().await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
-                        "the signing keys could not be looked at"
+                        "cannot read the signing keys, a token with an unknown key id is rejected"
                     );
                 }
             }
             UnknownKeyStep::Wait(mut asking) => while asking.changed().await.is_ok() {},
             UnknownKeyStep::Done => {}
         }
+        // Also after a failed read: the keys of the last read then decide.
         verify()
     }
 
@@ -162,6 +167,7 @@ impl Keyring {
     /// Reads the table; returns the number of this read, too.
     async fn read(&self) -> Result<(u64, Vec<SigningKeyRecord>), StoreError> {
         let look = {
+            // Numbered before the read, because reads may finish in another order.
             let mut known = self.known();
             known.begun += 1;
             known.begun
@@ -172,6 +178,7 @@ impl Keyring {
     /// Reads the table at each interval, creates due keys and deletes expired ones.
     pub async fn keep(&self) {
         let mut tick = tokio::time::interval(LOOK);
+        // With the default, missed ticks would follow in a burst after a stall.
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
         loop {
@@ -180,9 +187,10 @@ impl Keyring {
             if let Err(error) = &kept
                 && !failing
             {
+                // Logged once per outage: a pass comes every second.
                 tracing::error!(
                     error = error as &dyn std::error::Error,
-                    "the signing keys stay as they are until this is over"
+                    "signing key rotation paused, retrying every second"
                 );
             }
             failing = kept.is_err();
@@ -201,6 +209,7 @@ impl Keyring {
         )
         .await;
         if matches!(made, Ok(true)) {
+            // Read again, so that the new key is applied in this pass.
             (look, records) = self.read().await?;
         }
         // Also after a failed creation: withdrawn keys must go.
@@ -224,22 +233,25 @@ impl Keyring {
         if look < known.taken {
             return Ok(());
         }
+        // A failed pass is tried again: the next read has a higher number.
         known.taken = look;
+        // Unchanged keys keep their cache of verified tokens.
         if kids == known.kids {
             return Ok(());
         }
+        // Open both sets before replacing one: an unusable key then changes neither.
         let opened = |purpose| secrets(records, &self.master_key, purpose, now);
         let (tokens, cursors) = (opened(KeyPurpose::RunToken)?, opened(KeyPurpose::Cursor)?);
         self.tokens.replace(&tokens)?;
         self.cursors.replace(&cursors).ok_or(KeyFault)?;
         tracing::info!(keys = kids.len(), "the signing keys in force have changed");
+        // Set last: after a failed replacement, the next read finds a difference and retries.
         known.kids = kids;
         Ok(())
     }
 }
 
-/// Creates a key of `purpose` for a rotation cause. Writes nothing unless all keys open under `master_key`: a
-/// key sealed with another one would lock out every replica.
+/// Creates a key of `purpose` for a rotation cause. Writes nothing unless all keys open under `master_key`.
 pub async fn rotate(
     store: &Store,
     master_key: &MasterKey,
@@ -247,6 +259,7 @@ pub async fn rotate(
     occasion: RotationCause,
     now: i64,
 ) -> Result<Rotation, KeyringError> {
+    // A key sealed with another master key would lock out every replica.
     check_master_key(master_key, &store.access().list_signing_keys().await?)?;
     let (kid, secret) = match purpose {
         KeyPurpose::RunToken => generate_key()?,
@@ -259,6 +272,7 @@ pub async fn rotate(
         occasion,
         at: now,
     };
+    // The transaction plans anew: another replica may have rotated since the last read.
     let plan = store.write(rotate).await?;
     Ok(Rotation { kid, plan })
 }
@@ -291,7 +305,7 @@ async fn make_due(
         }
         changed = true;
         let Rotation { kid, plan } = rotate(store, master_key, purpose, occasion, now).await?;
-        // Otherwise another replica was first.
+        // With other plans, another replica rotated first.
         if let RotationPlan::ScheduleSuccessor { signs_from, .. } = plan {
             tracing::info!(
                 kid,

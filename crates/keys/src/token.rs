@@ -104,6 +104,7 @@ impl Signing {
         let mut header = Header::new(Algorithm::EdDSA);
         header.typ = Some(TOKEN_TYPE.to_owned());
         header.kid = Some(kid.to_owned());
+        // Encoded once: the header is equal in all tokens of a key.
         let header = serde_json::to_vec(&header).map_err(|_| KeyFault)?;
         let mut header = URL_SAFE_NO_PAD.encode(header);
         header.push('.');
@@ -156,12 +157,14 @@ impl TokenKeys {
         let mut jwks = Vec::new();
         for pkcs8 in keys {
             let (kid, jwk) = open_key(pkcs8)?;
+            // PKCS#8 version 1 contains no public key to compare with.
             let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map_err(|_| KeyFault)?;
             verifying.insert(
                 kid.clone(),
                 DecodingKey::from_ed_der(pair.public_key().as_ref()),
             );
             jwks.push(jwk);
+            // The first key signs, the others only verify.
             if signing.is_none() {
                 signing = Some(Signing::new(&kid, pair)?);
             }
@@ -187,6 +190,7 @@ impl RunTokens {
 
     /// Replaces all keys: the first signs, all verify.
     pub fn replace(&self, keys: &[Vec<u8>]) -> Result<(), KeyFault> {
+        // Opened before the lock is taken: opening takes long, and each request reads the keys.
         let keys = Arc::new(TokenKeys::open(keys)?);
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
@@ -233,6 +237,7 @@ impl RunTokens {
     ///
     /// A signature is verified once per set of keys; time is checked on every call.
     pub fn verify(&self, token: &str, now: i64) -> Result<Arc<Claims>, TokenFault> {
+        // Before the hash and the parser: unauthenticated callers must not cause much work.
         if token.len() > MOST_BYTES {
             return Err(TokenFault::TooLong);
         }
@@ -242,9 +247,11 @@ impl RunTokens {
             claims
         } else {
             let claims = Arc::new(self.verify_signed(&keys, token)?);
+            // Only after the signature check: forged tokens must not fill the cache.
             keys.verified.remember(hash, &claims, now);
             claims
         };
+        // The time is not cached: a token may expire between two calls.
         if is_timely(&claims, now) {
             Ok(claims)
         } else {

@@ -71,6 +71,7 @@ async fn runner_faults(
         }
         Some(runner) => {
             let manifest: AgentRunnerManifest =
+                // Discovery stores only valid manifests, so this is damage and no fault of the caller.
                 serde_json::from_str(&runner.manifest).map_err(|_| StoreError::Corrupt {
                     column: "runners.manifest",
                     row: runner.id.to_string(),
@@ -87,6 +88,7 @@ async fn save(state: &ApiState, id: AgentId, change: SaveAgent) -> ApiResult<Opt
         .write(change)
         .await
         .map_err(|error| match error {
+            // The unique index decides: two agents of one name may be created at the same time.
             StoreError::Taken => ApiError::conflict("name_taken", "an agent of this name exists"),
             error => error.into(),
         })?;

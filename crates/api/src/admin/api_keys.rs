@@ -44,6 +44,7 @@ pub(crate) async fn create_api_key(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
+    // An admin of one workspace must not gain the rights of an owner.
     if spec.role == KeyRole::Owner {
         let message = "only `runnel token create --role owner` makes a key of role owner";
         return Err(ApiError::unauthorized(message).with("pointer", json!("/role")));
@@ -51,6 +52,7 @@ pub(crate) async fn create_api_key(
     let issued = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await;
     let (record, key) = issued.map_err(|error| match error {
         IssueError::UnknownAgent(at) => {
+            // The index is that of the request's list, for the pointer in the error.
             let message = "names no agent of this workspace, by name or id";
             ApiError::invalid(format!("/agents/{at}"), message)
         }
@@ -143,8 +145,10 @@ pub(crate) async fn revoke_api_key(
                 by = %caller.key, "API key {} was revoked", key.id);
             Ok(StatusCode::NO_CONTENT)
         }
+        // The second revocation gives the same response, so that clients can retry.
         Revoked::Before(_) => Ok(StatusCode::NO_CONTENT),
         Revoked::Unknown => Err(ApiError::not_found("API key", id)),
+        // An admin must not lock out the owner.
         Revoked::Owner => {
             let message = "only `runnel token revoke` revokes a key of role owner";
             Err(ApiError::unauthorized(message))

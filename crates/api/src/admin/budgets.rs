@@ -90,6 +90,7 @@ pub(crate) async fn list_budgets(
             .used_of(&caller.workspace, &budget.name, window_start)
             .await?;
         let ids = used.iter().map(UsedBudget::subject_id);
+        // Names come from their tables: the usage rows have ids only, and objects may be renamed.
         let names = store
             .usage()
             .names_of_subjects(&caller.workspace, budget.scope, ids)

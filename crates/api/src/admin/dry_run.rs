@@ -211,6 +211,7 @@ async fn dry_run(
     body: EventBody,
     agent: Option<AgentId>,
 ) -> ApiResult<Json<EventDryRun>> {
+    // The response holds the outcome of one event.
     let EventBody::One(posted) = body else {
         let message = "a dry run takes one event; send each of the batch by itself";
         return Err(ApiError::invalid_argument(message));
@@ -236,6 +237,7 @@ fn view(preview: Preview) -> EventDryRun {
         .iter()
         .find(|one| one.standing == AgentMatch::Wins)
         .map(|one| one.candidate.agent.spec.name.clone());
+    // The winner and tied agents come first, so the limit cuts only agents that lose.
     let shown = preview.candidates.iter().take(MAX_CANDIDATES);
     let candidates: Vec<_> = shown.map(|one| candidate_view(one, event)).collect();
     let agent = preview.agent.map(|agent| agent_view(agent, event));
@@ -245,6 +247,7 @@ fn view(preview: Preview) -> EventDryRun {
         Ok(PreviewOutcome::Queued) => (202, "queued", None, None),
         Ok(PreviewOutcome::Steered(run)) => (202, "steered", Some(run), None),
         Err(error) => {
+            // The same conversion as for a posted event, so that status and code agree.
             let (status, error) = ApiError::from(error).into_parts();
             (status, "refused", None, Some(error))
         }
@@ -270,6 +273,7 @@ fn standing_view(one: &PreviewCandidate, event: &EventEnvelope) -> StandingView 
         AgentMatch::Loses(loss) => ("loses", Some(loss)),
     };
     let agent = &one.candidate.agent;
+    // A refusal outweighs other reasons: until it is fixed, no event can match.
     if let (Some(_), Some(fault)) = (loss, agent.refused.first()) {
         let Fault { pointer, message } = fault;
         let detail =
@@ -310,6 +314,7 @@ fn agent_view(preview: AgentPreview, event: &EventEnvelope) -> AgentDryRun {
             snapshot.operations.iter().cloned().collect(),
             snapshot.decisions.to_vec(),
         ),
+        // Without a snapshot the runner cannot be called.
         None => (None, None, Vec::new(), Vec::new()),
     };
     let agent = preview.considered.candidate.agent;

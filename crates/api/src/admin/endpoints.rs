@@ -44,6 +44,7 @@ pub(super) fn name_page(
     let Some(cursor) = cursor else {
         return Ok((None, limit));
     };
+    // Part of the signature: a cursor of another list or workspace is rejected.
     let list = format!("{list}\n{workspace}");
     let bytes = state
         .runs
@@ -83,6 +84,7 @@ fn view(
     header_names: Vec<String>,
     breaker: CircuitBreaker,
 ) -> RunnerEndpoint {
+    // No findings are stored before the first discovery.
     let findings: DiscoveryFindings = serde_json::from_value(record.findings).unwrap_or_default();
     RunnerEndpoint {
         id: record.id,
@@ -100,6 +102,7 @@ fn view(
         breaker,
         discovered_at: record.discovered_at.map(|at| at.div_euclid(1000)),
         next_check_at: Some(record.next_check_at)
+            // The maximum means that no check is due.
             .filter(|at| *at < i64::MAX)
             .map(|at| at.div_euclid(1000)),
         accepted: findings.accepted,
@@ -185,6 +188,7 @@ pub(crate) async fn register_runner_endpoint(
         .register_endpoint(&caller.workspace, spec)
         .await?;
     let shown = RunnerEndpoint {
+        // The only response with the secret: the store has it encrypted.
         secret: registered.made_secret,
         ..shown(&state, registered.record)
     };
@@ -251,6 +255,7 @@ pub(crate) async fn refresh_runner_endpoint(
     QueryOf(query): QueryOf<DryRunQuery>,
 ) -> ApiResult<Json<Refreshed>> {
     let record = find_endpoint(&state, &caller, id).await?;
+    // A refresh must not revive an endpoint that has left the configuration file.
     if !record.enabled {
         let why = record.health_reason.unwrap_or_default();
         return Err(ApiError::conflict(
@@ -263,6 +268,7 @@ pub(crate) async fn refresh_runner_endpoint(
         return Ok(Json(Refreshed::DryRun(Box::new(diff))));
     }
     state.runs.endpoints.refresh_endpoint(&record).await?;
+    // Read again: the refresh has stored health and runners.
     let record = find_endpoint(&state, &caller, id).await?;
     Ok(Json(Refreshed::Stored(Box::new(shown(&state, record)))))
 }

@@ -45,6 +45,7 @@ pub(crate) async fn list_endpoint_health(
 ) -> ApiResult<Json<Page<HealthChange>>> {
     let limit = page_limit(query.limit)?;
     let endpoint = find_endpoint(&state, &caller, id).await?;
+    // Part of the signature: a cursor of another endpoint is rejected.
     let list = json!(["health", caller.workspace.as_str(), endpoint.id]).to_string();
     let cursors = state.runs.cursors();
     let before = match &query.cursor {

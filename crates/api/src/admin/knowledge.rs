@@ -56,6 +56,7 @@ fn key(state: &ApiState, caller: &AdminCaller, kb_id: String) -> ApiResult<BaseK
     let known = catalog.knowledge_bases.iter();
     let known: Vec<_> = known.map(|base| base.kb_id.as_str()).collect();
     if !known.contains(&kb_id.as_str()) {
+        // Bounded: a gateway may have thousands of bases.
         let advice = match known.get(..known.len().min(NAMED)) {
             Some(some @ [_, ..]) => format!("(this gateway has: {})", some.join(", ")),
             _ => "(this gateway has none; add one at [[knowledge_bases]])".to_owned(),
@@ -87,6 +88,7 @@ pub(crate) async fn list_documents(
     QueryOf(query): QueryOf<NameQuery>,
 ) -> ApiResult<Json<Page<KnowledgeDocument>>> {
     let base = key(&state, &caller, kb_id)?;
+    // Only bases of this gateway have documents here.
     state.knowledge.embedded(&base.kb_id)?;
     let (list, workspace) = (list_name(&base), &caller.workspace);
     let (after, limit) = name_page(&state, &list, workspace, query.cursor, query.limit)?;
@@ -155,6 +157,7 @@ pub(crate) async fn put_document(
 ) -> ApiResult<(StatusCode, Json<KnowledgeDocument>)> {
     let base = key(&state, &caller, kb_id)?;
     state.knowledge.embedded(&base.kb_id)?;
+    // The id becomes part of URLs, logs and results, so it gets the rules of a name.
     check_text("document_id", &document_id)?;
     let name = query.name.unwrap_or_else(|| document_id.clone());
     check_text("name", &name)?;
@@ -162,6 +165,7 @@ pub(crate) async fn put_document(
     let mime_type = single_header(request.headers(), CONTENT_TYPE.as_str())?;
     let mime_type = mime_type.unwrap_or_default().to_owned();
     let kind = match media_type(request.headers()).as_str() {
+        // This type is what clients send for unknown files: the extension is more reliable.
         "application/octet-stream" => DocumentFormat::of_name(&name),
         _ => DocumentFormat::of_media_type(&mime_type),
     };
@@ -169,6 +173,7 @@ pub(crate) async fn put_document(
     // Read the body first, so that slow uploads hold no indexing slot.
     let bytes = read_body(request, &state).await?;
     let indexing_slot = state.knowledge.indexing_slot().await?;
+    // Read before indexing, because indexing creates the row. It selects 200 or 201 only.
     let is_new = state
         .runs
         .store()
@@ -187,6 +192,7 @@ pub(crate) async fn put_document(
             bytes: bytes.len() as u64,
         },
         entries: entries(&metadata),
+        // Shares the buffer of the body; its memory permit lives until the function returns.
         source: DocumentSource::Bytes(kind, bytes.bytes.clone()),
     };
     match state.knowledge.index(document, indexing_slot).await? {
@@ -258,6 +264,7 @@ pub(crate) async fn reindex_knowledge_base(
     QueryOf(query): QueryOf<ReindexQuery>,
 ) -> ApiResult<Json<Reindexed>> {
     let base = key(&state, &caller, kb_id)?;
+    // Part of the signature: a cursor of another base is rejected.
     let list = format!("reindex {}\n{}", base.kb_id, base.workspace);
     let cursors = state.runs.cursors();
     let after = match &query.cursor {
@@ -295,6 +302,7 @@ pub(crate) async fn search_knowledge_base(
     let base = key(&state, &caller, kb_id)?;
     let results = state
         .knowledge
+        // By the operator: no run pays for this search, and no budget limits it.
         .retrieve(&base, &query, &Payment::by_operator())
         .await?;
     Ok(Json(RetrievalResults { results }))

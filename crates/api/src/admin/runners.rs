@@ -73,6 +73,7 @@ pub(crate) async fn list_runners(
         )
         .await?;
     let mut items = Vec::new();
+    // One look-up a row: the page has at most 100.
     for record in found.items {
         items.push(view(&state, &caller, record).await?);
     }
@@ -97,6 +98,7 @@ async fn view(
         .await?;
     Ok(RunnerView {
         id: record.id,
+        // The endpoint may have been deleted since the runner was read.
         endpoint: endpoint.map(|endpoint| endpoint.name).unwrap_or_default(),
         status: record.status.as_str().to_owned(),
         reason: record.reason,

@@ -30,6 +30,7 @@ impl FromRequestParts<ApiState> for LiveCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        // `Refused` applies to the checks later in the call; the present state is checked below.
         let caller = authenticate_run(parts, state, AfterCancel::Refused).await?;
         if state.runs.grants.is_cancel_requested(&caller.grant) {
             return Err(ApiError::cancelled());
@@ -70,15 +71,19 @@ async fn run_of(
 ) -> Result<RunCaller, ApiError> {
     let source = ClientNetwork::of(parts);
     let now = state.runs.clock().now_seconds();
+    // Before the signature check: wrong tokens over the limit must not cost CPU. Held until the check is over.
     let _place = state.auth_rate_limit().pass(source, now).await?;
     let found = find_live_grant(&token?, state).await?;
     let grant = found.map_err(|refusal| {
         let log = || tracing::info!(?refusal, "a run token was refused");
+        // All causes give the same response; only the log shows them.
         state.auth_rate_limit().refuse(source, now, log)
     })?;
+    // The grant may be cached longer than its deadline.
     if state.runs.clock().now_ms() >= grant.run.deadline_at {
         return Err(ApiError::deadline_exceeded());
     }
+    // After the token check: other callers must not use up the rate of a run.
     if !state.runs.calls.admit_call(&grant) {
         return Err(rate_limited());
     }
@@ -86,6 +91,7 @@ async fn run_of(
     let place = place.ok_or_else(host_calls_full)?;
     let answer = ResponseMemory::of(&parts.extensions)?;
     answer.charge_to(Sender::Run(grant.run.id, grant.run.endpoint_id));
+    // Until the response is sent, because the runner may read it slowly.
     answer.hold(place);
     let access = RunAccess {
         driven_here: state.runs.aborts.drives(&grant),
@@ -105,7 +111,7 @@ async fn run_of(
 
 /// The reason for a rejection. It goes to the log, not to the caller.
 #[derive(Debug)]
-#[expect(dead_code, reason = "the log shows it whole")]
+#[expect(dead_code, reason = "the log shows all its fields")]
 enum TokenRejection {
     Fault(TokenFault),
     DoesNotLive(RunId),
@@ -121,6 +127,7 @@ async fn find_live_grant(
         Err(fault) => return Ok(Err(TokenRejection::Fault(fault))),
     };
     let grant = state.runs.grants.find_grant(claims.run_id).await?;
+    // The attempt excludes tokens of an earlier delivery, the hash those of another snapshot.
     let grant = grant.filter(|grant| {
         grant.attempt == claims.attempt
             && grant.run.workspace.as_str() == claims.ws

@@ -88,6 +88,7 @@ impl ScopedCaller {
         let store = state.runs.store();
         let found = store.interactions().find_interaction(&self.workspace, id);
         let found = found.await?;
+        // Filtered after the query: a foreign object looks like one that does not exist.
         let reached = found.filter(|record| self.scope.reaches(record.agent_id));
         let record = reached.ok_or_else(|| ApiError::not_found("interaction", id))?;
         Ok((&self.workspace, record))
@@ -113,7 +114,7 @@ impl ScopedCaller {
     }
 
     /// An artifact of a run that the caller reaches, or of the event of such a run. An upload that no event names
-    /// belongs to the whole workspace.
+    /// belongs to the workspace.
     pub(crate) async fn find_artifact(
         &self,
         state: &ApiState,
@@ -140,8 +141,10 @@ impl ScopedCaller {
         }
         let metadata = &artifact.metadata;
         if let Some(run) = &metadata.run_id {
+            // An unreadable id gives `None`, thus no access.
             return self.reaches(state, run.parse().ok().map(RunId)).await;
         }
+        // An upload without an event belongs to no agent.
         let Some(event) = &metadata.event_id else {
             return Ok(false);
         };
@@ -152,9 +155,10 @@ impl ScopedCaller {
         }
     }
 
-    /// Whether the caller reaches the objects of a run. `None`: an object without a run.
+    /// True if the caller reaches the objects of a run. `None`: an object without a run.
     async fn reaches(&self, state: &ApiState, run: Option<RunId>) -> ApiResult<bool> {
         match run {
+            // First, so that unrestricted keys cost no query.
             _ if self.scope == AgentReach::All => Ok(true),
             Some(run) => Ok(self.find_reached_run(state, run).await?.is_some()),
             None => Ok(false),
@@ -175,6 +179,7 @@ fn answered(record: EventRecord) -> Result<AnsweredEvent, StoreError> {
         row: record.event_id.clone(),
     })?;
     Ok(AnsweredEvent {
+        // A steered event has no run of its own: the run that absorbed it decides.
         run_id: record.taken_up_by.or(answer.run_id),
         record,
     })

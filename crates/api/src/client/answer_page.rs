@@ -63,6 +63,7 @@ pub(crate) async fn show_interaction_page(
 ) -> Result<Response, PageError> {
     let (_, question) = link.question(&state).await?;
     let record = &question.record;
+    // A link that was used stays valid, so that a reload shows the confirmation.
     if record.answered.is_some() {
         return Ok(page(StatusCode::OK, html::notice(PageNotice::Answered)));
     }
@@ -92,10 +93,12 @@ pub(crate) async fn submit_interaction_page(
     request: Request,
 ) -> Result<Response, PageError> {
     let pairs = read_form(request, &state).await?;
+    // After the body: it may take long, and the state of the interaction changes meanwhile.
     let (workspace, question) = link.question(&state).await?;
     let record = &question.record;
     let asked = read_request(record).map_err(ApiError::from)?;
     let submission = submission_of_form(&asked, &pairs);
+    // With an answer, the intake compares: an equal one succeeds, thus a repeated form does no harm.
     if record.answered.is_none() {
         check_open(&state, record)?;
         let mut faults = check_submission(&submission);
@@ -105,8 +108,9 @@ pub(crate) async fn submit_interaction_page(
         }
     }
     accept_answer(&state, &workspace, &question, submission).await?;
-    // Relative, because a proxy may serve the gateway under a path prefix.
+    // Relative: a proxy may serve the gateway under a path prefix.
     let back = (LOCATION, HeaderValue::from_static("page"));
+    // 303, so that a reload of the page does not send the form again.
     let mut response = (StatusCode::SEE_OTHER, [back]).into_response();
     secure(response.headers_mut());
     Ok(response)
@@ -119,6 +123,7 @@ async fn read_form(request: Request, state: &ApiState) -> ApiResult<Vec<(String,
     }
     let body = read_body(request, state).await?;
     let pairs = url::form_urlencoded::parse(&body).into_owned();
+    // A bound on the work for a body of separators.
     Ok(pairs.take(MAX_PAIRS).collect())
 }
 
@@ -178,6 +183,7 @@ fn secure(headers: &mut HeaderMap) {
     const FRAMES: HeaderName = HeaderName::from_static("x-frame-options");
     const ROBOTS: HeaderName = HeaderName::from_static("x-robots-tag");
     headers.insert(CONTENT_SECURITY_POLICY, html::POLICY.clone());
+    // Shared caches and the back button must not show the interaction of another user.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Hide the URL from other sites. With `no-referrer` browsers would post the form with `Origin: null`, which
     // is rejected as a foreign origin.

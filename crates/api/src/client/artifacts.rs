@@ -57,11 +57,13 @@ async fn store(
     headers: &HeaderMap,
     body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
+    // Held until the end of the upload: one key must not take all slots.
     let _place = state.upload_limit().enter(caller.key)?;
     let owner = (ArtifactOrigin::Client, None);
     let new = query.announced(headers, caller.workspace.clone(), owner)?;
     let mut upload = state.runs.artifacts.upload(new)?;
     if let Err(refused) = read(&mut upload, body, UPLOAD_TIMEOUT).await {
+        // Marks the upload as aborted, so that the next sweep releases its reservation.
         upload.give_up(None).await?;
         return Err(refused);
     }

@@ -76,6 +76,7 @@ pub(crate) async fn list_run_audit(
 ) -> ApiResult<Json<Page<AuditEntryView>>> {
     let limit = page_limit(query.limit)?;
     let run = caller.find_run(&state, id).await?;
+    // Part of the signature: a cursor of another run is rejected.
     let list = format!("audit\n{}\n{}", run.workspace, run.id);
     let cursors = state.runs.cursors();
     let after = match query.cursor {
@@ -99,6 +100,7 @@ pub(crate) async fn list_run_audit(
         .map(|record| cursors.encode(CursorKind::Names, &list, record.id.as_bytes()));
     let ids = found.items.iter().map(|record| record.id.as_str());
     let usage = state.runs.store().usage();
+    // One query for the page instead of one for each row.
     let tokens = usage.tokens_of_calls(run.id, ids).await?;
     let items = found
         .items
@@ -116,6 +118,7 @@ pub(crate) async fn list_run_audit(
             duration_ms: record.duration_ms,
             calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
+            // Clocks of replicas differ by milliseconds.
             offset_ms: (record.at - run.created_at).max(0),
         })
         .collect();

@@ -33,7 +33,7 @@ pub(crate) struct ExtractedFiles {
 pub(super) struct EventDocument {
     pub(super) json: Bytes,
     pub(super) files: ExtractedFiles,
-    /// Size of the whole body in bytes.
+    /// Size of the complete body in bytes.
     pub(super) whole: usize,
     /// Holds the body's memory permit while the document is parsed.
     pub(super) held: Arc<BufferedBody>,
@@ -43,6 +43,7 @@ impl EventDocument {
     pub(super) async fn of(body: BufferedBody, places: &[Vec<PathStep>]) -> Self {
         let body = Arc::new(body);
         let (json, files) = BodyFiles::take_out(&body, places).await;
+        // Files are slices of the body, so its memory permit lives as long as they do.
         let kept = (!files.is_empty()).then(|| Arc::clone(&body));
         Self {
             json,
@@ -63,6 +64,7 @@ impl FromRequest<ApiState> for QueryBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
+        // The body limit of events: files make a Query that large, the document itself is bounded below.
         let body = json_bytes_of(request, state, state.event_body_bytes).await?;
         let document = EventDocument::of(body, &in_query()).await;
         Ok(Self {
@@ -95,6 +97,7 @@ fn in_query() -> Vec<Vec<PathStep>> {
     let content = [Member("user_message"), Member("content"), Each];
     let base64 = [Member("base64")];
     let quoted = [Member("origin"), Each, Member("base64")];
+    // The platform event repeats the message chain, so each file occurs twice.
     let in_event = [&[Member("message_event")], &chain[..]].concat();
     vec![
         [&chain[..], &base64].concat(),

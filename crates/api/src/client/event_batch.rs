@@ -89,8 +89,8 @@ impl ToSchema for CloudEventData {
     }
 }
 
-/// Accepts a batch. A fault in any event refuses the whole batch before anything is stored. After that each
-/// event gets the response that it would get alone.
+/// Accepts a batch. A fault in any event refuses the complete batch before anything is stored. After that each
+/// event gets the response that it would get as a single event.
 pub(super) async fn accept_batch(
     state: &ApiState,
     sender: EventSender<'_>,
@@ -111,9 +111,11 @@ pub(super) async fn accept_batch(
     for posted in batch {
         let event_id = posted.event.event_id.clone().unwrap_or_default();
         let conversation = conversation_of(&posted.event);
+        // An event must not overtake an earlier one of its conversation that the client will send again.
         let outcome = if waiting.holds_back(conversation.as_ref()) {
             Err(not_tried())
         } else {
+            // One after the other: the order of the batch is the order of the conversation.
             let event = (posted.event, &posted.files.files);
             let taken = state.runs.intake.accept(sender, event, None, trace);
             let taken = taken.await;
@@ -122,6 +124,7 @@ pub(super) async fn accept_batch(
         };
         items.push(item(event_id, outcome));
     }
+    // 207, so that clients look at the items.
     let all_taken = items.iter().all(|item| item.error.is_none());
     let status = if all_taken {
         StatusCode::ACCEPTED
@@ -141,13 +144,14 @@ struct PendingRetries {
 }
 
 impl PendingRetries {
-    /// Whether to skip an event because an earlier one waits for a retry.
+    /// True for an event that must wait, because the client will send an earlier one again.
     fn holds_back(&self, conversation: Option<&ConversationIdentity>) -> bool {
         self.all || conversation.is_some_and(|one| self.conversations.contains(one))
     }
 
     fn note(&mut self, error: Option<&IntakeError>, conversation: Option<ConversationIdentity>) {
         match error {
+            // Causes in the gateway itself: later events would fail in the same way.
             Some(
                 IntakeError::Stopping
                 | IntakeError::Store(_)
@@ -158,6 +162,7 @@ impl PendingRetries {
                 | IntakeError::WorkspaceFull { .. }
                 | IntakeError::EndpointFull { .. },
             ) => self.all = true,
+            // Only the queue of this conversation is full.
             Some(IntakeError::QueueFull) => self.conversations.extend(conversation),
             _ => {}
         }

@@ -107,6 +107,7 @@ impl FromRequest<ApiState> for EventBody {
             "application/cloudevents-batch+json",
         );
         let known = [json, structured, batch].contains(&media_type.as_str());
+        // Binary events may have no data, thus no body and no type.
         let is_bare = is_binary && media_type.is_empty();
         if !known && !is_bare {
             let message = "send the event with `Content-Type: application/json`, or CloudEvents \
@@ -118,6 +119,7 @@ impl FromRequest<ApiState> for EventBody {
             return Ok(Self::Batch(batch));
         }
         let most = state.event_body_bytes;
+        // The reader's limit includes `raw`; `bounded` applies the exact limits after parsing.
         let body = read_json_of(request, state, event_body_limit(state)).await?;
         let top: &[PathStep] = match media_type.as_str() {
             one if one == structured => &[Member("data")],
@@ -148,6 +150,7 @@ impl FromRequest<ApiState> for EventBody {
         } else {
             (parse(&bytes)?, EventFormat::Envelope)
         };
+        // Two limits: only the first one counts the files.
         let told = format!("{most} bytes (limits.event_body_bytes)");
         bounded(whole, &event, most, &told)?;
         bounded(
@@ -163,6 +166,7 @@ impl FromRequest<ApiState> for EventBody {
 /// Rejects an envelope over the limit, not counting the raw payload.
 fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Result<(), ApiError> {
     let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
+    // `raw` is serialized only for an envelope over the limit.
     if bytes > most && bytes.saturating_sub(raw()) > most {
         let message = format!("an envelope has at most {told}; `raw` does not count");
         return Err(ApiError::too_large(message));
@@ -214,6 +218,7 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
         }
     };
     to_envelope(&attributes, data).map_err(|fault| match fault.pointer.as_str() {
+        // Attributes are members of the event itself; everything else comes from `data`.
         "/specversion" | "/id" | "/source" | "/type" | "/time" => fault,
         _ => explained(fault).under("/data"),
     })
@@ -222,6 +227,7 @@ fn from_structured(mut event: JsonObject) -> Result<EventEnvelope, Fault> {
 /// Adds to an unknown member of `data` what `data` holds.
 fn explained(fault: Fault) -> Fault {
     let is_member = fault.pointer.matches('/').count() == 1;
+    // Deeper members have objects of their own, which this advice does not describe.
     if !is_member || !fault.message.starts_with("unknown field") {
         return fault;
     }
@@ -240,6 +246,7 @@ fn attributes_of(headers: &HeaderMap) -> Result<Attributes, Fault> {
             (Some(value), None) => {
                 let fault = || Fault::new(format!("/{name}"), "is no percent-encoded UTF-8");
                 let value = std::str::from_utf8(value.as_bytes()).map_err(|_| fault())?;
+                // The HTTP binding of CloudEvents requires percent-encoding in header values.
                 let decoded = percent_decode_str(&unquoted(value))
                     .decode_utf8()
                     .map_err(|_| fault())?
@@ -285,6 +292,7 @@ fn unquoted(value: &str) -> Cow<'_, str> {
 
 /// The event id: escaped source and id, unique for each pair.
 fn event_id(attributes: &Attributes) -> String {
+    // Unescaped, two different pairs of source and id could form the same event id.
     let source = attributes.source.replace('%', "%25").replace('#', "%23");
     format!("{source}#{}", attributes.id)
 }
@@ -302,6 +310,7 @@ fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnv
     if let Some((name, _)) = required.iter().find(|(_, value)| value.is_empty()) {
         return Err(Fault::new(format!("/{name}"), "is required by CloudEvents"));
     }
+    // In `data`, they could contradict the attributes.
     for name in ["event_type", "event_id", "source", "event_time"] {
         if data.contains_key(name) {
             return Err(Fault::new(
@@ -319,6 +328,7 @@ fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnv
         data.insert("event_time".to_owned(), json!(parsed.timestamp()));
     }
     if let Some(subject) = &attributes.subject {
+        // The envelope requires a type, and CloudEvents have no attribute for it.
         let known = data
             .entry("subject")
             .or_insert_with(|| json!({"subject_type": "unknown"}));
@@ -326,6 +336,7 @@ fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnv
             known.insert("subject_id".to_owned(), json!(subject));
         }
     }
+    // Parsed from text, so that the checks and faults are those of a native envelope.
     parse_part(Value::Object(data).to_string().as_bytes())
 }
 

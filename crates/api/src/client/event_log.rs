@@ -120,6 +120,7 @@ pub(crate) async fn get_raw_payload(
         .find_raw_payload(&caller.workspace, &event_id)
         .await?;
     let payload = payload.ok_or_else(|| ApiError::not_found("raw payload of event", &event_id))?;
+    // The stored text is sent as it is, without parsing.
     Ok(([(CONTENT_TYPE, "application/json")], payload).into_response())
 }
 
@@ -141,6 +142,7 @@ pub(crate) async fn page_events(
     memory: &ResponseMemory,
 ) -> ApiResult<Page<AgentEventRecord>> {
     let limit = page_limit(part.limit)?;
+    // Part of the signature: a cursor is valid with the same filters only.
     let list = json!([
         "events",
         workspace.as_str(),
@@ -179,6 +181,7 @@ pub(crate) async fn page_events(
     let next = found.next.as_ref();
     Ok(Page {
         items,
+        // From the scan, not from the last item: a page without matches has a position, too.
         has_more: next.is_some(),
         next_cursor: next.map(|next| cursor(next.received_at, &next.event_id)),
         prev_cursor: None,

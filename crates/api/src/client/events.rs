@@ -142,6 +142,7 @@ pub(super) async fn accept_event(
             name_run(response.headers_mut(), run, &accepted.answer);
             response
         }
+        // An empty stream would look like a run without output.
         (None, _) if form == EventAnswer::Stream => return Err(no_stream(&accepted.answer)),
         _ => (StatusCode::ACCEPTED, Json(accepted.answer)).into_response(),
     };
@@ -153,7 +154,7 @@ pub(super) async fn accept_event(
     Ok(response)
 }
 
-/// An empty stream would look like a run without output.
+/// Error for a stream request whose event has no run.
 fn no_stream(answer: &EventAccepted) -> ApiError {
     let message = "no agent takes this event, so there is no run to stream; the event is stored. \
         `POST /v1/agents/dry-run` shows why, agent by agent";

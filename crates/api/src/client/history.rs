@@ -154,9 +154,10 @@ pub(crate) async fn search_conversation_history(
     Ok(Json(transcript.search(search.query, sound).await?))
 }
 
-/// In a query string the filters are parameters beside the query.
+/// In a query string the filters are parameters next to the query.
 fn in_query(mut faults: Vec<Fault>) -> Vec<Fault> {
     for fault in &mut faults {
+        // `/filters/roles` in a body is the parameter `roles` here.
         if let Some(plain) = fault.pointer.strip_prefix("/filters") {
             fault.pointer = plain.to_owned();
         }

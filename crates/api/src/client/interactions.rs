@@ -66,6 +66,7 @@ impl Interaction {
         let status = match &record.answered {
             Some(_) => "submitted",
             None if record.cancelled => "cancelled",
+            // The sweep closes expired interactions later; until then the time decides.
             None if record.is_closed || record.expires_at <= now_ms => "expired",
             None => "open",
         };
@@ -232,10 +233,12 @@ pub(crate) async fn link_interaction(
     let linked = LinkInteraction {
         workspace: workspace.clone(),
         id: record.id,
+        // Only the hash is stored, so that a copy of the database opens no links.
         token_sha256: sha256_hex(token.as_bytes()),
     };
     state.runs.store().write(linked).await?;
     let host = state.runs.keys().tokens.audience();
+    // The audience is the public URL with the path of the host API.
     let root = host.strip_suffix("/host/v1").unwrap_or(host);
     Ok(Json(InteractionLink {
         url: format!("{root}/v1/interactions/{token}"),
@@ -337,6 +340,7 @@ pub(super) async fn accept_answer(
         IntakeError::IdempotencyMismatch => already_submitted(),
         IntakeError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
         IntakeError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
+        // A newer link was created between authentication and this call.
         IntakeError::Unanswerable(Unanswerable::LinkReplaced) => {
             ApiError::unauthenticated().of_link()
         }
@@ -361,6 +365,7 @@ async fn submit(
                 let record = store
                     .interactions()
                     .find_interaction(workspace, &question.record.id);
+                // Read again: the submission has changed the status.
                 let record = record.await?;
                 let record = record
                     .ok_or_else(|| ApiError::not_found("interaction", &question.record.id))?;

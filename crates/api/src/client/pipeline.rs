@@ -87,6 +87,7 @@ pub(crate) async fn stream_pipeline_query(
 fn event_of(QueryBody { query, files }: QueryBody) -> ApiResult<(EventEnvelope, ExtractedFiles)> {
     let event_id = match identity(&query) {
         QueryIdentity::Own(id) => id,
+        // 128 bits of the digest: no two Queries share an id by chance.
         QueryIdentity::Scoped(parts) => format!("query:{}", &sha256_hex(parts.as_bytes())[..32]),
     };
     let event = to_event(&query, event_id);

@@ -47,6 +47,7 @@ pub(crate) async fn retry_run(
     let retried = state.runs.intake.retry(caller.sender(), run.id, trace);
     let retried = retried.await?;
     let run = caller.find_run(&state, retried.run_id).await?;
+    // Relative: a proxy may serve the gateway under another host.
     let url = HeaderValue::try_from(format!("/v1/runs/{}", retried.run_id));
     let mut headers: HeaderMap = url.into_iter().map(|url| (LOCATION, url)).collect();
     let status = if retried.replayed {

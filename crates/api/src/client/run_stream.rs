@@ -118,6 +118,7 @@ pub(super) fn stream_after(
 ) -> ApiResult<Response> {
     Ok(match stream_rest(run, after)? {
         StreamRest::Behind(after) => {
+            // Only for a stream that is opened: a 204 needs no slot.
             let place = state.stream_limit().enter(caller.key)?;
             stream_run(
                 state,

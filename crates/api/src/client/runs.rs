@@ -36,6 +36,7 @@ async fn views(
     runs: Vec<Run>,
 ) -> Result<Vec<AgentRun>, StoreError> {
     let repository = state.runs.store().runs();
+    // One query for the labels of all runs of the page.
     let labels = repository
         .find_run_labels(workspace, &runs, PREVIEW_READ)
         .await?;
@@ -215,6 +216,7 @@ pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64>
         return Ok(0);
     };
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    // `parse` would also accept a plus sign.
     let number = text.parse().ok().filter(|_| is_number);
     number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
 }
@@ -253,6 +255,7 @@ pub(crate) async fn list_run_rejections(
     let run = caller.find_run(&state, id).await?;
     let limit = page_limit(query.limit)?;
     let after = cursor(&headers, query.after.as_deref())?;
+    // An empty page would look like a run without rejections.
     if run.pruned_at.is_some() {
         return Err(cursor_expired(run.id, run.last_sequence));
     }
@@ -338,6 +341,7 @@ pub(crate) async fn get_run_authorization(
         };
         Ok(Json(explained).into_response())
     };
+    // Snapshots take megabytes to parse, so this runs on a blocking thread.
     Ok(with_permit(explain).await??)
 }
 

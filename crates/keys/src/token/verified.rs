@@ -11,8 +11,8 @@ use super::Claims;
 /// Maximum number of cached tokens.
 const MOST: usize = 16 * 1024;
 
-/// Keyed by the hash of the whole token. The cache belongs to one set of keys and is dropped with it, so that
-/// tokens of a withdrawn key go with the key.
+/// Keyed by the hash of the token. The cache belongs to one set of keys and is dropped with it, so that tokens of
+/// a withdrawn key go with the key.
 #[derive(Default)]
 pub(super) struct Verified(RwLock<HashMap<TokenHash, Arc<Claims>>>);
 
@@ -39,6 +39,7 @@ impl Verified {
         if known.len() >= MOST {
             known.retain(|_, claims| claims.exp > now);
         }
+        // No token has expired: start over, each token is then verified once more.
         if known.len() >= MOST {
             known.clear();
         }

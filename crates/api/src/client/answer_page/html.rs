@@ -50,6 +50,7 @@ pub(super) static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
 fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     let mut before = ' ';
+    // CR LF is one line break; a lone CR would appear as a code point.
     for character in text.replace("\r\n", "\n").chars() {
         let previous = std::mem::replace(&mut before, character);
         match character {
@@ -61,6 +62,7 @@ fn escaped(text: &str) -> String {
             '\n' | '\t' => html.push(character),
             hidden if is_hidden(hidden) || is_joiner(hidden) && !takes_joiner(previous) => {
                 let _ = write!(html, "[U+{:04X}]", u32::from(hidden));
+                // The code point is printed as text, so a joiner after it has nothing to join.
                 before = ' ';
             }
             shown => html.push(shown),
@@ -74,6 +76,7 @@ fn exact(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
+            // As references: parsers normalize raw line breaks in attributes.
             '&' | '<' | '>' | '"' | '\'' | '\r' | '\n' | '\t' => {
                 let _ = write!(html, "&#{};", u32::from(character));
             }
@@ -154,7 +157,7 @@ pub(super) fn notice(notice: PageNotice<'_>) -> String {
         ),
         PageNotice::AnsweredOtherwise => (
             "Already answered",
-            "This question was answered before, and the first answer stands. Your answer was not taken.",
+            "This question was answered before, and the first answer counts. Your answer was not taken."
         ),
         PageNotice::Expired => (
             "Expired",
@@ -162,7 +165,7 @@ pub(super) fn notice(notice: PageNotice<'_>) -> String {
         ),
         PageNotice::Cancelled => (
             "Cancelled",
-            "The run that asked was cancelled, and the question can no longer be answered.",
+            "The run of this question was cancelled, and the question can no longer be answered."
         ),
         PageNotice::NoLink => (
             "Link not valid",
@@ -186,7 +189,7 @@ pub(super) struct AnswerFormPage<'a> {
 }
 
 impl AnswerFormPage<'_> {
-    /// Renders the whole page.
+    /// Renders the complete page.
     pub(super) fn html(&self) -> String {
         let request = self.request;
         let mut body = format!("<h1>{}</h1>\n", escaped(&request.title));
@@ -221,6 +224,7 @@ impl AnswerFormPage<'_> {
             return;
         }
         body.push_str("<div class=\"faults\"><p>The answer was not taken:</p><ul>\n");
+        // Bounded, as in the JSON response.
         for fault in Fault::first(self.faults) {
             let place = fault.pointer.strip_prefix("/values/");
             let field = place.and_then(|id| {
@@ -299,6 +303,7 @@ impl AnswerFormPage<'_> {
             | InteractionFieldType::Number
             | InteractionFieldType::File => {
                 let kind = match field.kind {
+                    // Ends the attribute and begins the next; the literal contains no foreign text.
                     InteractionFieldType::Number => "number\" step=\"any",
                     _ => "text",
                 };

@@ -66,6 +66,7 @@ impl<'de> Deserialize<'de> for CappedList {
                 {
                     values.push(value);
                 }
+                // The rest is read for the syntax check; `IgnoredAny` allocates nothing.
                 while list.next_element::<IgnoredAny>()?.is_some() {}
                 Ok(CappedList(values))
             }
@@ -77,6 +78,7 @@ impl<'de> Deserialize<'de> for CappedList {
 
 /// JSON batch format: a list of structured events.
 fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, ApiError> {
+    // Bounds depth and number of values before anything is allocated for them.
     check_json_text(bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     let CappedList(list) = serde_json::from_slice(bytes).map_err(|error| {
         let fault = if error.is_data() {
@@ -97,9 +99,11 @@ fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, 
         match parse_part(text.get().as_bytes()).and_then(from_structured) {
             Ok(event) => {
                 let told = "1 MiB without its files";
+                // The limit of a single event, so that a batch admits no larger ones.
                 bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
                 batch.push(PostedEvent {
                     event,
+                    // All events share the files of the body; each refers to its own.
                     files: files.clone(),
                     form: EventFormat::Structured,
                     place,

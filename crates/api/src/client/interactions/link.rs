@@ -43,6 +43,7 @@ impl FromRequestParts<ApiState> for LinkCaller {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let source = ClientNetwork::of(parts);
         let now = state.runs.clock().now_seconds();
+        // Before the look-up: guessed tokens over the limit must not load the database.
         let _place = state.auth_rate_limit().pass(source, now).await?;
         let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
         let store = state.runs.store();
@@ -55,6 +56,7 @@ impl FromRequestParts<ApiState> for LinkCaller {
         {
             return Err(state.auth_rate_limit().refuse(source, now, || {}).of_link());
         }
+        // The record is dropped here and read again after the body, which may take long.
         let credential = CallerCredential::Link {
             token_sha256: token_sha256.clone(),
         };
