@@ -20,6 +20,7 @@ pub(super) fn cors(origins: &[String]) -> CorsLayer {
         .map(|origin| origin.as_bytes().to_vec())
         .collect();
     let allows = move |origin: &HeaderValue, request: &http::request::Parts| {
+        // The host API is for runners: no web page has a reason to call it.
         request.uri.path().starts_with("/v1/") && origins.iter().any(|one| one == origin.as_bytes())
     };
     let own = HeaderName::from_static;
@@ -37,6 +38,7 @@ pub(super) fn cors(origins: &[String]) -> CorsLayer {
             own("last-event-id"),
             own("traceparent"),
         ])
+        // Scripts see only safelisted headers without this list.
         .expose_headers([
             CONTENT_RANGE,
             LOCATION,

@@ -22,10 +22,11 @@ pub(crate) async fn discard_body(frames: &mut BodyDataStream) {
         while let Some(Ok(frame)) = frames.next().await {
             match room.checked_sub(frame.len()) {
                 Some(left) => room = left,
+                // The client sends more than the limit: the connection closes.
                 None => return,
             }
         }
     };
-    // Give up after the timeout.
+    // After the timeout, the rest stays unread and the connection closes.
     let _ = tokio::time::timeout(DISCARD_TIMEOUT, reading).await;
 }

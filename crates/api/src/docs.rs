@@ -29,7 +29,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Documents of the page, in files of their own: the whole document has more routes of runners than of clients.
+/// Documents of the page, in files of their own: the full document has more routes of runners than of clients.
 const CLIENT_FILE: &str = "gateway.json";
 const HOST_FILE: &str = "host.json";
 
@@ -54,6 +54,7 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 /// Routes of the page and its files. They are not part of the API document.
 pub(super) fn page() -> Router<ApiState> {
     Router::new()
+        // Relative: a proxy may serve the gateway under a path prefix.
         .route("/", get(async || Redirect::temporary("docs/")))
         // Relative file names on the page need the trailing slash.
         .route("/docs", get(async || Redirect::permanent("docs/")))
@@ -85,6 +86,7 @@ fn index() -> Response {
 }
 
 fn file(name: &str) -> Response {
+    // Serialized once: the documents do not change while the process runs.
     static CLIENT: LazyLock<Bytes> = LazyLock::new(|| serialized(&client_document()));
     static HOST: LazyLock<Bytes> = LazyLock::new(|| serialized(&host_document()));
     match name {
@@ -102,6 +104,7 @@ fn file(name: &str) -> Response {
 fn embedded(name: &str) -> Option<SwaggerFile<'static>> {
     let found = serve(name, Arc::clone(&CONFIG));
     let mut file = found.expect("our settings are JSON and the files are UTF-8")?;
+    // Not every client accepts gzip, and these files are rarely loaded.
     if file.gzpipped {
         let mut unpacked = Vec::new();
         let read = GzDecoder::new(&*file.bytes).read_to_end(&mut unpacked);

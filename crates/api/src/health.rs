@@ -33,6 +33,7 @@ pub(super) async fn healthz() -> Json<Health> {
     (status = 503, description = "Shutting down, or the database does not respond or accepts no writes", body = Health)))]
 pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
     let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
+    // First: a draining gateway may still have a healthy database.
     if state.runs.stopping().is_cancelled() {
         return unready("stopping");
     }

@@ -98,20 +98,23 @@ pub(crate) async fn stream_by_link(
     headers: HeaderMap,
     request: Parts,
 ) -> ApiResult<Response> {
-    // A preview of the link must not use it up.
+    // HEAD, as sent for previews of a link, must not open it.
     if method != Method::GET {
         return Err(no_method());
     }
     let source = ClientNetwork::of(&request);
     let now = state.runs.clock().now_seconds();
+    // Before the look-up: guessed tokens over the limit must not load the database.
     let _place = state.auth_rate_limit().pass(source, now).await?;
     let opened = open(&state, &token, &headers).await?;
     let refuse = || state.auth_rate_limit().refuse(source, now, || {}).of_link();
     let (link, run) = opened.ok_or_else(refuse)?;
     Ok(match stream_rest(&run, cursor(&headers, None)?)? {
         StreamRest::Behind(after) => {
+            // Counts against the key that created the link, so that links do not add streams.
             let slot = state.stream_limit().enter(link.key)?;
             let owner = (&link.workspace, link.key);
+            // `Joining` sends an `id` first: an EventSource that lost the connection early resumes from there.
             stream_run(&state, owner, run.id, WatchFrom::Joining(after), slot)
         }
         StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
@@ -120,6 +123,7 @@ pub(crate) async fn stream_by_link(
 
 /// Opens or resumes the stream of a valid link. `None`: the link is not valid.
 async fn open(
+    // The key is checked at each opening: its revocation ends the links that it created.
     state: &ApiState,
     token: &str,
     headers: &HeaderMap,
@@ -139,11 +143,12 @@ async fn open(
     let Some(run) = run.filter(|_| is_valid) else {
         return Ok(None);
     };
-    // Nor must the fetch of a page.
+    // Loading the link as a page must not open it, either.
     if !wants_stream(headers) {
         let message = "send `Accept: text/event-stream`, as an EventSource does";
         return Err(ApiError::invalid_argument(message));
     }
+    // An EventSource sends this header when it resumes, and a second reader does not.
     let is_open = if stored.is_opened {
         headers.contains_key("last-event-id")
     } else {
@@ -153,6 +158,7 @@ async fn open(
             at,
             audit: audit(&link, "open", at),
         };
+        // The write decides: of two openings at the same time, one succeeds.
         store.write(open).await?
     };
     Ok(is_open.then_some((link, run)))

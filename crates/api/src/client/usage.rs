@@ -80,6 +80,7 @@ impl Used {
 
 /// Sum over all resources.
 fn sum_of(usage: &[UsageOfRun]) -> Used {
+    // Summed in integers and converted once: sums of floats would show rounding errors.
     let sum = |of: fn(&UsageOfRun) -> u64| usage.iter().map(of).sum::<u64>();
     let tokens = usage.iter().map(|usage| usage.tokens);
     let tokens = tokens.fold(TokenParts::default(), TokenParts::plus);

@@ -36,6 +36,7 @@ pub(super) fn page() -> &'static str {
 /// HTML of a page of `docs/`. Comments are left out.
 fn rendered(markdown: &str) -> String {
     let mut events: Vec<Event<'_>> = Parser::new_ext(markdown, Options::ENABLE_TABLES)
+        // Comments of the Markdown file would appear in the source of the page.
         .filter(|event| !matches!(event, Event::Html(_) | Event::InlineHtml(_)))
         .collect();
     name_headings(&mut events);
@@ -51,6 +52,7 @@ fn name_headings(events: &mut [Event<'_>]) {
         match &events[place] {
             Event::Start(Tag::Heading { .. }) => start = Some(place),
             Event::End(TagEnd::Heading(_)) => {
+                // The Markdown parser opens a heading before it closes one.
                 let Some(begin) = start.take() else { continue };
                 let name = anchor(&text(&events[begin..place]));
                 if let Event::Start(Tag::Heading { id, .. }) = &mut events[begin] {

@@ -19,6 +19,7 @@ const MESSAGE_CHARS: usize = 2000;
 const ID_CHARS: usize = 200;
 
 fn cut(mut message: String) -> String {
+    // By characters: a cut by bytes could split one.
     if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS) {
         message.truncate(end);
     }
@@ -80,6 +81,7 @@ impl ApiError {
 
     /// The same for absent objects and for objects of other workspaces. `id`: as the caller wrote it.
     pub(crate) fn not_found(kind: &str, id: impl Display) -> Self {
+        // The id may be any text from the URL.
         let id: String = id.to_string().chars().take(ID_CHARS).collect();
         Self::new(
             StatusCode::NOT_FOUND,
@@ -168,7 +170,7 @@ impl ApiError {
     }
 
     pub(crate) fn internal() -> Self {
-        let message = "the gateway failed; its log says why";
+        let message = "the gateway failed; its log has the cause";
         Self {
             retryable: true,
             ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, "runtime_error", message)
@@ -216,10 +218,12 @@ impl IntoResponse for ApiError {
         let (status, retry_after_seconds) = (self.status, self.retry_after_seconds);
         let content_range = self.content_range.take();
         let (_, error) = self.into_parts();
+        // APIs with an error format of their own build their body from this extension.
         let refused = ErrorExtension(error.clone());
         let mut response = (status, Json(ErrorBody { error })).into_response();
         response.extensions_mut().insert(refused);
         let headers = response.headers_mut();
+        // RFC 9110 requires the challenge with each 401.
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

@@ -26,8 +26,8 @@ pub(crate) fn append_limit_exceeded() -> ApiError {
 
 /// Earlier appended results of the run are still pending.
 pub(crate) fn appends_pending() -> ApiError {
-    let message = "earlier appended results of this run are still being processed and may write state; try again as \
-        soon as `Retry-After` says";
+    let message = "earlier appended results of this run are still being processed and may write state; try again \
+        after `Retry-After` seconds";
     ApiError::unavailable(message).with("reason", json!("appended_results_wait"))
 }
 

@@ -75,6 +75,7 @@ impl From<UploadError> for ApiError {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 Self::new(status, "rate_limited", message).with("reason", json!("run_artifacts"))
             }
+            // As for a token of a run that has ended: the caller learns nothing else.
             UploadError::RunEnded => Self::unauthenticated(),
             UploadError::Expired => slow_body(),
             UploadError::BlobStore(error) => error.into(),

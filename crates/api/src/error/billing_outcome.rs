@@ -11,7 +11,7 @@ pub(crate) enum BillingOutcome {
     Nothing,
     /// The request and the received answer. The answer was read to its end.
     Received,
-    /// The request and the received part of an answer. If no part was received, the whole reservation counts:
+    /// The request and the received part of an answer. If no part was received, the full reservation counts:
     /// the provider may continue and bill it.
     Unconfirmed,
     /// The answer exceeded the read limit.
@@ -23,12 +23,14 @@ impl ApiError {
     pub(crate) fn billing_outcome(&self) -> BillingOutcome {
         let reason = self.details.get("reason").and_then(Value::as_str);
         match (self.code, reason) {
+            // The rest of the answer was not read, so its size is unknown.
             (_, Some("upstream_too_large")) => BillingOutcome::AllReserved,
             // A shutdown aborts calls after they were sent.
             (
                 _,
                 Some("upstream_broken" | "upstream_malformed" | "upstream_timeout" | "stopping"),
             )
+            // These end a call whose request was sent: the provider may bill it.
             | ("cancelled" | "deadline_exceeded" | "unauthenticated", _) => {
                 BillingOutcome::Unconfirmed
             }

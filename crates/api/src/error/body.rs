@@ -34,7 +34,7 @@ pub(crate) fn chunked_twice() -> ApiError {
 
 pub(crate) fn unknown_transfer_coding() -> ApiError {
     let message =
-        "`Transfer-Encoding` must be `chunked` alone; send the body without other codings";
+        "`Transfer-Encoding` must be `chunked` and no other; send the body without other codings";
     let status = StatusCode::NOT_IMPLEMENTED;
     ApiError::new(status, "invalid_argument", message)
 }

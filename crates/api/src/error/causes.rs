@@ -30,7 +30,7 @@ impl From<UpstreamError> for ApiError {
             UpstreamError::RateLimited { retry_after } => {
                 answer.retry_after_seconds = Some(seconds_of(retry_after));
             }
-            // The provider is overloaded.
+            // 503 and 529 mean that the provider is overloaded, so its `Retry-After` counts.
             UpstreamError::Failing {
                 status: status @ (503 | 529),
                 retry_after,
@@ -52,6 +52,7 @@ impl From<UpstreamError> for ApiError {
 }
 
 fn seconds_of(wait: Option<Duration>) -> u32 {
+    // At least one second: with 0, clients would retry at once.
     let seconds = wait.map_or(1, |wait| wait.as_secs().max(1));
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
@@ -83,6 +84,7 @@ impl From<AbortReason> for ApiError {
     fn from(over: AbortReason) -> Self {
         match over {
             AbortReason::Cancelled => Self::cancelled(),
+            // The token of an ended run is as invalid as any other.
             AbortReason::Ended => Self::unauthenticated(),
             AbortReason::Deadline => Self::deadline_exceeded(),
             AbortReason::Stopping => IntakeError::Stopping.into(),
@@ -140,6 +142,7 @@ impl From<IntakeError> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
+        // A reached memory budget is no fault of the store, and is not logged as one.
         if let StoreError::OverBudget(over) = error {
             return over.into();
         }
@@ -147,6 +150,7 @@ impl From<StoreError> for ApiError {
             error = &error as &dyn std::error::Error,
             "a request failed in the store"
         );
+        // All cases by name: a new one must be classified here.
         match error {
             StoreError::Db(_)
             | StoreError::Sqlite(_)

@@ -29,10 +29,10 @@ impl From<AwaitError> for ApiError {
     fn from(error: AwaitError) -> Self {
         match error {
             AwaitError::Unknown => {
-                super::routing::no_such("this run has asked no such interaction")
+                super::routing::no_such("this run has no interaction with this id")
             }
             AwaitError::NotAwaited => {
-                let message = "this interaction was asked without `await: true`: its answer comes as an event, \
+                let message = "this interaction was created without `await: true`: its answer comes as an event, \
                     in a run of its own";
                 Self::conflict("not_awaited", message)
             }

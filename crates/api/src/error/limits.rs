@@ -6,14 +6,14 @@ use serde_json::json;
 use super::api_error::ApiError;
 
 pub(crate) fn rate_limited() -> ApiError {
-    let message = "this run calls too often; wait as long as `Retry-After` says";
+    let message = "this run calls too often; retry after `Retry-After` seconds";
     ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message).retryable_after(1)
 }
 
 /// The address has sent too many wrong credentials.
 pub(crate) fn refused_too_often() -> ApiError {
-    let message = "too many credentials from this address were refused; send a valid one, and not \
-                   sooner than `Retry-After` says";
+    let message = "too many credentials from this address were refused; send a valid one after \
+                       `Retry-After` seconds";
     ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
         .with("reason", json!("refused_too_often"))
         .retryable_after(10)
@@ -35,6 +35,7 @@ pub(crate) fn host_calls_full() -> ApiError {
 pub(crate) fn over_budget(message: String, seconds: Option<u32>) -> ApiError {
     let refused = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
         .with("reason", json!("budget"));
+    // A budget without a window never resets, so a retry has no sense.
     match seconds {
         Some(seconds) => refused.retryable_after(seconds),
         None => refused,

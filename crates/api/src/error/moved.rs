@@ -11,6 +11,7 @@ impl ApiError {
             return self;
         };
         let moved = to(at);
+        // `faults` begins the message with the pointer of the first fault.
         if let Some(rest) = self.message.strip_prefix(at)
             && !at.is_empty()
         {

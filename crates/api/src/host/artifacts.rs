@@ -80,11 +80,13 @@ pub(super) async fn find(
         resource: id.get(..id.len().min(64)).unwrap_or("artifact"),
         operation: operation.as_str(),
     };
+    // Evaluated before the other cases, because files of the own event need no grant.
     let granted = caller.grant.snapshot.artifacts(operation);
     if let Some(file) = state.runs.artifacts.granted_file(&caller.grant, id) {
         let (host_call, ()) = caller.begin(state, call, Ok::<_, NotGranted>(())).await?;
         return Ok((host_call, file));
     }
+    // Only without a grant: with it, the query below covers these files.
     if granted.is_err()
         && let Some(found) = state
             .runs
@@ -102,6 +104,7 @@ pub(super) async fn find(
         .artifact_of_run(&caller.grant, id)
         .await
     {
+        // One query for all reasons, so that the response does not show which of them applies.
         Ok(Some(found)) => Ok((host_call, found)),
         Ok(None) => host_call.end(Err(ApiError::not_found("artifact", id))),
         Err(error) => host_call.end(Err(error.into())),
@@ -150,10 +153,12 @@ pub(crate) async fn read_artifact(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let (call, found) = find(&caller, &state, ArtifactOperation::Read, &id).await?;
+    // After `find`: the size of the artifact is known from its metadata only.
     let part = match ServedRange::of(&headers, &found.metadata) {
         Ok(part) => part,
         Err(refused) => return call.end(Err(refused)),
     };
+    // Ends with the run: a runner must not read longer than its token is valid.
     let opened = call.within(state.runs.artifacts.read_artifact(&found, part.range()));
     match opened.await {
         Ok(bytes) => {
@@ -175,6 +180,7 @@ fn counted(
     // The client does not poll after the last byte, so end the call now.
     let call = match left {
         0 => {
+            // The response is under way; the failure is in the audit log.
             let _ = call.end(Ok(()));
             None
         }
@@ -199,6 +205,7 @@ fn counted(
             Ok(None) => None,
             Err(error) => {
                 let io_error = std::io::Error::other(error.message().to_owned());
+                // The response is under way; the error ends its stream.
                 let _ = call.end::<()>(Err(error));
                 Some((Err(io_error), (None, bytes, left)))
             }

@@ -91,6 +91,7 @@ pub(super) async fn start(
     };
     let permission = caller.grant.snapshot.agent(&agent_id);
     let agent = caller.granted(state, call, permission).await?;
+    // The snapshot is data from the store: its id may be unreadable.
     let agent: AgentId = agent
         .agent_id
         .parse()
@@ -101,6 +102,7 @@ pub(super) async fn start(
         .start_child(&caller.grant, agent, request, caller.trace_parent);
     let id = started.await?;
     let workspace = &caller.grant.run.workspace;
+    // Read from the store: a repeated request gets a run that may have ended.
     let run = runs.store().runs().find_run(workspace, id).await?;
     shown(id, run)
 }
@@ -117,6 +119,7 @@ async fn find(
     action: &'static str,
     id: RunId,
 ) -> ApiResult<Run> {
+    // Looked up before the audit: the entry records if the run was visible.
     let found = state.runs.children.find_child(&caller.grant, id).await?;
     let name = id.to_string();
     let call = AuditedCall {
@@ -171,6 +174,7 @@ pub(super) async fn follow(
         .children
         .await_child(&caller.grant, run, wait)
         .await?;
+    // Reserved after the wait, so that waiting calls hold no memory.
     let output = run.output.as_ref().map_or(0, |output| output.get().len());
     caller.answer.reserve(output)?;
     shown(id, Some(run))
@@ -222,6 +226,7 @@ pub(super) async fn cancel(
     reason: Option<String>,
 ) -> ApiResult<ChildRun> {
     let run = find(caller, state, "child_run_cancel", id).await?;
+    // Codes of the gateway's own causes; a runner must not pretend one of them.
     let reason = reason.filter(|reason| !is_reserved_code(reason));
     match state
         .runs

@@ -54,14 +54,17 @@ pub(super) async fn read_event(
     let generation = caller.grant.snapshot.generation;
     let events_after = generation.map(|generation| generation.events_after);
     let record = record.filter(|record| {
+        // Without a key, two runs outside conversations would compare equal.
         let same_talk = run.conversation_key.is_some()
             && record.conversation_key == run.conversation_key
+            // A restarted conversation hides the events before.
             && record.event_seq > events_after;
         record.event_id == run.event_id || same_talk
     });
     let refusal = record
         .is_none()
         .then_some("no such event is visible to this run");
+    // An event that exists but is not visible gets the same response as an absent one.
     caller.record(state, call, refusal).await?;
     let record = record.ok_or_else(|| ApiError::not_found("event", event_id))?;
     Ok(view(&run.workspace, record, None)?)

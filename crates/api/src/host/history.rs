@@ -63,8 +63,8 @@ pub(crate) async fn page_history(
     Ok(Json(read_page(&caller, &state, query).await?))
 }
 
-/// Returns the conversation that a request names, unless it is the run's own. An id alone names the own one if the
-/// ids are equal.
+/// Returns the conversation that a request names, unless it is the run's own. An id without bot and thread names the
+/// own one if the ids are equal.
 fn other_conversation(
     snapshot: &AuthorizationSnapshot,
     [conversation_id, bot_id, thread_id]: [Option<String>; 3],
@@ -97,6 +97,7 @@ async fn readable<'a>(
             caller.record(state, call, None).await?;
             (Some(other), 0)
         }
+        // With a grant for the own conversation only, the denial says so; without any, the next case answers.
         Some(_) if asked.is_ok() => return caller.refuse_foreign(state, call).await,
         _ => {
             let own = caller.own_conversation_if_any(state, call, asked, None);

@@ -76,6 +76,7 @@ pub(crate) async fn retrieve(
     let permission = snapshot.knowledge_base(kb_id, KnowledgeOperation::Retrieve);
     let (mut host_call, _granted) = caller.begin(state, call, permission).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
+    // Held by the call until its end.
     let place = state.runs.calls.begin_retrieval(&caller.grant);
     if let Err(refused) = host_call.keep(place, FULL) {
         return host_call.end(Err(refused));
@@ -83,6 +84,7 @@ pub(crate) async fn retrieve(
     let embedding = state.knowledge.embedding_model(kb_id);
     let embedding = embedding.and_then(|id| state.models.find(id).ok());
     let spend = Spend::of_retrieval(kb_id, &query.query_text, embedding);
+    // Before the provider is called: the reservation bounds what concurrent calls can spend.
     let paid = match host_call.reserve(spend).await {
         Ok(paid) => paid,
         Err(refused) => return host_call.end(Err(refused)),
@@ -94,6 +96,7 @@ pub(crate) async fn retrieve(
     let found = host_call
         .within(state.knowledge.retrieve(&base, query, &paid))
         .await;
+    // Also after an error: the embedding may have been paid.
     host_call.count_paid(&paid);
     let found = found.map(|results| RetrievalResults { results });
     if let Ok(found) = &found {

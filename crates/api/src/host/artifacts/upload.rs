@@ -27,6 +27,7 @@ pub(super) async fn store(
     body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
     let permission = caller.grant.snapshot.artifacts(ArtifactOperation::Create);
+    // Audited here only if denied; otherwise the entry follows with the size.
     if permission.is_err() {
         caller.granted(state, CALL, permission).await?;
     }
@@ -42,8 +43,10 @@ pub(super) async fn store(
             return Err(refused);
         }
     };
+    // An upload must not last longer than its run.
     let time = UPLOAD_TIMEOUT.min(state.runs.aborts.time_left(&caller.grant));
     if let Err(error) = read(&mut upload, body, time).await {
+        // In one transaction with the removal, so that each upload has an audit entry.
         let audit = caller.audit_entry(state, CALL, Some(error.message()), 0);
         upload.give_up(Some(audit)).await?;
         return Err(error);
@@ -54,6 +57,7 @@ pub(super) async fn store(
         event_id: Some(run.event_id.clone()),
     };
     let audit = |size| {
+        // Infallible on 64 bits; the audit needs no exact size beyond.
         let bytes = usize::try_from(size).unwrap_or(usize::MAX);
         Some(caller.audit_entry(state, CALL, None, bytes))
     };
