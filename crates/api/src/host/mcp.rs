@@ -131,6 +131,7 @@ async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiRe
     let (mut parts, body) = request.into_parts();
     let sent_json = media_type(&parts.headers) == "application/json";
     let accept = parts.headers.get(ACCEPT);
+    // Clients that send no `Accept` or any type get JSON; the SDK would refuse them.
     if accept.is_none_or(|accept| accept == "*/*") {
         let both = HeaderValue::from_static("application/json, text/event-stream");
         parts.headers.insert(ACCEPT, both);
@@ -139,6 +140,7 @@ async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiRe
     *whole.extensions_mut() = parts.extensions.clone();
     let bytes = read_json(whole, state).await?;
     if sent_json {
+        // The SDK has no bound on depth and number of values.
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
     }
     Ok(McpRequest {
@@ -148,7 +150,7 @@ async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiRe
     })
 }
 
-/// Handles a message by the SDK. `turn` is the run of a message that reads the whole catalog.
+/// Handles a message by the SDK. `turn` is the run of a message that reads the complete catalog.
 async fn speak<F: ServerHandler + Clone>(
     face: F,
     message: McpRequest,
@@ -170,6 +172,7 @@ async fn speak<F: ServerHandler + Clone>(
     );
     let response = match turn {
         Some(McpCaller { caller, state }) => {
+            // The SDK serializes the catalog inside of `handle`, thus the complete future runs on a blocking thread.
             let runtime = Handle::current();
             let answering = move |_: &Grant| runtime.block_on(service.handle(request));
             of_run(caller, state, answering).await?
@@ -179,7 +182,7 @@ async fn speak<F: ServerHandler + Clone>(
     Ok(response.map(Body::new))
 }
 
-/// Whether the SDK rejected the request before it was a JSON-RPC message.
+/// True if the SDK rejected the request before it was a JSON-RPC message.
 fn is_refused(response: &Response) -> bool {
     let is_json = response
         .headers()
@@ -188,7 +191,7 @@ fn is_refused(response: &Response) -> bool {
     response.status().is_client_error() && !is_json
 }
 
-/// Whether the response contains the whole catalog of the run. True if unknown.
+/// True if the response contains the complete catalog of the run, or if this is unknown.
 fn is_of_catalog(message: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct McpRequest<'a> {
@@ -203,6 +206,7 @@ fn is_of_catalog(message: &[u8]) -> bool {
         name: Option<Cow<'a, str>>,
     }
     let Ok(McpRequest { method, params }) = serde_json::from_slice(message) else {
+        // An unreadable message takes the slow path, where the SDK rejects it.
         return true;
     };
     match method.as_deref() {
@@ -222,6 +226,7 @@ async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
         StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
         status => status,
     };
+    // Bounded: the SDK may quote the message.
     let body = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
     let body = body.unwrap_or_default();
     let body = String::from_utf8_lossy(&body);
@@ -290,11 +295,13 @@ impl RunMcpServer {
             name,
         };
         let result = calling.call(arguments, None).await?;
+        // Looked up after the call: the call has checked the grant.
         let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
         let returns_mcp_results = tool
             .source
             .as_deref()
             .is_some_and(|source| source.starts_with("mcp:"));
+        // Without this, a model would see an MCP result nested in another one.
         Ok(if returns_mcp_results {
             original_result(result)
         } else {
@@ -356,6 +363,7 @@ fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
     let code = match error.code() {
         "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
         "unauthenticated" | "cancelled" => ErrorCode::INVALID_REQUEST,
+        // The model can act on these: with a protocol error, clients hide the message from it.
         _ => {
             let (_, error) = error.into_parts();
             let AgentApiError { message, .. } = &error;

@@ -113,6 +113,7 @@ async fn create_message(
             "must be the maximum of tokens of the answer",
         ));
     }
+    // Before the call begins: these faults use no permit and no budget.
     check_thread(&body)?;
     check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
     let betas = betas_of(&headers, &caller);
@@ -137,18 +138,18 @@ async fn create_message(
     Ok(Json(call.end(response)?).into_response())
 }
 
-/// Refuses a conversation that the server would keep. By this code, clients send the whole conversation instead.
+/// Refuses a conversation that the server would store. By this code, clients send the full conversation instead.
 fn check_thread(body: &JsonObject) -> ApiResult<()> {
     if body.get("thread").is_none_or(Value::is_null) {
         return Ok(());
     }
     let message =
-        "must be absent: the gateway keeps no threads; send the whole conversation as messages";
+        "must be absent: the gateway stores no threads; send the full conversation as messages";
     let refused = ApiError::invalid("/thread", message);
     Err(refused.with("error_code", json!("thread_unsupported_request")))
 }
 
-/// Creates a whole message.
+/// Creates a complete message.
 async fn answer(
     provider_request: &MessagesInvocation<'_>,
     call: &mut HostCall,
@@ -166,6 +167,7 @@ async fn answer(
             let bytes = relay
                 .message(&mut message)
                 .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
+            // Counted before the result is checked further: the provider bills it in any case.
             call.say(bytes);
             call.count(relay.usage());
             Value::Object(message)
@@ -180,6 +182,7 @@ async fn answer(
             })?
         }
     };
+    // The size as sent, for the audit.
     call.add_bytes(message.to_string().len());
     Ok(message)
 }
@@ -209,6 +212,7 @@ async fn stream(
             }
         }
     };
+    // A failure before the first event still has an HTTP status of its own.
     match beginning.await {
         Ok((items, conversion)) => {
             let frames = frames(MessageEventStream::new(call, items, conversion, heartbeat));
@@ -248,7 +252,7 @@ async fn count_message_tokens(
         permit: _permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Json<Value>> {
-    // A count needs no thread, and its client could not go on without one.
+    // A count needs no thread, and its client could not continue without one.
     request.remove("thread");
     let id = named_model(&request)?;
     let operation = ModelOperation::CountTokens;
@@ -260,6 +264,7 @@ async fn count_message_tokens(
     let permission = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, permission).await?;
     let model = state.models.find(&id)?;
+    // The same check as for a call, so that a counted request can be sent.
     provider_request::check(&request, model)?;
     let tokens = provider_request::prompt_tokens(model, &request);
     Ok(Json(json!({"input_tokens": tokens})))
@@ -310,6 +315,7 @@ fn shown(models: &Models, model: &ModelResource) -> Value {
     let known = models.find(id).ok();
     let window = known.and_then(|known| known.context_window_tokens);
     let max_tokens = known.and_then(|known| known.max_output_tokens);
+    // The format requires a date.
     json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": window, "max_tokens": max_tokens})
 }

@@ -76,6 +76,7 @@ pub(super) async fn begin_call<'a>(
     };
     let permission = caller.grant.snapshot.model(id, operation).map(drop);
     let (mut call, ()) = caller.begin(state, call, permission).await?;
+    // Held by the call until its end.
     let place = state.runs.calls.begin_model_call(&caller.grant);
     if let Err(refused) = call.keep(place, FULL) {
         return call.end(Err(refused));
@@ -103,6 +104,7 @@ pub(crate) async fn list_granted_models(
         resource: "models",
         operation: "list",
     };
+    // The list is part of the token's grant, so no permission is checked.
     caller.record(&state, call, None).await?;
     Ok(Json(ModelList {
         models: caller.grant.snapshot.resources.models.clone(),
@@ -159,6 +161,7 @@ impl ModelInvocation<'_> {
     ) -> ApiResult<LlmInvokeResult> {
         let (body, _images) = self.prepare(call, request).await?;
         let completion = call.within(self.model.provider.complete(body)).await?;
+        // Counted before the answer is read: the provider bills it in any case.
         call.say(said_bytes(&completion, "message"));
         call.count(domain::chat::usage_of(&completion));
         let response = answer(&completion, request.remove_think);
@@ -274,6 +277,7 @@ fn frames(
                 )
             }
             None => {
+                // The last frame has the final chunk and the usage, because clients stop after `is_final`.
                 let (mut call, reader) = *stream_state;
                 let (last, usage) = reader.finish();
                 call.count(usage.clone());
@@ -351,8 +355,8 @@ pub(crate) fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiRes
     if let Some(effort) = request.reasoning_level.and_then(ReasoningLevel::effort) {
         body.insert("reasoning_effort".to_owned(), json!(effort));
     }
-    check_urls(&body, |url| model.check_fetch_url(url))
-        .map_err(|fault| ApiError::faults(&[fault]))?;
+    // Providers in the operator's network fetch from inside of it, so URLs must pass the egress rules.
+    check_urls(&body, |url| model.check_place(url)).map_err(|fault| ApiError::faults(&[fault]))?;
     Ok(body)
 }
 

@@ -62,6 +62,7 @@ pub(super) async fn call(
     arguments: &JsonObject,
 ) -> ApiResult<CallToolResult> {
     let arguments: Arguments = read_arguments(arguments)?;
+    // The id is written to the audit log before it is looked up.
     if arguments.agent.len() > MAX_ID_BYTES {
         return Err(ApiError::invalid("/agent", "must be an agent of this run"));
     }
@@ -82,10 +83,11 @@ pub(super) async fn call(
         .await
         .map_err(|error| error.moved(named_here))?;
     while !child.status.is_terminal() {
-        // The loop ends at the latest with this run's deadline.
+        // The loop ends at the latest with this run's deadline. Each wait is short, so that proxies see traffic.
         let began = Instant::now();
         child = child_runs::follow(caller, state, child.run_id, MAX_WAIT_SECONDS).await?;
         let waited = began.elapsed() >= Duration::from_secs(MAX_WAIT_SECONDS);
+        // An early end of the wait is no timeout: the gateway stops, or the run was cancelled.
         if !child.status.is_terminal() && !waited {
             return Err(wait_aborted(state));
         }
@@ -104,6 +106,7 @@ fn wait_aborted(state: &ApiState) -> ApiError {
 
 /// Maps a pointer of the request to the tool argument.
 fn named_here(pointer: &str) -> String {
+    // Clients know the argument names of the tool only.
     let pointer = pointer.replacen("/input", "/prompt", 1);
     pointer.replacen("/agent_id", "/agent", 1)
 }

@@ -149,7 +149,7 @@ impl OwnTool {
             .with_annotations(ToolAnnotations::new().read_only(self.is_read_only()))
     }
 
-    /// Whether the tool has no effects.
+    /// True if the tool has no effects.
     pub(super) fn is_read_only(self) -> bool {
         self != Self::ChildRun
     }
@@ -188,10 +188,10 @@ impl OwnTool {
                 }),
             ),
             Self::WaitForInteraction => (
-                "Waits for a person's answer to a question that this run has asked, and reads it.",
+                "Waits for a person's answer to a question of this run, and reads it.",
                 json!({
                     "interaction_id": {"type": "string", "maxLength": MAX_INTERACTION_ID,
-                        "description": "The id that the question was asked under."},
+                        "description": "The id of the question."},
                     "wait_seconds": {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS,
                         "description": "How long to wait. `open` in the result: call again."},
                 }),
@@ -231,6 +231,7 @@ impl OwnTool {
                 to_json(&page).map(structured)
             }
             Self::RetrieveKnowledge => {
+                // Part of the path on the REST route, so the query type does not have it.
                 let mut query = arguments;
                 let Some(Value::String(kb_id)) = query.remove("kb_id") else {
                     let message = "must be a knowledge base of this run";
@@ -243,6 +244,7 @@ impl OwnTool {
             Self::WaitForInteraction => {
                 let query: InteractionQuery = read_arguments(&arguments)?;
                 let (id, wait) = (query.interaction_id, query.wait_seconds);
+                // The wait holds no catalog permit: only messages that read the catalog run under one.
                 let answer = interactions::read_answer(caller, state, &id, wait).await?;
                 to_json(&answer).map(structured)
             }
@@ -267,11 +269,13 @@ fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
             AssetType::Models => to_json(&resources.models)?,
             AssetType::Tools if query.include_schemas => to_json(&resources.tools)?,
             AssetType::Tools => {
+                // Schemas take most of the bytes, and a model reads them once.
                 let tools = resources.tools.iter().map(without_schema);
                 to_json(&tools.collect::<Vec<_>>())?
             }
             AssetType::KnowledgeBases => to_json(&resources.knowledge_bases)?,
             AssetType::Skills => to_json(&resources.skills)?,
+            // Absent instead of empty: most runs have no agents, and the list costs tokens.
             AssetType::Agents if resources.agents.is_empty() => continue,
             AssetType::Agents => to_json(&resources.agents)?,
         };

@@ -118,11 +118,13 @@ pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     (status = 429, description = "Too many wrong tokens from this address, or the run's call rate is too high", body = ErrorBody),
     (status = 504, description = "The run is past its deadline", body = ErrorBody)))]
 async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> ApiResult<Response> {
+    // As an unknown route, so that scans do not find a disabled server.
     if !state.shared_mcp {
         return Err(no_route());
     }
     let mut message = read_message(request, &TokenInBody).await?;
     let sent_json = message.sent_json;
+    // Before the SDK reads the message: its errors and logs may quote it.
     let called = SharedToolCall::take(&mut message)?;
     let caller = match &called {
         Some(called) => called.caller(&mut message.parts, &state).await?,
@@ -148,7 +150,7 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
 /// A tool call without its token.
 struct SharedToolCall {
     token: String,
-    /// The response contains the run's whole catalog.
+    /// The response contains the run's complete catalog.
     reads_catalog: bool,
 }
 
@@ -166,15 +168,18 @@ impl SharedToolCall {
         let token = arguments.and_then(|arguments| arguments.as_object_mut()?.remove(RUN_TOKEN));
         let token = match token {
             Some(Value::String(token)) if token.len() <= MAX_TOKEN_CHARS => token,
+            // Continues with an empty token, so that all invalid tokens cost and look the same.
             _ => String::new(),
         };
         let rest = value.to_string();
+        // A model may have copied the token into another argument.
         if !token.is_empty() && rest.contains(&token) {
             let why =
                 "holds the value of run_token in another place, where it would leave the gateway";
             return Err(ApiError::invalid("/params", why));
         }
         let reads_catalog = value["params"]["name"] == OwnTool::ListAssets.name();
+        // The length has changed with the removed token.
         message.parts.headers.remove(CONTENT_LENGTH);
         message.bytes.bytes = rest.into();
         Ok(Some(Self {
@@ -187,6 +192,7 @@ impl SharedToolCall {
     async fn caller(&self, parts: &mut Parts, state: &ApiState) -> ApiResult<Option<RunCaller>> {
         match run_of_token(parts, &self.token, state).await {
             Ok(caller) => Ok(Some(caller)),
+            // The response is a tool error: platforms show those to the model, and hide HTTP errors.
             Err(error) if error.code() == "unauthenticated" => Ok(None),
             Err(error) => Err(error),
         }
@@ -210,6 +216,7 @@ impl ServerHandler for SharedMcpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let tools = TOOLS.map(SharedTool::described).to_vec();
+        // Without a token: platforms list the tools before a run exists.
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -306,6 +313,7 @@ impl SharedTool {
             }
             Self::CallTool => {
                 let query: CallQuery = read_arguments(&arguments)?;
+                // The same audit, grants and limits as on the REST route.
                 let face = RunMcpServer(Arc::clone(caller));
                 face.call_granted(&query.tool_name, query.parameters).await
             }

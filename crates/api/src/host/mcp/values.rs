@@ -20,6 +20,7 @@ pub(super) fn to_json<T: Serialize>(value: &T) -> ApiResult<Value> {
 /// Parses the arguments of a tool call. Errors name the argument.
 pub(super) fn read_arguments<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
     let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
+    // From text, so that faults have the pointer of the argument.
     parse(&text)
 }
 
@@ -30,6 +31,7 @@ pub(super) fn structured(value: Value) -> CallToolResult {
         other => other.to_string(),
     };
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    // MCP allows only objects as structured content.
     result.structured_content = value.is_object().then_some(value);
     result
 }

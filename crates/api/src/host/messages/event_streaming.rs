@@ -62,6 +62,7 @@ impl MessageEventStream {
     /// Returns the next frames and the rest of the stream.
     async fn next(mut self) -> (Bytes, Option<Self>) {
         let Ok(item) = tokio::time::timeout(self.heartbeat, self.items.next()).await else {
+            // The item is not lost: `next` of the stream is cancel-safe, and the next frame waits for it again.
             return (frame(&json!({"type": "ping"})), Some(self));
         };
         match item {
@@ -86,6 +87,7 @@ impl MessageEventStream {
             }
         };
         self.call.add_bytes(frames.len());
+        // `message_stop` ends the answer; a provider may keep the connection open.
         if is_over {
             let _ = self.call.end(Ok(()));
             return (frames, None);
@@ -99,12 +101,14 @@ impl MessageEventStream {
             EventConversion::Written(writer) => writer.has_finished(),
             EventConversion::Relayed(relay) => relay.has_finished(),
         };
+        // Without this, a cut answer would look complete to the client.
         if !has_finished {
             let cut = "the stream ended before the answer did".to_owned();
             return self.fail(UpstreamError::Malformed(cut).into());
         }
         let events = match self.conversion {
             EventConversion::Written(writer) => writer.finish().0,
+            // The provider closed the stream after the final delta and without its last event.
             EventConversion::Relayed(_) => vec![json!({"type": "message_stop"})],
         };
         let frames = frames_of(&events);
@@ -131,6 +135,7 @@ pub(super) fn frames(
         Some(event_streaming?.next().await)
     });
     frames
+        // An empty chunk would end nothing, but some clients parse it as an event.
         .filter(|frames| std::future::ready(!frames.is_empty()))
         .map(Ok)
 }

@@ -66,6 +66,7 @@ impl MessagesInvocation<'_> {
     ) -> ApiResult<(PreparedMessages, Vec<MemoryPermit>)> {
         let Self { model, id, .. } = self;
         check(&body, model)?;
+        // The order matters: images are inlined in `body` before its tokens are counted.
         let mut found = sources(&mut body);
         self.check_urls(&found)?;
         let permits = self.with_images(&mut found).await?;
@@ -81,6 +82,7 @@ impl MessagesInvocation<'_> {
             let spend = chat_spend(id, model, prompt_tokens, &chat);
             (PreparedMessages::Chat(chat), spend)
         };
+        // After the images, because the reservation needs the final request.
         call.reserve(spend).await?;
         Ok((prepared, permits))
     }
@@ -88,6 +90,7 @@ impl MessagesInvocation<'_> {
     /// Builds the request for a provider with this API, and its upper bound. Reasoning counts within
     /// `max_tokens`, unless its budget is larger: then it may span several answers and counts in addition.
     fn spend(&self, prompt_tokens: u64, mut body: JsonObject) -> (WireRequest, Spend) {
+        // The token count of a document is unknown, so the complete context window is reserved.
         let window = if has_document(&mut body) {
             self.model.window()
         } else {

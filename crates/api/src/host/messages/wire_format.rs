@@ -52,7 +52,7 @@ struct MessagesErrorDetail {
     details: JsonObject,
 }
 
-/// Whether a request is for this API.
+/// True if a request is for this API.
 pub(crate) fn is_at(uri: &Uri) -> bool {
     uri.path().starts_with(PREFIX)
 }
@@ -66,14 +66,17 @@ pub(crate) fn normalize_credential(headers: &mut HeaderMap) -> ApiResult<()> {
     let Some(key) = keys.next() else {
         return Ok(());
     };
+    // Proxies choose differently between two headers.
     if keys.next().is_some() {
         return Err(ApiError::unauthenticated());
     }
     let bearer = [b"Bearer ", key.as_bytes()].concat();
     let mut bearer = HeaderValue::from_bytes(&bearer).map_err(|_| ApiError::unauthenticated())?;
+    // Keeps the key out of debug output.
     bearer.set_sensitive(true);
     headers.remove(API_KEY);
     match headers.get(AUTHORIZATION) {
+        // Two credentials: an intermediary could have checked the other one.
         Some(sent) if *sent != bearer => Err(ApiError::unauthenticated()),
         Some(_) => Ok(()),
         None => {
@@ -105,6 +108,7 @@ fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Respons
     let mut response = (status, Json(body)).into_response();
     let headers = response.headers_mut();
     for (name, value) in answer.headers() {
+        // These belong to the body that is replaced.
         if *name != CONTENT_LENGTH && *name != CONTENT_TYPE {
             headers.insert(name, value.clone());
         }

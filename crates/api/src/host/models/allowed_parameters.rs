@@ -60,6 +60,7 @@ const TOOL_FIELDS: [&str; 3] = ["type", "strict", "cache_control"];
 pub(in crate::host) fn check_parameters(body: &JsonObject, opened: &[String]) -> Result<(), Fault> {
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
     for (name, value) in body {
+        // Null counts as absent: many clients send all fields of their type.
         if !value.is_null() && !ALLOWED_FIELDS.contains(&name.as_str()) && !is_opened(name) {
             let message = "is not allowed; the operator can allow it by `extra_members` of the model's [[model_providers]]";
             return Err(Fault::new(format!("/{}", escaped(name)), message));
@@ -88,7 +89,7 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
         if kind.is_some_and(|kind| !kind.as_str().is_some_and(of_ours)) {
             return fault("/type");
         }
-        // Some servers accept a built-in tool by its name alone.
+        // Some servers accept a built-in tool by its name, without a type.
         let values = members.iter().filter(|(_, value)| !value.is_null());
         let mut others =
             values.filter(|(name, _)| !of_ours(name) && !TOOL_FIELDS.contains(&name.as_str()));

@@ -1,4 +1,4 @@
-//! The JSON body of model requests. It repeats what models and tools said, so characters that no JSON parser or
+//! The JSON body of model requests. It repeats text of models and tools, so characters that no JSON parser or
 //! database accepts become U+FFFD: one of them must not end a conversation.
 
 use std::borrow::Cow;
@@ -31,6 +31,7 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         let sender = request.extensions().get::<Sender>().copied();
         let sender = sender.ok_or_else(ApiError::unauthenticated)?;
         let bytes = max_body_bytes(request.headers());
+        // Taken before the body is read: the announced length counts.
         let mut permit = match state.model_memory().take(sender, bytes) {
             Ok(permit) => permit,
             Err(refused) => {
@@ -42,13 +43,16 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
         // The body already has a permit of this budget.
         request.extensions_mut().remove::<BodyMemory>();
         let bytes = json_bytes(request, state).await?;
+        // The announced length was an upper bound.
         permit.shrink(bytes.len());
         let text = repair_json_text(&bytes);
         if let Cow::Owned(repaired) = &text {
+            // The repaired copy and the original exist at the same time.
             permit.grow_to(bytes.len() + repaired.len())?;
             tolerated(Peer::Runner, "text_repaired", "a model request");
         }
         let value = parse(&text)?;
+        // The texts are freed; the parsed value counts as the size of its text.
         permit.shrink(bytes.len());
         Ok(Self { value, permit })
     }
