@@ -114,6 +114,7 @@ pub(crate) async fn create_chat_completion(
         return Err(ApiError::invalid("/messages", "must be a list"));
     }
     check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
+    // Before the stream begins: later, this fault would have no status of its own.
     if body
         .get("stream_options")
         .is_some_and(|options| !options.is_object() && !options.is_null())
@@ -135,6 +136,7 @@ pub(crate) async fn create_chat_completion(
         )
         .await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
+        // The model name of the provider is a detail of the operator's configuration.
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
         call.say(said_bytes(&completion, "message"));
@@ -183,7 +185,7 @@ async fn stream_chat(
 /// Input of a completion.
 pub(in crate::host) struct CompletionInput<'a> {
     pub(in crate::host) body: JsonObject,
-    /// Texts for the provider beside the body.
+    /// Texts that the provider gets in addition to the body.
     pub(in crate::host) beside: &'a [String],
 }
 
@@ -204,8 +206,10 @@ pub(in crate::host) async fn prepare(
     let checked = check_parameters(&body, &model.extra_members)
         .and_then(|()| check_urls(&body, |url| model.check_fetch_url(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
-    let mut body = model.completion_body(body);
+    let mut body = model.asked_to_complete(body);
+    // Before images are inlined: their data must not count as text.
     let spend = spend(id, model, &mut body, beside);
+    // Before the reservation: unreadable images must not reserve a budget.
     let images = with_images(caller, state, &mut body).await?;
     call.reserve(spend).await?;
     Ok((body, images))
@@ -236,11 +240,13 @@ fn frames(
                     complete(&mut chunk, &id, "chat.completion.chunk");
                     call.count(domain::chat::usage_of(&chunk));
                     call.say(said_bytes(&chunk, "delta"));
+                    // A stream without a finish reason was cut, even if the connection ended normally.
                     has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)
                         .map(|chunk| chunk_frame(&chunk))
                         .unwrap_or_default();
                     call.add_bytes(frame.len());
+                    // The last item: without the call, the next poll ends the stream.
                     return Some((frame, (chunks, Some(call), id, has_finished)));
                 }
                 Some(Err(failed)) => failure(call, failed),
@@ -261,7 +267,7 @@ fn frames(
         .map(Ok)
 }
 
-/// Whether a choice ends with this chunk.
+/// True if a choice ends with this chunk.
 fn finishes(chunk: &JsonObject) -> bool {
     let choices = chunk.get("choices").and_then(Value::as_array);
     let mut choices = choices.into_iter().flatten();
@@ -332,6 +338,7 @@ pub(crate) async fn create_embeddings(
     };
     let operation = ModelOperation::Invoke;
     let (mut call, model) = begin_call(&caller, &state, "models_embed", &id, operation).await?;
+    // Without `within`: `embed` ends each of its batches with the run.
     let (vectors, usage) = match embed(&mut call, model, &id, &texts, &mut permit).await {
         Ok(embedded) => embedded,
         Err(failed) => return call.end(Err(failed)),

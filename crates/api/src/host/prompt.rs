@@ -27,6 +27,7 @@ pub(crate) async fn get_prompt(
         resource: "prompt",
         operation: "get",
     };
+    // A missing grant is a 404, because most events have no prompt.
     let granted = caller.grant.snapshot.prompt_get();
     let refusal = granted.err().map(|refused| refused.to_string());
     caller.record(&state, call, refusal.as_deref()).await?;

@@ -136,6 +136,7 @@ async fn count_response_tokens(
     let permission = caller.grant.snapshot.model(&id, operation).map(drop);
     caller.granted(&state, call, permission).await?;
     let model = state.models.find(&id)?;
+    // The items of earlier turns count, too.
     let turn = Turn::of(&caller, &state, &mut request)?;
     let responses_request =
         read_request(&request, &id, ProviderApi::Responses, &model.extra_members);

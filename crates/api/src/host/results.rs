@@ -103,6 +103,7 @@ pub(crate) fn sequenced_results(
     let mut sequenced_results: Vec<(u64, String)> = Vec::with_capacity(results.len());
     for (index, raw) in results.iter().enumerate() {
         let place = format!("/results/{index}");
+        // Checked here, so that a runner learns of it while it can still correct the result.
         let envelope: Result<AppendedEnvelope<'_>, _> = serde_json::from_str(raw.get());
         let Ok(envelope) = envelope else {
             return Err(ApiError::invalid(place, "must be an AgentRunResult"));
@@ -112,7 +113,7 @@ pub(crate) fn sequenced_results(
         }
         let pointer = format!("{place}/sequence");
         let Some(sequence) = envelope.sequence.as_u64().filter(|sequence| *sequence > 0) else {
-            let message = "must be a whole number from 1 on: it says which result this is";
+            let message = "must be an integer from 1 on: the position of this result";
             return Err(ApiError::invalid(pointer, message));
         };
         if sequenced_results
@@ -139,10 +140,12 @@ pub(crate) fn sequenced_results(
 fn read(body: &Bytes) -> ApiResult<AppendBody> {
     let repaired = repair_json_text(body);
     if matches!(repaired, Cow::Borrowed(_)) {
+        // The usual case: nothing to repair, and no copy.
         return parse_raw(body);
     }
     let sound: AppendBody = parse_raw(&repaired)?;
     tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
+    // The original text is stored if it is valid UTF-8, because processing repairs it with a record.
     Ok(serde_json::from_slice(body).unwrap_or(sound))
 }
 
@@ -179,6 +182,7 @@ pub(crate) async fn append_results(
     SequencedResults(results): SequencedResults,
 ) -> ApiResult<Json<AppendedResults>> {
     let bytes = results.iter().map(|(_, raw)| raw.len()).sum();
+    // Stored in the transaction of the results: a crash must not separate them.
     let audit = caller.audit_entry(&state, RESULTS, None, bytes);
     let appended = state
         .runs
@@ -191,7 +195,9 @@ pub(crate) async fn append_results(
         ResultsAppended::Gap { expected } => Err(sequence_gap(expected)),
         ResultsAppended::Conflict { sequence } => Err(sequence_conflict(sequence)),
         ResultsAppended::Full => Err(append_limit_exceeded()),
+        // Audited here, since the transaction has written nothing.
         ResultsAppended::NotAsync => Err(audited_not_deferred(&caller, &state, RESULTS).await?),
+        // The terminal result may have been accepted before; its response was lost.
         ResultsAppended::RunEnded => Err(ApiError::unauthenticated()),
     }
 }

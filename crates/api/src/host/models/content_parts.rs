@@ -41,7 +41,7 @@ const CALL_TEXT_FIELDS: [&str; 6] = [
     "parameters",
     "input_schema",
 ];
-/// Those of `CALL_TEXT_FIELDS` whose whole value is model text.
+/// Those of `CALL_TEXT_FIELDS` whose complete value is model text.
 const CALL_TEXT_OBJECTS: [&str; 4] = ["function", "custom", "parameters", "input_schema"];
 /// An image URL, or an object with it.
 const IMAGE: &str = "image_url";
@@ -61,6 +61,7 @@ pub(in crate::host) fn check_urls(
     may_fetch: impl Fn(&str) -> Result<(), EgressError>,
 ) -> Result<(), Fault> {
     walk(body, &|_, name, text| {
+        // Files in the operator's account belong to no run, so an id could read those of another user.
         if name == FILE_ID {
             let message =
                 "is a file that the provider keeps, which is not the run's; send its data";
@@ -77,9 +78,9 @@ pub(in crate::host) fn check_urls(
     })
 }
 
-/// Whether the body refers to content of unbounded token count: a document, video or audio by URL, by id, or as
-/// data other than images and text. Citations (`annotations`) in earlier answers do not count, because providers
-/// do not read them.
+/// True if the body refers to content of unbounded token count: a document, video or audio by URL, by id, or as data
+/// other than images and text. Citations (`annotations`) in earlier answers do not count, because providers do not
+/// read them.
 pub(in crate::host) fn has_document(body: &JsonObject) -> bool {
     let found = walk(body, &|member, name, text| {
         if member != "annotations" && is_document(name, text) {
@@ -99,6 +100,7 @@ fn is_document(name: &str, text: &str) -> bool {
     }
     let is_image = name == IMAGE;
     match beginning.strip_prefix("data:") {
+        // The content decides, because a request could declare a PDF as an image.
         Some(_) if data_of_url(text).starts_with(PDF) => true,
         Some(kind) if kind.starts_with("image/") => false,
         // As an image it would be counted as one.
@@ -206,6 +208,7 @@ fn walk_part(
 
 fn is_url(name: &str, text: &str) -> bool {
     let beginning: String = text.trim_start().chars().take(INLINE_CHARS).collect();
+    // Schemes are not case-sensitive.
     let beginning = beginning.to_ascii_lowercase();
     let is_inline = INLINE.iter().any(|scheme| beginning.starts_with(scheme));
     let is_named = name == "url" || name.ends_with("_url");
@@ -214,12 +217,13 @@ fn is_url(name: &str, text: &str) -> bool {
     !is_inline && (is_named || is_opaque || starts_like_url(text, !DATA.contains(&name)))
 }
 
-/// Whether a text starts like a URL: `scheme:/`, a scheme of [`SCHEMES`] with a colon, or optionally `//`. One URL
-/// may be within another, as in `view-source:http:`. Like URL parsers, this skips leading blanks, tabs and line
-/// ends, and accepts backslashes.
+/// True if a text starts like a URL: `scheme:/`, a scheme of [`SCHEMES`] with a colon, or optionally `//`. One URL may
+/// be within another, as in `view-source:http:`. Like URL parsers, this skips leading blanks, tabs and line ends, and
+/// accepts backslashes.
 fn starts_like_url(text: &str, may_lack_scheme: bool) -> bool {
     let read = text.chars().filter(|letter| !"\t\n\r".contains(*letter));
     let read = read.skip_while(|letter| *letter <= ' ');
+    // Bounded, also for nested schemes: texts may be megabytes.
     let beginning: String = read
         .take(40)
         .map(|letter| if letter == '\\' { '/' } else { letter })
@@ -260,6 +264,7 @@ pub(in crate::host) fn without_data<T>(
     let mut non_text = NonTextContent::default();
     let mut taken = Vec::new();
     for (kind, data) in data_of(body) {
+        // A text that is no inline data stays: as a URL it is counted as text.
         let is_inline = INLINE.iter().any(|scheme| data.starts_with(scheme));
         match kind {
             InlineDataKind::Image => non_text.images += 1,
@@ -269,6 +274,7 @@ pub(in crate::host) fn without_data<T>(
         taken.push(takes.then(|| std::mem::take(data)));
     }
     let looked = looking(body);
+    // The order is that of the first pass: `looking` gets a shared reference.
     for ((_, data), taken) in data_of(body).into_iter().zip(taken) {
         if let Some(taken) = taken {
             *data = taken;

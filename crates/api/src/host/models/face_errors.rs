@@ -27,6 +27,7 @@ pub(in crate::host) fn set_retry_hint(response: &mut Response, error: &AgentApiE
     let wait = headers.get(RETRY_AFTER);
     let wait = wait.and_then(|wait| wait.to_str().ok()?.parse::<u64>().ok());
     let is_budget = error.details.get("reason").and_then(Value::as_str) == Some("budget");
+    // A window that resets later than this is for a later run, not for a retry of the client.
     let is_spent = is_budget && wait.is_none_or(|wait| wait > BUDGET_WAIT);
     let hint = if error.retryable && !is_spent {
         "true"

@@ -55,6 +55,7 @@ impl Images {
         url: &str,
     ) -> ApiResult<String> {
         let at = |refused: ApiError| refused.with("pointer", json!(pointer));
+        // One permit an image, so their number is that of the images.
         if self.permits.len() == MAX_IMAGES {
             let message = format!("must be one of at most {MAX_IMAGES} artifacts of a request");
             return Err(ApiError::invalid(pointer, message));
@@ -106,6 +107,7 @@ impl Image {
     ) -> ApiResult<Self> {
         let (mut call, found) = find(caller, state, ArtifactOperation::Read, id).await?;
         let (mime_type, size) = (essence(&found.metadata.mime_type), found.metadata.size);
+        // The size is known from the metadata, so the permit is taken before a byte is read.
         let permit = check(&mime_type, size, max_bytes).and_then(|bytes| {
             // Base64 needs a third more.
             let budget = state.model_memory();
@@ -137,6 +139,7 @@ async fn read_exactly(
     let mut all = Vec::new();
     let mut bytes = std::pin::pin!(bytes);
     while let Some(part) = bytes.try_next().await? {
+        // The file in the store has changed since its metadata was written.
         if (all.len() + part.len()) as u64 > size {
             return Err(ArtifactStoreError::Gone);
         }

@@ -16,12 +16,12 @@ const MODELS: BudgetSpec = BudgetSpec {
     ),
     endpoint_full: (
         "model_bytes_of_endpoint",
-        "other large requests to models by runs of the same endpoint fill its share of the gateway's memory for them; wait as \
-         long as `Retry-After` says, or send less",
+        "other large requests to models by runs of the same endpoint fill its share of the gateway's memory for them; \
+         retry after `Retry-After` seconds, or send less",
     ),
     full: (
         "model_bytes",
-        "other large requests to models fill the gateway's memory for them; wait as long as `Retry-After` says, or \
+        "other large requests to models fill the gateway's memory for them; retry after `Retry-After` seconds, or \
          send less",
     ),
 };

@@ -83,6 +83,7 @@ pub(crate) async fn embed_texts(
         json_of(&Embeddings { vectors, usage })
     };
     let embedded = embedded.await;
+    // The answer may be larger than the request, so it leaves under the permit of the request.
     call.end(embedded).map(|json| permit.answer(json))
 }
 
@@ -99,6 +100,7 @@ async fn rerank(
     let texts = request.documents.iter().chain([&request.query]);
     call.reserve(reading_spend(id, model, texts.chain(&beside)))
         .await?;
+    // At least one: providers reject a `top_n` of 0.
     let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
     body.extend(object(
         json!({"query": request.query, "documents": request.documents, "top_n": top}),
@@ -153,12 +155,15 @@ fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a St
 fn ranking(answer: &JsonObject, count: usize, top: u64) -> Result<RerankResults, UpstreamError> {
     let malformed = || UpstreamError::Malformed("a ranking without known places".to_owned());
     let results = answer
+        // Servers use both names.
         .get("results")
         .or_else(|| answer.get("data"))
         .ok_or_else(malformed)?;
     let mut results: Vec<protocol::model::RerankResult> =
         serde_json::from_value(results.clone()).map_err(|_| malformed())?;
+    // Not all providers sort.
     results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
+    // An index out of range, or twice, would address a wrong document at the runner.
     let mut seen = std::collections::BTreeSet::new();
     if results
         .iter()

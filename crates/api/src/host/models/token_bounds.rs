@@ -42,7 +42,7 @@ fn check_number(
         return Ok(());
     }
     let (least, max) = range.into_inner();
-    let message = format!("must be a whole number from {least} to {max}");
+    let message = format!("must be an integer from {least} to {max}");
     Err(Fault::new(pointer, message))
 }
 
@@ -53,7 +53,7 @@ pub(in crate::host) fn prompt_texts(body: &JsonObject) -> Vec<String> {
     texts.map(|(_, value)| value.to_string()).collect()
 }
 
-/// Bytes of generated text in a chunk, or in one `message` of a whole answer. This includes reasoning and tool
+/// Bytes of generated text in a chunk, or in one `message` of a complete answer. This includes reasoning and tool
 /// arguments in any field.
 pub(in crate::host) fn said_bytes(answer: &JsonObject, member: &str) -> usize {
     let choices = answer.get("choices").and_then(Value::as_array);
@@ -80,14 +80,14 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-/// The upper bound of a completion: prompt and answer. The body is checked and in the provider's form. With a
-/// document the whole context window counts, because its token count is unknown.
+/// The upper bound of a completion: prompt and answer. The body is checked and in the provider's form.
 pub(in crate::host) fn chat_spend(
     id: &str,
     model: &Model,
     prompt_tokens: u64,
     body: &JsonObject,
 ) -> Spend {
+    // The token count of a document is unknown, so the complete context window counts.
     let window = if has_document(body) {
         model.window()
     } else {
@@ -117,6 +117,7 @@ pub(in crate::host) fn reserved(of_model: Option<u64>, answers: u64, upper_bound
 fn answers_of(body: &JsonObject) -> u64 {
     let answers = ANSWERS.into_iter();
     let answers = answers.filter_map(|key| body.get(key).and_then(Value::as_u64));
+    // `best_of` generates more answers than it returns, so the larger number counts.
     answers.max().unwrap_or(1)
 }
 

@@ -61,6 +61,7 @@ impl EmbeddingResponse<'_> {
         if !self.as_base64 {
             return Encoded::Float(vector);
         }
+        // Little-endian 32-bit floats, as OpenAI's clients decode them.
         let bytes: Vec<u8> = vector.iter().flat_map(|part| part.to_le_bytes()).collect();
         Encoded::Base64(STANDARD.encode(bytes))
     }

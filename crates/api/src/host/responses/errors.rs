@@ -19,6 +19,7 @@ pub(in crate::host) async fn in_openai_form(response: Response) -> Response {
     let body = openai_error(status, error.clone());
     let mut converted = (status, Json(body)).into_response();
     let headers = response.headers().iter();
+    // These belong to the body that is replaced.
     let headers = headers.filter(|(name, _)| ![CONTENT_LENGTH, CONTENT_TYPE].contains(name));
     for (name, value) in headers {
         converted.headers_mut().insert(name, value.clone());

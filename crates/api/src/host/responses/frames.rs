@@ -51,8 +51,9 @@ struct AnsweringCall {
 }
 
 impl AnsweringCall {
-    /// Ends the call after a whole answer. `last`: its last event.
+    /// Ends the call after a complete answer. `last`: its last event.
     fn end(self, last: Option<&Value>, unsent_reasoning: Option<String>) {
+        // Stored before the client sees the end: its next request may refer to this answer at once.
         if let (Some(turn), Some(last)) = (self.turn, last) {
             turn.keep(&last["response"], unsent_reasoning);
         }
@@ -69,6 +70,7 @@ impl StreamingResponse {
         let turn = self.turn;
         let (items, stream_state, begun) = match self.events {
             ResponseEvents::Written { chunks, mut writer } => {
+                // Sent before the first chunk, so that clients know the id while the provider thinks.
                 let begun = frames(&writer.begin());
                 call.add_bytes(begun.len());
                 let items = call.while_live(chunks).boxed();
@@ -132,6 +134,7 @@ fn written(
         }
         Some(Err(failed)) => failed,
         None if writer.has_finished() => {
+            // Read before `finish` consumes the writer.
             let unsent = writer.unsent_reasoning();
             let events = writer.finish();
             let frames = frames(&events);
@@ -166,6 +169,7 @@ fn passed(
             match end {
                 None => return (frames, ResponseStreamState::Passed(answering, passing)),
                 Some(AnswerEnd::Whole) => answering.end(Some(&event), None),
+                // The event reports the failure already, so no further event follows.
                 Some(AnswerEnd::Failed(message)) => {
                     let failed = UpstreamError::Faulty(message).into();
                     let _ = answering.call.end::<()>(Err(failed));
@@ -202,6 +206,7 @@ pub(super) fn too_large() -> ApiError {
 /// Encodes events as server-sent events named by their type.
 fn frames(events: &[Value]) -> Bytes {
     let frames = events.iter().map(|event| {
+        // A line break in the name would corrupt the stream.
         let name = event["type"].as_str().unwrap_or("message");
         format!("event: {name}\ndata: {event}\n\n")
     });

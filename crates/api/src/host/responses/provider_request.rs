@@ -49,7 +49,7 @@ enum AnswerConversion {
 }
 
 impl ResponsesInvocation<'_> {
-    /// Creates a whole response.
+    /// Creates a complete response.
     pub(super) async fn whole(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Value> {
         let PreparedResponse {
             body,
@@ -76,7 +76,9 @@ impl ResponsesInvocation<'_> {
                 writer.whole(&completion).map_err(|_| too_large())?
             }
         };
+        // The size as sent, for the audit.
         call.add_bytes(response.to_string().len());
+        // A later request must not continue a failed answer.
         if let Some(turn) = turn.filter(|_| response["status"] != "failed") {
             turn.keep(&response, unsent);
         }
@@ -120,6 +122,7 @@ impl ResponsesInvocation<'_> {
     ) -> ApiResult<PreparedResponse> {
         let turn = Turn::of(self.caller, self.state, &mut request)?;
         let prepared = self.prepare_turn(call, request, &turn).await;
+        // Pointers refer to the resolved request until here, which the client does not know.
         let mut prepared = prepared.map_err(|failed| failed.moved(|at| turn.pointer(at)))?;
         prepared.turn = turn.stored;
         Ok(prepared)
@@ -146,6 +149,7 @@ impl ResponsesInvocation<'_> {
         let mut responses_request = read_request(&request, id, target, opened)
             .map_err(|fault| ApiError::faults(&[fault]))?;
         self.report_left_out(turn.owner, &responses_request);
+        // Moved, not cloned: a body has megabytes.
         let body = std::mem::take(&mut responses_request.chat);
         check_token_limits(&body)
             .map_err(|fault| ApiError::faults(&[responses_request.fault(fault)]))?;
@@ -212,6 +216,7 @@ pub(super) fn input_tokens(model: &Model, responses_request: &ResponsesRequest) 
     };
     let messages: Vec<_> = items("messages").map(message).collect();
     let tools: Vec<_> = items("tools").filter_map(tool).collect();
+    // Messages and tools are counted by the model's tokenizer above.
     let mut others = responses_request.chat.clone();
     for counted in ["messages", "tools"] {
         others.remove(counted);
@@ -231,6 +236,7 @@ fn message(chat: &Value) -> Message {
         }
     }
     let text = chat.to_string();
+    // An item of an unknown form counts as text, which is an upper bound.
     serde_json::from_value(chat).unwrap_or_else(|_| Message::text("user", text))
 }
 

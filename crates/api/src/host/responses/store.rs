@@ -1,7 +1,7 @@
 //! Responses of live runs, for later requests that refer to them or to their items.
 //!
 //! In the memory of this process: a request that reaches another replica does not find them, and its client sends
-//! the items themselves. The newest responses of a run are kept until its deadline.
+//! the items themselves. The newest responses of a run are stored until its deadline.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,6 +87,7 @@ impl ResponseStore {
         let Some(response) = StoredResponse::of(answered) else {
             return;
         };
+        // Larger than a run may have: storing it would evict everything else.
         if response.item_bytes() > RUN_BYTES {
             return;
         }
@@ -95,6 +96,7 @@ impl ResponseStore {
         let newest = stored.newest;
         let run = stored.run(owner);
         run.newest = newest;
+        // The difference is booked, because `evict` below also changes it.
         let before = run.bytes;
         run.bytes += response.bytes();
         run.responses.push_back(response);
@@ -107,6 +109,7 @@ impl ResponseStore {
     /// Replaces the references in `input` by the items of the run's responses. Unknown references stay.
     pub(super) fn resolve(&self, owner: ResponseOwner, input: &mut Value) {
         let items = input.as_array_mut().into_iter().flatten();
+        // Without references, which is most requests, the lock is not taken.
         let mut references = items.filter(|item| reference_of(item).is_some()).peekable();
         if references.peek().is_none() {
             return;
@@ -131,7 +134,7 @@ impl ResponseStore {
         let run = stored.runs.get(&owner.run)?;
         let mut turns = Vec::new();
         let mut next = Some(id);
-        // A response refers to an older one, so the search goes on from there.
+        // A response refers to an older one, so the search continues from there.
         let mut older = run.responses.iter().rev();
         while let Some(id) = next {
             let response = older.find(|response| response.id == id)?;
@@ -140,6 +143,7 @@ impl ResponseStore {
         }
         let mut items = Vec::new();
         for response in turns.into_iter().rev() {
+            // A part of the conversation would be worse than an error: the client then sends all items.
             let input: Vec<Value> = serde_json::from_str(response.input.as_deref()?).ok()?;
             items.extend(input);
             let output = response.items.iter();
@@ -163,6 +167,7 @@ impl ResponseStore {
 impl StoredRuns {
     fn run(&mut self, owner: ResponseOwner) -> &mut StoredRun {
         let second = owner.now.div_euclid(1000);
+        // At most once a second: this visits all runs.
         if std::mem::replace(&mut self.tidied, second) != second {
             self.runs.retain(|_, run| run.deadline_at >= owner.now);
             self.bytes = self.runs.values().map(|run| run.bytes).sum();
@@ -181,6 +186,7 @@ impl StoredRuns {
     /// Removes responses of other runs until the rest fits.
     fn evict(&mut self, current: RunId) {
         while self.bytes > PROCESS_BYTES {
+            // The current run has its own bound, and its newest response must stay.
             let others = self.runs.iter().filter(|(id, _)| **id != current);
             let Some(oldest) = others.min_by_key(|(_, run)| run.newest).map(|(id, _)| *id) else {
                 return;
@@ -193,6 +199,7 @@ impl StoredRuns {
 
 impl StoredRun {
     fn evict(&mut self) {
+        // Inputs first: items stay available for references.
         let mut responses = self.responses.iter_mut();
         while self.bytes > RUN_BYTES
             && let Some(response) = responses.next()

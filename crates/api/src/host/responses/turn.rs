@@ -52,6 +52,7 @@ impl Turn {
         let run = &caller.grant.run;
         let owner = ResponseOwner::of(run.id, run.deadline_at, state.runs.clock().now_ms());
         let store = state.response_store();
+        // Before `input` is stored, so that a stored turn has no references.
         if let Some(input) = request.get_mut("input") {
             store.resolve(owner, input);
         }
@@ -66,6 +67,7 @@ impl Turn {
             let items = json!([{"role": "user", "content": text}]);
             request.insert("input".to_owned(), items);
         }
+        // Built before the earlier turns are inserted: each response stores its own items only.
         let stored = keeps_items(request).then(|| StoredTurn {
             state: state.clone(),
             owner,
@@ -109,7 +111,7 @@ impl Turn {
 
 fn unknown_previous() -> ApiError {
     let message = "names a response that this gateway does not hold for the run: it is not one of the run's own newest \
-        responses; send the whole conversation as input";
+      responses; send the full conversation as input";
     ApiError::invalid("/previous_response_id", message)
         .with("reason", json!("previous_response_not_found"))
 }
@@ -126,6 +128,7 @@ struct BoundedWriter(Vec<u8>);
 
 impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        // Stops the serializer early: a larger input is not stored anyway.
         if self.0.len() + bytes.len() > RUN_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
         }
