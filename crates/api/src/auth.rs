@@ -125,7 +125,7 @@ impl FromRequestParts<ApiState> for AdminCaller {
 }
 
 fn restricted() -> ApiError {
-    let message = "this API key is restricted to agents, and this route concerns the whole workspace; use a key \
+    let message = "this API key is restricted to agents, and this route concerns the complete workspace; use a key \
         without that restriction";
     ApiError::unauthorized(message).with("reason", json!("key_agents"))
 }

@@ -54,17 +54,20 @@ impl HostAllowlist {
             return false;
         };
         let name = host_of(authority);
+        // Pages on loopback run on this machine, where DNS rebinding gains nothing.
         let is_loopback = address_of(name).is_some_and(|address| address.is_loopback());
         is_loopback || self.is_own(name) || Some(authority) == host
     }
 
     fn is_own(&self, host: &str) -> bool {
         let name = plain(host);
+        // RFC 6761 reserves these names for loopback.
         name == "localhost" || name.ends_with(".localhost") || self.names.contains(&name)
     }
 }
 
 fn plain(name: &str) -> String {
+    // A trailing dot is the same name.
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
@@ -72,6 +75,7 @@ fn plain(name: &str) -> String {
 fn host_of(authority: &str) -> &str {
     let port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     match authority.rsplit_once(':') {
+        // An IPv6 address in brackets also has colons.
         Some((host, digits)) if port(digits) && !host.is_empty() => host,
         _ => authority,
     }
@@ -93,6 +97,7 @@ pub(super) fn check_host_and_origin(
     request: &Request,
 ) -> ApiResult<()> {
     let header = host_header(request)?;
+    // A request target with an authority takes precedence over `Host` (RFC 9112, 3.2.2).
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
         None => header.map(readable).transpose()?,

@@ -71,10 +71,12 @@ impl RunCaller {
     }
 
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
+        // The run may have ended since the token was checked.
         self.access.check_known(state).await?;
         // Check the memory for the response before the call: its effect cannot be undone.
         self.answer.check_available()?;
         let (id, allowed) = (entry.id, entry.allowed);
+        // Committed before the provider is called: no call is without an entry.
         state.runs.store().audit_log().audit(entry).await?;
         Ok(HostCall {
             runs: state.runs.clone(),
@@ -88,9 +90,11 @@ impl RunCaller {
                 span: None,
                 fault: None,
             },
+            // A denied call has its outcome in the entry already.
             ended: !allowed,
             place: None,
             last_look: RowPoll::default(),
+            // A shutdown waits for this token, so that the outcome is still written.
             _under_way: state.runs.aborts.track_call(),
         })
     }
@@ -158,6 +162,7 @@ impl HostCall {
     {
         let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
         let over =
+            // Boxed, because `take_until` needs a future that can be moved.
             Box::pin(async move { runs.aborts.until_aborted(&grant, &RowPoll::default()).await });
         let items = items.take_until(over);
         stream::unfold(Some(items), |items| async move {
@@ -165,6 +170,7 @@ impl HostCall {
             match items.next().await {
                 Some(Ok(item)) => Some((Ok(item), Some(items))),
                 Some(Err(error)) => Some((Err(error.into()), None)),
+                // The items end normally or by the end of the run; only the latter is an error.
                 None => items.take_result().map(|over| (Err(over.into()), None)),
             }
         })
@@ -184,6 +190,7 @@ impl HostCall {
     }
 
     fn record(&mut self, outcome: &'static str, billing_outcome: BillingOutcome) {
+        // `end` and the drop after it would record the outcome twice.
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -210,6 +217,7 @@ impl HostCall {
             outcome,
             duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
         };
+        // In the background: `Drop` cannot wait, and the caller should not.
         self.runs.usage.record_later(outcome, used);
     }
 }

@@ -52,7 +52,7 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Maximum number of connections per address; more are closed. 0 is unlimited.
     pub max_per_peer: usize,
-    /// Whether loopback connections are exempt from `max_per_peer`.
+    /// True: loopback connections are exempt from `max_per_peer`.
     pub exempt_loopback: bool,
     /// Addresses exempt from `max_per_peer`, such as proxies.
     pub exempt_addresses: Arc<[IpAddr]>,
@@ -81,6 +81,7 @@ impl Default for ServerOptions {
 impl ServerOptions {
     /// Maximum number of connections for an address; 0 is unlimited.
     fn max_connections_of(&self, peer: IpAddr) -> usize {
+        // On dual-stack sockets, IPv4 addresses are mapped into IPv6.
         let peer = peer.to_canonical();
         let is_spared =
             self.exempt_loopback && peer.is_loopback() || self.exempt_addresses.contains(&peer);
@@ -95,7 +96,9 @@ pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     } else {
         TcpSocket::new_v6()
     }?;
+    // Connections in TIME_WAIT must not prevent a restart.
     socket.set_reuseaddr(true)?;
+    // Before `listen`: accepted sockets inherit the size.
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
@@ -125,13 +128,16 @@ async fn accept_until_stop(
     let mut told: Option<Instant> = None;
     loop {
         let has_room = connections.len() < options.max_connections;
+        // In order: a stop must win over new connections.
         tokio::select! { biased;
             () = stop.cancelled() => return,
             Some(ended) = connections.join_next() => log_panic(ended),
+            // At the limit, connections wait in the kernel's backlog.
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
                     let Some(place) = peers.enter(peer.ip(), options.max_connections_of(peer.ip())) else {
                         tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
+                        // Dropped without a response: reading the request would cost what the limit protects.
                         continue;
                     };
                     let app = PeerService::new(app.clone(), peer);
@@ -183,6 +189,7 @@ async fn serve_connection(
     options: ServerOptions,
     stop: CancellationToken,
 ) {
+    // Without it, small frames of a stream wait for the peer's acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
@@ -196,6 +203,7 @@ async fn serve_connection(
         .serve_connection(io, app);
     let mut connection = pin!(connection);
     let served = tokio::select! { biased;
+        // First: a response that is complete needs no shutdown.
         served = connection.as_mut() => served,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
@@ -235,6 +243,7 @@ async fn drain(mut connections: JoinSet<()>, patience: Duration) {
             count,
             "{count} connections did not end in time and are dropped"
         );
+        // Waits for the aborted tasks, so that no handler outlives the server.
         connections.shutdown().await;
     }
 }

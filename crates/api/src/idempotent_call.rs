@@ -38,8 +38,10 @@ impl IdempotentCall<'_> {
     pub(super) async fn call(&self, parameters: &JsonObject) -> ApiResult<Value> {
         check_key(self.key)?;
         let id = Uuid::now_v7();
+        // Registered before the row is written: a repeated call must find one of the two.
         let mut in_progress = CallInProgress::enter(self, id);
         let begun = self.begin(id, parameters).await?;
+        // The row exists only for `Call`, which sets its outcome below.
         in_progress.finish = None;
         match begun {
             ToolCallBegun::Call => in_progress.call(self, parameters).await,
@@ -109,6 +111,7 @@ impl CallInProgress {
         call: &IdempotentCall<'_>,
         parameters: &JsonObject,
     ) -> ApiResult<Value> {
+        // From here on, a drop leaves the outcome unknown: the tool may have received the call.
         self.finish = Some(finish(call, self.id, ToolCallEnd::Unknown));
         let key = call.key_of.unique_key(call.caller.grant.run.id, call.key);
         let origin = CallOrigin {
@@ -183,8 +186,8 @@ fn refusal(decision: RepeatedCallDecision) -> ApiError {
         | RepeatedCallDecision::Call
         | RepeatedCallDecision::Answer => ApiError::conflict(
             "outcome_unknown",
-            "nobody knows whether the first call under this key was carried out; find out before you \
-             call again under a new key",
+            "the outcome of the first call under this key is unknown; check its effect before you call again under a \
+                        new key",
         ),
     }
 }

@@ -129,6 +129,7 @@ fn sender_of(request: &Request) -> Sender {
 
 fn in_utf8(mut body: BufferedBody, sender: Sender) -> ApiResult<BufferedBody> {
     const MARK: &[u8] = b"\xEF\xBB\xBF";
+    // Some clients on Windows send the mark; RFC 8259 lets a parser skip it.
     if body.starts_with(MARK) {
         body.bytes.advance(MARK.len());
         match sender {
@@ -169,6 +170,7 @@ async fn read_body_of(
     }
     let mut frames = request.into_body().into_data_stream();
     let reading = async {
+        // Refused before the first read, and the body is discarded below.
         if announced > most {
             return Err(BodyReadError::Refused(too_large(most)));
         }
@@ -177,6 +179,7 @@ async fn read_body_of(
     let read = tokio::time::timeout(patience, reading).await;
     match read.map_err(|_| slow_body())? {
         Ok(bytes) => {
+            // The body may have taken long: the credential must still be valid.
             state.check_again(accepted.as_ref()).await?;
             Ok(BufferedBody {
                 bytes,
@@ -185,6 +188,7 @@ async fn read_body_of(
         }
         Err(BodyReadError::Broken) => Err(ApiError::invalid_argument("the body could not be read")),
         Err(BodyReadError::Refused(refused)) => {
+            // The discarded bytes are not stored, so they need no permit.
             drop(permit);
             // Clients read no response while they send, so discard the rest of the body within limits.
             discard_body(&mut frames).await;
@@ -232,6 +236,7 @@ async fn read_frames(
             return Err(BodyReadError::Refused(too_large(most)));
         }
         if let Some(permit) = permit {
+            // Grown before the frame is stored: a full budget stops the read.
             permit.grow_to(bytes).map_err(BodyReadError::Refused)?;
         }
         // Avoid a copy when the body arrives in one piece.
@@ -316,8 +321,8 @@ fn plain_message(error: &serde_json::Error) -> String {
         return message.to_owned();
     };
     let plain = match expected {
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "an integer",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "an integer, not below 0",
         "f32" | "f64" => "a number",
         named if named.starts_with("struct ") => "an object",
         named => named,
@@ -453,7 +458,7 @@ mod tests {
         );
         assert_eq!(
             fault(r#"{"event_type":"a","event_time":"now"}"#),
-            "invalid type: string \"now\", expected a whole number"
+            "invalid type: string \"now\", expected an integer"
         );
         assert_eq!(
             fault(r#"{"event_type":1}"#),

@@ -31,7 +31,7 @@ impl RevocationCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cached result; `None` tells the caller to look the key up.
+    /// The cached result; `None`: the caller looks the key up.
     fn cached(&self, key: ApiKeyId, now: Instant) -> Option<bool> {
         let mut seen = self.seen();
         if seen.len() >= EVICTION_THRESHOLD {
@@ -40,6 +40,7 @@ impl RevocationCache {
         match seen.get_mut(&key) {
             Some(seen) if seen.revoked || now - seen.at < LOOKUP_INTERVAL => Some(seen.revoked),
             Some(seen) => {
+                // Set before the look-up, so that other streams of the key skip it.
                 seen.at = now;
                 None
             }

@@ -45,7 +45,7 @@ pub(super) struct BudgetSpec {
     pub(super) own_full: (&'static str, &'static str),
     /// Reason and message when the endpoint's share is full.
     pub(super) endpoint_full: (&'static str, &'static str),
-    /// Reason and message when the whole budget is full.
+    /// Reason and message when the budget is full.
     pub(super) full: (&'static str, &'static str),
 }
 
@@ -59,12 +59,12 @@ const BODIES: BudgetSpec = BudgetSpec {
     ),
     endpoint_full: (
         "body_bytes_of_endpoint",
-        "other bodies of runs of the same endpoint fill its share of the gateway's memory for them; wait as long as \
-         `Retry-After` says, or send less at once",
+        "other bodies of runs of the same endpoint fill its share of the gateway's memory for them; retry after \
+             `Retry-After` seconds, or send less at once",
     ),
     full: (
         "body_bytes",
-        "other bodies fill the gateway's memory for them; wait as long as `Retry-After` says, or send less at once",
+        "other bodies fill the gateway's memory for them; retry after `Retry-After` seconds, or send less at once",
     ),
 };
 
@@ -179,6 +179,7 @@ impl MemoryPermit {
         if bytes <= spec.small || more == 0 {
             return Ok(());
         }
+        // One lock for all three checks: separate checks could all pass and exceed the budget together.
         let mut used = self.memory_budget.used();
         let own = used.by_sender.get(&self.sender).unwrap_or(&0) + more;
         if own > self.memory_budget.of_sender {
@@ -250,6 +251,7 @@ impl BudgetUse {
 /// Splits a body into chunks, produced on demand. `kept` is dropped with the last chunk, read or buffered.
 pub(super) fn in_chunks<K: Send + Sync + 'static>(bytes: Bytes, kept: K) -> Body {
     const PIECE: usize = 64 * 1024;
+    // The owner is dropped with the last reference to its bytes, wherever hyper holds them.
     let whole = Bytes::from_owner(OwnedBytes { bytes, _kept: kept });
     let pieces = stream::unfold(whole, |mut rest| async move {
         let piece = rest.split_to(rest.len().min(PIECE));
@@ -326,7 +328,7 @@ mod tests {
         assert!(take(one, BODIES.small).is_some());
         large[0].shrink(4 * MIB);
         let fourth = take(other, 20 * MIB);
-        assert!(fourth.is_some(), "the first was smaller than it said");
+        assert!(fourth.is_some(), "the first was smaller than declared");
         drop((large, fourth));
         let used = memory_budget.used();
         assert_eq!(used.left, signed(64 * MIB));

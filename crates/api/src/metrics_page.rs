@@ -55,7 +55,7 @@ impl ServedMethods {
     }
 }
 
-/// Serves `GET /metrics` alone. With `host_allowlist`, only under these hosts.
+/// Serves `GET /metrics` and no other route. With `host_allowlist`, only under these hosts.
 pub fn router(
     runs: Runs,
     handle: PrometheusHandle,

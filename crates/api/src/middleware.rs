@@ -76,6 +76,7 @@ impl RequestMiddleware {
         if let Err(refused) = self.judge(&request, route) {
             return refused.into_response();
         }
+        // Before the handlers, which read the credential from `Authorization` only.
         if wire_format::is_at(request.uri())
             && let Err(refused) = wire_format::normalize_credential(request.headers_mut())
         {
@@ -107,6 +108,7 @@ pub(super) async fn pass(
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
     let is_of_messages = wire_format::is_at(request.uri());
+    // A panicking handler leaves no shared state but poisoned locks, which recover.
     let answering = AssertUnwindSafe(middleware.answer(request, route, next)).catch_unwind();
     let mut response = answering
         .await

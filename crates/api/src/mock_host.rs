@@ -200,6 +200,7 @@ impl MockHost {
                 .state
                 .get(&key)
                 .map_or(1, |(_, version)| version + 1);
+            // An existing key may change even at the limit.
             if version > 1 || progress.state.len() < MAX_KEYS {
                 progress.state.insert(key, (value, version));
             }

@@ -42,6 +42,7 @@ pub(crate) async fn get_own_context(
     let store = state.runs.store();
     let context = store
         .runs()
+        // Retention may have deleted it while the run is live.
         .find_context(caller.grant.run.id, ReadBudget::of(&caller.answer));
     let context = context.await?;
     let context = context.ok_or_else(|| no_such("the context of this run is deleted"))?;
@@ -51,6 +52,7 @@ pub(crate) async fn get_own_context(
         .store()
         .leases()
         .find_backlog(grant.run.id, grant.attempt);
+    // The flag is set on reading, because the context was stored before the dispatch was answered.
     let context = if backlog.await?.is_some() {
         // Both texts are in memory at the same time.
         caller.answer.reserve(context.len())?;
@@ -72,6 +74,7 @@ fn appendable(context: String) -> String {
 fn with_appends(context: &str) -> serde_json::Result<String> {
     let mut members: RawMembers<'_> = serde_json::from_str(context)?;
     let access = members.get("context").copied().unwrap_or(RawValue::NULL);
+    // Absent members count as empty, so a context of an older gateway gets the flag, too.
     let mut access: RawMembers<'_> = serde_json::from_str(access.get())?;
     let apis = access.get("available_apis").copied();
     let mut apis: JsonObject = serde_json::from_str(apis.unwrap_or(RawValue::NULL).get())?;

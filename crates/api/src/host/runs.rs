@@ -76,6 +76,7 @@ pub(crate) async fn list_scope_runs(
         "scope_runs",
         run.workspace.as_str(),
         run.runner_id,
+        // The key is part of the signature: a cursor of another conversation is rejected.
         filter.conversation_key,
         query.statuses
     ]);
@@ -130,12 +131,14 @@ async fn find_in_scope(
         operation: "runs",
     };
     if id != own.id
+        // A run without a conversation sees only itself, and the look-up below finds nothing else.
         && own.conversation_key.is_some()
         && let Err(refused) = caller.grant.snapshot.run_list()
     {
         return caller.granted(state, call, Err(refused)).await;
     }
     let found = if id == own.id {
+        // The newest row: this replica may not drive the run.
         Some(state.runs.grants.current_run(&caller.grant).await?)
     } else {
         let run = state
@@ -145,6 +148,7 @@ async fn find_in_scope(
             .find_run(&own.workspace, id)
             .await?;
         run.filter(|run| {
+            // Without a key, two runs outside conversations would compare equal.
             own.conversation_key.is_some()
                 && run.conversation_key == own.conversation_key
                 && run.runner_id == own.runner_id
@@ -153,6 +157,7 @@ async fn find_in_scope(
     let refusal = found
         .is_none()
         .then_some("no such run is visible to this run");
+    // A run that exists but is not visible gets the same response as an absent one.
     caller.record(state, call, refusal).await?;
     found.ok_or_else(|| ApiError::not_found("run", id))
 }
@@ -208,6 +213,7 @@ async fn page_events(
 pub(super) fn events_range(query: &ScopeEventsQuery) -> ApiResult<RunEventsRange> {
     if query
         .before_cursor
+        // The database has signed integers.
         .is_some_and(|before| i64::try_from(before).is_err())
     {
         let message = "`before_cursor` must be a sequence of a run";
@@ -270,6 +276,7 @@ async fn cancel(
 ) -> ApiResult<Json<AgentRun>> {
     check_reason(&cancel)?;
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
+    // Codes of the gateway's own causes; a runner must not pretend one of them.
     let reason = cancel.reason.filter(|reason| !is_reserved_code(reason));
     match state
         .runs

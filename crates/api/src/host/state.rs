@@ -91,11 +91,13 @@ pub(crate) async fn list_state(
         .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
     let after = query.after.unwrap_or_default();
     check_prefix(&after).map_err(|_| ApiError::invalid_argument("`after` must be a key"))?;
+    // Appended results may write state: a read before them would return an old value.
     after_appended(&caller, &state).await?;
     let mut keys = state
         .runs
         .store()
         .state()
+        // One more than the page shows whether others follow.
         .list_state_keys(&access, &prefix, &after, limit + 1)
         .await?;
     let has_more = keys.len() as u64 > limit;
@@ -122,6 +124,7 @@ pub(crate) async fn get_state(
         resource: &resource(&scope, &key),
         operation: "state",
     };
+    // The gateway writes this reserved key, and runs may read it.
     if key != ACTIVATED_SKILLS {
         caller.checked_key(&state, call, &key).await?;
     }
@@ -210,6 +213,7 @@ async fn change(
         operation: "state",
     };
     let Some(known) = StateScope::parse(scope) else {
+        // The call fails there with the error for an unknown scope.
         return access(caller, state, call, scope)
             .await
             .map(|_| StateWritten::Absent);
@@ -226,6 +230,7 @@ async fn change(
             "the value is larger than the {max_bytes} bytes of limits.state_value_bytes"
         )));
     }
+    // The order of writes must be that of the runner's calls.
     after_appended(caller, state).await?;
     let change = StateChange {
         run_id: caller.grant.run.id,
@@ -253,6 +258,7 @@ fn refusal(key: &str, outcome: StateWritten) -> ApiError {
             "the run, or its agent, has made its share of the {STATE_KEYS} keys of the scope: a quarter is left to \
              others; write keys that are there, or delete some"
         )),
+        // As for a token of a run that has ended.
         StateWritten::RunEnded => ApiError::unauthenticated(),
         StateWritten::Absent | StateWritten::Deleted | StateWritten::Version(_) => {
             ApiError::not_found("state key", key)

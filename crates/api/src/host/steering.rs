@@ -43,6 +43,7 @@ pub(crate) async fn pull_steering(
             .limit
             .map_or(Ok(100), |limit| page_limit(Some(limit)))?,
     };
+    // Before the events are taken: they are delivered once, so a full budget must not lose them.
     caller.answer.reserve(PULL_BYTES)?;
     let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
     let events = state
@@ -50,6 +51,7 @@ pub(crate) async fn pull_steering(
         .ledger
         .pull_steering(caller.grant.run.id, work)
         .await?;
+    // The run has ended, and its token with it.
     let events = events.ok_or_else(ApiError::unauthenticated)?;
     let items = events
         .into_iter()

@@ -42,6 +42,7 @@ async fn granted_area(
     };
     let owner = match caller.grant.snapshot.storage_area(area) {
         Ok(owner) => owner,
+        // Only denials are audited here; granted calls write their entry with the size.
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
     Ok(AreaAccess {
@@ -93,6 +94,7 @@ pub(crate) async fn list_blobs(
     check_prefix(&prefix)
         .map_err(|_| ApiError::invalid_argument("`prefix` must be the beginning of a key"))?;
     let workspace = access.workspace.as_str();
+    // Part of the signature: a cursor of another area or prefix is rejected.
     let list = json!(["storage", workspace, area, access.owner, prefix]).to_string();
     let cursors = state.runs.cursors();
     let after = match &query.after_cursor {
@@ -106,6 +108,7 @@ pub(crate) async fn list_blobs(
     let store = state.runs.store();
     let mut keys = store
         .state()
+        // One more than the page shows whether others follow.
         .list_blob_keys(&access, &prefix, after.as_deref(), limit + 1)
         .await?;
     let has_more = keys.len() as u64 > limit;
@@ -138,6 +141,7 @@ pub(crate) async fn get_blob(
     caller.checked_key(&state, call, &key).await?;
     let access = granted_area(&caller, &state, call).await?;
     let store = state.runs.store();
+    // The first chunk is read before the audit, so that its entry has an outcome.
     let found = open_blob(store, &access, &key).await?;
     let size = found.as_ref().map_or(0, |(blob, _)| blob.size);
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -166,6 +170,7 @@ async fn open_blob(
         let Some(blob) = store.state().find_blob(access, key).await? else {
             return Ok(None);
         };
+        // Chunks of a replaced blob are deleted, so the record is read again.
         if let Some(first) = store.state().read_chunk(blob.content_id, 0).await? {
             return Ok(Some((blob, first)));
         }
@@ -273,6 +278,7 @@ pub(crate) async fn delete_blob(
     let call = call("storage_delete", &area);
     let access = granted_area(&caller, &state, call).await?;
     caller.checked_key(&state, call, &key).await?;
+    // Deletes use the permits of uploads: both write many rows.
     let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
         return Err(uploads_full());
     };

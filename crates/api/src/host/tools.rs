@@ -120,7 +120,7 @@ pub(crate) async fn call_tool(
     let key = single_header(&headers, IDEMPOTENCY_KEY)?;
     let scope = scope_of(&headers)?;
     if key.is_none() && scope.is_some() {
-        let message = "`Idempotency-Key-Scope` needs an `Idempotency-Key` beside it";
+        let message = "`Idempotency-Key-Scope` requires an `Idempotency-Key` header";
         return Err(ApiError::invalid_argument(message));
     }
     let scope = scope.unwrap_or_default();
@@ -184,16 +184,19 @@ impl ToolCalling<'_> {
             .tool(self.name, ToolOperation::Call);
         let (mut host_call, granted) = self.caller.begin(self.state, call, permission).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
+        // Held by the call until its end.
         let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);
         if let Err(refused) = host_call.keep(place, FULL) {
             return host_call.end(Err(refused));
         }
+        // After the permit: a refused call must not reserve a budget.
         if let Err(refused) = host_call.reserve(Spend::of_tool(self.name)).await {
             return host_call.end(Err(refused));
         }
         let called = self
             .call_granted(&host_call, granted, &parameters, key)
             .await;
+        // A tool error is a result: the call itself has succeeded.
         if let Ok(result) = &called {
             host_call.add_bytes(result.to_string().len());
             if result.get("is_error") == Some(&Value::Bool(true)) {
@@ -215,6 +218,7 @@ impl ToolCalling<'_> {
             let fits = tool.check(parameters).await;
             fits.map_err(|faults| ApiError::faults(&faults))
         };
+        // Validation of large parameters takes long, so it ends with the run, too.
         host_call.within(judging).await?;
         let registered = self.registered_skill(&tool, parameters).await?;
         let registrar = self.registrar();
@@ -226,6 +230,7 @@ impl ToolCalling<'_> {
         let doing = async {
             match key {
                 None => {
+                    // Runs of the same endpoint share concurrency slots of the tool.
                     let origin = CallOrigin {
                         endpoint: self.caller.grant.run.endpoint_id,
                         skills: &skills,
@@ -248,7 +253,9 @@ impl ToolCalling<'_> {
                 }
             }
         };
+        // An aborted call has an unknown outcome; `IdempotentCall` records it.
         let result = host_call.within::<_, ApiError>(doing).await?;
+        // After the result: only a skill that was read counts as activated.
         if let Some(skill) = tool.activates(parameters) {
             self.record_activation(skill).await?;
         }
@@ -305,9 +312,10 @@ impl ToolCalling<'_> {
                 .agents()
                 .find_agent_skill(workspace, snapshot.agent_id, &skill.skill_name);
         let Some(found) = found.await? else {
-            let message = "the skill was withdrawn; go on without it";
+            let message = "the skill was withdrawn; continue without it";
             return Err(tool_withdrawn("skill_gone", message));
         };
+        // The model was granted the description of that version.
         if found.registered.sha256 != granted.sha256 {
             let message =
                 "the skill has changed since the run was granted it; the next run has the new one";
@@ -346,9 +354,10 @@ pub(super) fn still_exists(
     granted: &ToolResource,
 ) -> ApiResult<Arc<AvailableTool>> {
     let found = state.tools.find(&granted.tool_name);
+    // A tool of the same name from another server is another tool.
     let found = found.filter(|tool| tool.resource.source == granted.source);
     let Some(tool) = found else {
-        let message = "the tool is not there any more; go on without it";
+        let message = "the tool no longer exists; continue without it";
         return Err(tool_withdrawn("tool_gone", message));
     };
     if tool.resource.parameters == granted.parameters {

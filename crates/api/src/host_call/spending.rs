@@ -66,6 +66,7 @@ impl Spending {
     ) -> Result<Self, ApiError> {
         let lines = runs.usage.budgets_of(grant);
         let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
+        // Without a price, the budget of cost would count nothing.
         if let Some(line) = of_cost.filter(|_| spend.is_unpriced()) {
             return Err(unpriced(&spend, &line.budget.name));
         }
@@ -79,11 +80,12 @@ impl Spending {
                 spend.max_completion_tokens,
                 None,
             )),
+            // The duration is unknown before the call.
             wall_ms: 0,
         };
         let mut reservation = None;
         if !lines.is_empty() {
-            // Register it first: the commit may succeed even if its confirmation is late.
+            // Registered before the write: the commit may succeed even if its confirmation is late.
             reservation = Some(runs.usage.hold_reservation(call_id));
             let reserve = ReserveBudget {
                 call_id,
@@ -112,6 +114,7 @@ impl Spending {
             usage.completion_tokens,
             usage.total_tokens,
         ];
+        // Many providers send an empty usage in each chunk but the last.
         if numbers.into_iter().any(|number| number.is_some()) {
             self.counted = Some(usage);
         }
@@ -157,8 +160,8 @@ impl Spending {
     /// Prompt tokens, completion tokens, and whether these are an estimate. The provider's count comes first,
     /// then an estimate from the request and the received text.
     ///
-    /// A rejected call used nothing. An answer that was not read to its end counts as the whole reservation,
-    /// unless part of it arrived.
+    /// A rejected call used nothing. An answer that was not read to its end counts as the full reservation, unless part
+    /// of it arrived.
     fn used(&self, ended: &EndedCall) -> (u64, u64, bool) {
         let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MAX_COUNTED));
         if let Some(counted) = &self.counted {
@@ -268,6 +271,7 @@ fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
         "seconds" => json!(number.div_ceil(1000)),
         _ => json!(number),
     };
+    // Rounded up, so that a retry comes after the reset.
     let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
     over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
         .with("budget", json!(budget))

@@ -53,6 +53,7 @@ impl HostCall {
 
     fn trace(&mut self, span: impl FnOnce() -> CallSpan) {
         let runs = &self.runs;
+        // A denied call is in the audit log only.
         if !self.ended && runs.spans().exports(&self.grant.run) {
             self.traced.span = Some(span());
         }
@@ -60,6 +61,7 @@ impl HostCall {
 
     /// Exports the span, once.
     pub(super) fn export(&mut self, outcome: &'static str, used: Option<(TokenParts, bool)>) {
+        // Taken, so that the drop of the call exports nothing again.
         let Some(mut span) = self.traced.span.take() else {
             return;
         };

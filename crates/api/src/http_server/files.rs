@@ -19,6 +19,7 @@ pub fn affordable_connections(configured: Option<usize>) -> usize {
     };
     let current = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => limit.maximum,
+        // A sandbox may forbid the change.
         Err(_) => limit.current,
     };
     let most = share(wanted, current);
@@ -36,6 +37,7 @@ pub fn affordable_connections(configured: Option<usize>) -> usize {
 /// `None`: no file limit.
 fn share(wanted: usize, files: Option<u64>) -> usize {
     let Some(files) = files else { return wanted };
+    // A connection may cause one to a runner, so each counts twice.
     let half = usize::try_from(files.saturating_sub(RESERVED_FILES) / 2).unwrap_or(usize::MAX);
     wanted.min(half.max(1))
 }

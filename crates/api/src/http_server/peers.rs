@@ -9,6 +9,7 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {
+            // One subscriber has a complete /64.
             let network = address.to_bits() >> 64 << 64;
             IpAddr::V6(Ipv6Addr::from_bits(network))
         }
@@ -51,6 +52,7 @@ impl Drop for ConnectionSlot {
         let mut counts = self.peers.counts();
         if let Some(count) = counts.get_mut(&self.network) {
             *count -= 1;
+            // Removed at 0, so that the table has connected networks only.
             if *count == 0 {
                 counts.remove(&self.network);
             }

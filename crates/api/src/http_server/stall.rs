@@ -33,11 +33,13 @@ impl<Stream: Unpin> StallGuard<Stream> {
     ) -> Poll<io::Result<T>> {
         let progress = write(Pin::new(&mut self.stream), context);
         if progress.is_ready() {
+            // Any progress starts the time anew.
             self.waiting = None;
             return progress;
         }
         let patience = self.patience;
         let deadline = self
+            // Created once per pending write, because a later poll must not extend the time.
             .waiting
             .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
         deadline

@@ -19,6 +19,7 @@ const MEMBERS: usize = 64;
 pub(super) fn parse<T: DeserializeOwned>(
     bytes: &[u8],
 ) -> Option<Result<T, serde_path_to_error::Error<serde_json::Error>>> {
+    // A search of the bytes is cheaper than the second parse.
     if !bytes.windows(4).any(|word| word == b"null") {
         return None;
     }
@@ -37,7 +38,7 @@ pub(super) fn parse<T: DeserializeOwned>(
 }
 
 /// Removes the null to which the path leads, or all nulls below the path: the parser does not locate faults within
-/// alternatives. An index stands for all items of its list, which have the same type. Returns whether there was one.
+/// alternatives. An index applies to all items of its list, which have the same type. Returns true if there was one.
 fn remove_nulls(value: &mut Value, path: &[&Segment]) -> bool {
     match (path, value) {
         ([Segment::Seq { .. }, rest @ ..], Value::Array(items)) => {

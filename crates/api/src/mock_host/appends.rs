@@ -87,6 +87,7 @@ impl MockHost {
             if until <= Instant::now() {
                 return AppendStep::Late;
             }
+            // A call between the two checks has renewed the lease.
             if part.appends.borrow().heard_at == Some(heard_at) {
                 return AppendStep::LeaseExpired(lease);
             }
@@ -100,6 +101,7 @@ impl MockRunState {
         self.appends.send_if_modified(|appends| {
             let heard_at = appends.heard_at.unwrap_or(taken.1);
             taken = (std::mem::take(&mut appends.waiting), heard_at);
+            // The runner's calls must not wake up by this change.
             false
         });
         taken
@@ -188,6 +190,7 @@ impl AppendLog {
         if new().next().is_some() && self.bytes > most {
             return Err(append_limit_exceeded());
         }
+        // Also with old results only: a repeated call renews the lease.
         self.heard_at = Some(Instant::now());
         for ((number, raw), digest) in results.into_iter().zip(digests) {
             if number > through {

@@ -91,7 +91,7 @@ pub(super) async fn pull_steering(
     Ok(Json(SteeringPullResult { items: Vec::new() }))
 }
 
-/// The model behind all model ids.
+/// The model of all model ids.
 pub(super) fn model(clock: Clock, egress: Egress) -> Model {
     let provider = Arc::new(ConformModel);
     Model {

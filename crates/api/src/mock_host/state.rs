@@ -37,7 +37,7 @@ fn state_decision<'a>(part: &'a MockRunState, scope: &str) -> Option<&'a Decisio
         .find(|one| one.kind == "state" && one.operation == scope)
 }
 
-/// Whether a call below `/host/v1/state` is refused for its event alone: manifest and agent grant the scope.
+/// True if a call below `/host/v1/state` is refused only for its event: manifest and agent grant the scope.
 pub(super) fn is_of_event(part: &MockRunState, path: &str) -> bool {
     let scope = path.strip_prefix("/host/v1/state/");
     let scope = scope.and_then(|rest| rest.split('/').next());

@@ -21,7 +21,7 @@ use crate::state::ApiState;
 
 /// Timeout for the next chunk of a body.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout for a whole upload.
+/// Timeout for a complete upload.
 const UPLOAD_TIMEOUT: Duration = Duration::from_mins(5);
 /// Lifetime of a quota reservation after the last chunk.
 const RESERVATION_LIFETIME: Duration = Duration::from_mins(1);
@@ -85,6 +85,7 @@ impl<'a> Upload<'a> {
                 keys: MAX_KEYS,
             },
         };
+        // An early refusal: the bytes are counted anyway.
         if upload.announced.unwrap_or(0) > limits.storage_blob_bytes {
             return Err(upload.too_large());
         }
@@ -96,7 +97,7 @@ impl<'a> Upload<'a> {
         ApiError::too_large(format!("a blob has at most {max_bytes} bytes"))
     }
 
-    /// Reads the whole body, publishes the blob under its key, and audits its size. Returns the SHA-256.
+    /// Reads the complete body, publishes the blob under its key, and audits its size. Returns the SHA-256.
     pub(super) async fn run(
         self,
         body: &mut StreamedBody,
@@ -105,11 +106,13 @@ impl<'a> Upload<'a> {
         let run = &self.caller.grant.run;
         let now = self.state.runs.clock().now_ms();
         let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
+        // An upload must not last longer than its run.
         let time = UPLOAD_TIMEOUT.min(Duration::from_millis(left));
         let outcome = tokio::time::timeout(time, self.carry_out(body, call))
             .await
             .map_err(|_| slow_body())
             .flatten();
+        // Also after a timeout, so the reservation is released before it expires.
         if let Err(error) = &outcome {
             let refusal = error.message();
             let give = AbandonUpload {
@@ -141,6 +144,7 @@ impl<'a> Upload<'a> {
 
     async fn take(&self, progress: &mut UploadProgress, frame: &Bytes) -> ApiResult<()> {
         progress.size += frame.len() as u64;
+        // The announced length may be wrong or absent.
         if progress.size > self.state.runs.limits().storage_blob_bytes {
             return Err(self.too_large());
         }
@@ -161,6 +165,7 @@ impl<'a> Upload<'a> {
 
     async fn write_chunk(&self, progress: &mut UploadProgress) -> ApiResult<()> {
         let store = self.state.runs.store();
+        // A blob of one chunk needs no reservation: `finish` writes it in one transaction.
         if progress.written == 0 {
             let limits = self.state.runs.limits();
             let begin = BeginUpload {
