@@ -174,7 +174,7 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
         workspace: found.workspace.clone(),
         role: found.role,
     };
-    // Long streams check this credential again while they are open.
+    // The body may arrive much later: this credential is checked again then, see `recheck`.
     AcceptedCredential::note(parts, credential);
     Ok(found)
 }

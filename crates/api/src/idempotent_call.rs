@@ -38,7 +38,7 @@ impl IdempotentCall<'_> {
     pub(super) async fn call(&self, parameters: &JsonObject) -> ApiResult<Value> {
         check_key(self.key)?;
         let id = Uuid::now_v7();
-        // Registered before the row is written: a repeated call must find one of the two.
+        // Registered before the row is written, so that a repeated call sees this one in progress.
         let mut in_progress = CallInProgress::enter(self, id);
         let begun = self.begin(id, parameters).await?;
         // The row exists only for `Call`, which sets its outcome below.

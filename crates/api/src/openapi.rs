@@ -252,10 +252,12 @@ pub fn gateway_document() -> utoipa::openapi::OpenApi {
     for union in [EVENTS, RESULTS] {
         union.replace(&mut components.schemas);
     }
+    // After the unions, which read the required members of these payloads.
     tolerate_telemetry(&mut components.schemas);
     defaults::move_defaults_to_prose(&mut document);
     bounds::bound(&mut document);
     let components = document.components.get_or_insert_default();
+    // Last, because bounds go into the named schemas, and a composed part is a copy.
     open_parts(&mut components.schemas);
     document
 }

@@ -31,6 +31,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
         refuse_nul(query)?;
         check_query_utf8(query)?;
         let (said, empty) = without_empty(query.unwrap_or_default());
+        // An empty unknown parameter is as wrong as one with a value.
         if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
             return Err(invalid_query(&unknown));
         }
@@ -87,7 +88,7 @@ fn plain_fault(told: &str) -> String {
         return fault.to_owned();
     };
     if NUMBERS.iter().any(|of_numbers| why.contains(of_numbers)) {
-        format!("`{name}` must be a whole number, not below 0")
+        format!("`{name}` must be an integer, not below 0")
     } else if why.starts_with("UUID parsing failed") {
         format!("`{name}` must be an id, as the API gives it")
     } else {
@@ -269,7 +270,7 @@ pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let version = text.and_then(|text| text.parse().ok());
     version
         .map(Some)
-        .ok_or_else(|| ApiError::invalid_argument("`If-Match` must be the version, a whole number"))
+        .ok_or_else(|| ApiError::invalid_argument("`If-Match` must be the version, an integer"))
 }
 
 /// The `traceparent` header. Repeated headers are ignored: a trace is no reason to fail a request.
@@ -342,7 +343,7 @@ mod tests {
         for (query, fault) in [
             ("other=", "unknown field `other`"),
             ("after=&other", "unknown field `other`"),
-            ("after=x", "`after` must be a whole number"),
+            ("after=x", "`after` must be an integer"),
             ("after=7&after=8", "duplicate field `after`"),
         ] {
             let refused = read(query).await.unwrap_err();

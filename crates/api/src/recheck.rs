@@ -45,7 +45,7 @@ pub(super) enum CallerCredential {
     },
 }
 
-/// Whether a call is still allowed after a cancel, during the grace period.
+/// Access of a call after a cancel, during the grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCancel {
     Open,
@@ -75,6 +75,7 @@ impl AcceptedCredential {
         match &self.credential {
             CallerCredential::Run(run) if is_fresh => run.check_known(state).await,
             CallerCredential::Run(run) => run.check(state).await,
+            // A fresh check of a key or a link was a query of the database.
             _ if is_fresh => Ok(()),
             CallerCredential::Key {
                 id,
@@ -93,6 +94,7 @@ impl AcceptedCredential {
                     .interactions()
                     .find_interaction_of_link(token_sha256)
                     .await?;
+                // A newer link was created while the body arrived.
                 let replaced = || ApiError::unauthenticated().of_link();
                 found.map(drop).ok_or_else(replaced)
             }

@@ -21,7 +21,7 @@ use crate::memory_budget::{BudgetSpec, MemoryBudget, MemoryPermit, Sender, in_ch
 
 /// Maximum size of an uncounted response, in bytes. The connection limit bounds these.
 const SMALL: usize = 64 * 1024;
-/// Minimum budget for one response, in bytes, whatever the configuration says.
+/// Minimum budget for one response, in bytes, for any configuration.
 const LARGEST: usize = 32 * 1024 * 1024;
 
 const ANSWERS: BudgetSpec = BudgetSpec {
@@ -34,11 +34,11 @@ const ANSWERS: BudgetSpec = BudgetSpec {
     endpoint_full: (
         "answer_bytes_of_endpoint",
         "answers to runs of the same endpoint that are not read yet fill its share of the gateway's memory for them; \
-         wait as long as `Retry-After` says, or ask for less at once",
+         retry after `Retry-After` seconds, or ask for less at once",
     ),
     full: (
         "answer_bytes",
-        "answers that are not read yet fill the gateway's memory for them; wait as long as `Retry-After` says, or ask \
+        "answers that are not read yet fill the gateway's memory for them; retry after `Retry-After` seconds, or ask \
          for less at once",
     ),
 };
@@ -109,6 +109,7 @@ impl ResponseMemory {
     /// Fails if the sender's share is full.
     pub(crate) fn check_available(&self) -> ApiResult<()> {
         let mut state = self.state();
+        // One byte more than a small response, because small ones are not counted.
         let bytes = state.taken.bytes();
         state.taken.grow(bytes + SMALL + 1)?;
         state.taken.shrink(bytes);
@@ -147,12 +148,14 @@ impl ResponseMemory {
         };
         match taken.grow(length) {
             Ok(()) => taken.shrink(length),
+            // Refusing the response of a write would hide that it took effect.
             Err(refused) if self.is_safe && response.status().is_success() => {
                 return ApiError::from(refused).into_response();
             }
             Err(_) => taken.grow_unchecked(length),
         }
         let (mut head, body) = response.into_parts();
+        // A complete body of known length is in memory already; this copies no more than its frames.
         let Ok(bytes) = axum::body::to_bytes(body, length).await else {
             return ApiError::panicked().into_response();
         };

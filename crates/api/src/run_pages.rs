@@ -154,6 +154,7 @@ pub(super) async fn page_run_events(
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);
     let range = (part.after, before);
+    // The memory is taken for the lines that the query will read, before it reads them.
     store
         .runs()
         .take_lines(run.id, range, PAGE_BYTES, ReadBudget::of(memory))

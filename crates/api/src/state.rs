@@ -46,7 +46,7 @@ pub struct ApiOptions {
     pub host_allowlist: Option<HostAllowlist>,
     /// Origins of web pages that may call the routes of API keys.
     pub cors_origins: Vec<String>,
-    /// Whether `/host/v1/mcp/shared` is served.
+    /// True: `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::state::ApiState;
 use crate::stream_limit::ConcurrencySlot;
 use runs::watch::WatchFrom;
 
-/// Whether `Accept` prefers server-sent events over JSON.
+/// True if `Accept` prefers server-sent events over JSON.
 pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
     let json = quality(headers, "application/json");
     quality(headers, "text/event-stream")
@@ -46,9 +46,6 @@ fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
 }
 
 /// Streams the frames of a run after `from`. Closing the stream does not affect the run.
-///
-/// The stream ends within two seconds after the revocation or expiry of its key. It holds a slot of the key's stream
-/// limit until it is dropped.
 pub(super) fn stream_run(
     state: &ApiState,
     (workspace, key): (&WorkspaceId, ApiKeyId),
@@ -58,8 +55,10 @@ pub(super) fn stream_run(
 ) -> Response {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
     let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
+    // Ends the stream within two seconds after the revocation or expiry of its key.
     let revoked = until_revoked(keys, runs, workspace.clone(), key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
+        // The slot of the key's stream limit, held until the stream is dropped.
         let _place = &place;
         frame
     });
@@ -75,6 +74,7 @@ pub(super) fn event_stream(body: Body) -> Response {
         CACHE_CONTROL,
         HeaderValue::from_static("no-cache, no-transform"),
     );
+    // nginx would buffer the stream otherwise.
     headers.insert(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),

@@ -116,6 +116,7 @@ impl ConversationTranscript<'_> {
 
     fn after(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
         let begin = (self.begins_after > 0).then_some(self.begins_after);
+        // The later of both: a cursor must not lead before the restart of the conversation.
         Ok(self.place(cursor)?.max(begin))
     }
 

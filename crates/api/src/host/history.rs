@@ -97,7 +97,7 @@ async fn readable<'a>(
             caller.record(state, call, None).await?;
             (Some(other), 0)
         }
-        // With a grant for the own conversation only, the denial says so; without any, the next case answers.
+        // The grant covers the own conversation only. Without any grant, the next case denies the call.
         Some(_) if asked.is_ok() => return caller.refuse_foreign(state, call).await,
         _ => {
             let own = caller.own_conversation_if_any(state, call, asked, None);

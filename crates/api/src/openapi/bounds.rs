@@ -60,6 +60,7 @@ fn bound_requests(document: &mut OpenApi) {
             }
         }
     }
+    // Schemas refer to each other, so each is visited once.
     let mut done = BTreeSet::new();
     while let Some(name) = reached.pop_first() {
         if let Some(schema) = schemas.get_mut(&name)

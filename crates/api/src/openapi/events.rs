@@ -26,7 +26,7 @@ pub(super) struct TypedUnion {
     pub(super) name: &'static str,
     /// Last word of the schema names of its members.
     pub(super) word: &'static str,
-    /// Whether `data` may be absent for a type whose payload needs no member.
+    /// True if `data` may be absent for a type whose payload needs no member.
     pub(super) is_data_optional: bool,
 }
 
@@ -79,7 +79,7 @@ fn stem_of(kind: &str) -> String {
     words.collect()
 }
 
-/// Whether a payload has required members.
+/// True if a payload has required members.
 fn requires(schemas: &BTreeMap<String, RefOr<Schema>>, payload: &str) -> bool {
     matches!(schemas.get(payload), Some(RefOr::T(Schema::Object(payload))) if !payload.required.is_empty())
 }
